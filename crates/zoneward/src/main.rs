@@ -1,0 +1,3 @@
+//! zoneward
+
+fn main() {}
