@@ -1,1 +1,35 @@
-//! model
+//! The nouns of Zoneward: plain, compact values parsed once from Kubernetes objects.
+//!
+//! Everything that decides (`plan`) and everything that carries (controllers, data planes, commands)
+//! speaks in these types. This crate does no I/O, reads no clock and keeps no JSON: foreign objects are
+//! converted at the edge by [`parse`], and what we write is put onto the stored JSON by [`write`].
+
+pub mod address;
+pub mod annotation;
+pub mod endpoint;
+pub mod label;
+pub mod name;
+pub mod node;
+pub mod notice;
+pub mod parse;
+pub mod pod;
+pub mod range;
+pub mod service;
+pub mod slice;
+pub mod snapshot;
+pub mod time;
+pub mod write;
+
+pub use address::{AddressType, Addresses, Family, Protocol};
+pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
+pub use label::Labels;
+pub use name::{Interner, Name, ObjectKey, ServiceKey, Uid};
+pub use node::{Namespace, Node};
+pub use notice::{Notice, ObjectRef};
+pub use parse::Object;
+pub use pod::{ContainerPort, Pod};
+pub use range::{IpAddress, ParentRef, ServiceCidr};
+pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
+pub use slice::{Owner, Slice, SliceContent, SlicePort};
+pub use snapshot::{Revision, Snapshot};
+pub use time::Timestamp;

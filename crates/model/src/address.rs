@@ -1,0 +1,175 @@
+//! IP addresses, families and protocols as Kubernetes means them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// `IPv4` or `IPv6`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the addresses of an EndpointSlice are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum AddressType {
+    /// IP addresses of one family.
+    Ip(Family),
+    /// DNS names, which no service proxy routes to.
+    Fqdn,
+}
+
+impl AddressType {
+    /// `IPv4`, `IPv6` or `FQDN`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ip(family) => family.as_str(),
+            Self::Fqdn => "FQDN",
+        }
+    }
+}
+
+/// TCP, UDP or SCTP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Protocol {
+    /// TCP, the default.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// `TCP`, `UDP` or `SCTP`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The addresses of an endpoint or a pod: almost always one, so the first is held in place.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Addresses {
+    first: IpAddr,
+    more: Option<Box<Rest>>,
+}
+
+/// The addresses after the first, behind one pointer.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+struct Rest(Box<[IpAddr]>);
+
+impl Addresses {
+    /// One address.
+    pub fn one(address: IpAddr) -> Self {
+        Self { first: address, more: None }
+    }
+
+    /// All of these, unless there are none.
+    pub fn from_slice(addresses: &[IpAddr]) -> Option<Self> {
+        let (first, more) = addresses.split_first()?;
+        Some(Self { first: *first, more: (!more.is_empty()).then(|| Box::new(Rest(more.into()))) })
+    }
+
+    /// The one that service proxies use (semantics B8: the others have no meaning).
+    pub fn first(&self) -> IpAddr {
+        self.first
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        std::iter::once(self.first).chain(self.more.iter().flat_map(|rest| &rest.0).copied())
+    }
+}
+
+/// Reads an address as Kubernetes does: leading zeros of an IPv4 octet are dropped, and an IPv4 address
+/// in IPv6 clothes (`::ffff:10.0.0.1`) is an IPv4 address.
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    let address = text.parse().ok().or_else(|| parse_ipv4_with_leading_zeros(text))?;
+    Some(match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    })
+}
+
+fn parse_ipv4_with_leading_zeros(text: &str) -> Option<IpAddr> {
+    let mut octets = [0u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *octet = part.parse().ok()?;
+    }
+    parts.next().is_none().then(|| IpAddr::from(octets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_kubernetes_reads_them() {
+        for (text, read) in [
+            ("10.0.0.1", Some("10.0.0.1")),
+            ("010.000.0.01", Some("10.0.0.1")),
+            ("::ffff:10.0.0.1", Some("10.0.0.1")),
+            ("1234::5678:0000:0000:9abc:def0", Some("1234::5678:0:0:9abc:def0")),
+            ("10.0.0", None),
+            ("10.0.0.256", None),
+            ("10.0.0.+1", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_ip(text).map(|a| a.to_string()).as_deref(), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_address_takes_no_memory_of_its_own() {
+        assert_eq!(size_of::<Addresses>(), 32);
+        let two = Addresses::from_slice(&["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]).unwrap();
+        assert_eq!(two.iter().count(), 2);
+        assert_eq!(Addresses::from_slice(&[]), None);
+    }
+}

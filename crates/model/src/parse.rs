@@ -1,0 +1,198 @@
+//! Kubernetes objects -> ours, once, at the edge.
+//!
+//! ```text
+//! JSON -> k8s-openapi type -> parse::<kind> -> Service | Slice | Pod | Node | Namespace | ServiceCidr | IpAddress
+//!                          \-> Notice: the object and field, what is wrong, what to do; the object counts as absent
+//! ```
+
+mod ip_address;
+mod node;
+mod pod;
+pub mod quantity;
+mod service;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::address::{Protocol, parse_ip};
+use crate::label::Labels;
+use crate::name::{Interner, Name, ObjectKey};
+use crate::node::{Namespace, Node};
+use crate::notice::{Notice, ObjectRef};
+use crate::pod::Pod;
+use crate::range::{IpAddress, ServiceCidr};
+use crate::service::Service;
+use crate::slice::Slice;
+
+pub use ip_address::{ip_address, service_cidr};
+pub use node::{namespace, node};
+pub use pod::pod;
+pub use service::service;
+pub use slice::slice;
+
+/// An object of a kind that we know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A Service.
+    Service(Box<Service>),
+    /// An EndpointSlice.
+    Slice(Box<Slice>),
+    /// A Pod.
+    Pod(Box<Pod>),
+    /// A Node.
+    Node(Box<Node>),
+    /// A Namespace.
+    Namespace(Namespace),
+    /// A ServiceCIDR.
+    ServiceCidr(ServiceCidr),
+    /// An IPAddress.
+    IpAddress(IpAddress),
+}
+
+/// What is wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field's path, as `spec.ports[0].protocol`.
+    pub field: String,
+    /// What is wrong with it, and what it may be.
+    pub text: String,
+}
+
+impl Problem {
+    fn new(field: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { field: field.into(), text: text.into() }
+    }
+}
+
+/// A parsed value, or the first field that made it impossible.
+pub type Checked<T> = Result<T, Problem>;
+
+/// The namespace of namespaced objects that name none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Reads an object of any kind. A kind that we do not know is no object and no Notice.
+pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
+    let mut remarks = Vec::new();
+    let api_version = value["apiVersion"].as_str().unwrap_or_default();
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let parsed = match (group, kind) {
+        ("", "Service") => typed::<core::Service>(value)
+            .and_then(|o| service(&o, interner, &mut remarks))
+            .map(|o| Object::Service(o.into())),
+        ("discovery.k8s.io", "EndpointSlice") => typed::<discovery::EndpointSlice>(value)
+            .and_then(|o| slice(&o, interner))
+            .map(|o| Object::Slice(o.into())),
+        ("", "Pod") => {
+            typed::<core::Pod>(value).and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into()))
+        }
+        ("", "Node") => {
+            typed::<core::Node>(value).and_then(|o| node(&o, interner)).map(|o| Object::Node(o.into()))
+        }
+        ("", "Namespace") => {
+            typed::<core::Namespace>(value).map(|o| Object::Namespace(namespace(&o, interner)))
+        }
+        ("networking.k8s.io", "ServiceCIDR") => typed::<networking::ServiceCIDR>(value)
+            .and_then(|o| service_cidr(&o, interner))
+            .map(Object::ServiceCidr),
+        ("networking.k8s.io", "IPAddress") => typed::<networking::IPAddress>(value)
+            .and_then(|o| ip_address(&o, interner))
+            .map(Object::IpAddress),
+        _ => return (None, Vec::new()),
+    };
+    let about = object_ref(value);
+    let mut notices: Vec<Notice> =
+        remarks.into_iter().map(|problem| ignored_field(about.clone(), &problem)).collect();
+    match parsed {
+        Ok(object) => (Some(object), notices),
+        Err(problem) => {
+            notices.push(malformed(about, &problem));
+            (None, notices)
+        }
+    }
+}
+
+/// Names the object that a piece of JSON holds, whatever its state.
+pub fn object_ref(value: &Value) -> ObjectRef {
+    let kind = value["kind"].as_str().unwrap_or("object");
+    let metadata = &value["metadata"];
+    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("(no name)");
+    let namespaced = !matches!(kind, "Node" | "Namespace" | "ServiceCIDR" | "IPAddress");
+    let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty());
+    ObjectRef::new(kind, if namespaced { namespace.unwrap_or(DEFAULT_NAMESPACE) } else { "" }, name)
+}
+
+/// The Notice of an object that cannot be used.
+pub fn malformed(object: ObjectRef, problem: &Problem) -> Notice {
+    let advice = "The object counts as absent until this is put right.";
+    Notice::new(object, "Malformed", format!("{}: {}. {advice}", problem.field, problem.text))
+}
+
+fn ignored_field(object: ObjectRef, problem: &Problem) -> Notice {
+    let advice = "This entry is ignored; the rest of the object counts.";
+    Notice::new(object, "IgnoredField", format!("{}: {}. {advice}", problem.field, problem.text))
+}
+
+fn typed<T: DeserializeOwned>(value: &Value) -> Checked<T> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        Problem::new(if path == "." { "object".to_owned() } else { path }, error.into_inner().to_string())
+    })
+}
+
+fn key(meta: &ObjectMeta, interner: &mut Interner) -> ObjectKey {
+    let namespace = meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
+    ObjectKey { namespace: interner.name(namespace), name: name(meta, interner) }
+}
+
+fn name(meta: &ObjectMeta, interner: &mut Interner) -> Name {
+    interner.name(meta.name.as_deref().unwrap_or_default())
+}
+
+fn labels(pairs: Option<&std::collections::BTreeMap<String, String>>, interner: &mut Interner) -> Labels {
+    match pairs {
+        Some(pairs) if !pairs.is_empty() => {
+            interner.labels(pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+        }
+        _ => Labels::EMPTY,
+    }
+}
+
+/// The annotations in `keys`; the others are not ours to hold.
+fn annotations(meta: &ObjectMeta, keys: &[&str], interner: &mut Interner) -> Labels {
+    let Some(all) = &meta.annotations else { return Labels::EMPTY };
+    let known = keys.iter().filter_map(|key| all.get(*key).map(|value| (*key, value.as_str())));
+    let known: Vec<_> = known.collect();
+    if known.is_empty() { Labels::EMPTY } else { interner.labels(known) }
+}
+
+fn protocol(text: Option<&str>, field: impl FnOnce() -> String) -> Checked<Protocol> {
+    match text {
+        None | Some("" | "TCP") => Ok(Protocol::Tcp),
+        Some("UDP") => Ok(Protocol::Udp),
+        Some("SCTP") => Ok(Protocol::Sctp),
+        Some(other) => Err(Problem::new(field(), format!("{other:?} is not TCP, UDP or SCTP"))),
+    }
+}
+
+fn port(number: i32, field: impl FnOnce() -> String) -> Checked<u16> {
+    u16::try_from(number).map_err(|_| Problem::new(field(), format!("{number} is not a port (1 to 65535)")))
+}
+
+fn ip(text: &str, field: impl FnOnce() -> String) -> Checked<IpAddr> {
+    parse_ip(text).ok_or_else(|| Problem::new(field(), format!("{text:?} is not an IP address")))
+}
+
+fn cidr(text: &str, field: impl FnOnce() -> String) -> Checked<IpNet> {
+    text.trim().parse().map_err(|_| {
+        Problem::new(field(), format!("{text:?} is not a CIDR, as 10.96.0.0/16 or fd00::/112 would be"))
+    })
+}

@@ -1,0 +1,78 @@
+//! Nodes and Namespaces as the API holds them -> ours.
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::quantity::millis;
+use super::{Checked, Problem, cidr, ip, name};
+use crate::annotation;
+use crate::name::Interner;
+use crate::node::{Namespace, Node};
+
+/// Reads a Node.
+pub fn node(object: &core::Node, interner: &mut Interner) -> Checked<Node> {
+    let meta = &object.metadata;
+    let label = |key: &str| meta.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str);
+    let status = object.status.as_ref();
+    let ready = status.and_then(|s| s.conditions.iter().flatten().find(|c| c.type_ == "Ready"));
+    let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    Ok(Node {
+        name: name(meta, interner),
+        zone: interner.name_if_set(label(annotation::ZONE)),
+        region: interner.name_if_set(label(annotation::REGION)),
+        ready: ready.is_some_and(|c| c.status == "True"),
+        control_plane: label(annotation::CONTROL_PLANE).or(label(annotation::MASTER)).is_some(),
+        cpu_millis: cpu(status)?,
+        deleting: meta.deletion_timestamp.is_some(),
+        to_be_deleted: taints.into_iter().any(|t| t.key == annotation::TO_BE_DELETED),
+        addresses: addresses(status)?,
+        pod_cidrs: pod_cidrs(object)?,
+    })
+}
+
+fn cpu(status: Option<&core::NodeStatus>) -> Checked<Option<u64>> {
+    let Some(quantity) = status.and_then(|s| s.allocatable.as_ref()).and_then(|a| a.get("cpu")) else {
+        return Ok(None);
+    };
+    millis(&quantity.0).map(Some).ok_or_else(|| {
+        Problem::new(
+            "status.allocatable.cpu",
+            format!("{:?} is not an amount, as 4 or 3920m would be", quantity.0),
+        )
+    })
+}
+
+fn addresses(status: Option<&core::NodeStatus>) -> Checked<Box<[std::net::IpAddr]>> {
+    let mut found = Vec::new();
+    for wanted in ["InternalIP", "ExternalIP"] {
+        let all = status.into_iter().flat_map(|s| s.addresses.iter().flatten()).enumerate();
+        for (i, address) in all.filter(|(_, a)| a.type_ == wanted) {
+            found.push(ip(&address.address, || format!("status.addresses[{i}].address"))?);
+        }
+    }
+    Ok(found.into())
+}
+
+fn pod_cidrs(object: &core::Node) -> Checked<Box<[ipnet::IpNet]>> {
+    let Some(spec) = &object.spec else { return Ok(Box::default()) };
+    match spec.pod_cidrs.as_deref() {
+        Some(cidrs) if !cidrs.is_empty() => {
+            cidrs.iter().enumerate().map(|(i, c)| cidr(c, || format!("spec.podCIDRs[{i}]"))).collect()
+        }
+        _ => spec
+            .pod_cidr
+            .iter()
+            .filter(|c| !c.is_empty())
+            .map(|c| cidr(c, || "spec.podCIDR".into()))
+            .collect(),
+    }
+}
+
+/// Reads a Namespace.
+pub fn namespace(object: &core::Namespace, interner: &mut Interner) -> Namespace {
+    let annotations = object.metadata.annotations.as_ref();
+    let default = annotations.and_then(|a| a.get(annotation::DEFAULT_TRAFFIC_DISTRIBUTION));
+    Namespace {
+        name: name(&object.metadata, interner),
+        default_traffic_distribution: interner.name_if_set(default.map(String::as_str)),
+    }
+}

@@ -1,0 +1,86 @@
+//! Tests of parsing: what is read, and what a person is told about what cannot be.
+
+use expect_test::{Expect, expect};
+use serde_json::json;
+
+use super::*;
+
+fn check(value: Value, expect: Expect) {
+    let (object, notices) = object(&value, &mut Interner::default());
+    let mut text = String::new();
+    text += if object.is_some() { "parsed\n" } else { "absent\n" };
+    for notice in notices {
+        text += &format!("{notice}\n");
+    }
+    expect.assert_eq(&text);
+}
+
+#[test]
+fn a_malformed_field_is_named_with_its_object() {
+    check(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"ports": [{"port": 80}, {"port": 81, "protocol": "HTTP"}]}}),
+        expect![[r#"
+            absent
+            Service default/web: Malformed: spec.ports[1].protocol: "HTTP" is not TCP, UDP or SCTP. The object counts as absent until this is put right.
+        "#]],
+    );
+    check(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"ports": [{"port": "eighty"}]}}),
+        expect![[r#"
+            absent
+            Service shop/web: Malformed: spec.ports[0].port: invalid type: string "eighty", expected i32. The object counts as absent until this is put right.
+        "#]],
+    );
+    check(
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "extra"},
+            "spec": {"cidrs": ["not-a-cidr"]}}),
+        expect![[r#"
+            absent
+            ServiceCIDR extra: Malformed: spec.cidrs[0]: "not-a-cidr" is not a CIDR, as 10.96.0.0/16 or fd00::/112 would be. The object counts as absent until this is put right.
+        "#]],
+    );
+    check(
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "s"}, "endpoints": [{"addresses": ["fd00::1"]}]}),
+        expect![[r#"
+            absent
+            EndpointSlice default/s: Malformed: endpoints[0].addresses[0]: "fd00::1" is not an IPv4 address. The object counts as absent until this is put right.
+        "#]],
+    );
+}
+
+#[test]
+fn a_bad_source_range_does_not_lose_the_service() {
+    check(
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"loadBalancerSourceRanges": [" 10.0.0.0/8 ", "10.0.0.0/40"]}}),
+        expect![[r#"
+            parsed
+            Service default/web: IgnoredField: spec.loadBalancerSourceRanges[1]: "10.0.0.0/40" is not a CIDR, as 10.96.0.0/16 or fd00::/112 would be. This entry is ignored; the rest of the object counts.
+        "#]],
+    );
+}
+
+#[test]
+fn kinds_of_others_are_passed_over() {
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}});
+    assert_eq!(object(&deployment, &mut Interner::default()), (None, Vec::new()));
+    let knative =
+        json!({"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "web"}});
+    assert_eq!(object(&knative, &mut Interner::default()), (None, Vec::new()));
+}
+
+#[test]
+fn sidecars_offer_ports_and_plain_init_containers_do_not() {
+    let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+    "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 80}]}],
+    "initContainers": [
+        {"name": "setup", "ports": [{"name": "setup", "containerPort": 1}]},
+        {"name": "side", "restartPolicy": "Always", "ports": [{"name": "admin", "containerPort": 9}]},
+    ]}});
+    let (Some(Object::Pod(pod)), _) = object(&value, &mut Interner::default()) else { panic!() };
+    let names: Vec<&str> = pod.ports().iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["http", "admin"]);
+}

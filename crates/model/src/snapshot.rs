@@ -1,0 +1,239 @@
+//! The world as last seen: every object by its key, with the two look-ups that planning needs.
+//!
+//! One owner applies changes and counts them; whoever plans borrows it, so a plan never sees half a change.
+//! A change touches its own object and its own Service only, whatever the size of the rest.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::label::Labels;
+use crate::name::{Name, ObjectKey, ServiceKey};
+use crate::node::{Namespace, Node};
+use crate::parse::Object;
+use crate::pod::Pod;
+use crate::range::{IpAddress, ServiceCidr};
+use crate::service::Service;
+use crate::slice::Slice;
+
+/// Counts the changes that a snapshot has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revision(pub u64);
+
+/// All objects, by key.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    revision: Revision,
+    services: BTreeMap<ServiceKey, Entry>,
+    service_by_slice: BTreeMap<ObjectKey, ServiceKey>,
+    pods: BTreeMap<ObjectKey, Arc<Pod>>,
+    /// (namespace, label key, label value) -> the pods that carry it, in the order of their names.
+    pods_by_label: BTreeMap<(Name, Name, Name), Vec<Arc<Pod>>>,
+    nodes: BTreeMap<Name, Node>,
+    namespaces: BTreeMap<Name, Namespace>,
+    service_cidrs: BTreeMap<Name, ServiceCidr>,
+    ip_addresses: BTreeMap<IpAddr, IpAddress>,
+}
+
+/// A Service and its slices; either may come first.
+#[derive(Debug, Default)]
+struct Entry {
+    service: Option<Box<Service>>,
+    /// In the order of their names.
+    slices: Vec<Slice>,
+}
+
+impl Snapshot {
+    /// How many changes it has seen.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Puts an object in, or in the place of the one with the same key.
+    pub fn apply(&mut self, object: Object) {
+        self.revision.0 += 1;
+        match object {
+            Object::Service(service) => {
+                let key = service.key.clone();
+                self.services.entry(key).or_default().service = Some(service);
+            }
+            Object::Slice(slice) => self.apply_slice(*slice),
+            Object::Pod(pod) => self.apply_pod(*pod),
+            Object::Node(node) => drop(self.nodes.insert(node.name.clone(), *node)),
+            Object::Namespace(namespace) => {
+                self.namespaces.insert(namespace.name.clone(), namespace);
+            }
+            Object::ServiceCidr(cidr) => drop(self.service_cidrs.insert(cidr.name.clone(), cidr)),
+            Object::IpAddress(ip) => drop(self.ip_addresses.insert(ip.address, ip)),
+        }
+    }
+
+    fn apply_slice(&mut self, slice: Slice) {
+        self.take_slice(&slice.key);
+        let Some(service) = slice.service() else { return };
+        self.service_by_slice.insert(slice.key.clone(), service.clone());
+        let slices = &mut self.services.entry(service).or_default().slices;
+        let at = slices.partition_point(|s| s.key.name < slice.key.name);
+        slices.insert(at, slice);
+    }
+
+    fn apply_pod(&mut self, pod: Pod) {
+        self.take_pod(&pod.key);
+        let pod = Arc::new(pod);
+        for (key, value) in pod.labels.iter() {
+            let index = (pod.key.namespace.clone(), key.clone(), value.clone());
+            let pods = self.pods_by_label.entry(index).or_default();
+            let at = pods.partition_point(|p| p.key.name < pod.key.name);
+            pods.insert(at, pod.clone());
+        }
+        self.pods.insert(pod.key.clone(), pod);
+    }
+
+    /// Takes a Service out; its slices stay until they are removed themselves.
+    pub fn remove_service(&mut self, key: &ServiceKey) {
+        self.revision.0 += 1;
+        if let Some(entry) = self.services.get_mut(key) {
+            entry.service = None;
+            self.drop_empty_entry(key);
+        }
+    }
+
+    /// Takes a slice out.
+    pub fn remove_slice(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.take_slice(key);
+    }
+
+    fn take_slice(&mut self, key: &ObjectKey) {
+        let Some(service) = self.service_by_slice.remove(key) else { return };
+        if let Some(entry) = self.services.get_mut(&service) {
+            entry.slices.retain(|s| s.key.name != key.name);
+        }
+        self.drop_empty_entry(&service);
+    }
+
+    /// An entry without Service and slices would stay for ever (pitfall 4).
+    fn drop_empty_entry(&mut self, key: &ServiceKey) {
+        if self.services.get(key).is_some_and(|e| e.service.is_none() && e.slices.is_empty()) {
+            self.services.remove(key);
+        }
+    }
+
+    /// Takes a pod out.
+    pub fn remove_pod(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.take_pod(key);
+    }
+
+    fn take_pod(&mut self, key: &ObjectKey) {
+        let Some(pod) = self.pods.remove(key) else { return };
+        for (label, value) in pod.labels.iter() {
+            let index = (pod.key.namespace.clone(), label.clone(), value.clone());
+            if let Some(pods) = self.pods_by_label.get_mut(&index) {
+                if let Ok(at) = pods.binary_search_by(|p| p.key.name.cmp(&key.name)) {
+                    pods.remove(at);
+                }
+                if pods.is_empty() {
+                    self.pods_by_label.remove(&index);
+                }
+            }
+        }
+    }
+
+    /// Takes a node out.
+    pub fn remove_node(&mut self, name: &str) {
+        self.revision.0 += 1;
+        self.nodes.remove(name);
+    }
+
+    /// Takes a namespace out.
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.revision.0 += 1;
+        self.namespaces.remove(name);
+    }
+
+    /// Takes a ServiceCIDR out.
+    pub fn remove_service_cidr(&mut self, name: &str) {
+        self.revision.0 += 1;
+        self.service_cidrs.remove(name);
+    }
+
+    /// Takes an IPAddress out.
+    pub fn remove_ip_address(&mut self, address: IpAddr) {
+        self.revision.0 += 1;
+        self.ip_addresses.remove(&address);
+    }
+
+    /// Every Service with its slices.
+    pub fn services(&self) -> impl Iterator<Item = (&Service, &[Slice])> {
+        self.services.values().filter_map(|e| Some((e.service.as_deref()?, e.slices.as_slice())))
+    }
+
+    /// A Service.
+    pub fn service(&self, key: &ServiceKey) -> Option<&Service> {
+        self.services.get(key)?.service.as_deref()
+    }
+
+    /// The slices of a Service, whether the Service exists or not.
+    pub fn slices(&self, key: &ServiceKey) -> &[Slice] {
+        self.services.get(key).map_or(&[], |e| &e.slices)
+    }
+
+    /// The Services whose object is missing but whose slices are there.
+    pub fn orphaned_slices(&self) -> impl Iterator<Item = (&ServiceKey, &[Slice])> {
+        self.services.iter().filter(|(_, e)| e.service.is_none()).map(|(k, e)| (k, e.slices.as_slice()))
+    }
+
+    /// The pods that a selector selects, in the order of their names. An empty one selects all of the namespace.
+    pub fn pods_selected(&self, namespace: &Name, selector: &Labels) -> Vec<&Pod> {
+        let index = |(k, v): &(Name, Name)| (namespace.clone(), k.clone(), v.clone());
+        let mut candidates: Option<&[Arc<Pod>]> = None;
+        for pair in selector.iter() {
+            let pods = self.pods_by_label.get(&index(pair)).map_or(&[][..], Vec::as_slice);
+            if candidates.is_none_or(|fewest| pods.len() < fewest.len()) {
+                candidates = Some(pods);
+            }
+        }
+        match candidates {
+            Some(pods) => pods.iter().map(|p| &**p).filter(|p| selector.selects(&p.labels)).collect(),
+            None => {
+                let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
+                let pods = self.pods.range(first..).map(|(_, p)| &**p);
+                pods.take_while(|p| p.key.namespace == *namespace).collect()
+            }
+        }
+    }
+
+    /// Every pod.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().map(|p| &**p)
+    }
+
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    /// Every node, by name.
+    pub fn nodes(&self) -> &BTreeMap<Name, Node> {
+        &self.nodes
+    }
+
+    /// A namespace.
+    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
+        self.namespaces.get(name)
+    }
+
+    /// Every ServiceCIDR, by name.
+    pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
+        self.service_cidrs.values()
+    }
+
+    /// Every IPAddress, by address.
+    pub fn ip_addresses(&self) -> impl Iterator<Item = &IpAddress> {
+        self.ip_addresses.values()
+    }
+}
+
+#[cfg(test)]
+mod tests;
