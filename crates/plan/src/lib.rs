@@ -1,1 +1,15 @@
-//! plan
+//! The brain: snapshot in, decision out.
+//!
+//! Everything that chooses is here and only here, so that the controllers, the node proxy, the simulator and
+//! the commands that explain cannot disagree. No I/O, no clock, no randomness, no hash-map order: what a
+//! function needs is an argument, what it has to remember is a result.
+
+pub mod addresses;
+pub mod gates;
+pub mod hints;
+pub mod select;
+pub mod slices;
+pub mod spill;
+pub mod validate;
+
+pub use gates::FeatureGates;

@@ -1,0 +1,82 @@
+//! Feature gates, with the names that Kubernetes gives them.
+
+use std::fmt;
+
+/// What is switched on. Everything is, unless somebody says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureGates {
+    /// Whether `spec.trafficDistribution` counts (KEP-4444).
+    pub service_traffic_distribution: bool,
+    /// Whether PreferSameZone, PreferSameNode and hints for nodes count.
+    pub prefer_same_traffic_distribution: bool,
+    /// Whether the annotations that turn Auto on count.
+    pub topology_aware_hints: bool,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        Self {
+            service_traffic_distribution: true,
+            prefer_same_traffic_distribution: true,
+            topology_aware_hints: true,
+        }
+    }
+}
+
+/// A text that is no list of feature gates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateError(String);
+
+impl fmt::Display for GateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GateError {}
+
+const KNOWN: &str = "ServiceTrafficDistribution, PreferSameTrafficDistribution and TopologyAwareHints";
+
+impl std::str::FromStr for FeatureGates {
+    type Err = GateError;
+
+    /// Reads `Name=true,Other=false`; what is not named keeps its default.
+    fn from_str(text: &str) -> Result<Self, GateError> {
+        let mut gates = Self::default();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let (name, value) = entry
+                .split_once('=')
+                .ok_or_else(|| GateError(format!("{entry:?}: write it as Name=true or Name=false")))?;
+            let on = value.trim().parse().map_err(|_| {
+                GateError(format!("{entry:?}: the value of a feature gate is true or false, not {value:?}"))
+            })?;
+            match name.trim() {
+                "ServiceTrafficDistribution" => gates.service_traffic_distribution = on,
+                "PreferSameTrafficDistribution" => gates.prefer_same_traffic_distribution = on,
+                "TopologyAwareHints" => gates.topology_aware_hints = on,
+                other => {
+                    return Err(GateError(format!(
+                        "{other:?} is no feature gate of ours: known are {KNOWN}"
+                    )));
+                }
+            }
+        }
+        Ok(gates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_read_by_name() {
+        let gates: FeatureGates =
+            " PreferSameTrafficDistribution=false, TopologyAwareHints=true".parse().unwrap();
+        assert!(!gates.prefer_same_traffic_distribution && gates.topology_aware_hints);
+        assert_eq!("".parse(), Ok(FeatureGates::default()));
+        for bad in ["TopologyAwareHints", "TopologyAwareHints=maybe", "Topology=true"] {
+            assert!(bad.parse::<FeatureGates>().is_err(), "{bad}");
+        }
+    }
+}
