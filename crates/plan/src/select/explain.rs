@@ -1,0 +1,122 @@
+//! The reasons behind a selection, in words for people.
+//!
+//! Selecting keeps numbers only; words are made here, when somebody asks.
+
+use model::{Service, ServiceType, TrafficPolicy};
+
+use super::{Counts, EndpointSet, Mode, NodeView, PortSelection, external_policy};
+
+/// One step of the decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The rule, in a few words.
+    pub rule: &'static str,
+    /// What it did here, with the numbers.
+    pub detail: String,
+}
+
+fn reason(rule: &'static str, detail: impl Into<String>) -> Reason {
+    Reason { rule, detail: detail.into() }
+}
+
+/// Why a port's traffic goes where it goes from this node.
+pub fn explain(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) -> Vec<Reason> {
+    let mut why = vec![policies(service, selection)];
+    let sets = [("cluster", &selection.cluster), ("local", &selection.local)];
+    for (class, set) in sets.into_iter().filter_map(|(class, set)| Some((class, set.as_ref()?))) {
+        if class == "cluster" {
+            why.extend(hints(set, node));
+        }
+        why.push(chosen(class, set, node));
+        if set.endpoints.is_empty() {
+            why.push(empty(class, set, selection.has_any));
+        }
+    }
+    why
+}
+
+fn policies(service: &Service, selection: &PortSelection<'_>) -> Reason {
+    let word = |policy| if policy == TrafficPolicy::Local { "Local" } else { "Cluster" };
+    let mut detail = format!("internalTrafficPolicy is {}", word(service.internal_policy));
+    let external = external_policy(service);
+    if service.kind != ServiceType::ClusterIp || !service.external_ips.is_empty() {
+        detail += &format!(", externalTrafficPolicy is {}", word(external));
+    }
+    detail += match (&selection.cluster, &selection.local) {
+        (Some(_), Some(_)) => ": some traffic may use every endpoint, some only those of this node",
+        (None, Some(_)) => ": all traffic of this port stays on this node",
+        _ => ": all traffic of this port may use every endpoint",
+    };
+    reason("traffic policy", detail)
+}
+
+/// What the hints say, and the safeguard that set them aside if one did.
+fn hints(set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
+    let Counts { ready, with_node_hint, for_this_node, with_zone_hint, for_this_zone, .. } = set.counts;
+    if matches!(set.mode, Mode::Require | Mode::Spill) || ready == 0 || with_zone_hint + with_node_hint == 0 {
+        return None;
+    }
+    let zone = node.zone.unwrap_or("(none)");
+    Some(match set.mode {
+        Mode::SameNode => {
+            reason("node hints", format!("{for_this_node} of {ready} ready endpoints are for this node"))
+        }
+        Mode::SameZone => {
+            reason("zone hints", format!("{for_this_zone} of {ready} ready endpoints are for zone {zone}"))
+        }
+        _ if with_zone_hint < ready => {
+            let missing = ready - with_zone_hint;
+            let detail = format!(
+                "{missing} of {ready} ready endpoints carry no zone hint: hints are being added or removed, so none is used"
+            );
+            reason("safeguard: a hint is missing", detail)
+        }
+        _ if node.zone.is_none() => {
+            let detail = "this node has no topology.kubernetes.io/zone label, so no zone hint can be for it";
+            reason("safeguard: zone unknown", detail)
+        }
+        _ => {
+            let detail = format!("no ready endpoint is for zone {zone}, so hints are not used here");
+            reason("safeguard: zone not represented", detail)
+        }
+    })
+}
+
+fn chosen(class: &'static str, set: &EndpointSet, node: &NodeView<'_>) -> Reason {
+    let Counts { listed, ready, terminating, .. } = set.counts;
+    let count = set.endpoints.len();
+    let zone = node.zone.unwrap_or("(none)");
+    let rule = if class == "cluster" { "cluster set" } else { "local set" };
+    let detail = match set.mode {
+        Mode::All => format!("all {count} ready endpoints of {listed} listed"),
+        Mode::SameZone => format!("the {count} ready endpoints for zone {zone}"),
+        Mode::SameNode => format!("the {count} ready endpoints for node {}", node.name),
+        Mode::Local => format!("the {count} ready endpoints on node {} of {ready} in all", node.name),
+        Mode::Terminating if class == "local" => {
+            format!("none on this node is ready: its {count} terminating endpoints that still serve")
+        }
+        Mode::Terminating => format!(
+            "none can be used that is ready: {count} of {terminating} terminating endpoints that still serve"
+        ),
+        Mode::Require => format!(
+            "the {count} ready endpoints that the Service requires traffic from zone {zone} to stay with"
+        ),
+        Mode::Spill => format!(
+            "{count} of {ready} ready endpoints, weighted: zone {zone} keeps what its own can take and sends away the rest"
+        ),
+    };
+    reason(rule, detail)
+}
+
+fn empty(class: &'static str, set: &EndpointSet, has_any: bool) -> Reason {
+    if set.mode == Mode::Require {
+        let detail = "nothing within reach is ready: connections are refused, they never leave (add endpoints here, or use Prefer)";
+        return reason("rejected", detail);
+    }
+    if has_any {
+        let where_else =
+            if class == "local" { "endpoints exist on other nodes" } else { "endpoints exist elsewhere" };
+        return reason("dropped", format!("{where_else}, but this traffic may not use them"));
+    }
+    reason("rejected", "there is no endpoint that is ready or still serves: connections are refused at once")
+}

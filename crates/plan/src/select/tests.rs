@@ -1,0 +1,206 @@
+//! Tests of selection beyond the vectors: Require, Spill, the gates, and the words.
+
+use expect_test::{Expect, expect};
+use model::{Interner, Object, Snapshot, parse};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// An endpoint as (address, node, zone hints, condition), in words short enough for tables.
+fn endpoint(address: &str, node: &str, zone: &str, hints: &[&str], state: &str) -> Value {
+    let (ready, serving, terminating) = match state {
+        "ready" => (true, true, false),
+        "terminating" => (false, true, true),
+        "unready" => (false, false, false),
+        other => panic!("{other}"),
+    };
+    let mut endpoint = json!({"addresses": [address], "nodeName": node, "zone": zone,
+        "conditions": {"ready": ready, "serving": serving, "terminating": terminating}});
+    if !hints.is_empty() {
+        let zones: Vec<Value> = hints.iter().map(|z| json!({"name": z})).collect();
+        endpoint["hints"] = json!({"forZones": zones});
+    }
+    endpoint
+}
+
+struct World {
+    snapshot: Snapshot,
+}
+
+impl World {
+    fn new(spec: Value, annotations: Value, endpoints: Vec<Value>) -> Self {
+        let mut snapshot = Snapshot::default();
+        let mut full = json!({"clusterIPs": ["10.0.0.1"], "ports": [{"name": "p", "port": 80}]});
+        full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let service = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "ns", "name": "svc"}, "spec": full});
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "ns", "name": "svc-1", "annotations": annotations,
+                "labels": {"kubernetes.io/service-name": "svc"}},
+            "ports": [{"name": "p", "port": 8080}], "endpoints": endpoints});
+        for value in [service, slice] {
+            let (object, notices) = parse::object(&value, &mut Interner::default());
+            assert_eq!(notices, []);
+            snapshot.apply(object.unwrap());
+        }
+        Self { snapshot }
+    }
+
+    fn on<'a>(&'a self, node: &NodeView<'_>) -> PortSelection<'a> {
+        let (service, slices) = self.snapshot.services().next().unwrap();
+        select(service, slices, Family::V4, node).remove(0)
+    }
+
+    fn check(&self, node: &NodeView<'_>, expect: Expect) {
+        let (service, _) = self.snapshot.services().next().unwrap();
+        let selection = self.on(node);
+        let mut text = String::new();
+        for (class, set) in [("cluster", &selection.cluster), ("local", &selection.local)] {
+            let Some(set) = set else { continue };
+            text += &format!("{class} {}:", set.mode.as_str());
+            for target in &set.endpoints {
+                text += &format!(" {}x{:.3}", target.address, target.weight);
+            }
+            text += "\n";
+        }
+        for reason in explain(service, &selection, node) {
+            text += &format!("{}: {}\n", reason.rule, reason.detail);
+        }
+        expect.assert_eq(&text);
+    }
+}
+
+fn node<'a>(name: &'a str, zone: &'a str) -> NodeView<'a> {
+    NodeView { name, zone: Some(zone).filter(|z| !z.is_empty()), gates: FeatureGates::default() }
+}
+
+fn two_zones() -> Vec<Value> {
+    vec![
+        endpoint("10.1.0.1", "a1", "a", &["a"], "ready"),
+        endpoint("10.1.0.2", "b1", "b", &["b"], "ready"),
+        endpoint("10.1.0.3", "b1", "b", &["b"], "ready"),
+    ]
+}
+
+#[test]
+fn zone_hints_keep_traffic_in_the_zone() {
+    World::new(json!({}), json!({}), two_zones()).check(
+        &node("b1", "b"),
+        expect![[r#"
+            cluster same-zone: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            zone hints: 2 of 3 ready endpoints are for zone b
+            cluster set: the 2 ready endpoints for zone b
+        "#]],
+    );
+}
+
+#[test]
+fn each_safeguard_says_why_hints_are_set_aside() {
+    let world = World::new(json!({}), json!({}), two_zones());
+    world.check(
+        &node("c1", "c"),
+        expect![[r#"
+            cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            safeguard: zone not represented: no ready endpoint is for zone c, so hints are not used here
+            cluster set: all 3 ready endpoints of 3 listed
+        "#]],
+    );
+    world.check(
+        &node("x", ""),
+        expect![[r#"
+            cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            safeguard: zone unknown: this node has no topology.kubernetes.io/zone label, so no zone hint can be for it
+            cluster set: all 3 ready endpoints of 3 listed
+        "#]],
+    );
+    let mut endpoints = two_zones();
+    endpoints.push(endpoint("10.1.0.4", "a2", "a", &[], "ready"));
+    World::new(json!({}), json!({}), endpoints).check(
+        &node("a1", "a"),
+        expect![[r#"
+            cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            safeguard: a hint is missing: 1 of 4 ready endpoints carry no zone hint: hints are being added or removed, so none is used
+            cluster set: all 4 ready endpoints of 4 listed
+        "#]],
+    );
+}
+
+#[test]
+fn local_policy_without_local_endpoints_drops_and_says_so() {
+    World::new(json!({"internalTrafficPolicy": "Local"}), json!({}), two_zones()).check(
+        &node("c1", "c"),
+        expect![[r#"
+            local local:
+            traffic policy: internalTrafficPolicy is Local: all traffic of this port stays on this node
+            local set: the 0 ready endpoints on node c1 of 3 in all
+            dropped: endpoints exist on other nodes, but this traffic may not use them
+        "#]],
+    );
+}
+
+#[test]
+fn require_never_leaves_the_zone() {
+    let require = json!({"zoneward.dev/mechanism": "RequireZone"});
+    let mut endpoints = two_zones();
+    endpoints.push(endpoint("10.1.0.9", "c1", "c", &[], "terminating"));
+    let world = World::new(json!({}), require, endpoints);
+    let modes = |name, zone| {
+        let selection = world.on(&node(name, zone));
+        let set = selection.cluster.clone().unwrap();
+        (set.mode, set.endpoints.len(), selection.has_any)
+    };
+    assert_eq!(modes("a1", "a"), (Mode::Require, 1, true));
+    assert_eq!(modes("b1", "b"), (Mode::Require, 2, true));
+    assert_eq!(modes("c1", "c"), (Mode::Terminating, 1, true), "the fallback stays in the zone");
+    assert_eq!(modes("d1", "d"), (Mode::Require, 0, false), "nothing near: reject");
+    assert_eq!(modes("x", ""), (Mode::Require, 0, false));
+}
+
+#[test]
+fn require_holds_even_while_a_hint_is_missing() {
+    let require = json!({"zoneward.dev/mechanism": "RequireZone"});
+    let mut endpoints = two_zones();
+    endpoints.push(endpoint("10.1.0.9", "a2", "a", &[], "ready"));
+    let world = World::new(json!({}), require, endpoints);
+    let set = world.on(&node("a1", "a")).cluster.clone().unwrap();
+    assert_eq!(set.endpoints.len(), 1, "an endpoint without a hint for this zone is not used");
+}
+
+#[test]
+fn with_the_gate_off_hints_count_only_under_the_annotation() {
+    let gates: FeatureGates = "ServiceTrafficDistribution=false".parse().unwrap();
+    let old = NodeView { gates, ..node("b1", "b") };
+    let plain = World::new(json!({}), json!({}), two_zones());
+    assert_eq!(plain.on(&old).cluster.clone().unwrap().mode, Mode::All);
+    let mut annotated = World::new(json!({}), json!({}), two_zones());
+    let (service, _) = annotated.snapshot.services().next().unwrap();
+    let mut service = service.clone();
+    service.annotations = [(annotation::TOPOLOGY_MODE, "Auto")].into_iter().collect();
+    annotated.snapshot.apply(Object::Service(service.into()));
+    assert_eq!(annotated.on(&old).cluster.clone().unwrap().mode, Mode::SameZone);
+}
+
+#[test]
+fn an_address_in_two_slices_counts_once_and_the_one_that_stays_wins() {
+    let endpoints = vec![
+        endpoint("10.1.0.1", "a1", "a", &[], "terminating"),
+        endpoint("10.1.0.1", "a1", "a", &[], "ready"),
+    ];
+    let world = World::new(json!({}), json!({}), endpoints);
+    let selection = world.on(&node("a1", "a"));
+    let set = selection.cluster.as_ref().unwrap();
+    assert_eq!((set.mode, set.endpoints.len(), set.counts.listed), (Mode::All, 1, 1));
+}
+
+#[test]
+fn services_that_a_proxy_leaves_alone_say_why() {
+    for spec in [json!({"clusterIP": "None", "clusterIPs": ["None"]}), json!({"type": "ExternalName"})] {
+        let world = World::new(spec, json!({}), vec![]);
+        let (service, _) = world.snapshot.services().next().unwrap();
+        assert!(not_proxied(service).is_some());
+    }
+}
