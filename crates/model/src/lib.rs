@@ -7,6 +7,7 @@
 pub mod address;
 pub mod annotation;
 pub mod endpoint;
+pub mod forward;
 pub mod label;
 pub mod name;
 pub mod node;

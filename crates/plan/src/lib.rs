@@ -5,6 +5,7 @@
 //! function needs is an argument, what it has to remember is a result.
 
 pub mod addresses;
+pub mod forward;
 pub mod gates;
 pub mod hints;
 pub mod select;

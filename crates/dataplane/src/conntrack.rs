@@ -1,0 +1,1 @@
+//! Connection tracking: flows that lead to endpoints that are gone.
