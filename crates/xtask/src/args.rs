@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn soak_takes_a_name_and_seconds_in_any_order() {
+    fn name_and_seconds_of_a_soak_come_in_any_order() {
         let expected = SoakOptions { name: Some("queue".to_string()), seconds: 5 };
         assert_eq!(parsed("soak --seconds 5 queue"), Ok(Command::Soak(expected)));
         let expected = SoakOptions { name: Some("plan::queue".to_string()), seconds: 7 };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn soak_refuses_seconds_that_are_not_a_duration_and_names_that_are_no_test() {
+    fn seconds_that_are_no_duration_and_names_that_are_no_test_are_wrong_use() {
         for line in ["soak --seconds 0", "soak --seconds ten", "soak --seconds -1", "soak --seconds"] {
             assert!(usage(line).contains("--seconds"), "{line}");
         }

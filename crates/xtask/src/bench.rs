@@ -53,7 +53,7 @@ pub(crate) fn rows() -> String {
 
 fn time(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
     let mut command = shell::cargo(&["bench", "--package", bench.package, "--bench", bench.name]);
-    command.arg("--").args(pass_on);
+    command.arg("--").args(pass_on).env_remove("ZONEWARD_BENCH_COUNT").env_remove("ZONEWARD_BENCH_SERVICES");
     shell::run(&mut command, "the timed run", "see the output above")
 }
 
@@ -64,7 +64,7 @@ fn count(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
     command.arg("--tool=callgrind").arg("--quiet").args(callgrind::PLAIN_OUTPUT);
     command.arg(format!("--callgrind-out-file={}", file.display()));
     // As `cargo bench` calls it.
-    command.arg(executable).arg("--bench").args(pass_on).current_dir(package_dir(bench));
+    command.arg(executable).args(pass_on).arg("--bench").current_dir(package_dir(bench));
     smaller_world(&mut command);
     let said = shell::capture(&mut command, "the counted run", "see the output above")?;
     let output = std::fs::read_to_string(&file)
