@@ -1,0 +1,179 @@
+//! `cargo xtask bench NAME`: the bench once for time, and once under callgrind for instructions.
+//! Time depends on the machine and its mood; instructions hardly do, so changes of a percent show.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::args::BenchOptions;
+use crate::{Stop, callgrind, report, shell, tools};
+
+/// A bench target of one of our crates. With ZONEWARD_BENCH_COUNT=1 it runs each phase once, in a function
+/// that is never inlined and whose name starts with `phase_`, and prints `N endpoints` for the world it made.
+struct Bench {
+    name: &'static str,
+    package: &'static str,
+    says: &'static str,
+}
+
+const BENCHES: &[Bench] = &[Bench {
+    name: "plan",
+    package: "plan",
+    says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
+}];
+
+/// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
+const COUNTED_SERVICES: &str = "200";
+
+/// Lists the benches, or runs one.
+pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
+    let Some(name) = &options.name else {
+        report::say(&list());
+        return Ok(());
+    };
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+        return Err(Stop::Usage(format!("bench: there is no bench `{name}`\n{}", list())));
+    };
+    report::heading(&format!("bench {}: time", bench.name));
+    time(bench, &options.pass_on)?;
+    report::heading(&format!("bench {}: instructions", bench.name));
+    tools::ensure(&tools::VALGRIND, true)?;
+    count(bench, &options.pass_on)
+}
+
+fn list() -> String {
+    format!("The benches are:\n{}", rows())
+}
+
+/// One line per bench, for the list and for the manual.
+pub(crate) fn rows() -> String {
+    let lines = BENCHES.iter().map(|bench| format!("    {:<8} {}", bench.name, bench.says));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn time(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
+    let mut command = shell::cargo(&["bench", "--package", bench.package, "--bench", bench.name]);
+    command.arg("--").args(pass_on).env_remove("ZONEWARD_BENCH_COUNT").env_remove("ZONEWARD_BENCH_SERVICES");
+    shell::run(&mut command, "the timed run", "see the output above")
+}
+
+fn count(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
+    let executable = executable(bench)?;
+    let file = shell::target_dir().join(format!("callgrind.{}.out", bench.name));
+    let mut command = shell::program("valgrind");
+    command.arg("--tool=callgrind").arg("--quiet").args(callgrind::PLAIN_OUTPUT);
+    command.arg(format!("--callgrind-out-file={}", file.display()));
+    // As `cargo bench` calls it.
+    command.arg(executable).args(pass_on).arg("--bench").current_dir(package_dir(bench));
+    smaller_world(&mut command);
+    let said = shell::capture(&mut command, "the counted run", "see the output above")?;
+    let output = std::fs::read_to_string(&file)
+        .map_err(|error| Stop::Failed(format!("{} cannot be read: {error}", file.display())))?;
+    let phases = callgrind::phases(&output);
+    if phases.is_empty() {
+        return Err(Stop::Failed(format!(
+            "the counted run called no function whose name starts with `phase_`: see the contract in {}",
+            "crates/xtask/src/bench.rs"
+        )));
+    }
+    report::say(&counted_table(&phases, callgrind::endpoints(&said)));
+    report::say(&format!("\nMore: callgrind_annotate {}", file.display()));
+    Ok(())
+}
+
+fn smaller_world(command: &mut Command) {
+    command.env("ZONEWARD_BENCH_COUNT", "1");
+    if std::env::var_os("ZONEWARD_BENCH_SERVICES").is_none() {
+        command.env("ZONEWARD_BENCH_SERVICES", COUNTED_SERVICES);
+    }
+}
+
+fn counted_table(phases: &BTreeMap<String, u64>, endpoints: Option<u64>) -> String {
+    let per_endpoint = |instructions: u64| match endpoints.filter(|count| *count > 0) {
+        Some(count) => report::grouped(instructions.div_ceil(count)),
+        None => "-".to_string(),
+    };
+    let rows = phases.iter().map(|(phase, instructions)| {
+        vec![phase.clone(), report::grouped(*instructions), per_endpoint(*instructions)]
+    });
+    let table = report::table(&["phase", "instructions", "per endpoint"], &rows.collect::<Vec<_>>());
+    match endpoints {
+        Some(count) => format!("{table}\n{} endpoints", report::grouped(count)),
+        None => format!("{table}\nThe bench did not print `N endpoints`, so there is nothing to divide by."),
+    }
+}
+
+fn package_dir(bench: &Bench) -> PathBuf {
+    shell::root().join("crates").join(bench.package)
+}
+
+/// Builds the bench and asks cargo where it put it.
+fn executable(bench: &Bench) -> Result<String, Stop> {
+    let mut build =
+        shell::cargo(&["bench", "--no-run", "--package", bench.package, "--bench", bench.name, "--quiet"]);
+    build.arg("--message-format=json");
+    let messages = shell::capture(&mut build, "building the bench", "the compiler says above what is wrong")?;
+    bench_executable(&messages).ok_or_else(|| {
+        Stop::Failed(format!(
+            "cargo did not say where the bench `{}` is: is it a [[bench]] target?",
+            bench.name
+        ))
+    })
+}
+
+/// The path in the message about the bench target. One JSON object per line; no other key has this name.
+fn bench_executable(messages: &str) -> Option<String> {
+    let message = messages.lines().rfind(|line| line.contains(r#""kind":["bench"]"#))?;
+    let (_, value) = message.split_once(r#""executable":""#)?;
+    let mut path = String::new();
+    let mut letters = value.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' => return Some(path),
+            // In a path only the quote and the backslash itself come escaped.
+            '\\' => path.push(letters.next()?),
+            _ => path.push(letter),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executable_is_that_of_the_bench_and_not_of_its_library() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"kind":["lib"]},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["bench"]},"executable":"/a \"b\"/deps/plan-1f"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(bench_executable(messages).as_deref(), Some(r#"/a "b"/deps/plan-1f"#));
+        assert_eq!(bench_executable(r#"{"target":{"kind":["bench"]},"executable":null}"#), None);
+        assert_eq!(bench_executable(r#"{"target":{"kind":["bench"]},"executable":"/cut"#), None);
+        assert_eq!(bench_executable(""), None);
+    }
+
+    #[test]
+    fn counts_are_shown_per_endpoint_when_their_number_is_known() {
+        let phases = BTreeMap::from([("hints".to_string(), 1_000_001), ("slices".to_string(), 2_000)]);
+        let expected = "\
+phase  | instructions | per endpoint
+-------+--------------+-------------
+hints  |    1,000,001 |       10,001
+slices |        2,000 |           20
+100 endpoints";
+        assert_eq!(counted_table(&phases, Some(100)), expected);
+        assert!(counted_table(&phases, None).contains("|            -\n"));
+    }
+
+    #[test]
+    fn unknown_bench_lists_the_known_ones() {
+        let options = BenchOptions { name: Some("nothing".to_string()), pass_on: Vec::new() };
+        let Err(Stop::Usage(why)) = run(&options) else { panic!("should be wrong use") };
+        assert!(why.contains("`nothing`") && why.contains("plan"), "{why}");
+    }
+}

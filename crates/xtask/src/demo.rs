@@ -1,0 +1,73 @@
+//! `cargo xtask demo`: builds the binary and walks through what it can do, one command at a time.
+//! The tour is the table `STEPS`: to show something new, add a row. Paths are from the repository's root.
+
+use crate::{Stop, report, shell};
+
+/// One stop of the tour.
+struct Step {
+    /// What the reader is about to see, and why it matters.
+    say: &'static str,
+    /// The words after `zoneward`.
+    args: &'static [&'static str],
+    /// What to notice in the output.
+    after: &'static str,
+}
+
+const STEPS: &[Step] = &[
+    Step {
+        say: "Which EndpointSlices would the controller write for these Services, Pods and Nodes?\n\
+              Nothing is written: the plan is a pure function of the files.",
+        args: &["plan", "slices", "-f", "examples/shop"],
+        after: "Endpoints carry hints: the zones whose traffic should stay with them.",
+    },
+    Step {
+        say: "Given those slices, which endpoints would one node send each Service's traffic to?",
+        args: &["trace", "select", "-f", "examples/shop", "--node", "node-a1"],
+        after: "`same-zone` and `same-node` sets stay close; a set that fell back says why.",
+    },
+    Step {
+        say: "Which cluster addresses would Services get? The seed makes the random choice repeatable.",
+        args: &["plan", "addresses", "-f", "examples/addresses", "--seed", "1"],
+        after: "The low band of each range is kept for addresses that people choose by hand.",
+    },
+    Step {
+        say: "Is everything in these files valid? One bad object never hides the others.",
+        args: &["plan", "validate", "-f", "examples"],
+        after: "Each violation names the object, the field and what to do.",
+    },
+];
+
+/// Builds the binary in release mode and runs the tour.
+pub(crate) fn run() -> Result<(), Stop> {
+    report::heading("build zoneward in release mode");
+    let mut build = shell::cargo(&["build", "--release", "--package", "zoneward"]);
+    shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
+    let binary = shell::target_dir().join("release").join("zoneward");
+    for (index, step) in STEPS.iter().enumerate() {
+        report::heading(&format!("{} of {}", index + 1, STEPS.len()));
+        report::say(step.say);
+        let line = shell::typed("zoneward", step.args);
+        report::say(&format!("\n$ {line}\n"));
+        let advice = "the tour stops here; the command's own words are above";
+        shell::run(shell::program(&binary).args(step.args), &format!("`{line}`"), advice)?;
+        report::say(&format!("\n{}", step.after));
+    }
+    report::say(&format!("\nTry more of it yourself: {} --help", binary.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_explains_itself() {
+        for step in STEPS {
+            assert!(
+                !step.say.is_empty() && !step.after.is_empty() && !step.args.is_empty(),
+                "{:?}",
+                step.args
+            );
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `cargo xtask soak`: the tests whose names start with `soak_`, for as long as one likes.
+//! CI runs the same tests for ten seconds each; longer is what finds the rare interleavings.
+
+use crate::args::SoakOptions;
+use crate::{Stop, report, shell, tools};
+
+/// What nextest answers when the filter leaves nothing to run.
+const NO_TESTS_TO_RUN: i32 = 4;
+
+/// Runs the soak tests in release mode with the wanted duration.
+pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
+    tools::ensure(&tools::NEXTEST, true)?;
+    report::heading(&format!("soak: {} s for each test", options.seconds));
+    let mut command = shell::cargo(&["nextest", "run", "--workspace", "--release", "--profile", "soak"]);
+    command.args(["-E", &filter(options.name.as_deref())]);
+    command.env("ZONEWARD_SOAK_SECONDS", options.seconds.to_string());
+    let status = command
+        .status()
+        .map_err(|error| Stop::Failed(format!("cargo could not be run ({error}): is it on PATH?")))?;
+    if status.code() == Some(NO_TESTS_TO_RUN) {
+        return Err(Stop::Failed(match &options.name {
+            Some(name) => format!("no soak test's name contains `{name}`: run `cargo xtask soak` for all"),
+            None => "no test's name starts with `soak_` yet".to_string(),
+        }));
+    }
+    let advice = "the seed that the test printed replays the failure";
+    shell::check(status, "the soak", advice)
+}
+
+/// nextest's language for "its last name starts with soak_, and NAME is somewhere in its path".
+fn filter(name: Option<&str>) -> String {
+    let soak = "test(/(^|::)soak_[^:]*$/)";
+    match name {
+        Some(name) => format!("{soak} & test({name})"),
+        None => soak.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_narrows_to_soak_tests_and_then_to_the_name() {
+        assert_eq!(filter(None), "test(/(^|::)soak_[^:]*$/)");
+        assert_eq!(filter(Some("queue")), "test(/(^|::)soak_[^:]*$/) & test(queue)");
+    }
+}

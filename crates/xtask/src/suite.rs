@@ -1,0 +1,193 @@
+//! `cargo xtask test`: every check that CI makes, in one order, each announced and timed.
+//! Cheap checks come first, so that a forgotten `cargo fmt` costs a second and not minutes.
+
+use std::time::{Duration, Instant};
+
+use crate::args::TestOptions;
+use crate::{Stop, report, shell, tools};
+
+/// One part of the suite, as `--only` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Formatting.
+    Fmt,
+    /// Licences, banned crates, sources of dependencies.
+    Deny,
+    /// Lints, with warnings as errors.
+    Clippy,
+    /// The documentation builds without a warning.
+    Doc,
+    /// Examples in the documentation.
+    Doctest,
+    /// All tests.
+    Test,
+}
+
+impl Part {
+    /// Every part, in the order in which they run.
+    pub(crate) const ALL: [Part; 6] =
+        [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Doctest, Part::Test];
+
+    /// The word for `--only`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Part::Fmt => "fmt",
+            Part::Deny => "deny",
+            Part::Clippy => "clippy",
+            Part::Doc => "doc",
+            Part::Doctest => "doctest",
+            Part::Test => "test",
+        }
+    }
+
+    /// What the part makes sure of, for its heading and the help.
+    pub(crate) fn says(self) -> &'static str {
+        match self {
+            Part::Fmt => "the code is formatted",
+            Part::Deny => "licences, banned crates and sources of dependencies are in order",
+            Part::Clippy => "no compiler or clippy warning, in tests and benches too",
+            Part::Doc => "the documentation builds without a warning",
+            Part::Doctest => "the examples in the documentation work",
+            Part::Test => "all tests pass",
+        }
+    }
+
+    fn run(self, closing_line: &mut Option<String>) -> Result<(), Stop> {
+        match self {
+            Part::Fmt => cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"),
+            Part::Deny => cargo(
+                // Advisories are left out: their database lies outside the registries that CI can reach.
+                &["deny", "check", "licenses", "bans", "sources"],
+                "see the crate named above; deny.toml says what is allowed and why",
+            ),
+            Part::Clippy => cargo(
+                &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
+                "fix each warning above, or allow it at its place with the reason",
+            ),
+            Part::Doc => {
+                let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+                let advice = "fix each warning above; broken links are the usual cause";
+                shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
+            }
+            Part::Doctest => cargo(
+                &["test", "--workspace", "--doc", "--quiet"],
+                "run `cargo test --doc -p CRATE` for the crate above",
+            ),
+            Part::Test => nextest(closing_line),
+        }
+    }
+}
+
+fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
+    let shown = words.iter().take_while(|word| **word != "--").copied().collect::<Vec<_>>();
+    shell::run(&mut shell::cargo(words), &shell::typed("cargo", &shown), advice)
+}
+
+/// Runs all tests and keeps nextest's closing line, so that it can be the last thing on the screen.
+fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
+    let mut run = shell::cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
+    if report::colour() {
+        run.args(["--color", "always"]);
+    }
+    let status = shell::run_watching_stderr(&mut run, |line| {
+        if is_closing_line(line) {
+            *closing_line = Some(line.to_string());
+        }
+    })?;
+    shell::check(status, "cargo nextest run", "run one test alone with `cargo nextest run NAME`")
+}
+
+fn is_closing_line(line: &str) -> bool {
+    without_colour(line).trim_start().starts_with("Summary [")
+}
+
+/// The text without its escape sequences for colour.
+fn without_colour(line: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for letter in line.chars() {
+        match letter {
+            '\x1b' => inside = true,
+            'm' if inside => inside = false,
+            _ if inside => {}
+            _ => text.push(letter),
+        }
+    }
+    text
+}
+
+/// Runs the parts in order up to the first failure; the summary is printed either way.
+pub(crate) fn run(options: &TestOptions) -> Result<(), Stop> {
+    let mut timings: Vec<(&str, Duration)> = Vec::new();
+    let mut closing_line = None;
+    let outcome = run_parts(options, &mut timings, &mut closing_line);
+    report::heading("summary");
+    for (name, time) in &timings {
+        report::say(&format!("{name:<10} {:>10}", report::seconds(*time)));
+    }
+    let total = timings.iter().map(|(_, time)| *time).sum();
+    report::say(&format!("{:<10} {:>10}", "total", report::seconds(total)));
+    if let Some(line) = closing_line {
+        report::say(&line);
+    }
+    outcome
+}
+
+fn run_parts(
+    options: &TestOptions,
+    timings: &mut Vec<(&'static str, Duration)>,
+    closing_line: &mut Option<String>,
+) -> Result<(), Stop> {
+    report::heading("tools: what the checks need is installed");
+    timed("tools", timings, || provide_tools(options))?;
+    for part in &options.parts {
+        report::heading(&format!("{}: {}", part.name(), part.says()));
+        timed(part.name(), timings, || part.run(closing_line))?;
+    }
+    Ok(())
+}
+
+fn timed(
+    name: &'static str,
+    timings: &mut Vec<(&'static str, Duration)>,
+    step: impl FnOnce() -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let start = Instant::now();
+    let outcome = step();
+    timings.push((name, start.elapsed()));
+    outcome
+}
+
+/// Only what the chosen parts need: `--only fmt` must not build a test runner.
+fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
+    for part in &options.parts {
+        match part {
+            Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
+            Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
+            Part::Deny => tools::ensure(&tools::DENY, options.install)?,
+            Part::Test => tools::ensure(&tools::NEXTEST, options.install)?,
+            Part::Doc | Part::Doctest => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_line_of_nextest_is_recognised_with_and_without_colour() {
+        assert!(is_closing_line("     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped"));
+        assert!(is_closing_line("\x1b[32;1m     Summary\x1b[0m [   0.012s] \x1b[1m12\x1b[0m tests run"));
+        assert!(!is_closing_line("        PASS [   0.004s] xtask args::tests::summary"));
+    }
+
+    #[test]
+    fn every_part_has_a_name_of_its_own() {
+        let mut names: Vec<&str> = Part::ALL.iter().map(|part| part.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Part::ALL.len());
+    }
+}

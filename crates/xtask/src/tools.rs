@@ -1,0 +1,247 @@
+//! The programs that developers' commands need beyond the toolchain, and how a machine without them gets them:
+//! by name, from the crates registry or from Debian. Versions are pinned, so that every machine runs the same.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::Stop;
+use crate::{report, shell};
+
+/// A program that a command needs.
+pub(crate) struct Tool {
+    /// Its file name on PATH.
+    pub(crate) program: &'static str,
+    /// The oldest version that does what we ask of it.
+    at_least: Version,
+    source: Source,
+}
+
+enum Source {
+    /// `cargo install NAME@VERSION` below the target directory.
+    Crate { version: &'static str, flags: &'static [&'static str] },
+    /// `apt-get install PACKAGE`.
+    Debian { package: &'static str },
+}
+
+/// Runs the tests.
+pub(crate) const NEXTEST: Tool = Tool {
+    program: "cargo-nextest",
+    at_least: Version([0, 9, 100]),
+    // Without its self-update there is no HTTP client to build.
+    source: Source::Crate { version: "0.9.143", flags: &["--no-default-features"] },
+};
+
+/// Checks licences, banned crates and sources. PyPI has a ready binary, but of a version from 2023 that does not
+/// know the licence `Unicode-3.0`; so it is built.
+pub(crate) const DENY: Tool = Tool {
+    program: "cargo-deny",
+    at_least: Version([0, 18, 0]),
+    source: Source::Crate { version: "0.20.2", flags: &[] },
+};
+
+/// Counts instructions for benches.
+pub(crate) const VALGRIND: Tool = Tool {
+    program: "valgrind",
+    at_least: Version([3, 15, 0]),
+    source: Source::Debian { package: "valgrind" },
+};
+
+/// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
+const QUICK_BUILD: &[(&str, &str)] = &[
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+];
+
+/// Makes sure that the tool is there in a good version, by installing it if that is allowed.
+pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
+    let present = installed_version(tool);
+    if let Some(version) = present.filter(|version| *version >= tool.at_least) {
+        report::say(&format!("{} {version} is here", tool.program));
+        return Ok(());
+    }
+    let state = match present {
+        Some(version) => format!("{} {version} is older than {}", tool.program, tool.at_least),
+        None => format!("{} is missing", tool.program),
+    };
+    let line = install_line(tool);
+    if !may_install {
+        return Err(Stop::Failed(format!("{state}: run without --no-install, or `{line}`")));
+    }
+    report::say(&format!("{state}: {line}"));
+    match &tool.source {
+        Source::Crate { version, flags } => install_crate(tool, version, flags)?,
+        Source::Debian { package } => install_package(package)?,
+    }
+    match installed_version(tool).filter(|version| *version >= tool.at_least) {
+        Some(_) => Ok(()),
+        None => Err(Stop::Failed(format!(
+            "{} was installed but `{} --version` does not answer with {} or newer: look for another copy on PATH",
+            tool.program, tool.program, tool.at_least
+        ))),
+    }
+}
+
+/// The parts of the toolchain that rustup may have left out.
+pub(crate) fn ensure_component(subcommand: &str, component: &str, may_install: bool) -> Result<(), Stop> {
+    let mut ask = shell::cargo(&[subcommand, "--version"]);
+    let answers =
+        ask.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    if answers {
+        return Ok(());
+    }
+    let advice = format!("install it with `rustup component add {component}`");
+    if !may_install || shell::find_program("rustup").is_none() {
+        return Err(Stop::Failed(format!("cargo {subcommand} is missing: {advice}")));
+    }
+    let mut add = shell::program("rustup");
+    shell::run(add.args(["component", "add", component]), &format!("installing {component}"), &advice)
+}
+
+/// What a person would type to get the tool.
+fn install_line(tool: &Tool) -> String {
+    match &tool.source {
+        Source::Crate { version, flags } => {
+            let name = format!("{}@{version}", tool.program);
+            let words = [&["install", "--locked"], *flags, &[name.as_str()]].concat();
+            shell::typed("cargo", &words)
+        }
+        Source::Debian { package } => shell::typed("apt-get", &["install", package]),
+    }
+}
+
+fn install_crate(tool: &Tool, version: &str, flags: &[&str]) -> Result<(), Stop> {
+    let tools = shell::tools_dir();
+    let build = tools.join("build");
+    let mut install = shell::cargo(&["install", "--locked"]);
+    install.args(flags).arg("--root").arg(&tools).arg(format!("{}@{version}", tool.program));
+    // A target directory of its own: the tool's profile must not disturb the workspace's builds.
+    install.env("CARGO_TARGET_DIR", &build).envs(QUICK_BUILD.iter().copied());
+    let advice = "see the output above; is the crates registry reachable?";
+    shell::run(&mut install, &format!("installing {}", tool.program), advice)?;
+    remove_build(&build);
+    Ok(())
+}
+
+/// Hundreds of megabytes that nothing reads again. That they stay is a waste, not a failure.
+fn remove_build(build: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(build) {
+        report::complain(&format!(
+            "{} could not be removed ({error}); it is safe to delete",
+            build.display()
+        ));
+    }
+}
+
+fn install_package(package: &str) -> Result<(), Stop> {
+    let advice =
+        format!("on Debian run `apt-get install {package}` as root; elsewhere use your own package manager");
+    if apt_get(&["install", package], &advice).is_ok() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists yet.
+    apt_get(&["update"], &advice)?;
+    apt_get(&["install", package], &advice)
+}
+
+fn apt_get(words: &[&str], advice: &str) -> Result<(), Stop> {
+    let may_sudo = !is_root() && shell::find_program("sudo").is_some();
+    let mut command = shell::program(if may_sudo { "sudo" } else { "apt-get" });
+    if may_sudo {
+        // Never a question for a password where nobody sits.
+        command.args(["-n", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    }
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["-q", "-y", "--no-install-recommends"])
+        .args(words);
+    shell::run(&mut command, &shell::typed("apt-get", words), advice)
+}
+
+/// Whether this process is root; asked of `id`, since std does not say.
+fn is_root() -> bool {
+    let answer = shell::program("id").arg("-u").output();
+    answer.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn installed_version(tool: &Tool) -> Option<Version> {
+    let program = shell::find_program(tool.program)?;
+    let output = shell::program(program).arg("--version").output().ok()?;
+    Version::find(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// A version by its first three numbers; what follows them (a date, a commit) does not matter to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version([u64; 3]);
+
+impl Version {
+    /// The first word that reads as a version in what `--version` prints.
+    fn find(text: &str) -> Option<Version> {
+        // valgrind writes `valgrind-3.19.0`, others `cargo-deny 0.20.2` or `v1.2.3`.
+        text.split(|letter: char| letter.is_whitespace() || letter == '-').find_map(Version::parse)
+    }
+
+    fn parse(word: &str) -> Option<Version> {
+        let mut numbers = word.trim_start_matches('v').split('.');
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        let patch = match numbers.next() {
+            Some(text) => text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()?,
+            None => 0,
+        };
+        Some(Version([major, minor, patch]))
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Version([major, minor, patch]) = self;
+        write!(out, "{major}.{minor}.{patch}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_tools_print() {
+        for (text, expected) in [
+            ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143", Some([0, 9, 143])),
+            ("cargo-deny 0.20.2", Some([0, 20, 2])),
+            ("valgrind-3.19.0", Some([3, 19, 0])),
+            ("tool v1.2", Some([1, 2, 0])),
+            ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
+            ("no version at all", None),
+            ("", None),
+        ] {
+            assert_eq!(Version::find(text), expected.map(Version), "{text}");
+        }
+    }
+
+    #[test]
+    fn versions_compare_by_number_not_by_letter() {
+        assert!(Version([0, 9, 100]) > Version([0, 9, 99]));
+        assert!(Version([0, 20, 2]) > Version([0, 9, 143]));
+        assert!(Version([1, 0, 0]) > Version([0, 99, 99]));
+    }
+
+    #[test]
+    fn pinned_versions_satisfy_our_own_minimum() {
+        for tool in [NEXTEST, DENY] {
+            let Source::Crate { version, .. } = tool.source else { panic!("{} is a crate", tool.program) };
+            assert!(Version::parse(version) >= Some(tool.at_least), "{}", tool.program);
+        }
+    }
+
+    #[test]
+    fn install_lines_can_be_typed() {
+        assert_eq!(install_line(&DENY), "cargo install --locked cargo-deny@0.20.2");
+        assert_eq!(
+            install_line(&NEXTEST),
+            "cargo install --locked --no-default-features cargo-nextest@0.9.143"
+        );
+        assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
+    }
+}

@@ -1,0 +1,298 @@
+//! What ARCHITECTURE.md, CONTRIBUTING.md and docs/dependencies.md promise, checked against the tree.
+//! Documents rot and layers leak when nothing looks; these tests look. Each failure names the place and the way out.
+
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which of our crates each crate may use. A new arrow is a decision: change it here and in ARCHITECTURE.md.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("plan", &["model"]),
+    ("dataplane", &["model"]),
+    ("proxy", &["model"]),
+    ("xds", &["model"]),
+    ("store", &["model", "plan"]),
+    ("sim", &["model", "plan", "dataplane"]),
+    ("zoneward", &["model", "plan", "dataplane", "proxy", "xds", "store", "sim"]),
+    ("xtask", &[]),
+];
+
+/// Crates that decide and therefore touch nothing.
+const PURE: &[&str] = &["model", "plan"];
+
+/// What would let the world, time or chance into a decision.
+const IMPURE_CRATES: &[&str] = &["tokio", "kube", "rand", "hyper", "reqwest", "chrono"];
+
+/// The same in std: clocks, and maps whose order differs from run to run.
+const IMPURE_NAMES: &[&str] = &["SystemTime::now", "Instant::now", "HashMap", "HashSet"];
+
+/// The interner looks names up and never walks its map, so the order cannot show.
+const INTERNER: &str = "crates/model/src/name.rs";
+
+const LONGEST_FILE: usize = 800;
+const LONGEST_ARCHITECTURE: usize = 2_500;
+
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).expect("crates/xtask lies two levels below the root").to_path_buf()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn assert_none(violations: Vec<String>) {
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+}
+
+/// The crates that exist, by folder.
+fn crates() -> BTreeSet<String> {
+    let folders = fs::read_dir(root().join("crates")).expect("crates/ can be read");
+    let with_manifest = folders.flatten().filter(|folder| folder.path().join("Cargo.toml").is_file());
+    with_manifest.map(|folder| folder.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Every Rust file below crates/*/src, by its path from the root.
+fn sources() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for name in crates() {
+        collect_sources(&format!("crates/{name}/src"), &mut found);
+    }
+    found
+}
+
+fn collect_sources(folder: &str, found: &mut BTreeMap<String, String>) {
+    let Ok(entries) = fs::read_dir(root().join(folder)) else { return };
+    for entry in entries.flatten() {
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            collect_sources(&path, found);
+        } else if path.ends_with(".rs") {
+            let text = read(&path);
+            found.insert(path, text);
+        }
+    }
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// Places where `needle` stands in code, as `path:line`.
+fn places_of(path: &str, code: &str, needle: &str) -> Vec<String> {
+    let lines = code.lines().enumerate().filter(|(_, line)| line.contains(needle));
+    lines.map(|(index, _)| format!("{path}:{}", index + 1)).collect()
+}
+
+/// Names of the dependencies of a manifest, build dependencies included, dev-dependencies not.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut counts = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            let last = section.rsplit("dependencies.").next().unwrap_or(section);
+            counts = section.contains("dependencies") && !section.contains("dev-dependencies");
+            // [dependencies.NAME] is a dependency written as a section, whose lines are its own fields.
+            if counts && last != section {
+                names.insert(last.to_string());
+                counts = false;
+            }
+        } else if counts && !line.is_empty() && !line.starts_with('#') {
+            let name = line.split(['.', '=', ' ']).next().unwrap_or(line);
+            names.insert(name.trim_matches('"').to_string());
+            // A renamed dependency counts by its real name as well.
+            if let Some((_, package)) = line.split_once("package = \"") {
+                names.insert(package.split('"').next().unwrap_or(package).to_string());
+            }
+        }
+    }
+    names
+}
+
+fn dependencies_of(name: &str) -> BTreeSet<String> {
+    dependencies(&read(&format!("crates/{name}/Cargo.toml")))
+}
+
+/// What stands in backticks outside of code blocks.
+fn backticked(markdown: &str) -> Vec<&str> {
+    let prose = markdown.split("```").step_by(2);
+    prose.flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
+}
+
+/// The names in backticks that begin the rows of a table.
+fn first_cells(markdown: &str) -> BTreeSet<String> {
+    let rows = markdown.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).map(str::to_string).collect()
+}
+
+/// Whether a word is meant as a file or folder of this repository: `zoneward.dev/mechanism` is not.
+fn is_path(word: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+    let places = ["crates/", "docs/", "vectors/", "examples/", ".ci/", ".config/", ".cargo/"];
+    let endings = [".rs", ".md", ".toml", ".json", ".yaml"];
+    word.chars().all(plain)
+        && (places.iter().any(|place| word.starts_with(place))
+            || endings.iter().any(|ending| word.ends_with(ending)))
+}
+
+#[test]
+fn architecture_names_only_files_that_exist() {
+    let architecture = read("ARCHITECTURE.md");
+    let missing = backticked(&architecture).into_iter().filter(|word| is_path(word));
+    let missing = missing.filter(|path| !root().join(path).exists());
+    assert_none(
+        missing.map(|path| format!("ARCHITECTURE.md names `{path}`, which does not exist")).collect(),
+    );
+}
+
+#[test]
+fn architecture_names_every_crate_and_no_other() {
+    let architecture = read("ARCHITECTURE.md");
+    let section = architecture.split("\n## ").find(|section| section.starts_with("Crates"));
+    let named = first_cells(section.expect("ARCHITECTURE.md has a section `## Crates`"));
+    let mut violations = Vec::new();
+    for name in named.difference(&crates()) {
+        violations.push(format!("ARCHITECTURE.md has a row for the crate `{name}`, which does not exist"));
+    }
+    for name in crates().difference(&named) {
+        violations.push(format!("ARCHITECTURE.md has no row for the crate `{name}`"));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn architecture_can_be_read_in_ten_minutes() {
+    let words = read("ARCHITECTURE.md").split_whitespace().count();
+    assert!(
+        words < LONGEST_ARCHITECTURE,
+        "ARCHITECTURE.md has {words} words, the limit is {LONGEST_ARCHITECTURE}"
+    );
+}
+
+#[test]
+fn crates_use_only_the_crates_below_them() {
+    let table: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    let mut violations = Vec::new();
+    for name in crates() {
+        let Some(allowed) = table.get(name.as_str()) else {
+            violations.push(format!(
+                "crates/{name} is in no row of MAY_USE: add it and say why in ARCHITECTURE.md"
+            ));
+            continue;
+        };
+        let ours = dependencies_of(&name).into_iter().filter(|used| table.contains_key(used.as_str()));
+        let wrong = ours.filter(|used| !allowed.contains(&used.as_str()));
+        violations.extend(wrong.map(|used| format!("crates/{name} must not depend on {used}")));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn deciding_crates_depend_on_nothing_that_touches_the_world() {
+    let mut violations = Vec::new();
+    for name in PURE {
+        let wrong = dependencies_of(name).into_iter().filter(|used| IMPURE_CRATES.contains(&used.as_str()));
+        violations.extend(wrong.map(|used| format!("crates/{name} must not depend on {used}")));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn deciding_crates_have_no_clock_and_no_hash_order() {
+    let mut violations = Vec::new();
+    for (path, text) in sources() {
+        if !PURE.iter().any(|name| path.starts_with(&format!("crates/{name}/"))) {
+            continue;
+        }
+        let code = source::code_only(&text);
+        for name in IMPURE_NAMES {
+            if path == INTERNER && name.starts_with("Hash") {
+                continue;
+            }
+            let advice = "take time as an argument, use BTreeMap or a sorted Vec";
+            violations
+                .extend(places_of(&path, &code, name).iter().map(|at| format!("{at}: {name}: {advice}")));
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let names = dependencies(&read("Cargo.toml").replace("[workspace.dependencies]", "[dependencies]"));
+    let reasons = read("docs/dependencies.md");
+    let rows = first_cells(&reasons);
+    let ours = crates();
+    let mut violations = Vec::new();
+    for name in names.iter().filter(|name| !ours.contains(*name) && !rows.contains(*name)) {
+        violations.push(format!("docs/dependencies.md has no row for `{name}`: say why it is here"));
+    }
+    for name in rows.iter().filter(|name| !names.contains(*name)) {
+        violations
+            .push(format!("docs/dependencies.md has a row for `{name}`, which is no dependency any more"));
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn source_files_are_short() {
+    let mut violations = Vec::new();
+    for (path, text) in sources().into_iter().filter(|(path, _)| !is_test_file(path)) {
+        let lines = source::lines_outside_tests(&source::code_only(&text));
+        if lines > LONGEST_FILE {
+            violations.push(format!(
+                "{path} has {lines} lines without tests, the limit is {LONGEST_FILE}: split it"
+            ));
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn every_source_file_says_what_it_is() {
+    let silent = sources().into_iter().filter(|(_, text)| !text.starts_with("//!"));
+    assert_none(
+        silent
+            .map(|(path, _)| format!("{path} does not begin with //! lines: what is it, and why?"))
+            .collect(),
+    );
+}
+
+#[test]
+fn production_code_does_not_unwrap() {
+    let mut violations = Vec::new();
+    for (path, text) in sources().into_iter().filter(|(path, _)| !is_test_file(path)) {
+        let code = source::without_test_parts(&source::code_only(&text));
+        let places = places_of(&path, &code, ".unwrap()");
+        violations.extend(
+            places.iter().map(|at| format!("{at}: unwrap(): handle it, or expect(\"why it cannot fail\")")),
+        );
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn dependencies_are_read_from_every_way_to_write_them() {
+    let manifest = concat!(
+        "[package]\nname = \"x\"\n[dependencies]\n# why\nmodel.workspace = true\nclap = { workspace = true }\n",
+        "clock = { package = \"chrono\", version = \"1\" }\n[dependencies.serde]\nfeatures = []\n",
+        "[target.'cfg(unix)'.dependencies]\nnix = \"1\"\n[build-dependencies]\ncc = \"1\"\n",
+        "[dev-dependencies]\nproptest.workspace = true\n[lints]\nworkspace = true\n",
+    );
+    let expected = ["cc", "chrono", "clap", "clock", "model", "nix", "serde"];
+    assert_eq!(dependencies(manifest), expected.map(str::to_string).into());
+}
+
+#[test]
+fn only_words_with_the_shape_of_a_path_are_looked_up() {
+    for path in ["crates/plan", "crates/model/src/name.rs", "ARCHITECTURE.md", ".ci/run", "docs/"] {
+        assert!(is_path(path), "{path}");
+    }
+    for word in ["zoneward.dev/mechanism", "plan", "crates/<name>", "cargo xtask test", "-o json"] {
+        assert!(!is_path(word), "{word}");
+    }
+}
