@@ -28,7 +28,7 @@ pub use name::{Interner, Name, ObjectKey, ServiceKey, Uid};
 pub use node::{Namespace, Node};
 pub use notice::{Notice, ObjectRef};
 pub use parse::Object;
-pub use pod::{ContainerPort, Pod};
+pub use pod::{ContainerPort, Pod, PodDns};
 pub use range::{IpAddress, ParentRef, ServiceCidr};
 pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
 pub use slice::{Owner, Slice, SliceContent, SlicePort};

@@ -198,7 +198,7 @@ pub struct Interner {
     labels: HashSet<Labels>,
     hints: HashSet<Arc<Hints>>,
     ports: HashSet<Arc<[SlicePort]>>,
-    container_ports: HashSet<Arc<[ContainerPort]>>,
+    container_ports: HashSet<Arc<Box<[ContainerPort]>>>,
 }
 
 impl Interner {
@@ -249,11 +249,12 @@ impl Interner {
     }
 
     /// The shared copy of this list of container ports.
-    pub fn container_ports(&mut self, ports: Vec<ContainerPort>) -> Arc<[ContainerPort]> {
-        if let Some(known) = self.container_ports.get(ports.as_slice()) {
+    pub fn container_ports(&mut self, ports: Vec<ContainerPort>) -> Arc<Box<[ContainerPort]>> {
+        let ports: Box<[ContainerPort]> = ports.into();
+        if let Some(known) = self.container_ports.get(&ports) {
             return known.clone();
         }
-        let ports: Arc<[ContainerPort]> = ports.into();
+        let ports = Arc::new(ports);
         self.container_ports.insert(ports.clone());
         ports
     }

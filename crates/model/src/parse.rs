@@ -149,8 +149,11 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Checked<T> {
 }
 
 fn key(meta: &ObjectMeta, interner: &mut Interner) -> ObjectKey {
-    let namespace = meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
-    ObjectKey { namespace: interner.name(namespace), name: name(meta, interner) }
+    ObjectKey { namespace: namespace_name(meta, interner), name: name(meta, interner) }
+}
+
+fn namespace_name(meta: &ObjectMeta, interner: &mut Interner) -> Name {
+    interner.name(meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE))
 }
 
 fn name(meta: &ObjectMeta, interner: &mut Interner) -> Name {

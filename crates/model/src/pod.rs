@@ -20,13 +20,11 @@ pub struct Pod {
     pub node: Option<Name>,
     /// `status.podIPs`, canonical. `status.podIP` alone is not used (semantics B2).
     pub ips: Option<Addresses>,
-    /// `spec.hostname`.
-    pub hostname: Option<Name>,
-    /// `spec.subdomain`.
-    pub subdomain: Option<Name>,
+    /// Its name in DNS; few pods have one.
+    pub dns: Option<Box<PodDns>>,
     /// Named ports of the containers, then of the init containers that keep running.
     /// Shared: the pods of a workload have the same ones.
-    pub ports: Option<Arc<[ContainerPort]>>,
+    pub ports: Option<Arc<Box<[ContainerPort]>>>,
     /// When its Ready condition last changed.
     pub ready_since: Option<Timestamp>,
     /// Whether its Ready condition is True.
@@ -37,6 +35,15 @@ pub struct Pod {
     pub finished: bool,
     /// Whether `status.podIP` or `status.podIPs` is set.
     pub has_ip: bool,
+}
+
+/// `spec.hostname` and `spec.subdomain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodDns {
+    /// `spec.hostname`.
+    pub hostname: Option<Name>,
+    /// `spec.subdomain`.
+    pub subdomain: Option<Name>,
 }
 
 /// A named port of a container.
@@ -53,6 +60,16 @@ pub struct ContainerPort {
 impl Pod {
     /// The named ports.
     pub fn ports(&self) -> &[ContainerPort] {
-        self.ports.as_deref().unwrap_or_default()
+        self.ports.as_deref().map_or(&[], |ports| ports)
+    }
+
+    /// `spec.hostname`.
+    pub fn hostname(&self) -> Option<&Name> {
+        self.dns.as_ref()?.hostname.as_ref()
+    }
+
+    /// `spec.subdomain`.
+    pub fn subdomain(&self) -> Option<&Name> {
+        self.dns.as_ref()?.subdomain.as_ref()
     }
 }

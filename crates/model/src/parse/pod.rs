@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::{Checked, key, labels, port, protocol};
 use crate::address::{Addresses, parse_ip};
 use crate::name::{Interner, Uid};
-use crate::pod::{ContainerPort, Pod};
+use crate::pod::{ContainerPort, Pod, PodDns};
 
 /// Reads a Pod.
 pub fn pod(object: &core::Pod, interner: &mut Interner) -> Checked<Pod> {
@@ -24,8 +24,7 @@ pub fn pod(object: &core::Pod, interner: &mut Interner) -> Checked<Pod> {
         labels: labels(meta.labels.as_ref(), interner),
         node: interner.name_if_set(spec.and_then(|s| s.node_name.as_deref())),
         ips: Addresses::from_slice(&addresses),
-        hostname: interner.name_if_set(spec.and_then(|s| s.hostname.as_deref())),
-        subdomain: interner.name_if_set(spec.and_then(|s| s.subdomain.as_deref())),
+        dns: spec.and_then(|s| dns(s, interner)),
         ports: (!ports.is_empty()).then(|| interner.container_ports(ports)),
         ready_since: ready.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0.into()),
         ready: ready.is_some_and(|c| c.status == "True"),
@@ -33,6 +32,12 @@ pub fn pod(object: &core::Pod, interner: &mut Interner) -> Checked<Pod> {
         finished: matches!(status.and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded")),
         has_ip: !pod_ip.is_empty() || !ips.is_empty(),
     })
+}
+
+fn dns(spec: &core::PodSpec, interner: &mut Interner) -> Option<Box<PodDns>> {
+    let hostname = interner.name_if_set(spec.hostname.as_deref());
+    let subdomain = interner.name_if_set(spec.subdomain.as_deref());
+    (hostname.is_some() || subdomain.is_some()).then(|| Box::new(PodDns { hostname, subdomain }))
 }
 
 /// Semantics B3: containers first, then the init containers that keep running beside them.

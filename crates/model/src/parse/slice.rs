@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
 
-use super::{Checked, Problem, annotations, ip, key, labels, port, protocol};
+use super::{Checked, Problem, annotations, ip, labels, namespace_name, port, protocol};
 use crate::address::{AddressType, Addresses, Family};
 use crate::annotation;
 use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
-use crate::name::{Interner, Uid};
+use crate::name::{Interner, ObjectKey, Uid};
 use crate::slice::{Owner, Slice, SliceContent, SlicePort};
 
 /// Reads an EndpointSlice.
@@ -35,7 +35,11 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
     let services = owners.filter(|o| o.kind == "Service" && o.api_version == "v1");
     let owners = services.map(|o| Owner { name: interner.name(&o.name), uid: Uid::new(&o.uid) }).collect();
     Ok(Slice {
-        key: key(meta, interner),
+        // A slice's name occurs once: sharing it would only cost a place in the interner.
+        key: ObjectKey {
+            namespace: namespace_name(meta, interner),
+            name: meta.name.as_deref().unwrap_or_default().into(),
+        },
         uid: meta.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
         generation: meta.generation.unwrap_or(0),
         resource_version: meta.resource_version.as_deref().filter(|v| !v.is_empty()).map(Into::into),

@@ -53,9 +53,9 @@ fn addresses(pod: &Pod, family: Family) -> Option<Addresses> {
 
 /// A pod has a DNS name of its own where it asks for one under this Service.
 fn hostname<'a>(service: &Service, pod: &'a Pod) -> Option<&'a Name> {
-    let under_service = pod.subdomain.as_ref() == Some(&service.key.name);
+    let under_service = pod.subdomain() == Some(&service.key.name);
     let same_namespace = pod.key.namespace == service.key.namespace;
-    pod.hostname.as_ref().filter(|_| under_service && same_namespace)
+    pod.hostname().filter(|_| under_service && same_namespace)
 }
 
 /// The Service's ports as this pod has them, in the Service's order; one that the pod does not have is left out.

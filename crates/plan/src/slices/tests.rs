@@ -278,7 +278,10 @@ fn a_pod_that_finishes_or_is_replaced_counts_as_changed() {
     assert!(!pod_changed(old, old).any());
     let finished = Pod { finished: true, ..old.clone() };
     let replaced = Pod { uid: Some(model::Uid::new("other")), ..old.clone() };
-    let renamed = Pod { hostname: Some("h".into()), ..old.clone() };
+    let renamed = Pod {
+        dns: Some(model::PodDns { hostname: Some("h".into()), subdomain: None }.into()),
+        ..old.clone()
+    };
     assert!(pod_changed(old, &finished).endpoint && pod_changed(old, &replaced).endpoint);
     assert_eq!(pod_changed(old, &renamed), PodChange { endpoint: false, labels: true });
 }

@@ -233,9 +233,10 @@ pub(crate) fn any_pod() -> impl Strategy<Value = Pod> {
                 node: node.map(Name::new),
                 has_ip: !ips.is_empty(),
                 ips: Addresses::from_slice(&ips),
-                hostname: hostname.then(|| name.clone()),
-                subdomain: hostname.then(|| "web".into()),
-                ports: (!ports.is_empty()).then(|| Arc::from(ports)),
+                dns: hostname.then(|| {
+                    model::PodDns { hostname: Some(name.clone()), subdomain: Some("web".into()) }.into()
+                }),
+                ports: (!ports.is_empty()).then(|| Arc::new(ports.into())),
                 ready_since: None,
                 ready,
                 deleting,
