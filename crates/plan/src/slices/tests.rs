@@ -300,6 +300,37 @@ fn hints_alone_move_a_slice_into_the_updates() {
 }
 
 #[test]
+fn another_annotation_alone_is_written_and_another_date_alone_is_not() {
+    let mut world = World::new(json!({}));
+    world.pod("a", json!({}), json!({}));
+    world.settle();
+    let pods: Vec<&Pod> = world.pods.iter().collect();
+    let input = world.input(&pods);
+    let annotated = |key: &'static str| {
+        plan(&input, &Options::default(), |_, packing| {
+            let slice = packing.unchanged.pop().expect("the one slice");
+            let annotations = [(key, "x")].into_iter().collect();
+            let content = SliceContent { annotations, ..slice.content.clone() };
+            packing.updates.push((slice.key.name.clone(), content));
+        })
+    };
+    assert_eq!(annotated(annotation::MECHANISM).updates.len(), 1);
+    assert!(annotated(annotation::TRIGGER_TIME).is_noop());
+}
+
+#[test]
+fn a_service_made_again_is_a_trigger_of_its_own() {
+    let mut world = World::new(json!({}));
+    world.pod("a", json!({}), json!({}));
+    world.settle();
+    let pods: Vec<&Pod> = world.pods.iter().collect();
+    assert_eq!(world.trigger.advance(&world.service, &pods), (None, world.trigger.clone()));
+    let made = model::Timestamp::parse("2026-11-15T11:00:00Z");
+    let again = Service { created: made, ..world.service.clone() };
+    assert_eq!(world.trigger.advance(&again, &pods).0, made);
+}
+
+#[test]
 fn what_is_written_says_when_the_change_happened() {
     let mut world = World::new(json!({}));
     let trigger = |content: &SliceContent| content.annotation(annotation::TRIGGER_TIME).map(Name::to_string);
