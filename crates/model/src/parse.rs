@@ -170,6 +170,12 @@ fn labels(pairs: Option<&std::collections::BTreeMap<String, String>>, interner: 
     }
 }
 
+/// Labels of an object whose set no other object has: the names are shared, the set is not.
+fn own_labels(pairs: Option<&std::collections::BTreeMap<String, String>>, interner: &mut Interner) -> Labels {
+    let pairs = pairs.into_iter().flatten();
+    Labels::from_pairs(pairs.map(|(k, v)| (interner.name(k), interner.name(v))).collect())
+}
+
 /// The annotations in `keys`; the others are not ours to hold.
 fn annotations(meta: &ObjectMeta, keys: &[&str], interner: &mut Interner) -> Labels {
     let Some(all) = &meta.annotations else { return Labels::EMPTY };

@@ -172,7 +172,7 @@ proptest! {
         world.apply(&world.plan(|_, _| {}));
         // Another state of a pod, its ports apart, which a pod cannot change; or a pod that was not there.
         if let Some(pod) = world.pods.get(at) {
-            changed.ports = pod.ports.clone();
+            changed.details = pod.details.clone();
             changed.key = if replace { pod.key.clone() } else { changed.key };
         }
         world.pods.retain(|pod| pod.key != changed.key);

@@ -60,10 +60,17 @@ impl PodIndex {
         if pods.is_empty() {
             for (key, value) in pod.labels.iter() {
                 let pair = (namespace.clone(), key.clone(), value.clone());
-                self.labels_by_pair.entry(pair).or_default().push(pod.labels.clone());
+                let sets = self.labels_by_pair.entry(pair).or_default();
+                // Most pairs that select something have one label set.
+                sets.reserve_exact(1);
+                sets.push(pod.labels.clone());
             }
         }
         let at = pods.partition_point(|p| p.key.name < pod.key.name);
+        if pods.len() == pods.capacity() {
+            // By a quarter, not by twice: workloads are many and keep their size.
+            pods.reserve_exact(pods.len() / 4 + 1);
+        }
         pods.insert(at, pod.clone());
         self.pods.insert(ByKey(pod));
     }

@@ -32,7 +32,9 @@ pub fn pod_changed(old: &Pod, new: &Pod) -> PodChange {
             || old.node != new.node
             || old.uid != new.uid
             || old.ports() != new.ports(),
-        labels: old.labels != new.labels || old.dns != new.dns,
+        labels: old.labels != new.labels
+            || old.hostname() != new.hostname()
+            || old.subdomain() != new.subdomain(),
     }
 }
 

@@ -2,15 +2,10 @@
 //!
 //! Nothing here looks at other pods or at what is stored.
 
-use std::sync::LazyLock;
-
 use model::{
     Addresses, Conditions, Endpoint, Family, Name, Node, Pod, Service, ServicePort, SlicePort, TargetPort,
     TargetRef,
 };
-
-/// The kind of every target; one text for all endpoints.
-static POD: LazyLock<Name> = LazyLock::new(|| Name::new("Pod"));
 
 /// Whether a pod is an endpoint at all: it has an address and is not finished. One that terminates still is.
 pub fn included(pod: &Pod) -> bool {
@@ -29,12 +24,7 @@ pub fn endpoint(service: &Service, pod: &Pod, node: Option<&Node>, family: Famil
         hostname: hostname(service, pod).cloned(),
         node: pod.node.clone(),
         zone: node.and_then(|node| node.zone.clone()),
-        target: Some(TargetRef {
-            kind: POD.clone(),
-            namespace: pod.key.namespace.clone(),
-            name: pod.key.name.clone(),
-            uid: pod.uid.clone(),
-        }),
+        target: Some(TargetRef { name: pod.key.name.clone(), uid: pod.uid.clone() }),
         hints: None,
     })
 }

@@ -192,7 +192,7 @@ impl<'a> PortGroups<'a> {
 }
 
 fn share_ports(a: &Pod, b: &Pod) -> bool {
-    match (&a.ports, &b.ports) {
+    match (&a.details, &b.details) {
         (None, None) => true,
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
         _ => false,

@@ -256,11 +256,7 @@ impl Wanted {
     }
 }
 
-/// Name and namespace of the pod behind an endpoint.
-fn pod(endpoint: &Endpoint) -> Option<(&Name, &Name)> {
-    endpoint.target.as_ref().map(|target| (&target.name, &target.namespace))
-}
-
+/// The pod behind an endpoint, which is in the namespace of the slice.
 fn target_name(endpoint: &Endpoint) -> Option<&Name> {
     endpoint.target.as_ref().map(|target| &target.name)
 }
@@ -268,7 +264,7 @@ fn target_name(endpoint: &Endpoint) -> Option<&Name> {
 /// Semantics B4, pitfall 5: the same endpoint has the same addresses, hostname and pod. An address alone may
 /// have gone to another pod in the meantime.
 fn same_endpoint(a: &Endpoint, b: &Endpoint) -> bool {
-    pod(a) == pod(b)
+    target_name(a) == target_name(b)
         && a.hostname == b.hostname
         && (a.addresses == b.addresses || sorted_addresses(a) == sorted_addresses(b))
 }

@@ -384,7 +384,7 @@ fn a_pod_that_finishes_or_is_replaced_counts_as_changed() {
     let finished = Pod { finished: true, ..old.clone() };
     let replaced = Pod { uid: Some(model::Uid::new("other")), ..old.clone() };
     let renamed = Pod {
-        dns: Some(model::PodDns { hostname: Some("h".into()), subdomain: None }.into()),
+        details: Some(model::PodDetails { hostname: Some("h".into()), ..Default::default() }.into()),
         ..old.clone()
     };
     assert!(pod_changed(old, &finished).endpoint && pod_changed(old, &replaced).endpoint);

@@ -234,10 +234,11 @@ pub(crate) fn any_pod() -> impl Strategy<Value = Pod> {
                 node: node.map(Name::new),
                 has_ip: !ips.is_empty(),
                 ips: Addresses::from_slice(&ips),
-                dns: hostname.then(|| {
-                    model::PodDns { hostname: Some(name.clone()), subdomain: Some("web".into()) }.into()
-                }),
-                ports: (!ports.is_empty()).then(|| Arc::new(ports.into())),
+                details: Some(Arc::new(model::PodDetails {
+                    ports: ports.into(),
+                    hostname: hostname.then(|| name.clone()),
+                    subdomain: hostname.then(|| "web".into()),
+                })),
                 ready_since: None,
                 ready,
                 deleting,
