@@ -1,5 +1,5 @@
-//! The cases of `vectors/ip-allocation.json`, each kind by the function that decides it and, where a whole plan
-//! shows it too, by the plan.
+//! The cases of `vectors/ip-allocation.json`, each kind by the function that decides it and, where a whole
+//! plan shows it too, by the plan.
 
 #![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
 
@@ -128,7 +128,8 @@ impl Sequence {
         match step["op"].as_str().unwrap() {
             "allocateNext" => self.allocate_next()?,
             "fillDynamic" => {
-                // More than any range of the cases holds, so that an allocator that never fills up is noticed.
+                // More than any range of the cases holds, so that an allocator that never fills up is
+                // noticed.
                 let filled = (0..100_000).any(|_| self.allocate_next().is_err());
                 assert!(filled, "{id}: it never fills up");
             }

@@ -132,8 +132,8 @@ fn default_family(cluster: &ClusterFamilies) -> Result<Family, FieldError> {
 
 fn not_served(family: Family) -> String {
     format!(
-        "the cluster gives no {family} addresses: no ServiceCIDR has an {family} range that is ready and large \
-         enough; create one, or leave {family} out"
+        "the cluster gives no {family} addresses: no ServiceCIDR has an {family} range that is ready and \
+         large enough; create one, or leave {family} out"
     )
 }
 
@@ -144,19 +144,20 @@ fn single_stack_cluster(cluster: &ClusterFamilies) -> FieldError {
         _ => "no range at all",
     };
     let reason = format!(
-        "RequireDualStack needs ready ranges of both families, and there is {missing}; create a ServiceCIDR, or \
-         set PreferDualStack"
+        "RequireDualStack needs ready ranges of both families, and there is {missing}; create a ServiceCIDR, \
+         or set PreferDualStack"
     );
     FieldError::new("spec.ipFamilyPolicy", reason)
 }
 
-/// Whether a Service has addresses of the cluster at all (semantics E3: ExternalName and headless ones do not).
+/// Whether a Service has addresses of the cluster at all (semantics E3: ExternalName and headless ones do
+/// not).
 pub fn needs_addresses(service: &Service) -> bool {
     service.kind != model::ServiceType::ExternalName && service.cluster_ips != model::ClusterIps::None
 }
 
-/// The families that addresses of a new Service are to be of, the primary one first; none for one that needs no
-/// address.
+/// The families that addresses of a new Service are to be of, the primary one first; none for one that needs
+/// no address.
 pub fn wanted(service: &Service, cluster: &ClusterFamilies) -> Result<Vec<Family>, FieldError> {
     if !needs_addresses(service) {
         return Ok(Vec::new());
