@@ -1,15 +1,16 @@
-//! Which addresses Services have: ServiceCIDRs, Services and IPAddresses -> what to assign, create and delete.
+//! Which addresses Services have: ServiceCIDRs, Services and IPAddresses -> what to assign, create and
+//! delete.
 //!
 //! ```text
 //!  10.96.0.0                                                              10.111.255.255
 //!  |network|  static band  |                dynamic band                     |broadcast|
 //!          10.96.0.1 ...   10.96.1.1 ...
-//!          people choose   chosen first, from a random place on, then round; the static band when this is full
+//!          people choose   chosen first, from a random place on and round; the static band comes last
 //! ```
 //!
-//! The static band has `min(max(16, size / 16), 256)` addresses and none in a range of 16 or fewer (seed 002).
-//! An IPAddress object is the lock on an address: creating it reserves, deleting it releases. So a plan is
-//! carried out in the order deletes, creates, Services.
+//! The static band has `min(max(16, size / 16), 256)` addresses and none in a range of 16 or fewer (seed
+//! 002). An IPAddress object is the lock on an address: creating it reserves, deleting it releases. So a plan
+//! is carried out in the order deletes, creates, Services.
 
 pub mod allocator;
 mod assign;
@@ -57,8 +58,8 @@ pub struct Input<'a> {
 pub struct AddressPlan {
     /// The Services that lacked addresses and get them now, by key.
     pub assigned: Vec<Assignment>,
-    /// The IPAddresses to create, after the deletes, by address: for the addresses assigned now, for those that
-    /// new Services ask for, and for those that repair found missing.
+    /// The IPAddresses to create, after the deletes, by address: for the addresses assigned now, for those
+    /// that new Services ask for, and for those that repair found missing.
     pub creates: Vec<(IpAddr, ServiceKey)>,
     /// The IPAddresses to delete, by address. One that is created again is listed in both.
     pub deletes: Vec<IpAddr>,
@@ -221,8 +222,8 @@ fn repair_services(objects: &mut Objects<'_>, now: Option<Timestamp>, plan: &mut
     }
 }
 
-/// Whether the cluster knows the Service and its addresses already, so that they are to be repaired and not to
-/// be asked for: an API server gave it an identity or a time, or an IPAddress names it.
+/// Whether the cluster knows the Service and its addresses already, so that they are to be repaired and not
+/// to be asked for: an API server gave it an identity or a time, or an IPAddress names it.
 fn is_established(service: &Service, objects: &Objects<'_>) -> bool {
     let held =
         |ip: &IpAddr| objects.ip_addresses.get(ip).is_some_and(|held| repair::names(held, &service.key));

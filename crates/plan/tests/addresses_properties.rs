@@ -1,5 +1,7 @@
 //! What holds for every cluster: addresses never collide, plans repeat and settle, nothing panics.
 
+#![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

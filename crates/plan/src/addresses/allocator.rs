@@ -120,7 +120,7 @@ impl Allocator {
         Ok(ip)
     }
 
-    /// What a dry run shows in place of a dynamic address (semantics E3 [Q]: the base of a range, so that
+    /// What a dry run shows in place of a dynamic address (semantics E3: the base of a range, so that
     /// nobody takes it for a promise).
     pub fn dry_run_address(&self, family: Family) -> Option<IpAddr> {
         self.ready(family).next().map(|range| range.network())
@@ -162,7 +162,8 @@ impl Allocator {
         ready.filter(move |range| range.family() == family)
     }
 
-    /// The first free address in the order of [`super::range::visits`], found without visiting the taken ones.
+    /// The first free address in the order of [`super::range::visits`], found without visiting the taken
+    /// ones.
     fn first_free(&self, span: Span, offset: u64) -> Option<IpAddr> {
         let start = span.first + u128::from(offset) % span.len();
         let before = || {

@@ -1,5 +1,5 @@
-//! Gives addresses to the Services that lack them: first to those that ask for certain ones, so that nobody gets
-//! these by chance, then to the others by key.
+//! Gives addresses to the Services that lack them: first to those that ask for certain ones, so that nobody
+//! gets these by chance, then to the others by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -146,7 +146,8 @@ impl<'a> Assigner<'a> {
         Ok(())
     }
 
-    /// Nothing of a Service that is not established is locked for it, so whoever holds the address is another.
+    /// Nothing of a Service that is not established is locked for it, so whoever holds the address is
+    /// another.
     fn find_asked_for(&self, ip: IpAddr, i: usize, found: &mut Found) -> Result<(), FieldError> {
         let reason = match (self.allocator.admits(ip), self.holders.get(&ip)) {
             (Err(error), _) => self.why_not_admitted(ip, error),
@@ -218,8 +219,8 @@ impl<'a> Assigner<'a> {
         };
         let ranges = self.pools(family).map(used).collect::<Vec<_>>().join(", ");
         let reason = format!(
-            "no {family} address is free in {ranges}; create a ServiceCIDR with more addresses, or delete Services \
-             that are not needed"
+            "no {family} address is free in {ranges}; create a ServiceCIDR with more addresses, or delete \
+             Services that are not needed"
         );
         FieldError::new("spec.clusterIPs", reason)
     }

@@ -73,8 +73,8 @@ fn canonical(text: &str) -> Result<IpNet, String> {
     if usual == text { Ok(cidr) } else { Err(format!("{text:?} is not in its usual form; write {usual}")) }
 }
 
-/// What is wrong with a change of `spec.cidrs`: nothing may change, except that a range of the other family is
-/// put behind the first (semantics E2).
+/// What is wrong with a change of `spec.cidrs`: nothing may change, except that a range of the other family
+/// is put behind the first (semantics E2).
 pub fn validate_update(old: &[impl AsRef<str>], new: &[impl AsRef<str>]) -> Vec<FieldError> {
     let same = old.len() <= new.len() && old.iter().zip(new).all(|(a, b)| a.as_ref() == b.as_ref());
     if same && old.len() == new.len() {
@@ -88,13 +88,14 @@ pub fn validate_update(old: &[impl AsRef<str>], new: &[impl AsRef<str>]) -> Vec<
     vec![FieldError::new("spec.cidrs", reason)]
 }
 
-/// The ServiceCIDRs in which an address is usable, by name: a change of the address may concern their deletion.
+/// The ServiceCIDRs in which an address is usable, by name: a change of the address may concern their
+/// deletion.
 pub fn containing(ip: IpAddr, cidrs: &[&ServiceCidr]) -> Vec<Name> {
     named(cidrs, |cidr| ranges(cidr).any(|range| range.contains(ip)))
 }
 
-/// The ServiceCIDRs that share addresses with this one, itself among them where it is listed, by name: a change
-/// of one may concern the deletion of the others.
+/// The ServiceCIDRs that share addresses with this one, itself among them where it is listed, by name: a
+/// change of one may concern the deletion of the others.
 pub fn overlapping(cidr: &ServiceCidr, cidrs: &[&ServiceCidr]) -> Vec<Name> {
     named(cidrs, |other| ranges(other).any(|theirs| ranges(cidr).any(|ours| ours.overlaps(&theirs))))
 }
@@ -169,8 +170,8 @@ pub fn sync_service_cidr(
     }
     if let Some(ip) = blocking_address(cidr, all, ips) {
         let message = format!(
-            "{ip} and perhaps others are in use and lie in no other ServiceCIDR: delete the Services that hold \
-             them, or create a ServiceCIDR that contains them"
+            "{ip} and perhaps others are in use and lie in no other ServiceCIDR: delete the Services that \
+             hold them, or create a ServiceCIDR that contains them"
         );
         return if cidr.ready == Some(false) {
             Vec::new()
@@ -213,8 +214,8 @@ pub fn sync_default(configured: &[IpNet], stored: Option<&ServiceCidr>) -> Defau
     }
     let list = |cidrs: &[IpNet]| cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
     let message = format!(
-        "spec.cidrs: it has {}, and the configuration says {}. The object counts; change the configuration to \
-         match it, or create other ServiceCIDRs and delete this one.",
+        "spec.cidrs: it has {}, and the configuration says {}. The object counts; change the configuration \
+         to match it, or create other ServiceCIDRs and delete this one.",
         list(&stored.cidrs),
         list(configured)
     );

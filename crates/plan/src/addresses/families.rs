@@ -132,8 +132,8 @@ fn default_family(cluster: &ClusterFamilies) -> Result<Family, FieldError> {
 
 fn not_served(family: Family) -> String {
     format!(
-        "the cluster gives no {family} addresses: no ServiceCIDR has an {family} range that is ready and large \
-         enough; create one, or leave {family} out"
+        "the cluster gives no {family} addresses: no ServiceCIDR has an {family} range that is ready and \
+         large enough; create one, or leave {family} out"
     )
 }
 
@@ -144,23 +144,54 @@ fn single_stack_cluster(cluster: &ClusterFamilies) -> FieldError {
         _ => "no range at all",
     };
     let reason = format!(
-        "RequireDualStack needs ready ranges of both families, and there is {missing}; create a ServiceCIDR, or \
-         set PreferDualStack"
+        "RequireDualStack needs ready ranges of both families, and there is {missing}; create a ServiceCIDR, \
+         or set PreferDualStack"
     );
     FieldError::new("spec.ipFamilyPolicy", reason)
 }
 
-/// Whether a Service has addresses of the cluster at all (semantics E3: ExternalName and headless ones do not).
+/// Whether a Service has addresses of the cluster at all (semantics E3: ExternalName and headless ones do
+/// not).
 pub fn needs_addresses(service: &Service) -> bool {
     service.kind != model::ServiceType::ExternalName && service.cluster_ips != model::ClusterIps::None
 }
 
-/// The families that a new Service is to have, the primary one first; none for one that needs no address.
+/// The families that addresses of a new Service are to be of, the primary one first; none for one that needs
+/// no address.
 pub fn wanted(service: &Service, cluster: &ClusterFamilies) -> Result<Vec<Family>, FieldError> {
     if !needs_addresses(service) {
         return Ok(Vec::new());
     }
     Request::of(service).resolve(cluster)
+}
+
+/// What `spec.ipFamilyPolicy` and `spec.ipFamilies` of a new Service become, headless or not; nothing for an
+/// ExternalName.
+pub fn defaulted(
+    service: &Service,
+    cluster: &ClusterFamilies,
+) -> Result<Option<(FamilyPolicy, Vec<Family>)>, FieldError> {
+    if service.kind == model::ServiceType::ExternalName {
+        return Ok(None);
+    }
+    let mut request = Request::of(service);
+    let free_choice = service.cluster_ips == model::ClusterIps::None
+        && service.selector.as_ref().is_none_or(|selector| selector.is_empty());
+    if !free_choice {
+        return Ok(Some((request.policy, request.resolve(cluster)?)));
+    }
+    // Semantics E3: whoever writes the endpoints of a headless Service without selector may bring any family,
+    // whatever ranges the cluster has.
+    request.policy = service.family_policy.unwrap_or(FamilyPolicy::RequireDualStack);
+    check_lists(&request.families, &[])?;
+    request.check_policy_of_two()?;
+    if request.families.is_empty() {
+        request.families.push(cluster.default.unwrap_or(Family::V4));
+    }
+    if request.policy != FamilyPolicy::SingleStack && request.families.len() == 1 {
+        request.families.push(request.families[0].other());
+    }
+    Ok(Some((request.policy, request.families)))
 }
 
 /// The family that a Service with addresses still lacks.

@@ -114,8 +114,8 @@ fn repair_address(
 ) {
     let mut tell = |reason, text: &str| repair.notices.push(about_service(service, i, reason, ip, text));
     if cidr::containing(ip, &objects.service_cidrs).is_empty() {
-        let text = "no ServiceCIDR has it as a usable address. Create a ServiceCIDR that does, or recreate the \
-                    Service to get another address.";
+        let text = "no ServiceCIDR has it as a usable address. Create a ServiceCIDR that does, or recreate \
+                    the Service to get another address.";
         return tell("ClusterIPOutOfRange", text);
     }
     if let Some(first) = objects.claimed.get(&ip) {
@@ -208,8 +208,8 @@ pub fn repair_ip_address(
     }
 }
 
-/// The seconds until an IPAddress is `grace` seconds old, but no more than these. One that does not say when it
-/// was made counts as old.
+/// The seconds until an IPAddress is `grace` seconds old, but no more than these. One that does not say when
+/// it was made counts as old.
 fn grace_left(ip: &IpAddress, grace: f64, now: Option<Timestamp>) -> Option<f64> {
     let created = ip.created?;
     Some(now.map_or(grace, |now| grace - now.seconds_since(created)).min(grace))

@@ -14,11 +14,13 @@ use model::service::FamilyPolicy;
 use model::{ClusterIps, Family, Service, ServiceType};
 
 use super::FieldError;
-use super::families::{ClusterFamilies, Request, needs_addresses, wanted};
+use super::families::{ClusterFamilies, Request, defaulted, needs_addresses};
 
 /// What a change of a Service asks of the allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressChange {
+    /// `spec.ipFamilyPolicy` after the change; none for an ExternalName.
+    pub policy: Option<FamilyPolicy>,
     /// `spec.ipFamilies` after the change.
     pub families: Vec<Family>,
     /// The addresses that stay, in the order of the families.
@@ -40,8 +42,8 @@ pub fn update(old: &Service, new: &Service, cluster: &ClusterFamilies) -> Result
         return created(new, cluster);
     }
     check_primary(old, new)?;
-    if !needs_addresses(new) || !needs_addresses(old) {
-        return Ok(AddressChange { families: new.families.to_vec(), ..AddressChange::default() });
+    if old.cluster_ips == ClusterIps::None {
+        return still_headless(old, new, cluster);
     }
     let as_it_was = complete(Request::of(old));
     let request = carried_over(&as_it_was, new)?;
@@ -49,11 +51,8 @@ pub fn update(old: &Service, new: &Service, cluster: &ClusterFamilies) -> Result
     // until their owner changes one of the three fields.
     let complete = request.families.len() == request.addresses.len();
     if request == as_it_was && request.policy == FamilyPolicy::PreferDualStack && complete {
-        return Ok(AddressChange {
-            families: request.families,
-            kept: request.addresses,
-            ..Default::default()
-        });
+        let Request { policy, families, addresses: kept } = request;
+        return Ok(AddressChange { policy: Some(policy), families, kept, ..AddressChange::default() });
     }
     let before = as_it_was.addresses;
     let families = request.resolve(cluster)?;
@@ -61,14 +60,30 @@ pub fn update(old: &Service, new: &Service, cluster: &ClusterFamilies) -> Result
     let release = before.iter().skip(families.len()).copied().collect();
     let missing = families.iter().enumerate().skip(kept.len());
     let allocate = missing.map(|(i, family)| (*family, request.addresses.get(i).copied())).collect();
-    Ok(AddressChange { families, kept, allocate, release })
+    Ok(AddressChange { policy: Some(request.policy), families, kept, allocate, release })
 }
 
 fn created(new: &Service, cluster: &ClusterFamilies) -> Result<AddressChange, FieldError> {
-    let families = wanted(new, cluster)?;
+    let Some((policy, families)) = defaulted(new, cluster)? else { return Ok(AddressChange::default()) };
     let given = new.cluster_ips.addresses();
-    let allocate = families.iter().enumerate().map(|(i, family)| (*family, given.get(i).copied()));
-    Ok(AddressChange { allocate: allocate.collect(), families, ..AddressChange::default() })
+    let wanted = if needs_addresses(new) { families.as_slice() } else { &[] };
+    let allocate = wanted.iter().enumerate().map(|(i, family)| (*family, given.get(i).copied())).collect();
+    Ok(AddressChange { policy: Some(policy), families, allocate, ..AddressChange::default() })
+}
+
+/// A headless Service may change its families, and what it leaves out stays as it was.
+fn still_headless(
+    old: &Service,
+    new: &Service,
+    cluster: &ClusterFamilies,
+) -> Result<AddressChange, FieldError> {
+    let mut new = new.clone();
+    new.cluster_ips = ClusterIps::None;
+    new.family_policy = new.family_policy.or(old.family_policy);
+    if new.families.is_empty() {
+        new.families.clone_from(&old.families);
+    }
+    created(&new, cluster)
 }
 
 /// The primary address is for the Service's life, and so is having none.

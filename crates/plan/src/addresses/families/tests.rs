@@ -70,3 +70,22 @@ fn a_stored_service_lacks_only_what_its_owner_asked_for() {
     assert_eq!(lack(asked.clone(), &DUAL), Ok(Some(Family::V6)));
     assert_eq!(lack(asked, &ONLY_V4), Err("spec.ipFamilies[1]".to_owned()));
 }
+
+#[test]
+fn a_headless_service_without_selector_may_have_any_family() {
+    let default = |spec: Value, cluster| {
+        defaulted(&service("web", spec), cluster).map(Option::unwrap).map_err(|error| error.field)
+    };
+    let (single, require) = (FamilyPolicy::SingleStack, FamilyPolicy::RequireDualStack);
+    assert_eq!(default(json!({"clusterIP": "None"}), &ONLY_V4), Ok((require, vec![Family::V4, Family::V6])));
+    let given = json!({"clusterIP": "None", "ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6"]});
+    assert_eq!(default(given, &ONLY_V4), Ok((single, vec![Family::V6])));
+    let selecting = json!({"clusterIP": "None", "selector": {"app": "web"}});
+    assert_eq!(default(selecting, &ONLY_V4), Ok((single, vec![Family::V4])));
+    let too_much =
+        json!({"clusterIP": "None", "selector": {"app": "web"}, "ipFamilyPolicy": "RequireDualStack"});
+    assert_eq!(default(too_much, &ONLY_V4), Err("spec.ipFamilyPolicy".to_owned()));
+    assert_eq!(default(json!({}), &DUAL), Ok((single, vec![Family::V4])));
+    let alias = service("web", json!({"type": "ExternalName", "externalName": "example.com"}));
+    assert_eq!(defaulted(&alias, &DUAL), Ok(None));
+}

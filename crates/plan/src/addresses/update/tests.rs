@@ -71,8 +71,10 @@ fn what_is_left_out_stays_as_it_was() {
         assert_eq!((same.allocate, same.release), (vec![], vec![]), "{old}");
         assert_eq!(same.kept.len(), old["clusterIPs"].as_array().unwrap().len(), "{old}");
     }
-    let headless = json!({"clusterIP": "None"});
-    assert_eq!(change(headless.clone(), headless, &DUAL), Ok(AddressChange::default()));
+    let headless = json!({"clusterIP": "None", "ipFamilies": ["IPv6"], "ipFamilyPolicy": "SingleStack"});
+    let same = change(headless, json!({}), &DUAL).unwrap();
+    assert_eq!((same.policy, same.families), (Some(FamilyPolicy::SingleStack), vec![Family::V6]));
+    assert_eq!((same.allocate, same.release), (vec![], vec![]));
 }
 
 #[test]
