@@ -42,6 +42,8 @@ pub use update::{AddressChange, update};
 pub struct Input<'a> {
     /// Every Service, in any order.
     pub services: &'a [&'a Service],
+    /// The Services that are there but could not be read. What they hold stays theirs.
+    pub unreadable: &'a [ServiceKey],
     /// Every ServiceCIDR, in any order.
     pub service_cidrs: &'a [&'a ServiceCidr],
     /// Every IPAddress, in any order.
@@ -131,6 +133,7 @@ pub fn plan(input: &Input<'_>) -> AddressPlan {
     let mut objects = Objects {
         services: input.services.iter().map(|service| (service.key.clone(), *service)).collect(),
         ip_addresses: input.ip_addresses.iter().map(|ip| (ip.address, *ip)).collect(),
+        unreadable: input.unreadable.iter().cloned().collect(),
         service_cidrs: cidrs.clone(),
         claimed: BTreeMap::new(),
     };
@@ -241,7 +244,7 @@ fn repair_ip_addresses(objects: &Objects<'_>, now: Option<Timestamp>, plan: &mut
         let parent = objects.parent(ip);
         let adopted =
             parent.and_then(|service| assigned.get(&service.key)).is_some_and(|list| list.contains(address));
-        if touched.contains(address) || adopted {
+        if touched.contains(address) || adopted || objects.unreadable_parent(ip).is_some() {
             continue;
         }
         match repair_ip_address(ip, parent, now) {

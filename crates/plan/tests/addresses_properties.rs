@@ -25,6 +25,7 @@ impl World {
     fn plan(&self) -> AddressPlan {
         addresses::plan(&Input {
             services: &self.services.iter().collect::<Vec<_>>(),
+            unreadable: &[],
             service_cidrs: &self.cidrs.iter().collect::<Vec<_>>(),
             ip_addresses: &self.ips.iter().collect::<Vec<_>>(),
             seed: self.seed,

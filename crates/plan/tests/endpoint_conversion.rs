@@ -52,7 +52,10 @@ fn slice(id: &str, value: Value) -> Slice {
 }
 
 fn listed_endpoint(id: &str, value: &Value) -> Endpoint {
-    slice(id, json!({"endpoints": [value]})).content.endpoints.remove(0)
+    // A pod is always in the namespace of its slice.
+    let namespace = &value["targetRef"]["namespace"];
+    let value = json!({"metadata": {"namespace": namespace}, "endpoints": [value]});
+    slice(id, value).content.endpoints.remove(0)
 }
 
 fn listed_ports(id: &str, ports: &Value) -> Vec<SlicePort> {

@@ -243,6 +243,7 @@ fn plan(
 ) -> AddressPlan {
     addresses::plan(&Input {
         services: &refs(services),
+        unreadable: &[],
         service_cidrs: &refs(cidrs),
         ip_addresses: &refs(ips),
         seed: 1,

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use model::{Interner, Notice, ObjectKey, ObjectRef, Snapshot, parse};
+use model::{Interner, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse};
 use serde_json::Value;
 
 use crate::cli;
@@ -20,6 +20,8 @@ pub struct World {
     pub stored_slices: BTreeMap<ObjectKey, Value>,
     /// What was wrong with some of them.
     pub notices: Vec<Notice>,
+    /// The Services that are there but malformed.
+    pub unreadable_services: Vec<ServiceKey>,
     /// Whether some document could not be read at all.
     pub unreadable: bool,
 }
@@ -41,13 +43,20 @@ impl World {
             snapshot: Snapshot::default(),
             stored_slices: BTreeMap::new(),
             notices: documents.notices,
+            unreadable_services: Vec::new(),
             unreadable,
         };
         let mut interner = Interner::default();
         for value in documents.objects {
             let (object, notices) = parse::object(&value, &mut interner);
             world.notices.extend(notices);
-            let Some(object) = object else { continue };
+            let Some(object) = object else {
+                let about = parse::object_ref(&value);
+                if about.kind == "Service" {
+                    world.unreadable_services.push(ServiceKey::new(&about.namespace, &about.name));
+                }
+                continue;
+            };
             if let model::Object::Slice(slice) = &object {
                 world.stored_slices.insert(slice.key.clone(), value);
             }

@@ -8,7 +8,7 @@
 //! nobody lists X        IPAddress X names a Service      delete it, but not while a change is under way
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::annotation::IP_ALLOCATOR;
@@ -27,6 +27,8 @@ const UPDATE_GRACE_SECONDS: f64 = 5.0;
 pub struct Objects<'a> {
     /// Every Service, by its key.
     pub services: BTreeMap<ServiceKey, &'a Service>,
+    /// The Services that could not be read: nobody knows which addresses they list.
+    pub unreadable: BTreeSet<ServiceKey>,
     /// Every IPAddress, by its address.
     pub ip_addresses: BTreeMap<IpAddr, &'a IpAddress>,
     /// Every ServiceCIDR.
@@ -66,6 +68,10 @@ fn names_a_service(ip: &IpAddress) -> bool {
     ip.parent.group.is_empty() && ip.parent.resource == *"services"
 }
 
+fn parent_key(ip: &IpAddress) -> ServiceKey {
+    ServiceKey::new(&ip.parent.namespace, &ip.parent.name)
+}
+
 fn is_managed(ip: &IpAddress) -> bool {
     ip.managed_by.as_ref().is_some_and(|by| *by == *IP_ALLOCATOR)
 }
@@ -80,7 +86,16 @@ impl<'a> Objects<'a> {
         if !names_a_service(ip) {
             return None;
         }
-        self.services.get(&ServiceKey::new(&ip.parent.namespace, &ip.parent.name)).copied()
+        self.services.get(&parent_key(ip)).copied()
+    }
+
+    /// The Service that an IPAddress names, if it is one that could not be read: a mistake in its manifest must
+    /// not cost it its address.
+    pub fn unreadable_parent(&self, ip: &IpAddress) -> Option<&ServiceKey> {
+        if !names_a_service(ip) {
+            return None;
+        }
+        self.unreadable.get(&parent_key(ip))
     }
 }
 
@@ -148,6 +163,9 @@ enum Finding {
 /// How an IPAddress fits a Service that lists its address.
 fn finding(service: &Service, ip: &IpAddress, objects: &Objects<'_>, now: Option<Timestamp>) -> Finding {
     if !names(ip, &service.key) {
+        if let Some(unreadable) = objects.unreadable_parent(ip) {
+            return Finding::Shared(unreadable.clone());
+        }
         let Some(other) = objects.parent(ip) else { return Finding::WrongReference };
         if lists(other, ip.address) {
             return Finding::Shared(other.key.clone());

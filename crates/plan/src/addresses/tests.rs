@@ -59,6 +59,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
 fn plan_of(services: &[Service], cidrs: &[ServiceCidr], ips: &[IpAddress], now: i64) -> AddressPlan {
     plan(&Input {
         services: &services.iter().collect::<Vec<_>>(),
+        unreadable: &[],
         service_cidrs: &cidrs.iter().collect::<Vec<_>>(),
         ip_addresses: &ips.iter().collect::<Vec<_>>(),
         seed: 1,

@@ -119,8 +119,14 @@ fn plan_addresses(snapshot: &Snapshot, seed: u64) {
     let services: Vec<_> = snapshot.services().map(|(service, _)| service).collect();
     let cidrs: Vec<_> = snapshot.service_cidrs().collect();
     let ips: Vec<_> = snapshot.ip_addresses().collect();
-    let input =
-        addresses::Input { services: &services, service_cidrs: &cidrs, ip_addresses: &ips, seed, now: None };
+    let input = addresses::Input {
+        services: &services,
+        unreadable: &[],
+        service_cidrs: &cidrs,
+        ip_addresses: &ips,
+        seed,
+        now: None,
+    };
     let plan = addresses::plan(&input);
     let given: Vec<_> = plan.assigned.iter().flat_map(|a| &a.cluster_ips).collect();
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len(), "addresses never collide");

@@ -67,8 +67,31 @@ fn objects<'a>(services: &[&'a Service], ips: &[&'a IpAddress], cidr: &'a Servic
         services: services.iter().map(|service| (service.key.clone(), *service)).collect(),
         ip_addresses: ips.iter().map(|ip| (ip.address, *ip)).collect(),
         service_cidrs: vec![cidr],
-        claimed: BTreeMap::new(),
+        ..Objects::default()
     }
+}
+
+#[test]
+fn a_service_that_cannot_be_read_keeps_its_address() {
+    let cidr = service_cidr("kubernetes", &["10.0.0.0/24"]);
+    let other = stored("other", json!({"clusterIP": "10.0.0.1"}));
+    let lock = ip_address("10.0.0.1", "broken", 100);
+    let broken = ServiceKey::new(&lock.parent.namespace, &lock.parent.name);
+    let mut objects = objects(&[&other], &[&lock], &cidr);
+    assert_eq!(repair_service(&other, &objects, at(5000)).deletes, [lock.address], "its Service is gone");
+    objects.unreadable = [broken.clone()].into();
+    let repair = repair_service(&other, &objects, at(5000));
+    assert_eq!((repair.deletes, repair.creates), (vec![], vec![]));
+    assert_eq!(repair.notices[0].reason, "ClusterIPAlreadyAllocated");
+    let input = crate::addresses::Input {
+        services: &[],
+        unreadable: &[broken],
+        service_cidrs: &[&cidr],
+        ip_addresses: &[&lock],
+        seed: 1,
+        now: at(5000),
+    };
+    assert_eq!(crate::addresses::plan(&input).deletes, [] as [IpAddr; 0]);
 }
 
 #[test]

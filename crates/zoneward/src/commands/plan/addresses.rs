@@ -20,6 +20,7 @@ pub fn run(args: &PlanAddresses) -> Result<bool> {
     let ip_addresses: Vec<_> = world.snapshot.ip_addresses().collect();
     let plan = addresses::plan(&addresses::Input {
         services: &services,
+        unreadable: &world.unreadable_services,
         service_cidrs: &service_cidrs,
         ip_addresses: &ip_addresses,
         // Any number will do where nobody asked for one.
