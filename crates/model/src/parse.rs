@@ -124,7 +124,8 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
 pub fn object_ref(value: &Value) -> ObjectRef {
     let kind = value["kind"].as_str().unwrap_or("object");
     let metadata = &value["metadata"];
-    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("(no name)");
+    let given = [&metadata["name"], &metadata["generateName"]].map(|name| name.as_str().unwrap_or_default());
+    let name = given.into_iter().find(|name| !name.is_empty()).unwrap_or("(no name)");
     let namespaced = !matches!(kind, "Node" | "Namespace" | "ServiceCIDR" | "IPAddress");
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty());
     ObjectRef::new(kind, if namespaced { namespace.unwrap_or(DEFAULT_NAMESPACE) } else { "" }, name)

@@ -1,12 +1,12 @@
 //! Pods -> the EndpointSlices of one Service (semantics B1 to B5).
 //!
 //! ```text
-//! pods, nodes -> group: who counts, with which ports -> convert: an endpoint per pod and family -\
-//!                                                                                                 pack: as few writes
-//! stored slices -> whose are they? -> ours: kept, changed, filled -----------------------------/   as can be
-//!                                  -> another writer's: not touched                                    |
-//!                                  -> an old Service's, a family that is gone: deleted                 |
-//!            SlicePlan <- creates that take the place of deletes <- hints (the caller's function) <----/
+//! pods, nodes -> group: who counts, with which ports -> convert: an endpoint per pod and family --\
+//!                                                                                                  v
+//! stored slices -> whose are they? -> ours ------------------------------------------------------> pack
+//!                                  -> an old Service's, or of a family that is gone: deleted        |
+//!                                  -> another writer's: not touched                                 v
+//!                        SlicePlan <- recycle: creates in the place of deletes <- hints (the caller's)
 //! ```
 //!
 //! Everything is decided per Service and family; what has to be remembered is an argument and a result.
@@ -131,8 +131,9 @@ pub struct Packing<'a> {
 
 /// Plans the slices of a Service.
 ///
-/// `assign_hints` is called once per family, changes or not: hints may be all that has to change. It sets them
-/// on `creates` and `updates`, and moves a slice from `unchanged` to `updates` where its hints are wrong.
+/// `assign_hints` is called once per family, changes or not: hints may be all that has to change. It sets
+/// them on `creates` and `updates`, and moves a slice from `unchanged` to `updates` where its hints are
+/// wrong.
 pub fn plan<'a>(
     input: &Input<'a>,
     options: &Options,
@@ -171,9 +172,9 @@ pub fn plan<'a>(
     plan
 }
 
-/// Semantics B1: an ExternalName has no endpoints, and without a selector somebody else writes the slices. What
-/// we wrote before it became so is left alone, as Kubernetes' controller leaves it: whoever removes the selector
-/// takes those slices over as they are.
+/// Semantics B1: an ExternalName has no endpoints, and without a selector somebody else writes the slices.
+/// What we wrote before it became so is left alone, as Kubernetes' controller leaves it: whoever removes the
+/// selector takes those slices over as they are.
 fn has_planned_slices(service: &Service) -> bool {
     service.kind != ServiceType::ExternalName && service.selector.is_some()
 }
@@ -237,8 +238,8 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Ownership goes by UID: a Service of the same name may have lived before. A Service from a file that was never
-/// applied has none; there the name has to do.
+/// Ownership goes by UID: a Service of the same name may have lived before. A Service from a file that was
+/// never applied has none; there the name has to do.
 fn is_owned(slice: &Slice, service: &Service) -> bool {
     slice.owners.iter().any(|owner| match &service.uid {
         Some(uid) => owner.uid == *uid,

@@ -61,12 +61,14 @@ fn pod(id: &str, service: &Service, short: &Value) -> Pod {
         Value::Null => json!([]),
         named => json!([{"name": named["name"], "containerPort": named["port"], "protocol": "TCP"}]),
     };
+    let ready = if short["ready"] == true { "True" } else { "False" };
     let value = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": service.key.namespace.as_str(), "name": format!("pod{i}"),
             "uid": format!("uid-pod{i}"), "labels": {"foo": "bar"}},
-        "spec": {"nodeName": short["node"].as_str().unwrap_or("node-1"), "containers": [{"name": "c", "ports": ports}]},
+        "spec": {"nodeName": short["node"].as_str().unwrap_or("node-1"),
+            "containers": [{"name": "c", "ports": ports}]},
         "status": {"podIP": address(i), "podIPs": [{"ip": address(i)}],
-            "conditions": [{"type": "Ready", "status": if short["ready"] == true { "True" } else { "False" }}]}});
+            "conditions": [{"type": "Ready", "status": ready}]}});
     let Object::Pod(pod) = parsed(id, value) else { panic!("{id}: no Pod") };
     *pod
 }
@@ -75,15 +77,19 @@ fn slice(id: &str, service: &Service, short: &Value) -> Slice {
     let namespace = service.key.namespace.as_str();
     let endpoint = |short: &Value| {
         let i = index(id, short);
-        let conditions = json!({"ready": short["ready"], "serving": short["serving"], "terminating": short["terminating"]});
-        json!({"addresses": [address(i)], "conditions": conditions, "nodeName": "node-1",
-            "targetRef": {"kind": "Pod", "namespace": namespace, "name": format!("pod{i}"), "uid": format!("uid-pod{i}")}})
+        json!({"addresses": [address(i)], "nodeName": "node-1",
+            "conditions": {"ready": short["ready"], "serving": short["serving"],
+                "terminating": short["terminating"]},
+            "targetRef": {"kind": "Pod", "namespace": namespace, "name": format!("pod{i}"),
+                "uid": format!("uid-pod{i}")}})
     };
-    let owner = |uid: &Value| json!({"apiVersion": "v1", "kind": "Service", "name": service.key.name.as_str(), "uid": uid});
+    let name = service.key.name.as_str();
+    let owner = |uid: &Value| json!({"apiVersion": "v1", "kind": "Service", "name": name, "uid": uid});
     let each = |field: &str, make: &dyn Fn(&Value) -> Value| -> Vec<Value> {
         short[field].as_array().into_iter().flatten().map(make).collect()
     };
-    let value = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": short["addressType"],
+    let value = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "addressType": short["addressType"],
         "metadata": {"namespace": namespace, "name": short["name"], "labels": short["labels"],
             "ownerReferences": each("ownerUIDs", &owner)},
         "ports": short["ports"], "endpoints": each("endpoints", &endpoint)});

@@ -1,7 +1,7 @@
 //! What holds for the slice planner in any world, however the stored slices came to be.
 //!
-//! A world is planned, the plan is applied to the stored slices, somebody meddles with them, the pods move on, and
-//! the next plan has to put everything right.
+//! A world is planned, the plan is applied to the stored slices, somebody meddles with them, the pods move
+//! on, and the next plan has to put everything right.
 
 #[path = "slices_properties/world.rs"]
 mod world;
@@ -13,7 +13,8 @@ use plan::slices::{self, Packing, SlicePlan};
 use proptest::prelude::*;
 use world::{World, any_meddling, any_pods, any_service, is_ours};
 
-/// Hints as trafficDistribution would set them, enough to see that hints and packing do not disturb each other.
+/// Hints as trafficDistribution would set them, enough to see that hints and packing do not disturb each
+/// other.
 fn own_zone_hints(_: Family, packing: &mut Packing<'_>) {
     let hint = |endpoint: &mut Endpoint| {
         let zone = endpoint.zone.as_ref().filter(|_| endpoint.conditions.is_ready_for_hints());

@@ -21,8 +21,9 @@ impl PodChange {
 
 /// Compares two versions of a pod (semantics B6).
 ///
-/// Pitfall 38: whether a pod terminates is compared, not when it was asked to. Beyond what Kubernetes' controller
-/// looks at, a pod that finishes, that gets its node late or that was replaced under its name changes too.
+/// Pitfall 38: whether a pod terminates is compared, not when it was asked to. Beyond what Kubernetes'
+/// controller looks at, a pod that finishes, that gets its node late or that was replaced under its name
+/// changes too.
 pub fn pod_changed(old: &Pod, new: &Pod) -> PodChange {
     let seen = |pod: &Pod| (pod.ready, pod.deleting, pod.finished, pod.has_ip);
     PodChange {
@@ -35,8 +36,9 @@ pub fn pod_changed(old: &Pod, new: &Pod) -> PodChange {
     }
 }
 
-/// Whether two versions of the same endpoint say the same (semantics B4). What makes it the same one (addresses,
-/// hostname, the pod's name) is not compared again; pitfall 34: nor are hints, which are compared on their own.
+/// Whether two versions of the same endpoint say the same (semantics B4). What makes it the same one
+/// (addresses, hostname, the pod's name) is not compared again; pitfall 34: nor are hints, which are compared
+/// on their own.
 pub fn endpoints_equal(a: &Endpoint, b: &Endpoint) -> bool {
     a.conditions == b.conditions && a.node == b.node && a.zone == b.zone && a.target == b.target
 }

@@ -58,7 +58,8 @@ fn hostname<'a>(service: &Service, pod: &'a Pod) -> Option<&'a Name> {
     pod.hostname().filter(|_| under_service && same_namespace)
 }
 
-/// The Service's ports as this pod has them, in the Service's order; one that the pod does not have is left out.
+/// The Service's ports as this pod has them, in the Service's order; one that the pod does not have is left
+/// out.
 pub fn ports(service: &Service, pod: &Pod) -> Vec<SlicePort> {
     service.ports.iter().filter_map(|port| slice_port(pod, port)).collect()
 }

@@ -1,4 +1,5 @@
-//! Which pods count, and which of them have the same ports: every slice holds one set of ports (semantics B3).
+//! Which pods count, and which of them have the same ports: every slice holds one set of ports (semantics
+//! B3).
 //!
 //! Done once per Service; the families then differ only in addresses.
 
@@ -45,8 +46,8 @@ pub(super) fn candidates<'a>(input: &Input<'a>) -> Candidates<'a> {
     };
     for pod in input.pods.iter().copied().filter(|pod| included(pod)) {
         let node = pod.node.as_ref().and_then(|name| input.nodes.get(name));
-        // Semantics B2, pitfall 31: a pod whose node is not there waits for it, and the others do not wait for
-        // the pod. No node at all is the same. Who publishes whatever is not ready gets it at once.
+        // Semantics B2, pitfall 31: a pod whose node is not there waits for it, and the others do not wait
+        // for the pod. No node at all is the same. Who publishes whatever is not ready gets it at once.
         if node.is_none() && !service.publish_not_ready {
             found.left_out.push(pod);
             continue;

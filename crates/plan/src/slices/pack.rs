@@ -143,8 +143,8 @@ fn fill_fullest_first(wanted: &mut Wanted, updates: &mut [(Name, SliceContent)],
     }
 }
 
-/// The untouched slice that takes all that is left and is then the fullest. What is left is never spread over two
-/// of them: a new slice costs consumers less than two changed ones.
+/// The untouched slice that takes all that is left and is then the fullest. What is left is never spread over
+/// two of them: a new slice costs consumers less than two changed ones.
 fn closest_to_full(unchanged: &[&Slice], left: usize, max: usize) -> Option<usize> {
     if left >= max {
         return None;
@@ -155,8 +155,8 @@ fn closest_to_full(unchanged: &[&Slice], left: usize, max: usize) -> Option<usiz
     fitting.max_by_key(|(at, length)| (*length, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }
 
-/// The endpoints that one set of ports wants, each handed out once: first claimed by the slices that hold them,
-/// then filled in where there is room.
+/// The endpoints that one set of ports wants, each handed out once: first claimed by the slices that hold
+/// them, then filled in where there is room.
 struct Wanted {
     /// In the order of the pods; none where it went into a slice that is written.
     endpoints: Vec<Option<Endpoint>>,
@@ -167,6 +167,8 @@ struct Wanted {
     left: usize,
     /// No endpoint before this place is left.
     next: usize,
+    /// Where in `by_name` the next stored endpoint probably is: slices are mostly filled in the pods' order.
+    guess: usize,
 }
 
 /// What a stored slice keeps.
@@ -188,7 +190,14 @@ impl Wanted {
             claimed[pair[1]] = same_endpoint(&endpoints[pair[0]], &endpoints[pair[1]]);
         }
         let left = claimed.iter().filter(|claimed| !**claimed).count();
-        Self { endpoints: endpoints.into_iter().map(Some).collect(), claimed, by_name, left, next: 0 }
+        Self {
+            endpoints: endpoints.into_iter().map(Some).collect(),
+            claimed,
+            by_name,
+            left,
+            next: 0,
+            guess: 0,
+        }
     }
 
     /// Claims what a stored slice holds and is still wanted. A slice from a time of a higher limit keeps only
@@ -198,11 +207,13 @@ impl Wanted {
         let mut kept = Kept { places: Vec::with_capacity(stored.len().min(max)), changed: false };
         for endpoint in stored {
             let found = if kept.places.len() < max { self.find(endpoint) } else { None };
-            let Some((place, wanted)) = found else {
+            let Some((rank, wanted)) = found else {
                 kept.changed = true;
                 continue;
             };
             kept.changed |= !endpoints_equal(wanted, endpoint);
+            let place = self.by_name[rank];
+            self.guess = rank + 1;
             kept.places.push(place);
             self.claimed[place] = true;
             self.left -= 1;
@@ -210,15 +221,21 @@ impl Wanted {
         kept
     }
 
-    /// The wanted version of a stored endpoint, unless an earlier slice has it.
+    /// The wanted version of a stored endpoint and where in `by_name` it is, unless an earlier slice has it.
     fn find(&self, stored: &Endpoint) -> Option<(usize, &Endpoint)> {
-        let name = target_name(stored);
-        let name_at = |place: &usize| self.endpoints[*place].as_ref().and_then(target_name);
-        let from = self.by_name.partition_point(|place| name_at(place) < name);
-        let named = self.by_name[from..].iter().take_while(|place| name_at(place) == name);
-        let free = named.filter(|place| !self.claimed[**place]);
-        let mut free = free.filter_map(|place| Some((*place, self.endpoints[*place].as_ref()?)));
-        free.find(|(_, wanted)| same_endpoint(wanted, stored))
+        let at = |rank: usize| {
+            let place = *self.by_name.get(rank)?;
+            let wanted = self.endpoints[place].as_ref()?;
+            let free = !self.claimed[place] && same_endpoint(wanted, stored);
+            free.then_some((rank, wanted))
+        };
+        at(self.guess).or_else(|| {
+            let name = target_name(stored);
+            let name_at = |place: &usize| self.endpoints[*place].as_ref().and_then(target_name);
+            let from = self.by_name.partition_point(|place| name_at(place) < name);
+            let named = self.by_name[from..].iter().take_while(|place| name_at(place) == name).count();
+            (from..from + named).find_map(at)
+        })
     }
 
     /// Hands out what was claimed, in the order of the slice.
@@ -248,8 +265,8 @@ fn target_name(endpoint: &Endpoint) -> Option<&Name> {
     endpoint.target.as_ref().map(|target| &target.name)
 }
 
-/// Semantics B4, pitfall 5: the same endpoint has the same addresses, hostname and pod. An address alone may have
-/// gone to another pod in the meantime.
+/// Semantics B4, pitfall 5: the same endpoint has the same addresses, hostname and pod. An address alone may
+/// have gone to another pod in the meantime.
 fn same_endpoint(a: &Endpoint, b: &Endpoint) -> bool {
     pod(a) == pod(b)
         && a.hostname == b.hostname

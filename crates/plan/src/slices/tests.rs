@@ -79,7 +79,10 @@ fn a_named_port_puts_pods_into_groups_and_says_once_where_it_is_missing() {
         {"name": "http", "port": 80, "targetPort": "web"},
         {"name": "dns", "port": 53, "targetPort": 53, "protocol": "UDP"},
     ]}));
-    let listening = |port: u16| json!({"spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": port}]}]}});
+    let listening = |port: u16| {
+        let ports = json!([{"name": "web", "containerPort": port}]);
+        json!({"spec": {"containers": [{"name": "c", "ports": ports}]}})
+    };
     world.pod("a", listening(8080), json!({}));
     world.pod("b", listening(9090), json!({}));
     world.pod("c", listening(8080), json!({}));
@@ -136,6 +139,67 @@ fn a_placeholder_is_filled_by_pods_without_ports() {
 }
 
 #[test]
+fn as_many_pods_as_fill_a_slice_get_a_new_one() {
+    // Semantics B4: only fewer than a slice holds go into an untouched one, even where that is empty.
+    let mut world = World::new(json!({"clusterIP": "None", "ipFamilies": ["IPv4"], "ports": []}));
+    world.settle();
+    world.options = Options::new(1).unwrap();
+    world.pod("a", json!({}), json!({}));
+    world.check(expect![[r#"
+        create IPv4 [] a@n1 10.0.0.1 ready serving
+        keep web-1
+    "#]]);
+}
+
+#[test]
+fn of_the_slices_that_are_written_anyway_the_fullest_is_filled_first() {
+    let mut world = World::new(json!({}));
+    for name in ["a", "b", "c", "d", "e"] {
+        world.pod(name, json!({}), json!({}));
+    }
+    world.options = Options::new(4).unwrap();
+    world.settle();
+    // web-1 loses one of four, web-2 changes its only one.
+    world.pods.remove(0);
+    world.pods[3].ready = false;
+    world.pod("f", json!({}), json!({}));
+    world.pod("g", json!({}), json!({}));
+    world.check(expect![[r#"
+        update web-1 IPv4 [http:8080/TCP] b@n1 10.0.0.2 ready serving, c@n1 10.0.0.3 ready serving, d@n1 10.0.0.4 ready serving, f@n1 10.0.0.5 ready serving
+        update web-2 IPv4 [http:8080/TCP] e@n1 10.0.0.5, g@n1 10.0.0.6 ready serving
+    "#]]);
+}
+
+#[test]
+fn two_ports_of_one_name_do_not_split_the_pods_by_their_order() {
+    // No API server lets such a Service in, but a file may hold one.
+    let mut world = World::new(json!({"ports": [
+        {"name": "p", "port": 1, "targetPort": "x"}, {"name": "p", "port": 2, "targetPort": "y"},
+    ]}));
+    let listening = |x: u16, y: u16| {
+        let ports = json!([{"name": "x", "containerPort": x}, {"name": "y", "containerPort": y}]);
+        json!({"spec": {"containers": [{"name": "c", "ports": ports}]}})
+    };
+    world.pod("a", listening(1, 2), json!({}));
+    world.pod("b", listening(2, 1), json!({}));
+    world.settle();
+    world.check(expect![[r#"
+        keep web-1
+    "#]]);
+}
+
+#[test]
+fn a_zone_that_a_node_gets_later_reaches_the_endpoints() {
+    // Pitfall 30.
+    let mut world = World::new(json!({}));
+    world.pod("a", json!({}), json!({}));
+    world.settle();
+    world.nodes.get_mut("n1").unwrap().zone = Some("za".into());
+    let plan = world.plan();
+    assert_eq!(plan.updates[0].1.endpoints[0].zone.as_deref(), Some("za"));
+}
+
+#[test]
 fn a_slice_over_the_limit_is_cut() {
     let mut world = World::new(json!({}));
     for name in ["a", "b", "c", "d", "e"] {
@@ -163,6 +227,16 @@ fn an_endpoint_in_two_slices_stays_in_one() {
     world.check(expect![[r#"
         delete web-2
         keep web-1
+    "#]]);
+}
+
+#[test]
+fn a_pod_given_twice_is_one_endpoint() {
+    let mut world = World::new(json!({}));
+    world.pod("a", json!({}), json!({}));
+    world.pods.push(world.pods[0].clone());
+    world.check(expect![[r#"
+        create IPv4 [http:8080/TCP] a@n1 10.0.0.1 ready serving
     "#]]);
 }
 
@@ -230,7 +304,9 @@ fn what_is_written_says_when_the_change_happened() {
     let mut world = World::new(json!({}));
     let trigger = |content: &SliceContent| content.annotation(annotation::TRIGGER_TIME).map(Name::to_string);
     world.service.created = model::Timestamp::parse("2026-11-15T10:00:00Z");
-    world.pod("a", json!({}), json!({}));
+    let ready_at =
+        |time: &str| json!({"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]});
+    world.pod("a", json!({}), ready_at("2026-11-15T10:00:01Z"));
     let first = world.settle();
     assert_eq!(trigger(&first.creates[0]).as_deref(), Some("2026-11-15T10:00:00Z"));
 
@@ -238,8 +314,6 @@ fn what_is_written_says_when_the_change_happened() {
     let mechanism = (annotation::MECHANISM, "Auto");
     let dated = (annotation::TRIGGER_TIME, "2026-11-15T10:00:00Z");
     world.slices[0].content.annotations = [mechanism, dated].into_iter().collect();
-    let ready_at =
-        |time: &str| json!({"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]});
     world.pod("b", json!({}), ready_at("2026-11-15T10:00:09Z"));
     world.pod("c", json!({}), ready_at("2026-11-15T10:00:07Z"));
     let second = world.plan();

@@ -23,8 +23,14 @@ impl TriggerTimes {
     ///
     /// At first sight it is the Service's creation. Later it is the earliest of the times that advanced.
     pub fn advance(&self, service: &Service, pods: &[&Pod]) -> (Option<Timestamp>, Self) {
-        let mut times: Vec<(Name, Timestamp)> =
-            pods.iter().filter_map(|pod| Some((pod.key.name.clone(), pod.ready_since?))).collect();
+        let times = pods.iter().filter_map(|pod| Some((&pod.key.name, pod.ready_since?)));
+        if let Some(seen) = &self.seen
+            && seen.service == service.created
+            && seen.pods.iter().map(|(name, time)| (name, *time)).eq(times.clone())
+        {
+            return (None, self.clone());
+        }
+        let mut times: Vec<(Name, Timestamp)> = times.map(|(name, time)| (name.clone(), time)).collect();
         times.sort();
         let trigger = match &self.seen {
             None => service.created,

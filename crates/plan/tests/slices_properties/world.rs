@@ -195,7 +195,8 @@ pub(crate) fn any_service() -> impl Strategy<Value = (Service, usize)> {
 }
 
 fn empty_service() -> Service {
-    let value = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+    let value = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"clusterIP": "None", "selector": {"app": "web"}}});
     match parse::object(&value, &mut Interner::default()) {
         (Some(Object::Service(service)), _) => *service,

@@ -16,7 +16,7 @@ pub(super) struct World {
     pub(super) slices: Vec<Slice>,
     pub(super) trigger: TriggerTimes,
     pub(super) options: Options,
-    nodes: BTreeMap<Name, Node>,
+    pub(super) nodes: BTreeMap<Name, Node>,
 }
 
 /// Puts the fields of `over` onto `value`, however deep.
@@ -63,7 +63,8 @@ impl World {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}")},
             "spec": {"nodeName": "n1", "containers": []},
-            "status": {"podIP": ip, "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}]}});
+            "status": {"podIP": ip, "podIPs": [{"ip": ip}],
+                "conditions": [{"type": "Ready", "status": "True"}]}});
         merge(&mut pod, over);
         merge(&mut pod["status"], status);
         let Object::Pod(pod) = parsed(pod) else { panic!("no Pod") };
