@@ -66,8 +66,8 @@ fn names(list: &Value) -> Vec<String> {
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
-        let path = entry.path();
+    let entries = std::fs::read_dir(folder).expect("the folder can be listed");
+    for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
             files.extend(files_below(&path));
         } else if path.extension().is_some_and(|ending| ending == "yaml") {
