@@ -425,7 +425,10 @@ fn the_second_family_comes_and_goes_by_the_policy() {
             (prefer.clone(), first_only(Value::Null), "spec.ipFamilyPolicy spec.ipFamilyPolicy"),
             (prefer.clone(), dual("PreferDualStack", "fd00::2"), "spec.clusterIPs"),
             (prefer, spec(json!({"clusterIP": "10.0.0.1"})), ""),
-            (single, spec(json!({"ipFamilies": ["IPv6"]})), "spec.ipFamilies"),
+            (single.clone(), spec(json!({"ipFamilies": ["IPv6"]})), "spec.ipFamilies"),
+            // A policy that is left out is the stored one.
+            (first_only(json!("PreferDualStack")), spec(json!({"ipFamilies": ["IPv4", "IPv6"]})), ""),
+            (single, spec(json!({"ipFamilies": ["IPv4", "IPv6"]})), "spec.ipFamilyPolicy"),
         ],
     );
 }
