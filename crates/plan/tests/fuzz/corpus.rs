@@ -68,7 +68,7 @@ fn slice(family: &str, prefix: &str) -> Value {
 fn pod(i: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "ns", "name": format!("pod-{i}"), "uid": format!("uid-{i}"), "labels": {"app": "web"}},
-        "spec": {"nodeName": if i % 2 == 0 { "node-a" } else { "node-b" }, "hostname": "h", "subdomain": "svc",
+        "spec": {"nodeName": if i.is_multiple_of(2) { "node-a" } else { "node-b" }, "hostname": "h", "subdomain": "svc",
             "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}],
             "initContainers": [{"name": "s", "restartPolicy": "Always",
                 "ports": [{"name": "admin", "containerPort": 9, "protocol": "TCP"}]}]},
