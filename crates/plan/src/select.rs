@@ -217,9 +217,14 @@ fn required_reach(mechanism: Mechanism) -> Option<Reach> {
 /// An endpoint that a slice lists for the port at hand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'s> {
+    /// The address as a number: all candidates are of one family, and numbers sort fast.
+    order: u128,
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
     pub(crate) ready: bool,
+    /// Marked as terminating.
+    going: bool,
+    /// Marked as terminating, and still serving.
     pub(crate) terminating: bool,
     pub(crate) local: bool,
     pub(crate) endpoint: &'s Endpoint,
@@ -251,21 +256,25 @@ fn list_candidates<'s>(
         }
     }
     // Sorting is stable, so among equals the first slice's stays in front.
-    candidates.sort_by_key(|c| (c.ip, c.port, is_going(c)));
-    candidates.dedup_by_key(|c| (c.ip, c.port));
-}
-
-fn is_going(candidate: &Candidate<'_>) -> bool {
-    candidate.endpoint.conditions.is_terminating()
+    candidates.sort_by_key(|c| (c.order, c.port, c.going));
+    candidates.dedup_by_key(|c| (c.order, c.port));
 }
 
 fn candidate<'s>(endpoint: &'s Endpoint, port: u16, node: &NodeView<'_>) -> Candidate<'s> {
     let conditions = endpoint.conditions;
+    let ip = endpoint.addresses.first();
+    let order = match ip {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let going = conditions.is_terminating();
     Candidate {
-        ip: endpoint.addresses.first(),
+        order,
+        ip,
         port,
         ready: conditions.is_ready(),
-        terminating: conditions.is_serving() && conditions.is_terminating(),
+        going,
+        terminating: going && conditions.is_serving(),
         local: endpoint.node.as_ref().is_some_and(|n| *n == node.name),
         endpoint,
     }
