@@ -12,6 +12,7 @@
 //! "Intersection with internal/externalTrafficPolicy").
 
 mod explain;
+mod weigh;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -359,6 +360,11 @@ fn cluster_set(
     if let Rule::Require(reach) = rule {
         return required_set(*reach, node, candidates, counts);
     }
+    if let Rule::Spill(demand) = rule
+        && let Some(endpoints) = weigh::spill(demand, node, candidates)
+    {
+        return EndpointSet { mode: Mode::Spill, endpoints, counts };
+    }
     let mode = hint_mode(service, node, counts);
     let wanted = |c: &&Candidate<'_>| {
         c.ready
@@ -397,13 +403,7 @@ fn hint_mode(service: &Service, node: &NodeView<'_>, counts: Counts) -> Mode {
 /// KEP-4444, "Changes within kube-proxy": hints always count; with the gate off, as before it, they count only
 /// under the annotation.
 fn hints_count(service: &Service, gates: FeatureGates) -> bool {
-    gates.service_traffic_distribution || gates.topology_aware_hints && is_auto(service)
-}
-
-fn is_auto(service: &Service) -> bool {
-    let old = service.annotation(annotation::TOPOLOGY_AWARE_HINTS);
-    let value = old.or_else(|| service.annotation(annotation::TOPOLOGY_MODE));
-    value.is_some_and(|v| *v == "Auto" || *v == "auto")
+    gates.service_traffic_distribution || gates.topology_aware_hints && crate::hints::choice::is_auto(service)
 }
 
 /// Seed 003, Require: reachable only from where there are endpoints. Terminating ones stay within the same
