@@ -23,6 +23,7 @@ pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
+pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
 pub use name::{Interner, Name, ObjectKey, ServiceKey, Uid};
 pub use node::{Namespace, Node};
