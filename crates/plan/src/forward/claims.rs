@@ -4,6 +4,7 @@
 //! on the Services that are there and not on the order in which they came.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use model::forward::{Frontend, Place};
 use model::{Notice, ObjectRef, Service, ServiceKey, Timestamp};
@@ -13,7 +14,29 @@ use model::{Notice, ObjectRef, Service, ServiceKey, Timestamp};
 pub struct Claims {
     wanted: BTreeMap<ServiceKey, Wanted>,
     /// More than one only where Services compete.
-    claimants_by_place: BTreeMap<Place, Vec<Claimant>>,
+    claimants_by_good: BTreeMap<Good, Vec<Claimant>>,
+}
+
+/// What only one Service can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Good {
+    /// A cluster IP with all of its ports: those that the Service does not have are rejected.
+    ClusterIp(IpAddr),
+    /// One port of any address.
+    Place(Place),
+}
+
+impl Good {
+    /// What a frontend cannot do without. Its port is known by its cluster IP: without that, none of the
+    /// port's frontends can be told from another's.
+    fn needed(frontend: &Frontend) -> [Self; 3] {
+        let port = &frontend.port;
+        [Self::ClusterIp(port.cluster_ip), Self::Place(port.place()), Self::Place(frontend.place)]
+    }
+
+    fn all_needed(frontends: &[Frontend]) -> BTreeSet<Self> {
+        frontends.iter().flat_map(Self::needed).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -65,12 +88,12 @@ impl Claims {
     ) -> BTreeSet<ServiceKey> {
         let mut touched = BTreeSet::from([key.clone()]);
         if let Some(old) = self.wanted.remove(key) {
-            for frontend in &old.frontends {
-                self.release(&frontend.place, key, &mut touched);
+            for good in Good::all_needed(&old.frontends) {
+                self.release(&good, key, &mut touched);
             }
         }
-        for frontend in &frontends {
-            let claimants = self.claimants_by_place.entry(frontend.place).or_default();
+        for good in Good::all_needed(&frontends) {
+            let claimants = self.claimants_by_good.entry(good).or_default();
             let claimant = Claimant::new(key, created);
             let at = claimants.partition_point(|c| *c < claimant);
             claimants.insert(at, claimant);
@@ -82,12 +105,12 @@ impl Claims {
         touched
     }
 
-    fn release(&mut self, place: &Place, key: &ServiceKey, touched: &mut BTreeSet<ServiceKey>) {
-        if let Some(claimants) = self.claimants_by_place.get_mut(place) {
+    fn release(&mut self, good: &Good, key: &ServiceKey, touched: &mut BTreeSet<ServiceKey>) {
+        if let Some(claimants) = self.claimants_by_good.get_mut(good) {
             claimants.retain(|c| c.service != *key);
             touched.extend(claimants.iter().map(|c| c.service.clone()));
             if claimants.is_empty() {
-                self.claimants_by_place.remove(place);
+                self.claimants_by_good.remove(good);
             }
         }
     }
@@ -97,14 +120,13 @@ impl Claims {
         let mut granted = Granted::default();
         let Some(wanted) = self.wanted.get(service) else { return granted };
         for frontend in &wanted.frontends {
-            // A port is known by its cluster IP: without that, none of its frontends can be told apart.
-            let lost = [frontend.port.place(), frontend.place].into_iter().find_map(|place| {
-                let holder = self.holder(&place)?;
-                (holder != service).then_some((place, holder))
+            let lost = Good::needed(frontend).into_iter().find_map(|good| {
+                let holder = self.holder(&good)?;
+                (holder != service).then_some((good, holder))
             });
             match lost {
                 None => granted.frontends.push(frontend.clone()),
-                Some((place, holder)) => granted.notices.push(conflict(service, frontend, &place, holder)),
+                Some((good, holder)) => granted.notices.push(conflict(service, frontend, &good, holder)),
             }
         }
         granted
@@ -115,8 +137,8 @@ impl Claims {
         self.wanted.keys().map(|service| (service, self.granted(service)))
     }
 
-    fn holder(&self, place: &Place) -> Option<&ServiceKey> {
-        self.claimants_by_place.get(place)?.first().map(|c| &c.service)
+    fn holder(&self, good: &Good) -> Option<&ServiceKey> {
+        self.claimants_by_good.get(good)?.first().map(|c| &c.service)
     }
 
     /// When a Service was made, if it asks for anything.
@@ -125,10 +147,14 @@ impl Claims {
     }
 }
 
-fn conflict(service: &ServiceKey, frontend: &Frontend, place: &Place, holder: &ServiceKey) -> Notice {
-    let field = if *place == frontend.place { frontend.kind.field() } else { "spec.clusterIPs" };
+fn conflict(service: &ServiceKey, frontend: &Frontend, good: &Good, holder: &ServiceKey) -> Notice {
+    let (field, what) = match good {
+        Good::ClusterIp(ip) => ("spec.clusterIPs", ip.to_string()),
+        Good::Place(place) if *place == frontend.place => (frontend.kind.field(), place.to_string()),
+        Good::Place(place) => ("spec.clusterIPs", place.to_string()),
+    };
     let message = format!(
-        "{field}: {place} belongs to the older Service {holder}, so {} of port {} is not served; give one of the two another address or port",
+        "{field}: {what} belongs to the older Service {holder}, so {} of port {} is not served; give one of the two another address or port",
         frontend.place, frontend.port
     );
     Notice::new(ObjectRef::service(service), "FrontendConflict", message)
