@@ -11,6 +11,7 @@
 //! machine's own, every field of a concatenation padded to four bytes.
 
 mod bytes;
+mod describe;
 mod expr;
 mod types;
 
@@ -200,7 +201,7 @@ impl PartialEq for Rule {
 impl Eq for Rule {}
 
 /// What a set or map is, without its elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct SetSpec {
     /// The fields of the key; more than one is a concatenation.
     pub key: Vec<FieldType>,
@@ -219,6 +220,21 @@ pub struct SetSpec {
     /// What nft prints beside it.
     pub comment: Option<Comment>,
 }
+
+impl PartialEq for SetSpec {
+    fn eq(&self, other: &SetSpec) -> bool {
+        let same = |spec: &SetSpec| {
+            let expires = spec.expires || spec.timeout.is_some();
+            (spec.interval, spec.dynamic, expires, spec.timeout, spec.size)
+        };
+        same(self) == same(other)
+            && self.key == other.key
+            && self.data == other.data
+            && self.comment == other.comment
+    }
+}
+
+impl Eq for SetSpec {}
 
 impl SetSpec {
     /// A plain set of these fields.

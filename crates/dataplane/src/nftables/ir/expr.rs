@@ -55,14 +55,18 @@ pub enum CtKey {
     Mark,
     /// 0 for original, 1 for reply: which way this packet goes.
     Direction,
-    /// The source address of a direction's tuple.
-    Saddr,
-    /// The destination address of a direction's tuple.
-    Daddr,
+    /// The IPv4 source address of a direction's tuple.
+    IpSaddr,
+    /// The IPv4 destination address of a direction's tuple.
+    IpDaddr,
+    /// The IPv6 source address of a direction's tuple.
+    Ip6Saddr,
+    /// The IPv6 destination address of a direction's tuple.
+    Ip6Daddr,
     /// The source port of a direction's tuple.
-    Sport,
+    ProtoSrc,
     /// The destination port of a direction's tuple.
-    Dport,
+    ProtoDst,
 }
 
 /// A direction of a connection.
@@ -233,7 +237,9 @@ pub enum Expr {
     Numgen { kind: NumgenKind, modulus: u32, offset: u32, dreg: Reg },
     /// Loads `jhash(bytes, seed) % modulus + offset`.
     Jhash { sreg: Reg, len: u32, modulus: u32, seed: Option<u32>, offset: u32, dreg: Reg },
-    /// Changes an element of a dynamic set. Never stops the rule, except `Add` and `Update` when the set is full.
+    /// Changes an element of a dynamic set. Never stops the rule, except `Add` and `Update` when the set is full. On a
+    /// map the kernel wants data even for `Delete`, and looks only at the key. nft 1.0.6 lists every form, but cannot
+    /// load one whose key is longer than three wide registers, such as two IPv6 addresses with more.
     Dynset { op: DynsetOp, set: Name, key: Reg, data: Option<Reg>, timeout: Option<u64> },
     /// Drops the packet and tells the sender.
     Reject(RejectKind),

@@ -16,15 +16,25 @@ pub enum FieldType {
     InetProto,
     /// `inet_service`: a port
     InetService,
-    /// `mark`: any 32-bit number in the machine's byte order, printed in hex. nft has no named type for a plain
-    /// number, so indexes and classes are marks too.
+    /// `mark`: a 32-bit number in the machine's byte order, printed in hex
     Mark,
+    /// What `Numgen` makes: a 32-bit number in the machine's byte order, printed in decimal. nft reads a listing back
+    /// only if a field that is looked up with a number of `Numgen` or `Jhash` has this type, and one that is looked up
+    /// with a mark has the type `Mark`.
+    Index,
     /// `ifname`: the name of an interface, sixteen bytes
     IfName,
     /// `fib_addrtype`: local, unicast, ... as `fib` answers
     FibAddrType,
     /// `ct_state`: new, established, ...
     CtState,
+    /// A type that is not one of ours, by nft's number; only in what others wrote into our tables.
+    Other {
+        /// nft's number for the type.
+        id: u8,
+        /// Its length in bytes.
+        width: u8,
+    },
 }
 
 impl FieldType {
@@ -33,8 +43,13 @@ impl FieldType {
         match self {
             FieldType::InetProto => 1,
             FieldType::InetService => 2,
-            FieldType::Ipv4Addr | FieldType::Mark | FieldType::FibAddrType | FieldType::CtState => 4,
+            FieldType::Ipv4Addr
+            | FieldType::Mark
+            | FieldType::Index
+            | FieldType::FibAddrType
+            | FieldType::CtState => 4,
             FieldType::Ipv6Addr | FieldType::IfName => 16,
+            FieldType::Other { width, .. } => usize::from(width),
         }
     }
 
@@ -111,7 +126,12 @@ impl Key {
         self.field(&port.to_be_bytes())
     }
 
-    /// Appends a mark, index or class.
+    /// Appends a number that `Numgen` makes.
+    pub fn index(self, value: u32) -> Key {
+        self.mark(value)
+    }
+
+    /// Appends a mark.
     pub fn mark(self, value: u32) -> Key {
         self.field(&value.to_ne_bytes())
     }
