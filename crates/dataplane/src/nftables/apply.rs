@@ -233,4 +233,3 @@ fn may_repeat(kernel: &mut dyn Kernel, cause: &NetlinkError, before: Option<u32>
         _ => false,
     }
 }
-

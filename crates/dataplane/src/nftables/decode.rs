@@ -224,4 +224,3 @@ fn place(program: &mut Program, message: Message) {
         _ => {}
     }
 }
-

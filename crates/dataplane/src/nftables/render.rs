@@ -74,7 +74,7 @@ fn add_class(program: &mut Program, node: &NodeRules, sizes: &Sizes, family: Fam
         table.chains.insert(name, chain);
     }
     let element = verdict_element(class);
-    if let Some(set) = set_mut(program, sizes, family, SetName::Verdicts) {
+    if let Some(set) = set_mut(program, sizes, family, class.verdicts()) {
         set.elements.insert(element.key, element.value);
     }
 }

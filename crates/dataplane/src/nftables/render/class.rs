@@ -5,7 +5,7 @@
 
 use model::forward::{ForwardedPort, Frontend, Masquerade, Outcome};
 
-use super::names::{Kind, Side};
+use super::names::{Kind, SetName, Side};
 use super::slots::slots;
 use crate::nftables::ir::{Name, Verdict};
 
@@ -92,6 +92,11 @@ impl Class {
     /// The choice of endpoints that it makes.
     pub(super) fn side(&self) -> Side {
         if self.role == Role::Inside { Side::Inside } else { Side::Main }
+    }
+
+    /// The map that leads to it.
+    pub(super) fn verdicts(&self) -> SetName {
+        SetName::Verdicts(self.side())
     }
 
     /// Whether something has to be done before it ends.

@@ -73,8 +73,12 @@ impl Renderer {
     }
 
     fn count(&mut self, fragment: &Fragment) {
-        for class in &fragment.classes {
-            *self.class_users.entry(*class).or_default() += 1;
+        for at @ (family, class) in &fragment.classes {
+            let users = self.class_users.entry(*at).or_default();
+            *users += 1;
+            if *users == 1 {
+                *self.counts.entry((*family, class.verdicts())).or_default() += 1;
+            }
         }
         for ((family, set), elements) in &fragment.elements {
             let new = if is_shared(*set) {
@@ -84,10 +88,6 @@ impl Renderer {
                 elements.len()
             };
             *self.counts.entry((*family, *set)).or_default() += new;
-        }
-        for family in super::FAMILIES {
-            let classes = self.class_users.keys().filter(|(f, _)| *f == family).count();
-            self.counts.insert((family, SetName::Verdicts), classes);
         }
     }
 
@@ -194,14 +194,14 @@ impl Renderer {
             if *users > 1 {
                 continue;
             }
-            *self.counts.entry((*family, SetName::Verdicts)).or_default() += 1;
+            *self.counts.entry((*family, class.verdicts())).or_default() += 1;
             let code = Code { node: &self.node, sizes: &self.sizes, family: *family };
             let table = table_id(*family);
             if let Some((chain, content)) = class_chain(&code, class) {
                 self.unused_chains.remove(&(*family, chain.clone()));
                 changes.extend(fill_chain(&table, &chain, content));
             }
-            let set = self.sizes.name(*family, SetName::Verdicts);
+            let set = self.sizes.name(*family, class.verdicts());
             let elements = vec![verdict_element(class)];
             changes.push(Change::AddElements { table, set, ranges: ir::Ranges::None, elements });
         }
@@ -220,9 +220,9 @@ impl Renderer {
 
     fn drop_classes(&mut self, unused: BTreeSet<(Family, Class)>, changes: &mut Vec<Change>) {
         for (family, class) in unused {
-            let count = self.counts.entry((family, SetName::Verdicts)).or_default();
+            let count = self.counts.entry((family, class.verdicts())).or_default();
             *count = count.saturating_sub(1);
-            let (table, set) = (table_id(family), self.sizes.name(family, SetName::Verdicts));
+            let (table, set) = (table_id(family), self.sizes.name(family, class.verdicts()));
             let elements = vec![verdict_element(&class)];
             changes.push(Change::DeleteElements { table, set, ranges: ir::Ranges::None, elements });
             if let Some(chain) = class.chain() {

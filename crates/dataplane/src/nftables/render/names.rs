@@ -72,8 +72,9 @@ pub enum SetName {
     StickyEndpoints(Kind, Side),
     /// client . port's number -> endpoint's number; rules write it.
     Affinity,
-    /// class -> chain.
-    Verdicts,
+    /// class -> chain. Those inside have their own: a chain that leads to a map that leads to it is a loop to
+    /// the kernel, whatever the elements.
+    Verdicts(Side),
     /// frontend . allowed clients.
     SourceRanges,
     /// Addresses whose other ports are rejected.
@@ -91,7 +92,8 @@ impl SetName {
     pub fn all() -> Vec<Self> {
         let mut all = vec![
             Self::Affinity,
-            Self::Verdicts,
+            Self::Verdicts(Side::Main),
+            Self::Verdicts(Side::Inside),
             Self::SourceRanges,
             Self::ClusterIps,
             Self::ServiceCidrs,
@@ -118,7 +120,7 @@ impl SetName {
             Self::StickySlots(kind, side) => (kind, side, "sticky-slots"),
             Self::StickyEndpoints(kind, side) => (kind, side, "sticky-endpoints"),
             Self::Affinity => (Kind::Address, Side::Main, "affinity"),
-            Self::Verdicts => (Kind::Address, Side::Main, "verdicts"),
+            Self::Verdicts(side) => (Kind::Address, side, "verdicts"),
             Self::SourceRanges => (Kind::Address, Side::Main, "source-ranges"),
             Self::ClusterIps => (Kind::Address, Side::Main, "cluster-ips"),
             Self::ServiceCidrs => (Kind::Address, Side::Main, "service-cidrs"),
@@ -161,7 +163,7 @@ impl SetName {
             Self::Affinity => {
                 SetSpec { dynamic: true, expires: true, ..SetSpec::map(&[address, number], a_number()) }
             }
-            Self::Verdicts => SetSpec::map(&[number], DataType::Verdict),
+            Self::Verdicts(_) => SetSpec::map(&[number], DataType::Verdict),
             Self::SourceRanges => {
                 SetSpec { interval: true, ..SetSpec::new(&frontend(Kind::Address, &[address])) }
             }
@@ -186,7 +188,7 @@ impl SetName {
             Self::Affinity => {
                 "session affinity: client . number of the Service port -> number of the endpoint"
             }
-            Self::Verdicts => "class -> what to do",
+            Self::Verdicts(_) => "class -> what to do",
             Self::SourceRanges => "loadBalancerSourceRanges: who may come",
             Self::ClusterIps => "cluster IPs: ports without a Service are rejected",
             Self::ServiceCidrs => "ServiceCIDRs: addresses without a Service are dropped",

@@ -76,7 +76,7 @@ impl Code<'_> {
         exprs.push(Self::save_mark());
         let free = self.load_frontend(kind, exprs);
         self.answer(SetName::Frontends(kind, side), Reg(0), exprs, free);
-        exprs.push(Expr::LookupVerdict { set: self.set(SetName::Verdicts), sreg: free });
+        exprs.push(Expr::LookupVerdict { set: self.set(SetName::Verdicts(side)), sreg: free });
     }
 
     /// From the hooks to the one chain that knows Services.
