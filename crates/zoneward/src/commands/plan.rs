@@ -1,0 +1,5 @@
+//! `zoneward plan`: what would be written.
+
+pub(super) mod addresses;
+pub(super) mod slices;
+pub(super) mod validate;

@@ -1,0 +1,3 @@
+//! `zoneward trace`: where traffic would go, and why.
+
+pub(super) mod select;
