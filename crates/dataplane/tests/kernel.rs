@@ -8,7 +8,9 @@
 mod namespace;
 #[path = "kernel/nftables.rs"]
 mod nftables;
-#[path = "kernel/sample.rs"]
+#[path = "sample/refusals.rs"]
+mod refusals;
+#[path = "sample/program.rs"]
 mod sample;
 
 use std::process::{Command, ExitCode};

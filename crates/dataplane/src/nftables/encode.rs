@@ -22,6 +22,8 @@ pub struct Batch {
     last_message: usize,
     changes: u32,
     closed: bool,
+    /// What a kernel shows, not what is sent to one.
+    is_dump: bool,
 }
 
 /// A place in a batch that it can be taken back to.
@@ -44,7 +46,15 @@ impl Batch {
                 out.attr_u32(abi::BATCH_GENID, generation);
             }
         });
-        Batch { writer, first_seq, change_by_message: Vec::new(), last_message: 0, changes: 0, closed: false }
+        Batch {
+            writer,
+            first_seq,
+            change_by_message: Vec::new(),
+            last_message: 0,
+            changes: 0,
+            closed: false,
+            is_dump: false,
+        }
     }
 
     /// The whole of these changes as one batch.
@@ -135,6 +145,14 @@ impl Batch {
         self.change_by_message.push(change);
         self.writer.message(header, body);
     }
+}
+
+/// The messages by which a kernel would show what these changes make, without an envelope.
+pub(super) fn dump_messages(changes: &[Change]) -> Vec<u8> {
+    let mut batch = Batch { is_dump: true, ..Batch::open(0, None) };
+    let begin = batch.writer.position();
+    changes.iter().for_each(|change| batch.push(change));
+    batch.writer.into_bytes().split_off(begin)
 }
 
 fn envelope(kind: u16, seq: u32) -> Header {

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn kernel_before_5_13_is_refused_with_the_reason_unless_told_to_skip() {
         let refused = check_kernel("5.10.0-28-amd64", false).unwrap_err().to_string();
-        assert!(refused.starts_with("kernel 5.10.0-28-amd64 is older than 5.13:"), "{refused}");
+        assert!(refused.starts_with("kernel 5.10.0-28-amd64 is older than 5.13,"), "{refused}");
         assert_eq!(check_kernel("5.10.0-28-amd64", true), Ok(()));
         for fine in ["5.13.0", "5.15.0-1-generic", "6.1", "6.18.44-x", "10.0-rc1", "custom"] {
             assert_eq!(check_kernel(fine, false), Ok(()), "{fine}");

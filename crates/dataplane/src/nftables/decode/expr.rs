@@ -3,8 +3,8 @@
 use super::{DecodeError, problem};
 use crate::nftables::ir::{BitwiseOp, Bytes, Expr, Name, Reg, RejectKind, Span, Verdict};
 use crate::nftables::netlink::abi::{
-    self, bitwise, cmp, ct, dynset, fib, hash, immediate, lookup, meta, nat, numgen, payload, range, reg,
-    reject, rule,
+    self, bitwise, cmp, ct, dynset, fib, immediate, lookup, meta, nat, numgen, payload, range, reg, reject,
+    rule,
 };
 use crate::nftables::netlink::codes;
 use crate::nftables::netlink::wire::Attrs;
@@ -77,7 +77,6 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             offset: attrs.u32(numgen::OFFSET).unwrap_or(0),
             dreg: register(attrs, numgen::DREG)?,
         }),
-        "hash" => decode_hash(attrs),
         "dynset" => Some(Expr::Dynset {
             op: codes::DYNSET.word(attrs.u32(dynset::OP)?)?,
             set: attrs.text(dynset::SET)?.into(),
@@ -162,17 +161,5 @@ fn decode_nat(attrs: Attrs<'_>) -> Option<Expr> {
         address: span(nat::ADDR_MIN, nat::ADDR_MAX),
         port: span(nat::PROTO_MIN, nat::PROTO_MAX),
         flags: codes::nat_flags_word(attrs.u32(nat::FLAGS).unwrap_or(0)),
-    })
-}
-
-fn decode_hash(attrs: Attrs<'_>) -> Option<Expr> {
-    (attrs.u32(hash::TYPE).unwrap_or(0) == 0).then_some(())?;
-    Some(Expr::Jhash {
-        sreg: register(attrs, hash::SREG)?,
-        len: attrs.u32(hash::LEN)?,
-        modulus: attrs.u32(hash::MODULUS)?,
-        seed: attrs.u32(hash::SEED),
-        offset: attrs.u32(hash::OFFSET).unwrap_or(0),
-        dreg: register(attrs, hash::DREG)?,
     })
 }

@@ -3,8 +3,7 @@
 use super::{Writer, abi};
 use crate::nftables::ir::{BitwiseOp, Expr, Reg, RejectKind, Span, Verdict};
 use crate::nftables::netlink::abi::{
-    bitwise, cmp, ct, dynset, fib, hash, immediate, lookup, meta, nat, numgen, payload, range, reg, reject,
-    rule,
+    bitwise, cmp, ct, dynset, fib, immediate, lookup, meta, nat, numgen, payload, range, reg, reject, rule,
 };
 use crate::nftables::netlink::codes;
 
@@ -53,7 +52,6 @@ fn name(expr: &Expr) -> &str {
         Expr::Nat { .. } => "nat",
         Expr::Masquerade { .. } => "masq",
         Expr::Numgen { .. } => "numgen",
-        Expr::Jhash { .. } => "hash",
         Expr::Dynset { .. } => "dynset",
         Expr::Reject(_) => "reject",
         Expr::Counter => "counter",
@@ -69,8 +67,7 @@ fn body(out: &mut Writer, expr: &Expr) {
         | Expr::Ct { .. }
         | Expr::CtSet { .. }
         | Expr::FibType { .. }
-        | Expr::Numgen { .. }
-        | Expr::Jhash { .. } => load(out, expr),
+        | Expr::Numgen { .. } => load(out, expr),
         Expr::Cmp { .. } | Expr::Range { .. } | Expr::Bitwise { .. } | Expr::Immediate { .. } => {
             compute(out, expr)
         }
@@ -148,17 +145,6 @@ fn load(out: &mut Writer, expr: &Expr) {
             out.attr_u32(numgen::MODULUS, *modulus);
             out.attr_u32(numgen::TYPE, codes::NUMGEN.number(*kind));
             out.attr_u32(numgen::OFFSET, *offset);
-        }
-        Expr::Jhash { sreg, len, modulus, seed, offset, dreg } => {
-            register(out, hash::SREG, *sreg);
-            register(out, hash::DREG, *dreg);
-            out.attr_u32(hash::LEN, *len);
-            out.attr_u32(hash::MODULUS, *modulus);
-            if let Some(seed) = seed {
-                out.attr_u32(hash::SEED, *seed);
-            }
-            out.attr_u32(hash::OFFSET, *offset);
-            out.attr_u32(hash::TYPE, 0);
         }
         _ => {}
     }

@@ -53,7 +53,9 @@ pub(super) fn encode(batch: &mut Batch, change: &Change, index: u32) {
                 Place::Last => abi::NLM_F_CREATE | abi::NLM_F_APPEND,
                 Place::First => abi::NLM_F_CREATE,
             };
-            add_rule(batch, index, head(table, msg::NEWRULE, flags), (table, chain), None, rule);
+            // A new rule must not bring a number; only a dump shows them.
+            let handle = rule.handle.filter(|_| batch.is_dump);
+            add_rule(batch, index, head(table, msg::NEWRULE, flags), (table, chain), handle, rule);
         }
         Change::ReplaceRule { table, chain, handle, rule } => {
             let header = head(table, msg::NEWRULE, abi::NLM_F_REPLACE);

@@ -235,8 +235,6 @@ pub enum Expr {
     Masquerade { flags: NatFlags },
     /// Loads a number from `offset` to `offset + modulus - 1`.
     Numgen { kind: NumgenKind, modulus: u32, offset: u32, dreg: Reg },
-    /// Loads `jhash(bytes, seed) % modulus + offset`.
-    Jhash { sreg: Reg, len: u32, modulus: u32, seed: Option<u32>, offset: u32, dreg: Reg },
     /// Changes an element of a dynamic set. Never stops the rule, except `Add` and `Update` when the set is full. On a
     /// map the kernel wants data even for `Delete`, and looks only at the key. nft 1.0.6 lists every form, but cannot
     /// load one whose key is longer than three wide registers, such as two IPv6 addresses with more.

@@ -19,8 +19,8 @@ pub enum FieldType {
     /// `mark`: a 32-bit number in the machine's byte order, printed in hex
     Mark,
     /// What `Numgen` makes: a 32-bit number in the machine's byte order, printed in decimal. nft reads a listing back
-    /// only if a field that is looked up with a number of `Numgen` or `Jhash` has this type, and one that is looked up
-    /// with a mark has the type `Mark`.
+    /// only if a field that is looked up with a number of `Numgen` has this type, and one that is looked up with a mark
+    /// has the type `Mark`.
     Index,
     /// `ifname`: the name of an interface, sixteen bytes
     IfName,

@@ -226,16 +226,6 @@ pub mod numgen {
     pub const OFFSET: u16 = 4;
 }
 
-pub mod hash {
-    pub const SREG: u16 = 1;
-    pub const DREG: u16 = 2;
-    pub const LEN: u16 = 3;
-    pub const MODULUS: u16 = 4;
-    pub const SEED: u16 = 5;
-    pub const OFFSET: u16 = 6;
-    pub const TYPE: u16 = 7;
-}
-
 pub mod dynset {
     pub const SET: u16 = 1;
     pub const OP: u16 = 3;
