@@ -9,7 +9,11 @@
 //! transactions. What goes for good goes later: kernels before 6.2 hold on to a chain until the transaction
 //! that takes the last way to it is through (pitfall 9).
 
+mod text;
+
 use super::ir::{Chain, Change, Element, Name, Place, Program, Rule, Set, Table, TableId};
+
+pub use text::{Line, element_text, lines};
 
 /// What turns one program into another.
 #[derive(Clone, Debug, Default, PartialEq)]

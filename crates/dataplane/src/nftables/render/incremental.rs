@@ -72,6 +72,11 @@ impl Renderer {
         &self.sizes
     }
 
+    /// Whether everything fits into sets of these sizes.
+    pub fn fits(&self, sizes: &Sizes) -> bool {
+        self.counts.iter().all(|((family, name), count)| sizes.fits(*family, *name, *count))
+    }
+
     fn count(&mut self, fragment: &Fragment) {
         for at @ (family, class) in &fragment.classes {
             let users = self.class_users.entry(*at).or_default();

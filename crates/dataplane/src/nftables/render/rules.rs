@@ -216,9 +216,10 @@ impl Code<'_> {
             Expr::MetaSet { key: MetaKey::Mark, sreg: Reg(0) },
             Expr::Masquerade { flags },
         ];
+        // In this order: a pod that was marked and reaches itself must not keep its mark.
         vec![
-            Rule::new(hairpin, "masquerade: a pod that reaches itself"),
             Rule::new(marked, "masquerade: marked on the way in"),
+            Rule::new(hairpin, "masquerade: a pod that reaches itself"),
         ]
     }
 
