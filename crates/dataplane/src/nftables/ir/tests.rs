@@ -1,3 +1,5 @@
+//! Tests of the plain values.
+
 use super::*;
 
 #[test]
