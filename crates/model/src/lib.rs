@@ -24,6 +24,7 @@ pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
+pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
 pub use name::{Interner, Name, ObjectKey, ServiceKey};
 pub use node::{Namespace, Node};

@@ -1,5 +1,6 @@
 //! The command line: what a user can say, with the help that a man page would give.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -34,6 +35,15 @@ pub enum Command {
     /// Show where traffic would go from a node, and why
     #[command(subcommand, arg_required_else_help = true)]
     Trace(TraceCommand),
+    /// Remove every rule that a node proxy left: ours, and kube-proxy's of every mode
+    ///
+    /// Stop the node proxy first, or it will make its rules again. Tables, chains and sets of others are not
+    /// touched. What was removed is listed; what could not be removed is an error, and the rest is still done.
+    #[command(after_help = "\
+Examples:
+  zoneward cleanup --dry-run
+  sudo zoneward cleanup")]
+    Cleanup(Cleanup),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -77,6 +87,16 @@ Examples:
     /// passed over. The exit code is 1 if anything is refused.
     #[command(after_help = "Examples:\n  zoneward plan validate -R -f manifests/")]
     Validate(PlanValidate),
+    /// The nftables changes of a node when objects change
+    ///
+    /// Compares the rules for the objects of `-f` with the rules after the objects of `--with` were put in or
+    /// in the place of others. Without `--with`, with an empty kernel; with `--live`, what this machine's kernel
+    /// holds now with the rules for the objects.
+    #[command(after_help = "\
+Examples:
+  zoneward plan node -f cluster.yaml --node node-a1 --with changed-service.yaml
+  sudo zoneward plan node -f cluster.yaml --node node-a1 --live -o json")]
+    Node(PlanNode),
 }
 
 /// `zoneward trace ...`
@@ -91,6 +111,16 @@ Examples:
   zoneward trace select -f cluster.yaml --node node-a1
   zoneward trace select shop/cart -f cluster.yaml --node node-a1 -o json")]
     Select(TraceSelect),
+    /// What would become of a packet on a node, rule by rule
+    ///
+    /// Renders the node's nftables rules, reads their bytes back as the kernel would, and sends the first packet
+    /// of a connection through them. The packet counts as the node's own if its source is an address of the
+    /// node: those of its Node object and of `--local-address`.
+    #[command(after_help = "\
+Examples:
+  zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
+  zoneward trace packet -f cluster.yaml --node node-a1 --config kube-proxy.yaml --packets packets.json -o json")]
+    Packet(TracePacket),
 }
 
 /// Where objects come from.
@@ -207,6 +237,85 @@ pub struct TraceSelect {
     /// Switch features on or off, as PreferSameTrafficDistribution=false
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
     pub feature_gates: FeatureGates,
+}
+
+/// Which node, and what it is told.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The node to stand on
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The way of the kernel to use
+    #[arg(long, value_name = "MODE", default_value = "nftables")]
+    pub proxy_mode: ProxyMode,
+    /// An address that the node has besides those of its Node object; may be repeated
+    #[arg(long = "local-address", value_name = "IP")]
+    pub local_addresses: Vec<IpAddr>,
+}
+
+/// The ways of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProxyMode {
+    /// Maps and sets of nf_tables
+    Nftables,
+}
+
+/// `zoneward trace packet`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["packet", "packets"]))]
+pub struct TracePacket {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub node: NodeArgs,
+    /// The packet, as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80', with 'iif NAME' behind it for its interface
+    #[arg(long, value_name = "PACKET")]
+    pub packet: Option<String>,
+    /// Many packets: a JSON list of {"src","sport","dst","dport","proto"}, each may have "iif"
+    #[arg(long, value_name = "FILE")]
+    pub packets: Option<PathBuf>,
+    /// Evaluate the rules that this machine's kernel holds now; needs NET_ADMIN
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `zoneward plan node`
+#[derive(Debug, Args)]
+pub struct PlanNode {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub node: NodeArgs,
+    /// Objects that are put in, or in the place of those with the same name; may be repeated
+    #[arg(long, value_name = "FILE|DIR|-", conflicts_with = "live")]
+    pub with: Vec<PathBuf>,
+    /// Compare with the rules that this machine's kernel holds now; needs NET_ADMIN
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `zoneward cleanup`
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    /// Only list what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {

@@ -37,32 +37,39 @@ pub struct Documents {
 impl World {
     /// Reads and parses everything that `-f` names.
     pub fn read(input: &cli::Input) -> Result<Self> {
-        let documents = Documents::read(input)?;
-        let unreadable = !documents.notices.is_empty();
         let mut world = Self {
             snapshot: Snapshot::default(),
             stored_slices: BTreeMap::new(),
-            notices: documents.notices,
+            notices: Vec::new(),
             unreadable_services: Vec::new(),
-            unreadable,
+            unreadable: false,
         };
+        world.add(input)?;
+        Ok(world)
+    }
+
+    /// Reads more; an object takes the place of the one with the same name.
+    pub fn add(&mut self, input: &cli::Input) -> Result<()> {
+        let documents = Documents::read(input)?;
+        self.unreadable |= !documents.notices.is_empty();
+        self.notices.extend(documents.notices);
         let mut interner = Interner::default();
         for value in documents.objects {
             let (object, notices) = parse::object(&value, &mut interner);
-            world.notices.extend(notices);
+            self.notices.extend(notices);
             let Some(object) = object else {
                 let about = parse::object_ref(&value);
                 if about.kind == "Service" {
-                    world.unreadable_services.push(ServiceKey::new(&about.namespace, &about.name));
+                    self.unreadable_services.push(ServiceKey::new(&about.namespace, &about.name));
                 }
                 continue;
             };
             if let model::Object::Slice(slice) = &object {
-                world.stored_slices.insert(slice.key.clone(), value);
+                self.stored_slices.insert(slice.key.clone(), value);
             }
-            world.snapshot.apply(object);
+            self.snapshot.apply(object);
         }
-        Ok(world)
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod input;
+mod node;
 mod output;
 
 use std::process::ExitCode;

@@ -1,6 +1,7 @@
 //! The vectors through the command line, as an operator would ask: objects in by `-f -`, JSON out.
 
 mod hints;
+mod packetflow;
 mod packing;
 
 use std::collections::BTreeSet;
