@@ -40,6 +40,7 @@ pub use memory::Memory;
 use crate::gates::FeatureGates;
 use crate::slices::Packing;
 use crate::spill::Demand;
+use memory::Said;
 use survey::Survey;
 use words::count;
 use write::{Tag, Unready, Wanted, write};
@@ -166,8 +167,9 @@ fn outcome(
     packing: &Packing<'_>,
 ) -> HintOutcome {
     let reasons = task.said.iter().map(|(reason, _)| *reason).collect();
+    let said = Said { reasons, held_back: applied.held_back.map(|(word, _)| word) };
     let demand = applied.demand.as_ref().map(Demand::to_string);
-    let memory = Memory::after(applied.mechanism, applied.demand, reasons, packing);
+    let memory = Memory::after(applied.mechanism, applied.demand, said, packing);
     let fresh = task.said.iter().map(|(reason, _)| memory.is_news(input.memory, reason)).collect();
     let ignored = task.said.iter().find(|(reason, _)| *reason == reason::SETTING_IGNORED);
     let overridden = ignored.map(|(_, message)| message.clone());

@@ -194,6 +194,8 @@ fn no_other_way_without_overload_keeps_more_in_zone() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn overload_is_zero_and_shares_add_up(
         weights in prop::collection::vec((0u64..50, 0usize..3), 1..7),

@@ -1,13 +1,13 @@
 //! Auto: `topology-aware-hints` and `topology-mode` (seed 001, semantics A2).
 //!
 //! Rule: each zone gets ready endpoints in proportion to the allocatable CPU of its nodes, its own first, and lends
-//! what it has too many of. Safeguards take all hints away: fewer endpoints than zones (1), a zone that would fall
-//! more than 20 % behind its share whatever is done (2), a node without zone or CPU (3), an endpoint without a zone.
+//! what it has too many of. Safeguards take all hints away: fewer endpoints than zones (1), a zone whose endpoints
+//! would be overloaded by more than 20 % (2), a node without zone or CPU (3), an endpoint without a zone.
 //! Safeguards 4 and 5 (a missing hint, a zone without hints) are the consumers'.
 //!
 //! Where Auto differs from upstream: equal zones go by name; a change of CPU counts; Auto's hints, once set by us,
-//! stay as long as no zone falls more than 50 % behind, so that a rolling update does not switch them off and on; no
-//! zone is left below its minimum; nothing is repeated.
+//! stay as long as every zone can have half of its share, so that a rolling update does not switch them off and on;
+//! no zone is left below its minimum; nothing is repeated.
 
 pub(crate) mod allocation;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use model::Endpoint;
 
 use super::facts::NodeGap;
 use super::mechanism::Mechanism;
-use super::survey::{Spot, Survey};
+use super::survey::{Spot, Survey, contents};
 use super::words::{count, list, percent};
 use super::write::{Tag, Unready, Wanted, write};
 use super::{Applied, Task, clear, reason};
@@ -97,16 +97,27 @@ fn decide(task: &Task<'_>, packing: &Packing<'_>) -> Result<(Plan, Vec<Allocatio
         Shortage::Zones => Refusal::FewEndpoints { zones },
         Shortage::Minimum => Refusal::Minimum { zones },
     })?;
+    let before = lent_before(task, packing);
     let (stays, counts) = kept_slices(survey, packing, &allocations);
-    let mut plan = share_out(survey, &stays, counts, &allocations)?;
+    let mut plan = share_out(survey, &stays, counts, &before, &allocations)?;
     let is_short = |plan: &Plan| allocations.iter().any(|a| plan.counts[a.zone] < a.minimum);
     if is_short(&plan) {
         // Slices that stay hold on to what a zone needs, or the halves of several zones do: upstream stops here.
         let nobody = vec![false; survey.spots.len()];
-        plan = share_out(survey, &nobody, vec![0; survey.zones.len()], &allocations)?;
+        plan = share_out(survey, &nobody, vec![0; survey.zones.len()], &before, &allocations)?;
         plan.fill_minimum(&allocations);
     }
     Ok((plan, allocations, overload))
+}
+
+/// The zone that each endpoint was lent to, so that the same ones are lent again when their slice is written.
+fn lent_before(task: &Task<'_>, packing: &Packing<'_>) -> Vec<Option<usize>> {
+    if task.memory.lent.is_empty() {
+        return Vec::new();
+    }
+    let endpoints = contents(packing).flat_map(|c| &c.endpoints);
+    let zone = |e: &Endpoint| task.survey.zones.find(task.memory.lent_to(e.addresses.first())?);
+    endpoints.map(zone).collect()
 }
 
 /// Semantics A2, assignment 1: an unchanged slice stays if each of its ready endpoints serves a zone of the allocation,
@@ -157,6 +168,7 @@ fn share_out(
     survey: &Survey<'_>,
     stays: &[bool],
     mut counts: Vec<usize>,
+    before: &[Option<usize>],
     allocations: &[Allocation],
 ) -> Result<Plan, Refusal> {
     let mut serves = Vec::with_capacity(survey.spots.len());
@@ -172,6 +184,16 @@ fn share_out(
         });
     }
     let (mut giving, mut receiving) = giving_and_receiving(allocations, &counts);
+    for (serves, before) in serves.iter_mut().zip(before) {
+        if let (Some(own), Some(zone)) = (serves.as_mut(), *before)
+            && giving[*own] > 0
+            && receiving[zone] > 0
+        {
+            giving[*own] -= 1;
+            receiving[zone] -= 1;
+            *own = zone;
+        }
+    }
     redistribute(&mut serves, &mut giving, &mut receiving);
     let mut plan = Plan { serves, counts };
     plan.recount(survey, stays);
@@ -239,7 +261,6 @@ impl Refusal {
 
 fn say_enabled(task: &mut Task<'_>, plan: &Plan, allocations: &[Allocation], overload: f64) {
     let survey = &task.survey;
-    let total = survey.ready as f64;
     let shares = ratios(task).unwrap_or_default();
     let zones = allocations.iter().zip(shares).map(|(a, (_, ratio))| {
         format!(
@@ -252,12 +273,10 @@ fn say_enabled(task: &mut Task<'_>, plan: &Plan, allocations: &[Allocation], ove
     });
     let zones = list(zones);
     let held = if overload > OVERLOAD {
-        format!(
-            " New hints would not be set with {total} endpoints, but those that stand are kept as long as no zone falls more than {} behind.",
-            percent(overload)
-        )
+        " New hints would not be set with so few endpoints, but those that stand are kept as long as every zone can \
+         have half of its share."
     } else {
-        String::new()
+        ""
     };
     let outside =
         (0..survey.zones.len()).filter(|z| plan.counts[*z] > 0 && !allocations.iter().any(|a| a.zone == *z));

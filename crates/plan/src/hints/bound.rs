@@ -5,14 +5,15 @@
 //! that have no endpoint are added, so that hints alone say "zone, else region". Require is the user's duty: an
 //! endpoint that is too far away is not used even if there is no other.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use model::Hints;
+use model::{Hints, Name};
 
 use super::mechanism::{Mechanism, Scope};
 use super::overload::{self, Strays, zones_without_endpoints};
 use super::same::warn_of_overload;
-use super::survey::{Spot, Survey};
+use super::survey::{Spot, Survey, contents};
 use super::words::{count, list};
 use super::write::{Tag, Unready, Wanted, write};
 use super::{Applied, Task, reason};
@@ -23,7 +24,11 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let own_zones: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
     put(task, packing, task.mechanism, &own_zones);
     say(task);
-    remark_unreachable(task);
+    match task.mechanism.required() {
+        Some(Scope::Node) => remark_nodes_cut_off(task, packing),
+        Some(scope) => remark_zones_cut_off(task, scope),
+        None => {}
+    }
     if task.mechanism.required() == Some(Scope::Zone) {
         let worst = overload::by_zone(&task.survey, task.config.prefer_by, Strays::Nowhere);
         warn_of_overload(task, worst.as_ref());
@@ -126,19 +131,33 @@ fn say(task: &mut Task<'_>) {
     task.say(reason::PROGRAMMED, format!("{}: traffic goes to {path}; {ready}.{duty}", task.source));
 }
 
-/// Who gets nothing at all under Require.
-fn remark_unreachable(task: &mut Task<'_>) {
-    let Some(scope) = task.mechanism.required() else { return };
+/// Nodes that get nothing at all because they run no endpoint.
+fn remark_nodes_cut_off(task: &mut Task<'_>, packing: &Packing<'_>) {
+    let endpoints = contents(packing).flat_map(|c| &c.endpoints);
+    let ready = endpoints.filter(|e| e.conditions.is_ready_for_hints());
+    let serving: BTreeSet<&Name> = ready.filter_map(|e| e.node.as_ref()).collect();
+    let nodes = task.facts.ready_nodes();
+    if serving.len() < nodes {
+        let message = format!(
+            "Clients on {} of {} cannot reach the Service: no endpoint is ready there. Run one on every node, as a \
+             DaemonSet does, or write Prefer instead of Require.",
+            nodes - serving.len(),
+            count(nodes, "ready node"),
+        );
+        task.say(reason::UNREACHABLE, message);
+    }
+}
+
+/// Zones that get nothing at all because no endpoint is near enough.
+fn remark_zones_cut_off(task: &mut Task<'_>, scope: Scope) {
     let survey = &task.survey;
     let zones = &survey.zones;
     let region_serves = |zone: usize| {
         let same = |z: &usize| zones.region(*z) == zones.region(zone);
         zones.known().filter(same).any(|z| survey.ready_by_zone[z] > 0)
     };
-    let cut_off: Vec<usize> = match scope {
-        Scope::Region => zones_without_endpoints(survey).filter(|z| !region_serves(*z)).collect(),
-        Scope::Node | Scope::Zone => zones_without_endpoints(survey).collect(),
-    };
+    let is_cut_off = |zone: &usize| scope != Scope::Region || !region_serves(*zone);
+    let cut_off: Vec<usize> = zones_without_endpoints(survey).filter(is_cut_off).collect();
     if !cut_off.is_empty() {
         let names = list(cut_off.iter().map(|z| format!("{} ({})", zones.name(*z), count_nodes(survey, *z))));
         let message = format!(
@@ -147,7 +166,7 @@ fn remark_unreachable(task: &mut Task<'_>) {
         );
         task.say(reason::UNREACHABLE, message);
     }
-    if let Some((nodes, first)) = task.facts.nodes_without_zone().filter(|_| scope != Scope::Node) {
+    if let Some((nodes, first)) = task.facts.nodes_without_zone() {
         let message = format!(
             "Clients on {} without the label topology.kubernetes.io/zone ({first}) cannot reach the Service. Add the \
              label, or write Prefer instead of Require.",

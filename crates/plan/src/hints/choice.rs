@@ -128,10 +128,13 @@ impl<'s> Search<'s> {
             name => Mechanism::parse(name).filter(|m| !m.is_resting()),
         };
         let Some(mechanism) = mechanism else {
-            self.refuse(
-                reason::INVALID_VALUE,
-                format!("{source} is ignored: no mechanism has that name. Known are {KNOWN_TO_US}."),
-            );
+            let message =
+                format!("{source} is ignored: no mechanism has that name. Known are {KNOWN_TO_US}.");
+            match stands_in_for_field {
+                // The Service itself is not to blame for a default.
+                true => self.remarks.push((reason::INVALID_VALUE, message)),
+                false => self.refuse(reason::INVALID_VALUE, message),
+            }
             return Answer::Silent;
         };
         if let Some(gate) = self.closed_gate(mechanism, value, stands_in_for_field) {
@@ -169,7 +172,9 @@ impl<'s> Search<'s> {
         if value == "PreferClose" {
             self.remarks.push((
                 reason::DEPRECATED_VALUE,
-                format!("{source}: PreferClose is the deprecated name of PreferSameZone and does the same. Write PreferSameZone."),
+                format!(
+                    "{source} works as PreferSameZone does, but is its deprecated name. Write PreferSameZone."
+                ),
             ));
         }
     }

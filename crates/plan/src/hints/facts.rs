@@ -9,6 +9,7 @@ use std::sync::Arc;
 use model::{Hints, Labels, Name, Node, annotation};
 
 use super::mechanism::Mechanism;
+use crate::spill::Demand;
 
 /// The zones of the cluster and what each can send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,7 @@ pub struct ClusterFacts {
     ready_without_zone: usize,
     first_without_zone: Option<Name>,
     torn_zone: Option<TornZone>,
+    demand: Option<Demand>,
     /// `zoneward.dev/mechanism` and nothing else, one per mechanism, so that slices share them.
     tags: Vec<Labels>,
 }
@@ -105,6 +107,7 @@ impl ClusterFacts {
         let name = Name::new(annotation::MECHANISM);
         let tag = |m: &Mechanism| Labels::from_pairs(vec![(name.clone(), Name::new(m.as_str()))]);
         Self {
+            demand: Demand::from_zones(&zones),
             nodes: nodes.values().filter_map(|n| node_hints(n, &zones)).collect(),
             auto: auto_ratios(nodes, &zones),
             ready_without_zone: without_zone.clone().count(),
@@ -125,12 +128,9 @@ impl ClusterFacts {
         self.zones.iter().filter(|z| z.ready_nodes > 0).count()
     }
 
-    /// How many regions the zones are in.
-    pub fn regions(&self) -> usize {
-        let mut regions: Vec<Option<&Name>> = self.zones.iter().map(|z| z.region.as_ref()).collect();
-        regions.sort_unstable();
-        regions.dedup();
-        regions.len()
+    /// The share of traffic expected from each zone; none where no zone has a ready node.
+    pub fn demand(&self) -> Option<&Demand> {
+        self.demand.as_ref()
     }
 
     /// Why Auto cannot use the nodes, if it cannot.
@@ -151,6 +151,12 @@ impl ClusterFacts {
     /// Ready nodes without a zone label: how many, and the first by name.
     pub fn nodes_without_zone(&self) -> Option<(usize, &Name)> {
         Some((self.ready_without_zone, self.first_without_zone.as_ref()?))
+    }
+
+    /// All ready nodes, with a zone or without.
+    pub fn ready_nodes(&self) -> usize {
+        let with_zone: u64 = self.zones.iter().map(|z| z.ready_nodes).sum();
+        usize::try_from(with_zone).unwrap_or(usize::MAX).saturating_add(self.ready_without_zone)
     }
 
     /// A zone whose nodes do not agree on its region.

@@ -9,7 +9,7 @@ use model::{AddressType, Family, Name, Slice, SliceContent, annotation};
 
 use super::facts::ClusterFacts;
 use super::mechanism::Mechanism;
-use super::{auto, survey};
+use super::{auto, reason, survey};
 use crate::slices::Packing;
 use crate::spill::Demand;
 
@@ -21,15 +21,23 @@ pub struct Memory {
     pub(super) mechanism: Mechanism,
     /// Whether the mechanism is at work, and not held back by a safeguard.
     pub(super) programmed: bool,
-    /// Whether ready endpoints carry hints for zones. Kept for Auto, Prefer and Spill.
+    /// Whether ready endpoints carry hints for zones. Kept for Auto, Prefer and Spill, and for hints of somebody else.
     pub(super) hinted: bool,
     /// Ready endpoints that serve each zone, by its name. Kept for Auto alone.
     pub(super) hints_by_zone: Vec<(Name, usize)>,
     /// Ready endpoints that serve another zone than their own, in the order of their addresses. Kept for Auto and Prefer.
     pub(super) lent: Vec<(IpAddr, Name)>,
     pub(super) demand: Option<Demand>,
-    /// The reasons of the last Notices. Unknown after a start.
-    pub(super) said: Option<Vec<&'static str>>,
+    /// What was said last. Unknown after a start.
+    pub(super) said: Option<Said>,
+}
+
+/// The last Notices, as far as saying them again would be a repetition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said {
+    pub reasons: Vec<&'static str>,
+    /// Why the mechanism held back.
+    pub held_back: Option<&'static str>,
 }
 
 impl PartialEq for Memory {
@@ -55,14 +63,19 @@ impl Memory {
         let mechanism = contents().filter_map(said).filter(|m| *m != Mechanism::None).min();
         let mechanism = mechanism.unwrap_or_default();
         let demand = contents().find_map(|c| Demand::parse(c.annotation(annotation::DEMAND)?).ok());
-        Self::of(mechanism, demand, None, contents())
+        let mut memory = Self::of(mechanism, demand, None, contents());
+        if mechanism == Mechanism::None {
+            let ready = contents().flat_map(|c| &c.endpoints).filter(|e| e.conditions.is_ready_for_hints());
+            memory.hinted = ready.into_iter().any(|e| e.hints.is_some());
+        }
+        memory
     }
 
     /// What the slices of a packing will tell once they are written.
     pub(super) fn after(
         mechanism: Mechanism,
         demand: Option<Demand>,
-        said: Vec<&'static str>,
+        said: Said,
         packing: &Packing<'_>,
     ) -> Self {
         Self::of(mechanism, demand, Some(said), survey::contents(packing))
@@ -71,7 +84,7 @@ impl Memory {
     fn of<'s>(
         mechanism: Mechanism,
         demand: Option<Demand>,
-        said: Option<Vec<&'static str>>,
+        said: Option<Said>,
         contents: impl Iterator<Item = &'s SliceContent>,
     ) -> Self {
         let mut memory = Self { mechanism, demand, said, ..Self::default() };
@@ -117,8 +130,12 @@ impl Memory {
 
     /// Whether a Notice with this reason, given now, was not given `before`.
     pub(super) fn is_news(&self, before: &Self, reason: &str) -> bool {
+        let holds_back = matches!(reason, reason::AUTO_DISABLED | reason::WITHHELD);
+        let now = self.said.as_ref().and_then(|said| said.held_back);
         match &before.said {
-            Some(said) => !said.contains(&reason),
+            Some(said) => !said.reasons.contains(&reason) || (holds_back && said.held_back != now),
+            // A start. What the slices show was said when they were written; of the rest nobody knows.
+            None if before.mechanism == Mechanism::None => !(before.hinted && self.programmed),
             None => self.mechanism != before.mechanism || self.programmed != before.programmed,
         }
     }

@@ -97,27 +97,51 @@ fn circles(task: &Task<'_>) -> Vec<Circle> {
 
 /// The zone that each endpoint serves.
 fn decide(task: &Task<'_>, circles: &[Circle], packing: &Packing<'_>) -> Result<Vec<Option<usize>>, Rest> {
-    let survey = &task.survey;
     if task.facts.ready_zones() == 0 {
         return Err(Rest::NoZones);
     }
-    if survey.without_zone > 0 {
+    if task.survey.without_zone > 0 {
         return Err(Rest::EndpointWithoutZone);
     }
     let was_active = task.memory.mechanism.rebalances() && !task.memory.mechanism.is_resting();
-    for circle in circles {
-        circle.check_size(survey, task.config.prefer_by, was_active)?;
+    if !was_active {
+        return start(task, circles);
     }
-    let mut serves: Vec<Option<usize>> = survey.spots.iter().map(own_zone).collect();
-    if was_active {
-        recall(task, circles, packing, &mut serves);
-        // Seed 003, "Lazy Rebalance": an update that overloads nobody is made as it is.
-        if circles.iter().all(|c| c.fits(survey, task.config.prefer_by, &serves)) {
-            return Ok(serves);
-        }
-    }
+    go_on(task, circles, packing).map_err(|end| match start(task, circles) {
+        // What keeps it from starting again is what will be true from now on.
+        Err(obstacle) if obstacle.word() != end.word() => obstacle,
+        _ => end,
+    })
+}
+
+fn start(task: &Task<'_>, circles: &[Circle]) -> Result<Vec<Option<usize>>, Rest> {
     for circle in circles {
-        circle.rebalance(survey, task.config.prefer_by, &mut serves)?;
+        circle.check_size(&task.survey, task.config.prefer_by, false)?;
+    }
+    let own_zones = task.survey.spots.iter().map(own_zone).collect();
+    rebalance(task, circles, own_zones)
+}
+
+fn go_on(task: &Task<'_>, circles: &[Circle], packing: &Packing<'_>) -> Result<Vec<Option<usize>>, Rest> {
+    for circle in circles {
+        circle.check_size(&task.survey, task.config.prefer_by, true)?;
+    }
+    let mut serves: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
+    recall(task, circles, packing, &mut serves);
+    // Seed 003, "Lazy Rebalance": an update that overloads nobody is made as it is.
+    if circles.iter().all(|c| c.fits(&task.survey, task.config.prefer_by, &serves)) {
+        return Ok(serves);
+    }
+    rebalance(task, circles, serves)
+}
+
+fn rebalance(
+    task: &Task<'_>,
+    circles: &[Circle],
+    mut serves: Vec<Option<usize>>,
+) -> Result<Vec<Option<usize>>, Rest> {
+    for circle in circles {
+        circle.rebalance(&task.survey, task.config.prefer_by, &mut serves)?;
     }
     Ok(serves)
 }

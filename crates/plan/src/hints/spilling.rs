@@ -50,9 +50,9 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
 
 /// What the nodes say, or what the slices said already if that is hardly different.
 fn steady_demand(task: &Task<'_>) -> Option<Demand> {
-    let now = Demand::from_facts(task.facts)?;
-    let before = task.memory.demand.as_ref().filter(|before| before.is_near(&now, STEADY_PARTS));
-    Some(before.cloned().unwrap_or(now))
+    let now = task.facts.demand()?;
+    let before = task.memory.demand.as_ref().filter(|before| before.is_near(now, STEADY_PARTS));
+    Some(before.unwrap_or(now).clone())
 }
 
 fn carries_hints(task: &Task<'_>, demand: &Demand) -> bool {

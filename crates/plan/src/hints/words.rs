@@ -7,7 +7,8 @@ const SHOWN: usize = 6;
 
 /// `36 %`.
 pub(super) fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
+    // Whole numbers format much faster than floats, and there is one Notice per Service.
+    format!("{} %", (share * 100.0).round() as i64)
 }
 
 /// `zone-a 4, zone-b 3 and 12 more`.

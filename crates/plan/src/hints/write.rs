@@ -72,6 +72,9 @@ impl Tag {
     /// The annotations of a slice that is written, with those of others that stay.
     fn on(&self, annotations: &Labels, stays: impl Fn(&str) -> bool) -> Labels {
         let ours = |key: &str| key == annotation::MECHANISM || key == annotation::DEMAND;
+        if self.alone.is_empty() && annotations.iter().all(|(key, _)| !ours(key) && stays(key)) {
+            return annotations.clone();
+        }
         let others = annotations.iter().filter(|(key, _)| !ours(key) && stays(key));
         let mut pairs: Vec<(Name, Name)> = others.cloned().collect();
         if pairs.is_empty() {

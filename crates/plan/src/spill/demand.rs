@@ -6,7 +6,7 @@ use std::str::FromStr;
 use model::Name;
 
 use super::PARTS;
-use crate::hints::{ClusterFacts, PreferBy};
+use crate::hints::facts::{ClusterFacts, PreferBy, ZoneFacts};
 
 /// Shares per zone in 1/256, adding up to 256: `za=103,zb=77,zc=76`.
 ///
@@ -44,15 +44,19 @@ impl std::error::Error for DemandError {}
 impl Demand {
     /// What the cluster's ready nodes are expected to send, by their CPU. `None` where no zone is known.
     pub fn from_facts(facts: &ClusterFacts) -> Option<Self> {
-        let weights: Vec<u64> = facts.zones().iter().map(|z| z.weight(PreferBy::Cpu)).collect();
+        facts.demand().cloned()
+    }
+
+    pub(crate) fn from_zones(zones: &[ZoneFacts]) -> Option<Self> {
+        let weights: Vec<u64> = zones.iter().map(|z| z.weight(PreferBy::Cpu)).collect();
         let shares = shares(&weights)?;
-        let regional = facts.regions() > 1;
-        let zone = |(z, share): (&crate::hints::facts::ZoneFacts, u16)| ZoneDemand {
-            region: z.region.clone().filter(|_| regional),
+        let has_regions = zones.windows(2).any(|pair| pair[0].region != pair[1].region);
+        let zone = |(z, share): (&ZoneFacts, u16)| ZoneDemand {
+            region: z.region.clone().filter(|_| has_regions),
             zone: z.name.clone(),
             share,
         };
-        Some(Self { zones: facts.zones().iter().zip(shares).map(zone).collect() })
+        Some(Self { zones: zones.iter().zip(shares).map(zone).collect() })
     }
 
     /// The zones, by name.

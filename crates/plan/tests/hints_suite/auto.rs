@@ -149,9 +149,9 @@ fn hints_that_stand_stay_through_a_rolling_update() {
     check(
         &mut world,
         expect![[r#"
-        a>a 4, b>b 4, c>c 3
-        Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 4 for 33 % of the CPU (at least 3), b has 4 for 33 % of the CPU (at least 3), c has 3 for 33 % of the CPU (at least 3). New hints would not be set with 11 endpoints, but those that stand are kept as long as no zone falls more than 50 % behind.
-    "#]],
+            a>a 4, b>b 4, c>c 3
+            Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 4 for 33 % of the CPU (at least 2), b has 4 for 33 % of the CPU (at least 2), c has 3 for 33 % of the CPU (at least 2). New hints would not be set with so few endpoints, but those that stand are kept as long as every zone can have half of its share.
+        "#]],
     );
     // A controller that starts now goes on with them; one that never saw them would not set them.
     world.restart();
@@ -172,6 +172,9 @@ fn nothing_is_said_twice() {
     world.endpoints.truncate(1);
     assert_eq!(reasons(&mut world), [reason::AUTO_DISABLED]);
     assert!(reasons(&mut world).is_empty());
+    world.add_node(world::node("new", "", 4_000));
+    assert_eq!(reasons(&mut world), [reason::AUTO_DISABLED], "another cause is news");
+    world.nodes.remove("new");
     world.restart();
     assert!(reasons(&mut world).is_empty());
     world.add_endpoints(&[("a", 3), ("b", 3)]);
@@ -207,7 +210,7 @@ fn counts(world: &World) -> std::collections::BTreeMap<String, usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever was stored before, and wherever the endpoints are.
     #[test]
@@ -235,7 +238,7 @@ proptest! {
             let total: u64 = cpu.iter().sum();
             for (i, cpu) in cpu.iter().enumerate() {
                 let share = *cpu as f64 * 1000.0 / (total as f64 * 1000.0) * ready;
-                let bound = if held { 1.5 } else { 1.2 };
+                let bound = if held { 2.0 } else { 1.2 };
                 let minimum = (share * (1.0 / bound)).ceil() as usize;
                 let has = counts.get(&format!("z{i}")).copied().unwrap_or(0);
                 prop_assert!(has >= minimum, "z{} has {} of {}", i, has, minimum);

@@ -136,10 +136,10 @@ fn require_node_is_for_the_node_alone() {
     check(
         &mut world,
         expect![[r#"
-        RequireNode [a>a+node 1]
-        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-node: Require: traffic goes to the own node or nowhere; 1 ready endpoint. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
-        Service shop/web: UnreachableFromSome: Clients in b (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
-    "#]],
+            RequireNode [a>a+node 1]
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-node: Require: traffic goes to the own node or nowhere; 1 ready endpoint. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+            Service shop/web: UnreachableFromSome: Clients on 2 of 3 ready nodes cannot reach the Service: no endpoint is ready there. Run one on every node, as a DaemonSet does, or write Prefer instead of Require.
+        "#]],
     );
 }
 

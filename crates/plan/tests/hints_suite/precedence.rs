@@ -169,9 +169,9 @@ fn the_field_knows_these_values() {
         &[],
         Some("PreferClose"),
         expect![[r#"
-        PreferSameZone
-        DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose: PreferClose is the deprecated name of PreferSameZone and does the same. Write PreferSameZone.
-    "#]],
+            PreferSameZone
+            DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose works as PreferSameZone does, but is its deprecated name. Write PreferSameZone.
+        "#]],
     );
     check(
         &[],

@@ -36,10 +36,10 @@ fn the_deprecated_alias_says_so() {
     check(
         &mut world,
         expect![[r#"
-        a>a 1, b>b 1
-        Service shop/web: DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose: PreferClose is the deprecated name of PreferSameZone and does the same. Write PreferSameZone.
-        Service shop/web: TrafficDistributionProgrammed: spec.trafficDistribution: PreferClose: traffic stays in the zone where it starts, and goes everywhere where there is no endpoint; 2 ready endpoints (a 1, b 1). No minimum applies.
-    "#]],
+            a>a 1, b>b 1
+            Service shop/web: DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose works as PreferSameZone does, but is its deprecated name. Write PreferSameZone.
+            Service shop/web: TrafficDistributionProgrammed: spec.trafficDistribution: PreferClose: traffic stays in the zone where it starts, and goes everywhere where there is no endpoint; 2 ready endpoints (a 1, b 1). No minimum applies.
+        "#]],
     );
 }
 

@@ -34,6 +34,31 @@ fn hints_that_kubernetes_wrote_are_taken_over_as_they_are() {
 }
 
 #[test]
+fn a_value_that_is_refused_is_news_once() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], Some("example.com/Fastest")));
+    assert_eq!(world.sync().news().count(), 1);
+    assert_eq!(world.sync().news().count(), 0);
+}
+
+#[test]
+fn hints_that_stand_at_a_start_are_no_news() {
+    for field in ["PreferSameZone", "zoneward.dev/Spill"] {
+        let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], Some(field)));
+        world.add_endpoints(&[("a", 2), ("b", 2)]);
+        assert_eq!(world.sync().news().count(), 1, "{field}");
+        world.restart();
+        assert_eq!(world.sync().news().count(), 0, "{field}");
+    }
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], Some("PreferSameZone")));
+    world.add_endpoints(&[("a", 2), ("b", 2)]);
+    world.sync();
+    // As Kubernetes' own controller would have left them.
+    world.slices[0].content.annotations = Labels::EMPTY;
+    world.restart();
+    assert_eq!(world.sync().news().count(), 0);
+}
+
+#[test]
 fn a_second_look_writes_nothing_under_any_mechanism() {
     for mechanism in Mechanism::ALL.iter().filter(|m| !m.is_resting()) {
         let service = world::service(&[(a::TRAFFIC_DISTRIBUTION, mechanism.as_str())], None);

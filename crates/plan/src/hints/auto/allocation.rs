@@ -3,11 +3,12 @@
 //! All of it in IEEE doubles and in upstream's order of operations: a share of 0.2 of 6 endpoints needs 2, because
 //! 0.2 x 6 is a little more than 1.2.
 
-/// A zone may fall this far behind its share (seed 001, safeguard 2).
+/// The endpoints of a zone may have to expect this much above their fair share (seed 001, safeguard 2).
 pub(super) const OVERLOAD: f64 = 0.2;
-/// And this far before hints that stand are taken away. Upstream has one bound for both, so that a single pod at the
-/// wrong moment removes all hints (pitfall 35).
-pub(super) const HOLD_OVERLOAD: f64 = 0.5;
+/// And this much before hints that stand are taken away: every zone keeps half of its share. Upstream has one bound
+/// for both, so that a single pod at the wrong moment removes all hints (pitfall 35). With less than this, two
+/// endpoints per zone would not survive the loss of one.
+pub(super) const HOLD_OVERLOAD: f64 = 1.0;
 
 /// What one zone gets.
 #[derive(Clone, Debug, PartialEq)]
