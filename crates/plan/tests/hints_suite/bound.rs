@@ -74,6 +74,23 @@ fn every_combination_of_levels_has_its_mechanism_and_hints() {
 }
 
 #[test]
+fn the_guide_shows_the_same_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/choosing.md");
+    let guide = std::fs::read_to_string(path).expect("the guide is in the repository");
+    for node in LEVELS {
+        for zone in LEVELS {
+            let cell = |region| match combine(node, zone, region) {
+                Mechanism::None => "none",
+                mechanism => mechanism.as_str(),
+            };
+            let zone = if node == Level::Require { "any" } else { text(zone) };
+            let row = format!("| {} | {zone} | {} |", text(node), LEVELS.map(cell).join(" | "));
+            assert!(guide.contains(&row), "missing in docs/guide/choosing.md: {row}");
+        }
+    }
+}
+
+#[test]
 fn a_narrower_require_requires_the_wider_levels() {
     // Seed 003: "Require node would also Require zone and region".
     for wider in LEVELS {
