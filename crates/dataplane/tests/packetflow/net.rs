@@ -60,7 +60,10 @@ impl Neighbour {
             if address.is_ipv4() { (format!("{address}/32"), v4) } else { (format!("{address}/128"), v6) };
         run("ip", &["route", "replace", &net, "via", &via, "dev", &self.interface]);
         self.within(move || {
-            run("ip", &["address", "replace", &net, "dev", "uplink"]);
+            let mut words = vec!["address", "replace", &net, "dev", "uplink"];
+            // An IPv6 address could not be used while the kernel asks whether another has it.
+            words.extend(address.is_ipv6().then_some("nodad"));
+            run("ip", &words);
         });
     }
 }
@@ -76,7 +79,7 @@ fn join(interface: &str, number: u8, side: u8) {
     run("ip", &["link", "set", interface, "up"]);
     let (v4, v6) = link(number, side);
     run("ip", &["address", "add", &format!("{v4}/30"), "dev", interface]);
-    run("ip", &["address", "add", &format!("{v6}/64"), "dev", interface]);
+    run("ip", &["address", "add", &format!("{v6}/64"), "dev", interface, "nodad"]);
 }
 
 /// Lets this namespace forward, and have an address.
