@@ -70,6 +70,7 @@ fn head(table: &TableId, message: u16, flags: u16) -> Header {
         flags: abi::NLM_F_REQUEST | flags,
         seq: 0,
         family: u8::try_from(codes::FAMILY.number(table.family)).unwrap_or(0),
+        version: 0,
         resource: 0,
     }
 }
