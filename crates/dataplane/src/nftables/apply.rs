@@ -158,9 +158,6 @@ pub fn first_load(program: &Program) -> Vec<Vec<Change>> {
     for (id, table) in &program.tables {
         groups.push(vec![Change::AddTable { table: id.clone(), comment: table.comment.clone() }]);
         add_containers(id, table, &mut groups);
-        for (name, set) in &table.sets {
-            add_elements(id, name, set, &mut groups);
-        }
         for (name, chain) in &table.chains {
             let rules = chain.rules.iter().map(|rule| Change::AddRule {
                 table: id.clone(),
@@ -172,6 +169,10 @@ pub fn first_load(program: &Program) -> Vec<Vec<Change>> {
                 Some(_) => dispatch.extend(rules),
                 None => groups.push(rules.collect()),
             }
+        }
+        // After the rules: the kernel looks through a whole map for each chain that comes to use it.
+        for (name, set) in &table.sets {
+            add_elements(id, name, set, &mut groups);
         }
     }
     groups.push(dispatch);

@@ -75,6 +75,8 @@ fn link(number: u8, side: u8) -> (String, String) {
 
 fn join(interface: &str, number: u8, side: u8) {
     set(&format!("net/ipv4/conf/{interface}/rp_filter"), "0");
+    // Both have to be off, or a new address cannot be used for a second (duplicate address detection).
+    set("net/ipv6/conf/all/accept_dad", "0");
     set(&format!("net/ipv6/conf/{interface}/accept_dad"), "0");
     run("ip", &["link", "set", interface, "up"]);
     let (v4, v6) = link(number, side);

@@ -128,7 +128,10 @@ pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
             let verdict = table.decide(packet).verdict;
             drops += usize::from(verdict == Verdict::Drop);
             let heard = verdict != Verdict::Untouched && (verdict != Verdict::Drop || drops <= 2);
-            packet.protocol != Protocol::Sctp && heard
+            // One of those next door has a load balancer's address itself: its neighbours do not reach the node.
+            let at_home = ["192.0.2.1", "2001:db8:2::1"].contains(&packet.dst.ip().to_string().as_str())
+                && packet.iif.as_ref().is_some_and(|iif| *iif == "cbr0");
+            packet.protocol != Protocol::Sctp && heard && !at_home
         };
         let many = std::iter::repeat_with(packets).take(PACKETS * 100);
         let chosen: Vec<Packet> = many.filter(|packet| is_telling(packet)).take(PACKETS).collect();
