@@ -1,7 +1,7 @@
 //! IP addresses, families and protocols as Kubernetes means them.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -88,37 +88,52 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The addresses of an endpoint or a pod: almost always one, so the first is held in place.
+/// The addresses of an endpoint or a pod: almost always one, and that one is held in place.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct Addresses {
-    first: IpAddr,
-    more: Option<Box<Rest>>,
-}
+pub struct Addresses(List);
 
-/// The addresses after the first, behind one pointer.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
-struct Rest(Box<[IpAddr]>);
+enum List {
+    V4(Ipv4Addr),
+    V6(Ipv6Addr),
+    /// Two or more.
+    Many(Box<[IpAddr]>),
+}
 
 impl Addresses {
     /// One address.
     pub fn one(address: IpAddr) -> Self {
-        Self { first: address, more: None }
+        Self(match address {
+            IpAddr::V4(v4) => List::V4(v4),
+            IpAddr::V6(v6) => List::V6(v6),
+        })
     }
 
     /// All of these, unless there are none.
     pub fn from_slice(addresses: &[IpAddr]) -> Option<Self> {
-        let (first, more) = addresses.split_first()?;
-        Some(Self { first: *first, more: (!more.is_empty()).then(|| Box::new(Rest(more.into()))) })
+        match addresses {
+            [] => None,
+            [one] => Some(Self::one(*one)),
+            many => Some(Self(List::Many(many.into()))),
+        }
     }
 
     /// The one that service proxies use (semantics B8: the others have no meaning).
     pub fn first(&self) -> IpAddr {
-        self.first
+        match &self.0 {
+            List::V4(v4) => IpAddr::V4(*v4),
+            List::V6(v6) => IpAddr::V6(*v6),
+            List::Many(many) => many[0],
+        }
     }
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        std::iter::once(self.first).chain(self.more.iter().flat_map(|rest| &rest.0).copied())
+        let more = match &self.0 {
+            List::Many(many) => &many[1..],
+            List::V4(_) | List::V6(_) => &[],
+        };
+        std::iter::once(self.first()).chain(more.iter().copied())
     }
 }
 
@@ -167,7 +182,8 @@ mod tests {
 
     #[test]
     fn one_address_takes_no_memory_of_its_own() {
-        assert_eq!(size_of::<Addresses>(), 32);
+        assert_eq!(size_of::<Addresses>(), 24);
+        assert_eq!(size_of::<Option<Addresses>>(), 24);
         let two = Addresses::from_slice(&["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]).unwrap();
         assert_eq!(two.iter().count(), 2);
         assert_eq!(Addresses::from_slice(&[]), None);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::address::Addresses;
-use crate::name::{Name, Uid};
+use crate::name::Name;
+use crate::uid::Uid;
 
 /// Where traffic of a Service can go: one pod, or one process that somebody listed by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +19,8 @@ pub struct Endpoint {
     pub node: Option<Name>,
     /// The zone of that node.
     pub zone: Option<Name>,
-    /// The object behind it.
+    /// The pod behind it, in the namespace of the slice. Anything else that a slice may name there decides
+    /// nothing and is not kept.
     pub target: Option<TargetRef>,
     /// Who should use it. Shared: most endpoints of a zone carry the same hints.
     pub hints: Option<Arc<Hints>>,
@@ -62,13 +64,9 @@ impl Conditions {
     }
 }
 
-/// The object behind an endpoint.
+/// The pod behind an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetRef {
-    /// Its kind: `Pod` but for endpoints written by hand.
-    pub kind: Name,
-    /// Its namespace.
-    pub namespace: Name,
     /// Its name.
     pub name: Name,
     /// Its identity.

@@ -12,7 +12,7 @@ use arcstr::ArcStr;
 
 use crate::endpoint::Hints;
 use crate::label::Labels;
-use crate::pod::ContainerPort;
+use crate::pod::PodDetails;
 use crate::slice::SlicePort;
 
 /// A shared, immutable string: the name of an object, a zone, a label key or value.
@@ -119,76 +119,6 @@ macro_rules! shown_as_namespace_slash_name {
 shown_as_namespace_slash_name!(ServiceKey);
 shown_as_namespace_slash_name!(ObjectKey);
 
-/// The identity of one life of an object: a Service deleted and made again has another.
-///
-/// API servers give UUIDs, which are held as 16 bytes; whatever else a file says is held as text.
-#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub enum Uid {
-    /// A UUID in its canonical, lower-case form.
-    Uuid([u8; 16]),
-    /// Any other text.
-    Text(Name),
-}
-
-const UUID_DASHES: [usize; 4] = [8, 13, 18, 23];
-
-impl Uid {
-    /// Reads a UID; every text is one.
-    pub fn new(text: &str) -> Self {
-        match parse_uuid(text.as_bytes()) {
-            Some(bytes) => Self::Uuid(bytes),
-            None => Self::Text(Name::new(text)),
-        }
-    }
-}
-
-fn parse_uuid(text: &[u8]) -> Option<[u8; 16]> {
-    if text.len() != 36 {
-        return None;
-    }
-    let mut bytes = [0u8; 16];
-    let mut digits = 0;
-    for (i, c) in text.iter().enumerate() {
-        if UUID_DASHES.contains(&i) {
-            if *c != b'-' {
-                return None;
-            }
-            continue;
-        }
-        let value = match c {
-            b'0'..=b'9' => c - b'0',
-            b'a'..=b'f' => c - b'a' + 10,
-            _ => return None,
-        };
-        bytes[digits / 2] = bytes[digits / 2] << 4 | value;
-        digits += 1;
-    }
-    Some(bytes)
-}
-
-impl fmt::Display for Uid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Uuid(bytes) => {
-                for (i, byte) in bytes.iter().enumerate() {
-                    if matches!(i, 4 | 6 | 8 | 10) {
-                        f.write_str("-")?;
-                    }
-                    write!(f, "{byte:02x}")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Uid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
 /// Hands out one shared value for equal names, label sets, hints and port lists.
 ///
 /// Only look-ups by content: nothing ever iterates over it, so its hash order is not seen.
@@ -198,7 +128,7 @@ pub struct Interner {
     labels: HashSet<Labels>,
     hints: HashSet<Arc<Hints>>,
     ports: HashSet<Arc<[SlicePort]>>,
-    container_ports: HashSet<Arc<[ContainerPort]>>,
+    details: HashSet<Arc<PodDetails>>,
 }
 
 impl Interner {
@@ -248,14 +178,14 @@ impl Interner {
         ports
     }
 
-    /// The shared copy of this list of container ports.
-    pub fn container_ports(&mut self, ports: Vec<ContainerPort>) -> Arc<[ContainerPort]> {
-        if let Some(known) = self.container_ports.get(ports.as_slice()) {
+    /// The shared copy of these details of a pod.
+    pub fn details(&mut self, details: PodDetails) -> Arc<PodDetails> {
+        if let Some(known) = self.details.get(&details) {
             return known.clone();
         }
-        let ports: Arc<[ContainerPort]> = ports.into();
-        self.container_ports.insert(ports.clone());
-        ports
+        let details = Arc::new(details);
+        self.details.insert(details.clone());
+        details
     }
 
     /// Forgets what nobody holds any more. Long-running programs call this now and then, so that the names
@@ -264,7 +194,7 @@ impl Interner {
         self.labels.retain(|l| l.is_shared());
         self.hints.retain(|h| Arc::strong_count(h) > 1);
         self.ports.retain(|p| Arc::strong_count(p) > 1);
-        self.container_ports.retain(|p| Arc::strong_count(p) > 1);
+        self.details.retain(|p| Arc::strong_count(p) > 1);
         self.names.retain(|n| ArcStr::strong_count(n).is_none_or(|count| count > 1));
     }
 
@@ -282,16 +212,6 @@ mod tests {
     fn a_name_is_one_pointer_wide() {
         assert_eq!(size_of::<Name>(), 8);
         assert_eq!(size_of::<Option<Name>>(), 8);
-    }
-
-    #[test]
-    fn uids_survive_a_round_trip() {
-        for text in
-            ["6c3d1d2e-9a40-4f7e-8a55-0123456789ab", "test-foo", "", "6C3D1D2E-9A40-4F7E-8A55-0123456789AB"]
-        {
-            assert_eq!(Uid::new(text).to_string(), text);
-        }
-        assert!(matches!(Uid::new("6c3d1d2e-9a40-4f7e-8a55-0123456789ab"), Uid::Uuid(_)));
     }
 
     #[test]

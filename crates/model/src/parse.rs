@@ -124,7 +124,8 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
 pub fn object_ref(value: &Value) -> ObjectRef {
     let kind = value["kind"].as_str().unwrap_or("object");
     let metadata = &value["metadata"];
-    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("(no name)");
+    let given = [&metadata["name"], &metadata["generateName"]].map(|name| name.as_str().unwrap_or_default());
+    let name = given.into_iter().find(|name| !name.is_empty()).unwrap_or("(no name)");
     let namespaced = !matches!(kind, "Node" | "Namespace" | "ServiceCIDR" | "IPAddress");
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty());
     ObjectRef::new(kind, if namespaced { namespace.unwrap_or(DEFAULT_NAMESPACE) } else { "" }, name)
@@ -149,8 +150,11 @@ fn typed<T: DeserializeOwned>(value: &Value) -> Checked<T> {
 }
 
 fn key(meta: &ObjectMeta, interner: &mut Interner) -> ObjectKey {
-    let namespace = meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
-    ObjectKey { namespace: interner.name(namespace), name: name(meta, interner) }
+    ObjectKey { namespace: namespace_name(meta, interner), name: name(meta, interner) }
+}
+
+fn namespace_name(meta: &ObjectMeta, interner: &mut Interner) -> Name {
+    interner.name(meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE))
 }
 
 fn name(meta: &ObjectMeta, interner: &mut Interner) -> Name {
@@ -164,6 +168,12 @@ fn labels(pairs: Option<&std::collections::BTreeMap<String, String>>, interner: 
         }
         _ => Labels::EMPTY,
     }
+}
+
+/// Labels of an object whose set no other object has: the names are shared, the set is not.
+fn own_labels(pairs: Option<&std::collections::BTreeMap<String, String>>, interner: &mut Interner) -> Labels {
+    let pairs = pairs.into_iter().flatten();
+    Labels::from_pairs(pairs.map(|(k, v)| (interner.name(k), interner.name(v))).collect())
 }
 
 /// The annotations in `keys`; the others are not ours to hold.

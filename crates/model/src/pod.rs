@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::address::{Addresses, Protocol};
 use crate::label::Labels;
-use crate::name::{Name, ObjectKey, Uid};
+use crate::name::{Name, ObjectKey};
 use crate::time::Timestamp;
+use crate::uid::Uid;
 
 /// A Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +21,9 @@ pub struct Pod {
     pub node: Option<Name>,
     /// `status.podIPs`, canonical. `status.podIP` alone is not used (semantics B2).
     pub ips: Option<Addresses>,
-    /// `spec.hostname`.
-    pub hostname: Option<Name>,
-    /// `spec.subdomain`.
-    pub subdomain: Option<Name>,
-    /// Named ports of the containers, then of the init containers that keep running.
-    /// Shared: the pods of a workload have the same ones.
-    pub ports: Option<Arc<[ContainerPort]>>,
+    /// Its named ports and its name in DNS; missing where it has neither. Shared: the pods of a workload
+    /// have the same ones.
+    pub details: Option<Arc<PodDetails>>,
     /// When its Ready condition last changed.
     pub ready_since: Option<Timestamp>,
     /// Whether its Ready condition is True.
@@ -37,6 +34,17 @@ pub struct Pod {
     pub finished: bool,
     /// Whether `status.podIP` or `status.podIPs` is set.
     pub has_ip: bool,
+}
+
+/// What only some Services ask of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PodDetails {
+    /// Named ports of the containers, then of the init containers that keep running.
+    pub ports: Box<[ContainerPort]>,
+    /// `spec.hostname`.
+    pub hostname: Option<Name>,
+    /// `spec.subdomain`.
+    pub subdomain: Option<Name>,
 }
 
 /// A named port of a container.
@@ -53,6 +61,16 @@ pub struct ContainerPort {
 impl Pod {
     /// The named ports.
     pub fn ports(&self) -> &[ContainerPort] {
-        self.ports.as_deref().unwrap_or_default()
+        self.details.as_ref().map_or(&[], |details| &details.ports)
+    }
+
+    /// `spec.hostname`.
+    pub fn hostname(&self) -> Option<&Name> {
+        self.details.as_ref()?.hostname.as_ref()
+    }
+
+    /// `spec.subdomain`.
+    pub fn subdomain(&self) -> Option<&Name> {
+        self.details.as_ref()?.subdomain.as_ref()
     }
 }

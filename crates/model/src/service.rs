@@ -7,8 +7,9 @@ use ipnet::IpNet;
 use crate::address::{Family, Protocol};
 use crate::annotation;
 use crate::label::Labels;
-use crate::name::{Name, ServiceKey, Uid};
+use crate::name::{Name, ServiceKey};
 use crate::time::Timestamp;
+use crate::uid::Uid;
 
 /// A Service.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use crate::address::{AddressType, Protocol};
 use crate::annotation;
 use crate::endpoint::Endpoint;
 use crate::label::Labels;
-use crate::name::{Name, ObjectKey, ServiceKey, Uid};
+use crate::name::{Name, ObjectKey, ServiceKey};
+use crate::uid::Uid;
 
 /// An EndpointSlice as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 //! One owner applies changes and counts them; whoever plans borrows it, so a plan never sees half a change.
 //! A change touches its own object and its own Service only, whatever the size of the rest.
 
+mod pods;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::label::Labels;
 use crate::name::{Name, ObjectKey, ServiceKey};
@@ -15,6 +16,7 @@ use crate::pod::Pod;
 use crate::range::{IpAddress, ServiceCidr};
 use crate::service::Service;
 use crate::slice::Slice;
+use pods::PodIndex;
 
 /// Counts the changes that a snapshot has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,10 +27,9 @@ pub struct Revision(pub u64);
 pub struct Snapshot {
     revision: Revision,
     services: BTreeMap<ServiceKey, Entry>,
-    service_by_slice: BTreeMap<ObjectKey, ServiceKey>,
-    pods: BTreeMap<ObjectKey, Arc<Pod>>,
-    /// (namespace, label key, label value) -> the pods that carry it, in the order of their names.
-    pods_by_label: BTreeMap<(Name, Name, Name), Vec<Arc<Pod>>>,
+    /// The name of each slice's Service, which is in the same namespace.
+    service_by_slice: BTreeMap<ObjectKey, Name>,
+    pods: PodIndex,
     nodes: BTreeMap<Name, Node>,
     namespaces: BTreeMap<Name, Namespace>,
     service_cidrs: BTreeMap<Name, ServiceCidr>,
@@ -58,7 +59,7 @@ impl Snapshot {
                 self.services.entry(key).or_default().service = Some(service);
             }
             Object::Slice(slice) => self.apply_slice(*slice),
-            Object::Pod(pod) => self.apply_pod(*pod),
+            Object::Pod(pod) => self.pods.insert(*pod),
             Object::Node(node) => drop(self.nodes.insert(node.name.clone(), *node)),
             Object::Namespace(namespace) => {
                 self.namespaces.insert(namespace.name.clone(), namespace);
@@ -71,22 +72,12 @@ impl Snapshot {
     fn apply_slice(&mut self, slice: Slice) {
         self.take_slice(&slice.key);
         let Some(service) = slice.service() else { return };
-        self.service_by_slice.insert(slice.key.clone(), service.clone());
+        self.service_by_slice.insert(slice.key.clone(), service.name.clone());
         let slices = &mut self.services.entry(service).or_default().slices;
         let at = slices.partition_point(|s| s.key.name < slice.key.name);
+        // Most Services have one slice and keep it: room for four would be most of what is held.
+        slices.reserve_exact(1);
         slices.insert(at, slice);
-    }
-
-    fn apply_pod(&mut self, pod: Pod) {
-        self.take_pod(&pod.key);
-        let pod = Arc::new(pod);
-        for (key, value) in pod.labels.iter() {
-            let index = (pod.key.namespace.clone(), key.clone(), value.clone());
-            let pods = self.pods_by_label.entry(index).or_default();
-            let at = pods.partition_point(|p| p.key.name < pod.key.name);
-            pods.insert(at, pod.clone());
-        }
-        self.pods.insert(pod.key.clone(), pod);
     }
 
     /// Takes a Service out; its slices stay until they are removed themselves.
@@ -106,6 +97,7 @@ impl Snapshot {
 
     fn take_slice(&mut self, key: &ObjectKey) {
         let Some(service) = self.service_by_slice.remove(key) else { return };
+        let service = ServiceKey::new(&key.namespace, &service);
         if let Some(entry) = self.services.get_mut(&service) {
             entry.slices.retain(|s| s.key.name != key.name);
         }
@@ -122,22 +114,7 @@ impl Snapshot {
     /// Takes a pod out.
     pub fn remove_pod(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
-        self.take_pod(key);
-    }
-
-    fn take_pod(&mut self, key: &ObjectKey) {
-        let Some(pod) = self.pods.remove(key) else { return };
-        for (label, value) in pod.labels.iter() {
-            let index = (pod.key.namespace.clone(), label.clone(), value.clone());
-            if let Some(pods) = self.pods_by_label.get_mut(&index) {
-                if let Ok(at) = pods.binary_search_by(|p| p.key.name.cmp(&key.name)) {
-                    pods.remove(at);
-                }
-                if pods.is_empty() {
-                    self.pods_by_label.remove(&index);
-                }
-            }
-        }
+        self.pods.remove(key);
     }
 
     /// Takes a node out.
@@ -186,27 +163,12 @@ impl Snapshot {
 
     /// The pods that a selector selects, in the order of their names. An empty one selects all of the namespace.
     pub fn pods_selected(&self, namespace: &Name, selector: &Labels) -> Vec<&Pod> {
-        let index = |(k, v): &(Name, Name)| (namespace.clone(), k.clone(), v.clone());
-        let mut candidates: Option<&[Arc<Pod>]> = None;
-        for pair in selector.iter() {
-            let pods = self.pods_by_label.get(&index(pair)).map_or(&[][..], Vec::as_slice);
-            if candidates.is_none_or(|fewest| pods.len() < fewest.len()) {
-                candidates = Some(pods);
-            }
-        }
-        match candidates {
-            Some(pods) => pods.iter().map(|p| &**p).filter(|p| selector.selects(&p.labels)).collect(),
-            None => {
-                let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
-                let pods = self.pods.range(first..).map(|(_, p)| &**p);
-                pods.take_while(|p| p.key.namespace == *namespace).collect()
-            }
-        }
+        self.pods.selected(namespace, selector)
     }
 
     /// Every pod.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values().map(|p| &**p)
+        self.pods.iter()
     }
 
     /// A node.

@@ -1,15 +1,23 @@
 //! Points in time as eight bytes. There is no "now" here: time comes from objects or is an argument.
 
 use std::fmt;
+use std::num::NonZeroI64;
 
 /// Nanoseconds since 1970, UTC. Kubernetes writes most of its times in whole seconds.
+///
+/// Never zero (1970 itself is held as one nanosecond later), so that a missing time takes no extra room.
 #[derive(Clone, Copy, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct Timestamp(i64);
+pub struct Timestamp(NonZeroI64);
 
 impl Timestamp {
     /// The point `seconds` after 1970; times beyond the years 1678 to 2262 are moved to the nearest end.
     pub fn from_seconds(seconds: i64) -> Self {
-        Self(seconds.saturating_mul(1_000_000_000))
+        Self::from_nanos(seconds.saturating_mul(1_000_000_000))
+    }
+
+    fn from_nanos(nanos: i64) -> Self {
+        const ONE: NonZeroI64 = NonZeroI64::new(1).expect("one is not zero");
+        Self(NonZeroI64::new(nanos).unwrap_or(ONE))
     }
 
     /// Reads RFC 3339, as in `2026-11-15T10:00:00Z`.
@@ -19,20 +27,20 @@ impl Timestamp {
 
     /// Seconds from `earlier` to `self`, negative where `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
-        (self.0 as f64 - earlier.0 as f64) / 1e9
+        (self.0.get() as f64 - earlier.0.get() as f64) / 1e9
     }
 }
 
 impl From<jiff::Timestamp> for Timestamp {
     fn from(time: jiff::Timestamp) -> Self {
         let nanos = time.as_nanosecond();
-        Self(nanos.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
+        Self::from_nanos(nanos.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
     }
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
+        match jiff::Timestamp::from_nanosecond(i128::from(self.0.get())) {
             Ok(time) => time.fmt(f),
             Err(_) => write!(f, "{} ns after 1970", self.0),
         }

@@ -11,8 +11,9 @@ use crate::address::Family;
 use crate::annotation;
 use crate::endpoint::{Endpoint, Hints};
 use crate::label::Labels;
-use crate::name::{Name, ServiceKey, Uid};
+use crate::name::{Name, ServiceKey};
 use crate::slice::{SliceContent, SlicePort};
+use crate::uid::Uid;
 
 /// The longest prefix that `metadata.generateName` may have: five characters are added to it.
 const MAX_GENERATE_NAME: usize = 253 - 5;
@@ -56,13 +57,14 @@ fn generate_name(service: &Name) -> String {
 pub fn update_slice(stored: &mut Value, content: &SliceContent) {
     let Some(slice) = stored.as_object_mut() else { return };
     let metadata = slice.entry("metadata").or_insert_with(|| json!({}));
+    let namespace = metadata["namespace"].clone();
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.insert("labels".into(), string_map(&content.labels));
         set_annotations(metadata, &content.annotations);
     }
     let before = slice.remove("endpoints");
     let before: &[Value] = before.as_ref().and_then(Value::as_array).map_or(&[], Vec::as_slice);
-    let endpoints: Vec<Value> = content.endpoints.iter().map(|e| endpoint(e, before)).collect();
+    let endpoints: Vec<Value> = content.endpoints.iter().map(|e| endpoint(e, &namespace, before)).collect();
     slice.insert("endpoints".into(), endpoints.into());
     slice.insert("ports".into(), content.ports.iter().map(port).collect());
 }
@@ -102,7 +104,7 @@ fn port(port: &SlicePort) -> Value {
 const ENDPOINT_FIELDS: &[&str] =
     &["addresses", "conditions", "hostname", "nodeName", "zone", "targetRef", "hints"];
 
-fn endpoint(endpoint: &Endpoint, before: &[Value]) -> Value {
+fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
     let addresses: Vec<Value> = endpoint.addresses.iter().map(|a| a.to_string().into()).collect();
     let target_name = endpoint.target.as_ref().map(|t| t.name.as_str());
     let same = |old: &&Value| {
@@ -128,7 +130,7 @@ fn endpoint(endpoint: &Endpoint, before: &[Value]) -> Value {
     }
     if let Some(target) = &endpoint.target {
         let mut reference = json!({
-            "kind": target.kind.as_str(), "namespace": target.namespace.as_str(), "name": target.name.as_str(),
+            "kind": "Pod", "namespace": namespace, "name": target.name.as_str(),
         });
         if let Some(uid) = &target.uid {
             reference["uid"] = uid.to_string().into();

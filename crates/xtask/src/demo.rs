@@ -32,7 +32,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         say: "Is everything in these files valid? One bad object never hides the others.",
-        args: &["plan", "validate", "-f", "examples"],
+        args: &["plan", "validate", "-R", "-f", "examples"],
         after: "Each violation names the object, the field and what to do.",
     },
 ];

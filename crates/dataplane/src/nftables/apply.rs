@@ -173,7 +173,8 @@ pub fn first_load(program: &Program) -> impl Iterator<Item = Vec<Change>> + '_ {
         let made = Change::AddTable { table: id.clone(), comment: table.comment.clone() };
         let elements = table.sets.iter().flat_map(|(name, set)| add_elements(id, name, set));
         let plain = rules(id, table, false).map(|rule| vec![rule]);
-        std::iter::once(vec![made]).chain(containers(id, table)).chain(elements).chain(plain)
+        // Elements after rules: the kernel looks through a whole map for each chain that comes to use it.
+        std::iter::once(vec![made]).chain(containers(id, table)).chain(plain).chain(elements)
     });
     let dispatch = program.tables.iter().flat_map(|(id, table)| rules(id, table, true));
     hidden.chain(std::iter::once_with(move || dispatch.collect()))

@@ -3,14 +3,15 @@
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Checked, Problem, annotations, cidr, ip, key, labels, port, protocol};
+use super::{Checked, Problem, annotations, cidr, ip, key, own_labels, port, protocol};
 use crate::address::Family;
 use crate::annotation;
-use crate::name::{Interner, ServiceKey, Uid};
+use crate::name::{Interner, ServiceKey};
 use crate::service::{
     ClusterIps, FamilyPolicy, LoadBalancerIngress, Service, ServicePort, ServiceType, TargetPort,
     TrafficPolicy,
 };
+use crate::uid::Uid;
 
 /// How long a client keeps its endpoint where the Service does not say (seed 002: 3 hours).
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -32,12 +33,12 @@ pub fn service(
     Ok(Service {
         key: ServiceKey { namespace: key.namespace, name: key.name },
         uid: meta.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
-        labels: labels(meta.labels.as_ref(), interner),
+        labels: own_labels(meta.labels.as_ref(), interner),
         annotations: annotations(meta, annotation::READ_FROM_SERVICES, interner),
         created: meta.creation_timestamp.as_ref().map(|t| t.0.into()),
         deleting: meta.deletion_timestamp.is_some(),
         kind: service_type(spec.type_.as_deref())?,
-        selector: spec.selector.as_ref().map(|s| labels(Some(s), interner)),
+        selector: spec.selector.as_ref().map(|s| own_labels(Some(s), interner)),
         ports: ports.into(),
         cluster_ips: cluster_ips(spec)?,
         families: families(spec)?,

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
 
-use super::{Checked, Problem, annotations, ip, key, labels, port, protocol};
+use super::{Checked, Problem, annotations, ip, labels, namespace_name, port, protocol};
 use crate::address::{AddressType, Addresses, Family};
 use crate::annotation;
 use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
-use crate::name::{Interner, Uid};
+use crate::name::{Interner, ObjectKey};
 use crate::slice::{Owner, Slice, SliceContent, SlicePort};
+use crate::uid::Uid;
 
 /// Reads an EndpointSlice.
 pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Checked<Slice> {
@@ -24,18 +25,20 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
     for (i, p) in object.ports.iter().flatten().enumerate() {
         ports.push(slice_port(p, i, interner)?);
     }
+    let namespace = namespace_name(meta, interner);
     let stored = object.endpoints.as_deref().unwrap_or_default();
     let mut endpoints = Vec::with_capacity(stored.len());
     if let AddressType::Ip(family) = address_type {
         for (i, e) in stored.iter().enumerate() {
-            endpoints.push(endpoint(e, i, family, interner)?);
+            endpoints.push(endpoint(e, i, family, &namespace, interner)?);
         }
     }
     let owners = meta.owner_references.iter().flatten();
     let services = owners.filter(|o| o.kind == "Service" && o.api_version == "v1");
     let owners = services.map(|o| Owner { name: interner.name(&o.name), uid: Uid::new(&o.uid) }).collect();
     Ok(Slice {
-        key: key(meta, interner),
+        // A slice's name occurs once: sharing it would only cost a place in the interner.
+        key: ObjectKey { namespace, name: meta.name.as_deref().unwrap_or_default().into() },
         uid: meta.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
         generation: meta.generation.unwrap_or(0),
         resource_version: meta.resource_version.as_deref().filter(|v| !v.is_empty()).map(Into::into),
@@ -61,7 +64,13 @@ fn slice_port(p: &discovery::EndpointPort, i: usize, interner: &mut Interner) ->
     })
 }
 
-fn endpoint(e: &discovery::Endpoint, i: usize, family: Family, interner: &mut Interner) -> Checked<Endpoint> {
+fn endpoint(
+    e: &discovery::Endpoint,
+    i: usize,
+    family: Family,
+    namespace: &str,
+    interner: &mut Interner,
+) -> Checked<Endpoint> {
     let conditions = e.conditions.as_ref();
     Ok(Endpoint {
         addresses: addresses(e, i, family)?,
@@ -73,7 +82,7 @@ fn endpoint(e: &discovery::Endpoint, i: usize, family: Family, interner: &mut In
         hostname: interner.name_if_set(e.hostname.as_deref()),
         node: interner.name_if_set(e.node_name.as_deref()),
         zone: interner.name_if_set(e.zone.as_deref()),
-        target: e.target_ref.as_ref().map(|t| target(t, interner)),
+        target: e.target_ref.as_ref().filter(|t| is_pod_in(t, namespace)).map(|t| target(t, interner)),
         hints: e.hints.as_ref().and_then(|h| hints(h, interner)),
     })
 }
@@ -92,10 +101,12 @@ fn addresses(e: &discovery::Endpoint, i: usize, family: Family) -> Checked<Addre
         .ok_or_else(|| Problem::new(format!("endpoints[{i}].addresses"), "an endpoint needs an address"))
 }
 
+fn is_pod_in(t: &core::ObjectReference, namespace: &str) -> bool {
+    t.kind.as_deref() == Some("Pod") && t.namespace.as_deref().is_none_or(|n| n.is_empty() || n == namespace)
+}
+
 fn target(t: &core::ObjectReference, interner: &mut Interner) -> TargetRef {
     TargetRef {
-        kind: interner.name(t.kind.as_deref().unwrap_or_default()),
-        namespace: interner.name(t.namespace.as_deref().unwrap_or_default()),
         name: interner.name(t.name.as_deref().unwrap_or_default()),
         uid: t.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
     }

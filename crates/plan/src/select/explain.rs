@@ -85,25 +85,26 @@ fn hints(set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
 fn chosen(class: &'static str, set: &EndpointSet, node: &NodeView<'_>) -> Reason {
     let Counts { listed, ready, terminating, .. } = set.counts;
     let count = set.endpoints.len();
+    let chosen = if count == 1 { "1 ready endpoint".to_owned() } else { format!("{count} ready endpoints") };
     let zone = node.zone.unwrap_or("(none)");
     let rule = if class == "cluster" { "cluster set" } else { "local set" };
     let detail = match set.mode {
-        Mode::All => format!("all {count} ready endpoints of {listed} listed"),
-        Mode::SameZone => format!("the {count} ready endpoints for zone {zone}"),
-        Mode::SameNode => format!("the {count} ready endpoints for node {}", node.name),
-        Mode::Local => format!("the {count} ready endpoints on node {} of {ready} in all", node.name),
+        Mode::All => format!("every ready endpoint: {count} of {listed} listed"),
+        Mode::SameZone => format!("{chosen} for zone {zone}"),
+        Mode::SameNode => format!("{chosen} for node {}", node.name),
+        Mode::Local => format!("{chosen} on node {}, of {ready} in all", node.name),
         Mode::Terminating if class == "local" => {
-            format!("none on this node is ready: its {count} terminating endpoints that still serve")
+            format!("nothing on this node is ready: {count} that go away but still serve")
         }
-        Mode::Terminating => format!(
-            "none can be used that is ready: {count} of {terminating} terminating endpoints that still serve"
-        ),
-        Mode::Require => format!(
-            "the {count} ready endpoints that the Service requires traffic from zone {zone} to stay with"
-        ),
-        Mode::Spill => format!(
-            "{count} of {ready} ready endpoints, weighted: zone {zone} keeps what its own can take and sends away the rest"
-        ),
+        Mode::Terminating => {
+            format!("nothing within reach is ready: {count} of {terminating} that go away but still serve")
+        }
+        Mode::Require => {
+            format!("{chosen} near enough: the Service requires traffic from zone {zone} to stay")
+        }
+        Mode::Spill => {
+            format!("{count} of {ready} ready endpoints, weighted: zone {zone} keeps what its own can take")
+        }
     };
     reason(rule, detail)
 }

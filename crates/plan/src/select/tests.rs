@@ -90,7 +90,7 @@ fn zone_hints_keep_traffic_in_the_zone() {
             cluster same-zone: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
             zone hints: 2 of 3 ready endpoints are for zone b
-            cluster set: the 2 ready endpoints for zone b
+            cluster set: 2 ready endpoints for zone b
         "#]],
     );
 }
@@ -104,7 +104,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
             safeguard: zone not represented: no ready endpoint is for zone c, so hints are not used here
-            cluster set: all 3 ready endpoints of 3 listed
+            cluster set: every ready endpoint: 3 of 3 listed
         "#]],
     );
     world.check(
@@ -113,7 +113,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
             safeguard: zone unknown: this node has no topology.kubernetes.io/zone label, so no zone hint can be for it
-            cluster set: all 3 ready endpoints of 3 listed
+            cluster set: every ready endpoint: 3 of 3 listed
         "#]],
     );
     let mut endpoints = two_zones();
@@ -124,7 +124,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
             safeguard: a hint is missing: 1 of 4 ready endpoints carry no zone hint: hints are being added or removed, so none is used
-            cluster set: all 4 ready endpoints of 4 listed
+            cluster set: every ready endpoint: 4 of 4 listed
         "#]],
     );
 }
@@ -136,7 +136,7 @@ fn local_policy_without_local_endpoints_drops_and_says_so() {
         expect![[r#"
             local local:
             traffic policy: internalTrafficPolicy is Local: all traffic of this port stays on this node
-            local set: the 0 ready endpoints on node c1 of 3 in all
+            local set: 0 ready endpoints on node c1, of 3 in all
             dropped: endpoints exist on other nodes, but this traffic may not use them
         "#]],
     );

@@ -1,0 +1,199 @@
+//! The names of our table and of everything in it, spelled once.
+
+use model::Family;
+use model::forward::{At, Place};
+
+use crate::nftables::ir::{self, DataType, FieldType, SetSpec, TableId};
+
+/// The name of our tables, one of each family.
+pub const TABLE: &str = "zoneward";
+
+/// Our table of a family.
+pub fn table_id(family: Family) -> TableId {
+    let family = match family {
+        Family::V4 => ir::Family::Ip,
+        Family::V6 => ir::Family::Ip6,
+    };
+    TableId::new(family, TABLE)
+}
+
+/// How a frontend is found: by its address, or by its port on any address of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// (address . protocol . port).
+    Address,
+    /// (protocol . port).
+    NodePort,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 2] = [Self::Address, Self::NodePort];
+
+    pub(super) fn of(place: &Place) -> Self {
+        match place.at {
+            At::Address(_) => Self::Address,
+            At::Node(_) => Self::NodePort,
+        }
+    }
+
+    pub(super) fn short_circuit(self) -> &'static str {
+        match self {
+            Self::Address => "short-circuit",
+            Self::NodePort => "node-port-short-circuit",
+        }
+    }
+}
+
+/// For whom a choice of endpoints is: all clients, or those inside where they have a choice of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Everybody else.
+    Main,
+    /// Pods and the node itself, past externalTrafficPolicy Local.
+    Inside,
+}
+
+impl Side {
+    const ALL: [Self; 2] = [Self::Main, Self::Inside];
+}
+
+/// The sets and maps of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SetName {
+    /// frontend -> class.
+    Frontends(Kind, Side),
+    /// frontend . number -> endpoint.
+    Endpoints(Kind, Side),
+    /// frontend -> the number under which clients are remembered, the same for all frontends of a port.
+    StickyIds(Kind),
+    /// frontend . number -> the endpoint's number in `StickyEndpoints`.
+    StickySlots(Kind, Side),
+    /// frontend . endpoint's number -> endpoint.
+    StickyEndpoints(Kind, Side),
+    /// client . port's number -> endpoint's number; rules write it.
+    Affinity,
+    /// class -> chain. Those inside have their own: a chain that leads to a map that leads to it is a loop to
+    /// the kernel, whatever the elements.
+    Verdicts(Side),
+    /// frontend . allowed clients.
+    SourceRanges,
+    /// Addresses whose other ports are rejected.
+    ClusterIps,
+    /// Ranges whose other addresses are dropped.
+    ServiceCidrs,
+    /// Addresses that take node ports.
+    NodePortRanges,
+    /// client . endpoint, where both are the same pod.
+    Hairpin,
+}
+
+impl SetName {
+    /// All of them.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![
+            Self::Affinity,
+            Self::Verdicts(Side::Main),
+            Self::Verdicts(Side::Inside),
+            Self::SourceRanges,
+            Self::ClusterIps,
+            Self::ServiceCidrs,
+            Self::NodePortRanges,
+            Self::Hairpin,
+        ];
+        for kind in Kind::ALL {
+            all.push(Self::StickyIds(kind));
+            for side in Side::ALL {
+                all.extend([Self::Frontends(kind, side), Self::Endpoints(kind, side)]);
+                all.extend([Self::StickySlots(kind, side), Self::StickyEndpoints(kind, side)]);
+            }
+        }
+        all
+    }
+
+    /// Its name but for the size.
+    pub fn stem(self) -> String {
+        let (kind, side, stem) = match self {
+            Self::Frontends(Kind::Address, side) => (Kind::Address, side, "services"),
+            Self::Frontends(Kind::NodePort, side) => (Kind::Address, side, "node-ports"),
+            Self::Endpoints(kind, side) => (kind, side, "endpoints"),
+            Self::StickyIds(kind) => (kind, Side::Main, "sticky-ids"),
+            Self::StickySlots(kind, side) => (kind, side, "sticky-slots"),
+            Self::StickyEndpoints(kind, side) => (kind, side, "sticky-endpoints"),
+            Self::Affinity => (Kind::Address, Side::Main, "affinity"),
+            Self::Verdicts(side) => (Kind::Address, side, "verdicts"),
+            Self::SourceRanges => (Kind::Address, Side::Main, "source-ranges"),
+            Self::ClusterIps => (Kind::Address, Side::Main, "cluster-ips"),
+            Self::ServiceCidrs => (Kind::Address, Side::Main, "service-cidrs"),
+            Self::NodePortRanges => (Kind::Address, Side::Main, "node-port-ranges"),
+            Self::Hairpin => (Kind::Address, Side::Main, "hairpin"),
+        };
+        let before = if kind == Kind::NodePort { "node-port-" } else { "" };
+        let after = if side == Side::Inside { "-inside" } else { "" };
+        format!("{before}{stem}{after}")
+    }
+
+    /// Whether its size follows what is in it. Ranges and what rules write are not hash tables of a fixed size.
+    pub(super) fn grows(self) -> bool {
+        !matches!(self, Self::Affinity | Self::ServiceCidrs | Self::NodePortRanges | Self::SourceRanges)
+    }
+
+    /// What it is, but for its size.
+    pub(super) fn spec(self, family: Family) -> SetSpec {
+        let address = match family {
+            Family::V4 => FieldType::Ipv4Addr,
+            Family::V6 => FieldType::Ipv6Addr,
+        };
+        let (protocol, port, number) = (FieldType::InetProto, FieldType::InetService, FieldType::Mark);
+        let endpoint = || DataType::Fields(vec![address, port]);
+        let a_number = || DataType::Fields(vec![number]);
+        let frontend = |kind, more: &[FieldType]| {
+            let mut key = if kind == Kind::Address { vec![address] } else { Vec::new() };
+            key.extend([protocol, port]);
+            key.extend(more);
+            key
+        };
+        match self {
+            Self::Frontends(kind, _) | Self::StickyIds(kind) => {
+                SetSpec::map(&frontend(kind, &[]), a_number())
+            }
+            Self::Endpoints(kind, _) | Self::StickyEndpoints(kind, _) => {
+                SetSpec::map(&frontend(kind, &[number]), endpoint())
+            }
+            Self::StickySlots(kind, _) => SetSpec::map(&frontend(kind, &[number]), a_number()),
+            Self::Affinity => {
+                SetSpec { dynamic: true, expires: true, ..SetSpec::map(&[address, number], a_number()) }
+            }
+            Self::Verdicts(_) => SetSpec::map(&[number], DataType::Verdict),
+            Self::SourceRanges => {
+                SetSpec { interval: true, ..SetSpec::new(&frontend(Kind::Address, &[address])) }
+            }
+            Self::ClusterIps => SetSpec::new(&[address]),
+            Self::ServiceCidrs | Self::NodePortRanges => {
+                SetSpec { interval: true, ..SetSpec::new(&[address]) }
+            }
+            Self::Hairpin => SetSpec::new(&[address, address, protocol, port]),
+        }
+    }
+
+    /// What nft prints beside it.
+    pub(super) fn comment(self) -> &'static str {
+        match self {
+            Self::Frontends(Kind::Address, Side::Main) => "address of a Service -> class",
+            Self::Frontends(Kind::NodePort, Side::Main) => "node port of a Service -> class",
+            Self::Frontends(_, Side::Inside) => "externalTrafficPolicy Local: the class for clients inside",
+            Self::Endpoints(..) => "frontend . number -> endpoint",
+            Self::StickyIds(_) => "session affinity: frontend -> number of the Service port",
+            Self::StickySlots(..) => "session affinity: frontend . number -> number of the endpoint",
+            Self::StickyEndpoints(..) => "session affinity: frontend . number of the endpoint -> endpoint",
+            Self::Affinity => {
+                "session affinity: client . number of the Service port -> number of the endpoint"
+            }
+            Self::Verdicts(_) => "class -> what to do",
+            Self::SourceRanges => "loadBalancerSourceRanges: who may come",
+            Self::ClusterIps => "cluster IPs: ports without a Service are rejected",
+            Self::ServiceCidrs => "ServiceCIDRs: addresses without a Service are dropped",
+            Self::NodePortRanges => "nodePortAddresses",
+            Self::Hairpin => "endpoints of this node: client and endpoint are the same pod",
+        }
+    }
+}

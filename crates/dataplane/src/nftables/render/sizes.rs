@@ -1,0 +1,71 @@
+//! How large each set is declared. The kernel makes a quicker hash table of a declared size, and refuses an
+//! element too many; so sizes have headroom, and a set that outgrows its size gets a larger one under a new name.
+//!
+//! The name carries the size (`endpoints-16k`): the larger set is filled beside the old one, then the rules
+//! change over in one transaction. No packet meets a half-filled set.
+
+use std::collections::BTreeMap;
+
+use model::Family;
+
+use super::names::SetName;
+use crate::nftables::ir::{Comment, Name, SetSpec};
+
+/// The smallest size of a hash table: a few kilobytes.
+const SMALLEST: u32 = 1024;
+
+/// The most clients that are remembered at once. Only those that come take memory.
+const MOST_CLIENTS: u32 = 1 << 20;
+
+/// The declared size of each set that is not of the smallest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    larger: BTreeMap<(Family, SetName), u32>,
+}
+
+impl Sizes {
+    /// Sizes for so many elements, with as much again as headroom.
+    pub fn for_counts(counts: impl IntoIterator<Item = ((Family, SetName), usize)>) -> Self {
+        let mut sizes = Self::default();
+        for ((family, name), count) in counts {
+            sizes.make_room(family, name, count);
+        }
+        sizes
+    }
+
+    /// The declared size of a set.
+    pub fn size(&self, family: Family, name: SetName) -> u32 {
+        self.larger.get(&(family, name)).copied().unwrap_or(SMALLEST)
+    }
+
+    /// Whether so many elements fit.
+    pub fn fits(&self, family: Family, name: SetName, count: usize) -> bool {
+        !name.grows() || count <= self.size(family, name) as usize
+    }
+
+    /// Makes a set large enough for twice as many. Sets never shrink: that happens at the next start.
+    pub fn make_room(&mut self, family: Family, name: SetName, count: usize) {
+        let wanted =
+            u32::try_from(count.saturating_mul(2)).unwrap_or(u32::MAX).min(1 << 31).next_power_of_two();
+        if name.grows() && wanted > self.size(family, name) {
+            self.larger.insert((family, name), wanted);
+        }
+    }
+
+    /// The name of a set.
+    pub fn name(&self, family: Family, name: SetName) -> Name {
+        if !name.grows() {
+            return name.stem().into();
+        }
+        format!("{}-{}k", name.stem(), self.size(family, name) / 1024).into()
+    }
+
+    pub(super) fn spec(&self, family: Family, name: SetName) -> SetSpec {
+        let size = match name {
+            SetName::Affinity => Some(MOST_CLIENTS),
+            name if name.grows() => Some(self.size(family, name)),
+            _ => None,
+        };
+        SetSpec { size, comment: Some(Comment::new(name.comment())), ..name.spec(family) }
+    }
+}

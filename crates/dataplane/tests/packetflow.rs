@@ -1,0 +1,114 @@
+//! Packets on the fake kernel, which got the very bytes that the real one would get: the packet-flow cases, and
+//! agreement with the table's own decision for random clusters.
+
+#[path = "packetflow/case.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod case;
+#[path = "packetflow/world.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod world;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use dataplane::nftables::apply::load;
+use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
+use dataplane::nftables::render::{Renderer, protocol_number};
+use model::ForwardingTable;
+use model::forward::{self, Decision, Verdict};
+use plan::forward::table;
+use proptest::prelude::*;
+
+fn kernel(table: &ForwardingTable) -> FakeKernel {
+    let mut kernel = FakeKernel::new();
+    load(&mut kernel, &Renderer::start(table).1).expect("the fake kernel takes it");
+    kernel
+}
+
+fn evaluate(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::Packet) -> Evaluation {
+    let node = Node { addresses: table.node.addresses.to_vec() };
+    let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
+    sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
+    kernel.evaluate(&sent, &node).expect("few ways")
+}
+
+#[test]
+fn every_packet_flow_case_holds_on_the_bytes() {
+    for scenario in case::scenarios() {
+        let kernel = kernel(&scenario.table);
+        for flow in &scenario.flows {
+            let evaluation = evaluate(&kernel, &scenario.table, &flow.packet);
+            let whose = format!("{} flow {}: {evaluation:#?}", scenario.id, flow.n);
+            let fate = match flow.verdict.as_str() {
+                "DNAT" => Fate::Dnat,
+                "REJECT" => Fate::Reject,
+                "DROP" => Fate::Drop,
+                other => panic!("{whose}: unknown verdict {other}"),
+            };
+            assert_eq!(evaluation.fate, fate, "{whose}");
+            let endpoints: Vec<SocketAddr> = evaluation.endpoints.iter().map(|(e, _)| *e).collect();
+            assert_eq!(endpoints, flow.endpoints, "{whose}");
+            let share = 1.0 / flow.endpoints.len() as f64;
+            assert!(evaluation.endpoints.iter().all(|(_, chance)| (chance - share).abs() < 1e-9), "{whose}");
+            assert_eq!(evaluation.masquerade && fate == Fate::Dnat, flow.masquerade, "{whose}");
+        }
+    }
+}
+
+/// The table's decision and what the rules did must be the same, for each endpoint.
+fn compare(
+    decision: &Decision<'_>,
+    evaluation: &Evaluation,
+    packet: &forward::Packet,
+) -> Result<(), TestCaseError> {
+    let (fate, shares) = match &decision.verdict {
+        Verdict::Send(shares) => (Fate::Dnat, shares.clone()),
+        Verdict::Reject => (Fate::Reject, vec![]),
+        Verdict::Drop => (Fate::Drop, vec![]),
+        Verdict::Untouched => (Fate::Untouched, vec![]),
+    };
+    prop_assert_eq!(evaluation.fate, fate);
+    if fate != Fate::Dnat {
+        return Ok(());
+    }
+    let chances: BTreeMap<SocketAddr, f64> = evaluation.endpoints.iter().copied().collect();
+    prop_assert_eq!(chances.len(), shares.len());
+    for (endpoint, share) in &shares {
+        let chance = chances.get(endpoint).copied().unwrap_or_default();
+        prop_assert!((chance - share).abs() < 1e-9, "{} has {} of {}", endpoint, chance, share);
+    }
+    let seconds = decision.frontend.and_then(|f| f.port.affinity_seconds);
+    prop_assert_eq!(evaluation.affinity, seconds.map(|s| u64::from(s) * 1000));
+    for path in &evaluation.paths {
+        // A pod that reaches itself is masqueraded whatever else holds (semantics D3).
+        let itself = path.destination.ip() == packet.src.ip() && is_local(decision, path.destination);
+        prop_assert_eq!(path.masquerade, decision.masquerade || itself, "to {}", path.destination);
+        prop_assert_eq!(path.mark, 0, "no mark is left behind");
+    }
+    Ok(())
+}
+
+fn is_local(decision: &Decision<'_>, endpoint: SocketAddr) -> bool {
+    let Some((frontend, scope)) = decision.frontend.zip(decision.scope) else { return false };
+    frontend.port.endpoints(scope).endpoints.iter().any(|e| e.address == endpoint && e.is_local)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_rules_do_what_the_table_decides(
+        world in world::world(),
+        packets in proptest::collection::vec(world::packet(), 40),
+    ) {
+        let (table, _, _) = table(&world.snapshot(), &world.config());
+        let kernel = kernel(&table);
+        for packet in &packets {
+            let decision = table.decide(packet);
+            let evaluation = evaluate(&kernel, &table, packet);
+            compare(&decision, &evaluation, packet).map_err(|error| {
+                TestCaseError::fail(format!("{packet:?}\n{error}\n{decision:#?}\n{:#?}", evaluation.paths.first()))
+            })?;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Any sequence of changes leaves what a fresh start would make.
+
+#[path = "packetflow/world.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod world;
+
+use std::collections::BTreeSet;
+
+use dataplane::nftables::diff::diff;
+use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Set, Table, Verdict};
+use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
+use model::{ServiceKey, Snapshot};
+use plan::forward::{Claims, NodeConfig, forward, table};
+use proptest::prelude::*;
+
+use world::{Spec, World};
+
+/// What a kernel would make of the changes, with its refusals as panics.
+fn apply(program: &mut Program, changes: &[Change]) {
+    for change in changes {
+        apply_one(program, change);
+    }
+}
+
+fn apply_one(program: &mut Program, change: &Change) {
+    match change {
+        Change::AddTable { table, comment } => {
+            program
+                .tables
+                .entry(table.clone())
+                .or_insert_with(|| Table { comment: comment.clone(), ..Table::default() });
+        }
+        Change::DeleteTable { table } => drop(program.tables.remove(table).expect("the table is there")),
+        Change::AddChain { table, chain, spec } => {
+            let chains = &mut program.tables.get_mut(table).expect("a table").chains;
+            let found =
+                chains.entry(chain.clone()).or_insert_with(|| Chain { spec: spec.clone(), rules: vec![] });
+            assert_eq!(found.spec, *spec);
+        }
+        Change::FlushChain { table, chain } => {
+            let chains = &mut program.tables.get_mut(table).expect("a table").chains;
+            chains.get_mut(chain).expect("a chain").rules.clear();
+        }
+        Change::DeleteChain { table, chain } => {
+            let table = program.tables.get_mut(table).expect("a table");
+            assert!(!ways(table).contains(chain.as_str()), "{chain} is still in use");
+            table.chains.remove(chain).expect("the chain is there");
+        }
+        Change::AddSet { table, set, spec } => {
+            let sets = &mut program.tables.get_mut(table).expect("a table").sets;
+            assert!(sets.insert(set.clone(), Set::empty(spec.clone())).is_none());
+        }
+        Change::FlushSet { table, set } => {
+            let sets = &mut program.tables.get_mut(table).expect("a table").sets;
+            sets.get_mut(set).expect("a set").elements.clear();
+        }
+        Change::DeleteSet { table, set } => {
+            drop(program.tables.get_mut(table).expect("a table").sets.remove(set).expect("the set is there"));
+        }
+        Change::AddElements { table, set, elements, ranges } => {
+            let set = program.tables.get_mut(table).expect("a table").sets.get_mut(set).expect("a set");
+            assert_eq!(set.spec.ranges(), *ranges);
+            for element in elements {
+                let old = set.elements.insert(element.key.clone(), element.value.clone());
+                assert!(old.is_none(), "an element twice");
+            }
+            assert!(set.spec.size.is_none_or(|size| set.elements.len() <= size as usize), "too many");
+        }
+        Change::DeleteElements { table, set, elements, .. } => {
+            let set = program.tables.get_mut(table).expect("a table").sets.get_mut(set).expect("a set");
+            for element in elements {
+                assert_eq!(set.elements.remove(&element.key), Some(element.value.clone()));
+            }
+        }
+        Change::AddRule { table, chain, rule, place } => {
+            assert_eq!(*place, Place::Last);
+            let chains = &mut program.tables.get_mut(table).expect("a table").chains;
+            chains.get_mut(chain).expect("a chain").rules.push(rule.clone());
+        }
+        Change::ReplaceRule { .. } | Change::DeleteRule { .. } => panic!("only where handles are known"),
+    }
+}
+
+/// Every chain that something leads to.
+fn ways(table: &Table) -> BTreeSet<String> {
+    use dataplane::nftables::ir::Data;
+    let rules = table.chains.values().flat_map(|c| &c.rules).flat_map(|r| &r.exprs);
+    let by_rule = rules.filter_map(|e| if let Expr::Verdict(v) = e { Some(v) } else { None });
+    let values = table.sets.values().flat_map(|s| s.elements.values());
+    let by_element = values.filter_map(|v| if let Some(Data::Verdict(v)) = &v.data { Some(v) } else { None });
+    let targets = by_rule.chain(by_element).filter_map(|v| match v {
+        Verdict::Jump(name) | Verdict::Goto(name) => Some(name.to_string()),
+        _ => None,
+    });
+    targets.collect()
+}
+
+fn loaded(program: &Program) -> Program {
+    let mut kernel = Program::default();
+    let difference = diff(&Program::default(), program);
+    assert!(difference.later.is_empty());
+    apply(&mut kernel, &difference.now);
+    kernel
+}
+
+/// Puts one Service in as it is now in the snapshot.
+struct Node {
+    config: NodeConfig,
+    claims: Claims,
+    table: model::ForwardingTable,
+    renderer: Renderer,
+    kernel: Program,
+}
+
+impl Node {
+    fn start(world: &World) -> Node {
+        let config = world.config();
+        let (table, claims, _) = table(&world.snapshot(), &config);
+        let (renderer, program) = Renderer::start(&table);
+        Node { config, claims, table, renderer, kernel: loaded(&program) }
+    }
+
+    fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) {
+        let touched = match snapshot.service(key) {
+            Some(service) => {
+                let (frontends, _) = forward(service, snapshot.slices(key), &self.config);
+                self.claims.stake(service, frontends)
+            }
+            None => self.claims.withdraw(key),
+        };
+        let mut pairs = Vec::new();
+        for key in &touched {
+            let (old, new) = (self.table.frontends(key).to_vec(), self.claims.granted(key).frontends);
+            pairs.push((old, new));
+            self.table.replace(key, Vec::new());
+        }
+        for (key, (_, new)) in touched.iter().zip(&pairs) {
+            self.table.replace(key, new.clone());
+        }
+        let pairs: Vec<_> = pairs.iter().map(|(old, new)| (&old[..], &new[..])).collect();
+        let Edit::Changes(changes) = self.renderer.change(&pairs) else { panic!("small sets do not grow") };
+        apply(&mut self.kernel, &changes);
+    }
+
+    fn sweep(&mut self) {
+        for _ in 0..3 {
+            let changes = self.renderer.sweep();
+            apply(&mut self.kernel, &changes);
+        }
+        assert_eq!(self.renderer.sweep(), [], "nothing is left to do");
+    }
+
+    fn check(&self, world: &World) {
+        let (fresh, _, _) = table(&world.snapshot(), &self.config);
+        assert_eq!(self.table, fresh);
+        assert_eq!(self.kernel, render(&fresh, self.renderer.sizes()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changes_one_by_one_leave_what_a_fresh_start_would_make(
+        mut world in world::world(),
+        edits in proptest::collection::vec((world::spec(), any::<bool>()), 1..6),
+    ) {
+        let mut node = Node::start(&world);
+        for (spec, stays) in edits {
+            let name = Spec::name(&spec);
+            world.services.retain(|s| s.name() != name);
+            if stays {
+                world.services.push(spec);
+            }
+            let key = ServiceKey::new(&"ns".into(), &name.as_str().into());
+            node.sync(&key, &world.snapshot());
+            node.sweep();
+            node.check(&world);
+        }
+    }
+
+    #[test]
+    fn a_difference_applied_gives_the_other_program(old in world::world(), new in world::world()) {
+        let program = |world: &World| render(&table(&world.snapshot(), &world.config()).0, &Sizes::default());
+        let (old, new) = (program(&old), program(&new));
+        let mut kernel = loaded(&old);
+        prop_assert_eq!(&kernel, &old);
+        let difference = diff(&old, &new);
+        apply(&mut kernel, &difference.now);
+        apply(&mut kernel, &difference.later);
+        prop_assert_eq!(kernel, new);
+        prop_assert!(diff(&old, &old).is_empty());
+    }
+}
+
+#[test]
+fn a_set_that_outgrows_its_size_is_filled_beside_the_old_one() {
+    let spec = |count: u16| {
+        let endpoints: Vec<_> = (0..count)
+            .map(|i| serde_json::json!({"addresses": [format!("10.2.{}.{}", i / 250, i % 250)]}))
+            .collect();
+        vec![
+            serde_json::json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "big", "namespace": "ns"},
+                "spec": {"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80}]},
+            }),
+            serde_json::json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": "big-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "big"}},
+                "ports": [{"name": "", "port": 80}], "endpoints": endpoints,
+            }),
+        ]
+    };
+    let config = NodeConfig::default();
+    let table_of = |count| {
+        let mut snapshot = Snapshot::default();
+        for value in spec(count) {
+            let (object, _) = model::parse::object(&value, &mut model::Interner::default());
+            snapshot.apply(object.expect("a known kind"));
+        }
+        table(&snapshot, &config).0
+    };
+    let (small, large) = (table_of(500), table_of(3000));
+    let key = ServiceKey::new(&"ns".into(), &"big".into());
+    let (mut renderer, program) = Renderer::start(&small);
+    let mut kernel = loaded(&program);
+    assert_eq!(renderer.change(&[(small.frontends(&key), large.frontends(&key))]), Edit::Outgrown);
+    let whole = renderer.whole(&large);
+    let difference = diff(&kernel, &whole);
+    let names: Vec<String> = difference
+        .later
+        .iter()
+        .map(|change| match change {
+            Change::DeleteSet { set, .. } => set.to_string(),
+            Change::DeleteChain { chain, .. } => chain.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(names, ["endpoints-1k", "cluster-ip-499", "cluster-ip-500", "cluster-ip-501"]);
+    apply(&mut kernel, &difference.now);
+    apply(&mut kernel, &difference.later);
+    assert_eq!(kernel, whole);
+    let table = kernel.tables.values().next().expect("a table");
+    assert_eq!(table.sets["endpoints-8k"].elements.len(), 3000);
+}

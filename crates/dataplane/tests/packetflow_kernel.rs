@@ -1,0 +1,129 @@
+//! The rendered program on the real kernel: it loads, reads back equal, nft lists it, and the packets of the
+//! packet-flow cases, sent for real between namespaces, fare as expected.
+//!
+//! The process enters its own user and network namespaces before it has a second thread, so it brings its own
+//! small test runner.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+
+#[path = "packetflow/case.rs"]
+mod case;
+#[path = "kernel/namespace.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod namespace;
+#[path = "packetflow/net.rs"]
+mod net;
+#[path = "packetflow/random.rs"]
+mod random;
+#[path = "packetflow/traffic.rs"]
+mod traffic;
+#[path = "packetflow/world.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod world;
+
+use std::process::{Command, ExitCode};
+
+use dataplane::nftables::apply::{apply, load, read};
+use dataplane::nftables::diff::diff;
+use dataplane::nftables::ir::Program;
+use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::render::{Renderer, table_id};
+use model::Family;
+
+type Test = (&'static str, fn());
+
+const TESTS: &[Test] = &[
+    ("kernel_takes_every_program_and_gives_it_back", kernel_takes_every_program_and_gives_it_back),
+    ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
+    ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
+    (
+        "packets_of_random_clusters_fare_as_the_table_decides",
+        random::packets_of_random_clusters_fare_as_the_table_decides,
+    ),
+    (
+        "clients_with_affinity_keep_their_endpoint_until_it_goes",
+        random::clients_with_affinity_keep_their_endpoint_until_it_goes,
+    ),
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| words.iter().any(|word| word == flag);
+    if has("--list") {
+        TESTS.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let filter = words.iter().find(|word| !word.starts_with('-'));
+    let wanted = |name: &str| {
+        filter.is_none_or(|f| if has("--exact") { name == f } else { name.contains(f.as_str()) })
+    };
+    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| !has("--ignored") && wanted(name)).collect();
+    if let ([(_, test)], true) = (chosen.as_slice(), has("--exact")) {
+        namespace::enter();
+        test();
+        return ExitCode::SUCCESS;
+    }
+    let own = std::env::current_exe().expect("this program has a path");
+    let mut all_passed = true;
+    for (name, _) in chosen {
+        // In a process of its own, and so in fresh namespaces.
+        let status = Command::new(&own).args(["--exact", name]).status().expect("this program starts");
+        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
+        all_passed &= status.success();
+    }
+    if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn held(kernel: &mut Socket) -> Program {
+    let (program, problems) = read(kernel, &[table_id(Family::V4), table_id(Family::V6)]).unwrap();
+    assert_eq!(problems, []);
+    program
+}
+
+fn assert_same(id: &str, held: &Program, wanted: &Program) {
+    for (table, content) in &wanted.tables {
+        let other = &held.tables[table];
+        for (name, chain) in &content.chains {
+            assert_eq!(other.chains.get(name), Some(chain), "{id}: {table} {name}");
+        }
+        for (name, set) in &content.sets {
+            assert_eq!(other.sets.get(name), Some(set), "{id}: {table} {name}");
+        }
+    }
+    assert!(held == wanted, "{id}: there is more than was sent");
+}
+
+fn kernel_takes_every_program_and_gives_it_back() {
+    let mut kernel = Socket::open().unwrap();
+    let mut before = Program::default();
+    for (i, scenario) in case::scenarios().iter().enumerate() {
+        let (_, program) = Renderer::start(&scenario.table);
+        if i == 0 {
+            load(&mut kernel, &program).unwrap();
+        } else {
+            let difference = diff(&before, &program);
+            apply(&mut kernel, &difference.now).unwrap();
+            apply(&mut kernel, &difference.later).unwrap();
+        }
+        before = held(&mut kernel);
+        assert_same(&scenario.id, &before, &program);
+        assert!(diff(&before, &program).is_empty());
+    }
+}
+
+fn nft_lists_everything_in_words_of_services() {
+    let mut kernel = Socket::open().unwrap();
+    let scenarios = case::scenarios();
+    let scenario =
+        scenarios.iter().find(|s| s.id.contains("masquerade")).expect("a case with three Services");
+    load(&mut kernel, &Renderer::start(&scenario.table).1).unwrap();
+    let listing = namespace::run("nft", &["list", "ruleset"]);
+    if std::env::var_os("ZONEWARD_SHOW").is_some() {
+        println!("{listing}");
+    }
+    for words in
+        ["ns1/svc1:p80", "ns2/svc2:p80", "masquerade fully-random", "map @endpoints-1k", "vmap @verdicts-1k"]
+    {
+        assert!(listing.contains(words), "{words} is missing in:\n{listing}");
+    }
+}

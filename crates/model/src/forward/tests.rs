@@ -1,0 +1,61 @@
+//! Tests of the table by itself.
+
+use super::*;
+
+fn frontend(service: &str, cluster_ip: &str, place: Option<Place>) -> Frontend {
+    let port = ForwardedPort {
+        service: ServiceKey::new(&Name::new("shop"), &Name::new(service)),
+        name: Name::default(),
+        cluster_ip: cluster_ip.parse().unwrap(),
+        protocol: Protocol::Tcp,
+        number: 80,
+        affinity_seconds: None,
+        cluster: EndpointSet::default(),
+        local: EndpointSet::default(),
+    };
+    Frontend {
+        place: place.unwrap_or(port.place()),
+        kind: FrontendKind::ClusterIp,
+        port: Arc::new(port),
+        outside: Outcome::Reject,
+        inside: None,
+        masquerade: Masquerade::NotPods,
+        source_ranges: None,
+    }
+}
+
+#[test]
+fn a_service_that_goes_leaves_nothing_behind() {
+    let mut table = ForwardingTable::default();
+    let empty = table.clone();
+    let web = frontend("web", "10.96.0.10", None);
+    let node_port = Place::node_port(Family::V4, Protocol::Tcp, 30080);
+    let key = web.port.service.clone();
+    table.replace(&key, vec![web.clone(), frontend("web", "10.96.0.10", Some(node_port))]);
+    assert_eq!(table.cluster_ip_holder(web.port.cluster_ip), Some(&key));
+    assert!(table.frontend(&node_port).is_some());
+    table.replace(&key, vec![web.clone()]);
+    assert!(table.frontend(&node_port).is_none() && table.frontend(&web.place).is_some());
+    table.replace(&key, Vec::new());
+    assert_eq!(table, empty);
+}
+
+#[test]
+fn shares_follow_the_weights() {
+    let endpoint = |last: u8, weight| ForwardedEndpoint {
+        address: SocketAddr::from(([10, 1, 0, last], 80)),
+        weight,
+        is_local: false,
+    };
+    let set = EndpointSet { endpoints: [endpoint(1, 3.0), endpoint(2, 1.0)].into() };
+    let shares: Vec<f64> = set.shares().map(|(_, share)| share).collect();
+    assert_eq!((shares, set.is_even()), (vec![0.75, 0.25], false));
+}
+
+#[test]
+fn ports_are_named_as_people_do() {
+    let web = frontend("web", "10.96.0.10", None);
+    assert_eq!(web.port.to_string(), "shop/web");
+    assert_eq!(web.place.to_string(), "TCP 10.96.0.10:80");
+    assert_eq!(Place::node_port(Family::V6, Protocol::Udp, 53).to_string(), "UDP node port 53 (IPv6)");
+}

@@ -1,0 +1,416 @@
+//! Tests of forwarding: the packet-flow cases by the table alone, and what they leave out.
+
+use std::net::{IpAddr, SocketAddr};
+
+use expect_test::{Expect, expect};
+use ipnet::IpNet;
+use model::forward::{Decision, Packet, Verdict};
+use model::{Interner, Name, Node, Protocol, parse};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn texts(value: &Value) -> Vec<String> {
+    let list = value.as_array().into_iter().flatten();
+    list.map(|v| v.as_str().expect("a text").to_owned()).collect()
+}
+
+fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(value: &Value) -> Vec<T> {
+    texts(value).iter().map(|text| text.parse().expect("well formed")).collect()
+}
+
+fn node(name: &str, addresses: &[IpAddr]) -> Node {
+    Node {
+        name: Name::new(name),
+        zone: None,
+        region: None,
+        ready: true,
+        control_plane: false,
+        cpu_millis: None,
+        deleting: false,
+        to_be_deleted: false,
+        addresses: addresses.into(),
+        pod_cidrs: Box::default(),
+    }
+}
+
+fn snapshot(objects: &[Value]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut interner = Interner::default();
+    for value in objects {
+        let (object, notices) = parse::object(value, &mut interner);
+        assert!(notices.is_empty(), "{notices:?}");
+        snapshot.apply(object.expect("a known kind"));
+    }
+    snapshot
+}
+
+fn packet(protocol: Protocol, src: &str, dst: &str) -> Packet {
+    let (src, dst) = (src.parse().expect("a source"), dst.parse().expect("a destination"));
+    Packet { src, dst, protocol, iif: None }
+}
+
+fn config_of(scenario: &Value) -> NodeConfig {
+    let config = &scenario["config"];
+    assert_eq!(config["detectLocal"]["mode"], "ClusterCIDR");
+    let settings = ProxySettings {
+        cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
+        node_port_addresses: texts(&config["nodePortAddresses"]),
+        masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
+        ..ProxySettings::default()
+    };
+    let own: IpAddr = config["nodeIP"].as_str().expect("an address").parse().expect("an address");
+    let node = node(config["nodeName"].as_str().expect("a name"), &[own]);
+    let cidrs: Vec<IpNet> = parsed(&config["serviceCIDRs"]);
+    NodeConfig::new(&settings, &node, &cidrs, &parsed::<IpAddr>(&config["nodeLocalAddresses"])).0
+}
+
+fn shown(decision: &Decision<'_>) -> Value {
+    let verdict = match &decision.verdict {
+        Verdict::Send(endpoints) => {
+            let addresses: Vec<String> = endpoints.iter().map(|(a, _)| a.to_string()).collect();
+            return json!({"verdict": "DNAT", "endpoints": addresses, "masquerade": decision.masquerade});
+        }
+        Verdict::Reject => "REJECT",
+        Verdict::Drop => "DROP",
+        Verdict::Untouched => "UNTOUCHED",
+    };
+    json!({"verdict": verdict, "masquerade": decision.masquerade})
+}
+
+#[test]
+fn every_packet_flow_case_is_decided_as_upstream_does() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/packetflow-nftables.json");
+    let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
+    let file: Value = serde_json::from_str(&text).expect("the vectors are JSON");
+    let mut flows = 0;
+    for scenario in file["scenarios"].as_array().expect("scenarios") {
+        let objects: Vec<Value> = ["services", "endpointSlices"]
+            .iter()
+            .flat_map(|kind| scenario[*kind].as_array().expect("a list").clone())
+            .collect();
+        let (table, _, notices) = table(&snapshot(&objects), &config_of(scenario));
+        assert!(notices.is_empty(), "{notices:?}");
+        for flow in scenario["flows"].as_array().expect("flows") {
+            let given = &flow["packet"];
+            let address =
+                |field: &str| given[field].as_str().expect("an address").parse().expect("an address");
+            let port = given["port"].as_u64().expect("a port") as u16;
+            assert_eq!(given["protocol"], "TCP");
+            let packet = Packet {
+                src: SocketAddr::new(address("src"), 40_000),
+                dst: SocketAddr::new(address("dst"), port),
+                protocol: Protocol::Tcp,
+                iif: None,
+            };
+            let decision = table.decide(&packet);
+            assert_eq!(
+                shown(&decision),
+                flow["expect"],
+                "{} flow {}: {:?}",
+                scenario["id"],
+                flow["n"],
+                decision.why
+            );
+            flows += 1;
+        }
+    }
+    assert_eq!(Value::from(flows), file["flowCount"]);
+}
+
+/// A LoadBalancer Service with one endpoint on the node `here` and one on `there`.
+fn service(patch: Value) -> Value {
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "web", "namespace": "shop", "creationTimestamp": "2026-01-02T00:00:00Z"},
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080}],
+        },
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+    });
+    for (section, fields) in patch.as_object().expect("an object") {
+        for (field, value) in fields.as_object().expect("an object") {
+            service[section][field] = value.clone();
+        }
+    }
+    service
+}
+
+fn slice(name: &str) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": format!("{name}-1"), "namespace": "shop", "labels": {"kubernetes.io/service-name": name}},
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [
+            {"addresses": ["10.1.0.1"], "nodeName": "here"}, {"addresses": ["10.1.1.1"], "nodeName": "there"},
+        ],
+    })
+}
+
+fn settings() -> ProxySettings {
+    ProxySettings { cluster_cidr: "10.1.0.0/16".into(), ..ProxySettings::default() }
+}
+
+fn config(settings: &ProxySettings) -> NodeConfig {
+    let here = node("here", &["198.51.100.1".parse().expect("an address")]);
+    NodeConfig::new(settings, &here, &["10.96.0.0/16".parse().expect("a range")], &[]).0
+}
+
+fn check(objects: &[Value], settings: &ProxySettings, packets: &[(&str, &str)], expect: Expect) {
+    let (table, _, notices) = table(&snapshot(objects), &config(settings));
+    let mut text = String::new();
+    for (src, dst) in packets {
+        let decision = table.decide(&packet(Protocol::Tcp, src, dst));
+        let shown = shown(&decision);
+        let endpoints = texts(&shown["endpoints"]).join(" ");
+        let masquerade = if decision.masquerade { " masquerade" } else { "" };
+        text += &format!(
+            "{src} -> {dst}: {} {endpoints}{masquerade}\n",
+            shown["verdict"].as_str().expect("a word")
+        );
+    }
+    for notice in notices {
+        text += &format!("{notice}\n");
+    }
+    expect.assert_eq(&text);
+}
+
+// semantics D2
+#[test]
+fn source_ranges_bind_the_load_balancer_alone_and_pods_too() {
+    let ranges = json!({"spec": {"loadBalancerSourceRanges": [" 203.0.113.0/25 ", "2001:db8::/32"]}});
+    check(
+        &[service(ranges), slice("web")],
+        &settings(),
+        &[
+            ("203.0.113.2:1", "192.0.2.1:80"),
+            ("203.0.113.130:1", "192.0.2.1:80"),
+            ("10.1.0.9:1", "192.0.2.1:80"),
+            ("203.0.113.130:1", "198.51.100.1:30080"),
+        ],
+        expect![[r#"
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+            203.0.113.130:1 -> 192.0.2.1:80: DROP 
+            10.1.0.9:1 -> 192.0.2.1:80: DROP 
+            203.0.113.130:1 -> 198.51.100.1:30080: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+        "#]],
+    );
+}
+
+// semantics D2
+#[test]
+fn source_ranges_of_everything_or_of_the_other_family_bind_nobody() {
+    for ranges in [json!(["10.0.0.0/8", "0.0.0.0/0"]), json!(["2001:db8::/32"])] {
+        let service = service(json!({"spec": {"loadBalancerSourceRanges": ranges}}));
+        check(
+            &[service, slice("web")],
+            &settings(),
+            &[("203.0.113.2:1", "192.0.2.1:80")],
+            expect![[r#"
+                203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+            "#]],
+        );
+    }
+}
+
+// semantics D2
+#[test]
+fn a_range_that_holds_the_node_lets_the_load_balancers_own_address_in() {
+    let service = service(json!({"spec": {"loadBalancerSourceRanges": ["198.51.100.0/24"]}}));
+    check(
+        &[service],
+        &settings(),
+        &[("192.0.2.1:1", "192.0.2.1:80"), ("192.0.2.2:1", "192.0.2.1:80")],
+        expect![[r#"
+            192.0.2.1:1 -> 192.0.2.1:80: REJECT 
+            192.0.2.2:1 -> 192.0.2.1:80: DROP 
+        "#]],
+    );
+}
+
+// semantics D2
+#[test]
+fn proxy_mode_ingress_is_left_to_the_load_balancer() {
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}]}}});
+    check(
+        &[service(status), slice("web")],
+        &settings(),
+        &[("203.0.113.2:1", "192.0.2.1:80")],
+        expect![[r#"
+            203.0.113.2:1 -> 192.0.2.1:80: UNTOUCHED 
+        "#]],
+    );
+}
+
+// semantics D2
+#[test]
+fn other_ports_of_a_cluster_ip_are_rejected_and_unassigned_addresses_dropped() {
+    check(
+        &[service(json!({})), slice("web")],
+        &settings(),
+        &[("10.1.0.9:1", "10.96.0.10:81"), ("10.1.0.9:1", "10.96.0.11:80"), ("10.1.0.9:1", "192.0.2.1:81")],
+        expect![[r#"
+            10.1.0.9:1 -> 10.96.0.10:81: REJECT 
+            10.1.0.9:1 -> 10.96.0.11:80: DROP 
+            10.1.0.9:1 -> 192.0.2.1:81: UNTOUCHED 
+        "#]],
+    );
+}
+
+// semantics D3: without a detector nobody is a pod, and cluster IP traffic is not masqueraded.
+#[test]
+fn without_a_detector_pods_are_outside_clients() {
+    let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
+    check(
+        &[service(local), slice("web")],
+        &ProxySettings::default(),
+        &[
+            ("10.1.0.9:1", "192.0.2.1:80"),
+            ("198.51.100.1:1", "192.0.2.1:80"),
+            ("203.0.113.2:1", "10.96.0.10:80"),
+        ],
+        expect![[r#"
+            10.1.0.9:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080
+            198.51.100.1:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+            203.0.113.2:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
+        "#]],
+    );
+}
+
+#[test]
+fn bridge_and_prefix_tell_pods_by_the_interface() {
+    let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
+    let snapshot = snapshot(&[service(local), slice("web")]);
+    for (mode, iif, origin) in [
+        ("BridgeInterface", "cbr0", model::forward::Origin::Pod),
+        ("BridgeInterface", "cbr01", model::forward::Origin::Outside),
+        ("InterfaceNamePrefix", "cali12", model::forward::Origin::Pod),
+        ("InterfaceNamePrefix", "eth0", model::forward::Origin::Outside),
+    ] {
+        let settings = ProxySettings {
+            detect_local_mode: mode.into(),
+            bridge_interface: "cbr0".into(),
+            interface_name_prefix: "cali".into(),
+            ..ProxySettings::default()
+        };
+        let (table, _, _) = table(&snapshot, &config(&settings));
+        let mut packet = packet(Protocol::Tcp, "10.1.0.9:1", "192.0.2.1:80");
+        packet.iif = Some(Name::new(iif));
+        assert_eq!(table.decide(&packet).origin, origin, "{mode} {iif}");
+    }
+}
+
+#[test]
+fn the_older_of_two_services_keeps_the_place_they_both_want() {
+    let younger = json!({
+        "metadata": {"name": "late", "creationTimestamp": "2026-01-03T00:00:00Z"},
+        "spec": {"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"]},
+    });
+    check(
+        &[service(json!({})), slice("web"), service(younger)],
+        &settings(),
+        &[("203.0.113.2:1", "192.0.2.1:80"), ("10.1.0.9:1", "10.96.0.11:80")],
+        expect![[r#"
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+            10.1.0.9:1 -> 10.96.0.11:80: REJECT 
+            Service shop/late: FrontendConflict: status.loadBalancer.ingress: TCP 192.0.2.1:80 belongs to the older Service shop/web, so TCP 192.0.2.1:80 of port shop/late:http is not served; give one of the two another address or port
+            Service shop/late: FrontendConflict: spec.ports[].nodePort: TCP node port 30080 (IPv4) belongs to the older Service shop/web, so TCP node port 30080 (IPv4) of port shop/late:http is not served; give one of the two another address or port
+        "#]],
+    );
+}
+
+#[test]
+fn a_place_falls_to_the_next_in_line_when_its_holder_goes() {
+    let config = config(&settings());
+    let younger = json!({
+        "metadata": {"name": "late", "creationTimestamp": "2026-01-03T00:00:00Z"},
+        "spec": {"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"]},
+    });
+    let snapshot = snapshot(&[service(younger), service(json!({}))]);
+    let mut claims = Claims::default();
+    let mut keys = Vec::new();
+    for (service, slices) in snapshot.services() {
+        claims.stake(service, forward(service, slices, &config).0);
+        keys.push(service.key.clone());
+    }
+    let (late, web) = (&keys[0], &keys[1]);
+    assert_eq!((claims.granted(late).frontends.len(), claims.granted(web).frontends.len()), (1, 3));
+    let touched = claims.withdraw(web);
+    assert!(touched.contains(late) && touched.contains(web));
+    assert_eq!((claims.granted(late).frontends.len(), claims.granted(web).frontends.len()), (3, 0));
+}
+
+// seed 003
+#[test]
+fn require_without_an_endpoint_in_reach_is_rejected_inside_and_outside() {
+    let mut slice = slice("web");
+    slice["metadata"]["annotations"] = json!({"zoneward.dev/mechanism": "RequireSameZone"});
+    check(
+        &[service(json!({})), slice],
+        &settings(),
+        &[("10.1.0.9:1", "10.96.0.10:80"), ("203.0.113.2:1", "192.0.2.1:80")],
+        expect![[r#"
+            10.1.0.9:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+        "#]],
+    );
+}
+
+// semantics D1
+#[test]
+fn headless_and_foreign_services_have_no_frontends() {
+    let headless = service(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
+    let foreign =
+        service(json!({"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "other"}}}));
+    for object in [headless, foreign] {
+        let (table, _, _) = table(&snapshot(&[object, slice("web")]), &config(&settings()));
+        assert_eq!(table.services().count(), 0);
+    }
+}
+
+// semantics D4
+#[test]
+fn node_port_addresses_are_words_and_ranges() {
+    let v4: IpAddr = "198.51.100.1".parse().expect("an address");
+    let v6: IpAddr = "2001:db8::1".parse().expect("an address");
+    let mut text = String::new();
+    for words in [&[][..], &["all"], &["localhost"], &["198.51.0.0/16", "primary", "primary"], &["10.0.0.0"]]
+    {
+        let settings = ProxySettings {
+            node_port_addresses: words.iter().map(|w| (*w).to_owned()).collect(),
+            ..ProxySettings::default()
+        };
+        let (config, notices) = NodeConfig::new(&settings, &node("here", &[v4, v6]), &[], &[]);
+        text += &format!("{words:?}: {:?} {:?}\n", config.rules.node_ports_v4, config.rules.node_ports_v6);
+        notices.iter().for_each(|notice| text += &format!("  {}\n", notice.message));
+    }
+    expect![[r#"
+        []: Within([198.51.100.1/32]) Within([2001:db8::1/128])
+        ["all"]: All All
+        ["localhost"]: Within([127.0.0.0/8]) Within([::1/128])
+          nodePortAddresses: node ports are not served on loopback addresses: connect to another address of the node
+        ["198.51.0.0/16", "primary", "primary"]: Within([198.51.0.0/16]) Within([2001:db8::1/128])
+          nodePortAddresses: "primary" is listed twice; once is enough
+        ["10.0.0.0"]: Within([198.51.100.1/32]) Within([2001:db8::1/128])
+          nodePortAddresses: "10.0.0.0" is no range such as 10.0.0.0/8; it is left out
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_named_and_the_default_stands() {
+    let settings = ProxySettings {
+        bind_address: "nowhere".into(),
+        cluster_cidr: "10.1.0.0/16,oops,fd00::/64,10.2.0.0/16".into(),
+        detect_local_mode: "Guess".into(),
+        masquerade_bit: Some(32),
+        ..ProxySettings::default()
+    };
+    let (config, notices) = NodeConfig::new(&settings, &node("here", &[]), &[], &[]);
+    assert_eq!(config.rules.mark(), 0x4000);
+    assert_eq!(config.rules.detect_local.range(Family::V4), "10.1.0.0/16".parse().ok());
+    assert_eq!(config.rules.detect_local.range(Family::V6), "fd00::/64".parse().ok());
+    let fields: Vec<&str> = notices.iter().map(|n| n.message.split(':').next().expect("a field")).collect();
+    assert_eq!(fields, ["bindAddress", "detectLocalMode", "clusterCIDR", "nftables.masqueradeBit"]);
+}

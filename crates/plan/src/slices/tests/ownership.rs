@@ -1,0 +1,116 @@
+//! Whose slices are touched, and when nobody's are.
+
+use expect_test::expect;
+use model::{AddressType, Labels, Owner, Uid};
+use serde_json::json;
+
+use super::super::*;
+use super::world::World;
+
+/// A world with one pod and its slice `web-1`, and the slice's copy `web-2` to do something with.
+fn with_copy() -> World {
+    let mut world = World::new(json!({"ipFamilies": ["IPv4"]}));
+    world.pod("a", json!({}), json!({}));
+    world.settle();
+    let mut copy = world.slices[0].clone();
+    copy.key.name = "web-2".into();
+    world.slices.push(copy);
+    world
+}
+
+#[test]
+fn slices_of_other_writers_are_never_touched() {
+    let mut world = with_copy();
+    let mirrored = (annotation::MANAGED_BY, "endpointslicemirroring-controller.k8s.io");
+    world.slices[1].content.labels = [mirrored].into_iter().collect();
+    world.check(expect![[r#"
+        keep web-1
+    "#]]);
+    // Without a writer's name the owner decides.
+    world.slices[1].content.labels = [(annotation::SERVICE_NAME, "web")].into_iter().collect();
+    world.slices[1].owners = [].into();
+    world.check(expect![[r#"
+        keep web-1
+    "#]]);
+}
+
+#[test]
+fn slices_of_an_old_service_of_the_same_name_are_deleted_and_never_recycled() {
+    let mut world = with_copy();
+    world.service.uid = Some(Uid::new("another life"));
+    world.check(expect![[r#"
+        create IPv4 [http:8080/TCP] a@n1 10.0.0.1 ready serving
+        delete web-1
+        delete web-2
+    "#]]);
+}
+
+#[test]
+fn a_service_from_a_file_owns_slices_by_name() {
+    let mut world = with_copy();
+    world.service.uid = None;
+    world.slices[1].owners = [Owner { name: "api".into(), uid: Uid::new("api-uid") }].into();
+    world.check(expect![[r#"
+        delete web-2
+        keep web-1
+    "#]]);
+}
+
+#[test]
+fn a_slice_that_is_being_deleted_is_not_there() {
+    let mut world = with_copy();
+    world.slices[0].deleting = true;
+    world.check(expect![[r#"
+        keep web-2
+    "#]]);
+    world.slices[1].deleting = true;
+    world.check(expect![[r#"
+        create IPv4 [http:8080/TCP] a@n1 10.0.0.1 ready serving
+    "#]]);
+}
+
+#[test]
+fn slices_of_a_family_that_is_gone_are_deleted() {
+    let mut world = with_copy();
+    world.slices[1].content.address_type = AddressType::Fqdn;
+    world.slices[0].content.address_type = AddressType::Ip(Family::V6);
+    world.check(expect![[r#"
+        create IPv4 [http:8080/TCP] a@n1 10.0.0.1 ready serving
+        delete web-1
+        delete web-2
+    "#]]);
+}
+
+#[test]
+fn without_selector_or_as_external_name_everything_is_left_alone() {
+    // Semantics B1.
+    let mut world = with_copy();
+    world.service.selector = None;
+    world.check(expect![""]);
+    world.service.selector = Some(Labels::EMPTY);
+    world.service.kind = ServiceType::ExternalName;
+    world.check(expect![""]);
+}
+
+#[test]
+fn a_service_that_is_being_deleted_gets_no_new_slice() {
+    let mut world = with_copy();
+    world.service.deleting = true;
+    world.options = Options::new(1).unwrap();
+    world.pod("b", json!({}), json!({}));
+    world.pod("c", json!({}), json!({}));
+    world.check(expect![[r#"
+        update web-2 IPv4 [http:8080/TCP] b@n1 10.0.0.2 ready serving
+        keep web-1
+    "#]]);
+}
+
+#[test]
+fn a_changed_port_keeps_the_names_of_the_slices() {
+    let mut world = with_copy();
+    world.service.ports[0].target = model::TargetPort::Number(9090);
+    world.check(expect![[r#"
+        update web-1 IPv4 [http:9090/TCP] a@n1 10.0.0.1 ready serving
+        delete web-2
+    "#]]);
+}

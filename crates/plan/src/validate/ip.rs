@@ -1,0 +1,132 @@
+//! Addresses and ranges as texts: one spelling each, and the right one shown.
+//!
+//! Programs read `010.0.0.1` as 10.0.0.1 or as 8.0.0.1, and `::ffff:10.0.0.1` as either family. A new object
+//! may not carry such a text (semantics E2).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use model::Family;
+use model::address::parse_ip;
+
+use super::field::{Field, Findings, quoted};
+
+/// The address, or why the text is none in its one spelling.
+pub(super) fn canonical(text: &str) -> Result<IpAddr, String> {
+    let Some(address) = parse_ip(text) else {
+        return Err(format!("{} is not an IP address, as 10.0.0.1 or 2001:db8::1 would be", quoted(text)));
+    };
+    let right = address.to_string();
+    if right == text { Ok(address) } else { Err(format!("{} is spelled {right}", quoted(text))) }
+}
+
+/// Reads a field that holds an address; an absent one is no address and no finding.
+pub(super) fn address(field: &Field, findings: &mut Findings) -> Option<IpAddr> {
+    match canonical(field.text(findings)?) {
+        Ok(address) => Some(address),
+        Err(reason) => {
+            findings.refuse(field, reason);
+            None
+        }
+    }
+}
+
+/// Refuses an address that traffic from elsewhere cannot be sent to.
+pub(super) fn reachable(address: IpAddr, field: &Field, findings: &mut Findings) {
+    let range = if address.is_unspecified() {
+        "the unspecified address"
+    } else if address.is_loopback() {
+        "a loopback address (127.0.0.0/8, ::1)"
+    } else if is_link_local(address) {
+        "a link-local address (169.254.0.0/16, fe80::/10)"
+    } else if address.is_multicast() {
+        "a multicast address (224.0.0.0/4, ff00::/8)"
+    } else {
+        return;
+    };
+    findings.refuse(field, format!("{address} is {range}: use one that other nodes can reach"));
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// The range, or why the text is none in its one spelling.
+pub(super) fn canonical_cidr(text: &str) -> Result<IpNet, String> {
+    let wrong = || format!("{} is not a CIDR, as 10.96.0.0/16 or fd00:10:96::/112 would be", quoted(text));
+    let (address, length) = text.split_once('/').ok_or_else(wrong)?;
+    let ip = parse_ip(address).ok_or_else(wrong)?;
+    let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    let mut prefix: u8 = length.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
+    // An IPv4 range in IPv6 clothes counts its prefix from the wrong end.
+    if ip.is_ipv4() && address.parse::<Ipv6Addr>().is_ok() {
+        prefix = prefix.checked_sub(96).ok_or_else(wrong)?;
+    }
+    let range = IpNet::new(ip, prefix).map_err(|_| wrong())?;
+    let right = range.trunc();
+    if right.addr() != ip {
+        return Err(format!("{} has bits set beyond its prefix: write {right}", quoted(text)));
+    }
+    if right.to_string() == text { Ok(right) } else { Err(format!("{} is spelled {right}", quoted(text))) }
+}
+
+/// Refuses a second entry of the same family, and a third of any.
+pub(super) fn one_per_family(list: &Field, families: &[Family], what: &str, findings: &mut Findings) {
+    if families.len() > 2 || matches!(families, [a, b] if a == b) {
+        findings.refuse(list, format!("at most one {what} of each family: one IPv4 and one IPv6"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_one_spelling() {
+        for good in ["10.0.0.1", "2001:db8::1", "::1", "fd00::1:0:0:1", "0.0.0.0"] {
+            assert_eq!(canonical(good).map(|a| a.to_string()).as_deref(), Ok(good));
+        }
+        for (bad, shown) in [
+            ("010.0.0.1", "is spelled 10.0.0.1"),
+            ("::ffff:10.0.0.1", "is spelled 10.0.0.1"),
+            ("2001:DB8::1", "is spelled 2001:db8::1"),
+            ("2001:db8:0:0:0:0:0:1", "is spelled 2001:db8::1"),
+            ("10.0.0", "is not an IP address"),
+            ("10.0.0.1/32", "is not an IP address"),
+            (" 10.0.0.1", "is not an IP address"),
+            ("fe80::1%eth0", "is not an IP address"),
+            ("", "is not an IP address"),
+        ] {
+            let reason = canonical(bad).unwrap_err();
+            assert!(reason.contains(shown), "{bad}: {reason}");
+        }
+    }
+
+    #[test]
+    fn a_range_has_one_spelling_and_no_bits_beyond_its_prefix() {
+        for good in ["10.96.0.0/16", "0.0.0.0/0", "10.0.0.1/32", "fd00::/64", "::/0", "2001:db8::1/128"] {
+            assert_eq!(canonical_cidr(good).map(|r| r.to_string()).as_deref(), Ok(good));
+        }
+        for (bad, shown) in [
+            ("10.96.0.1/16", "write 10.96.0.0/16"),
+            ("010.96.0.0/16", "is spelled 10.96.0.0/16"),
+            ("10.96.0.0/016", "is spelled 10.96.0.0/16"),
+            ("::ffff:10.96.0.0/112", "is spelled 10.96.0.0/16"),
+            ("FD00::/64", "is spelled fd00::/64"),
+            ("::ffff:10.96.0.0/12", "is not a CIDR"),
+            ("10.96.0.0", "is not a CIDR"),
+            ("10.96.0.0/33", "is not a CIDR"),
+            ("10.96.0.0/+8", "is not a CIDR"),
+            ("10.96.0.0/", "is not a CIDR"),
+            ("fd00::/129", "is not a CIDR"),
+            ("fd00::/1000", "is not a CIDR"),
+            ("not-a-cidr", "is not a CIDR"),
+        ] {
+            let reason = canonical_cidr(bad).unwrap_err();
+            assert!(reason.contains(shown), "{bad}: {reason}");
+        }
+    }
+}

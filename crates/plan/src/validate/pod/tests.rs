@@ -1,0 +1,106 @@
+//! Each rule for Pods with a case that passes and one that does not.
+
+use serde_json::{Value, json};
+
+use crate::validate::table::{creates, updates};
+
+fn pod() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0", "namespace": "shop"},
+        "spec": {
+            "nodeName": "node-a1", "hostname": "web-0", "subdomain": "web",
+            "containers": [{"name": "web", "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}],
+        },
+        "status": {
+            "phase": "Running", "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}, {"ip": "fd00:1::5"}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-15T10:00:00Z"}],
+        },
+    })
+}
+
+fn ports(ports: &Value) -> Value {
+    json!({"spec": {"containers": [{"name": "web", "ports": ports}]}})
+}
+
+#[test]
+fn names_of_places_are_dns_names() {
+    creates(
+        &pod(),
+        &[
+            (json!({"spec": {"nodeName": "a1.example.com", "hostname": "", "subdomain": null}}), ""),
+            (json!({"spec": {"nodeName": "Node"}}), "spec.nodeName"),
+            (json!({"spec": {"hostname": "web.0"}}), "spec.hostname"),
+            (json!({"spec": {"subdomain": "web.shop"}}), "spec.subdomain"),
+            (json!({"spec": []}), "spec"),
+        ],
+    );
+}
+
+#[test]
+fn container_ports_have_numbers_and_distinct_names() {
+    creates(
+        &pod(),
+        &[
+            (ports(&json!([{"containerPort": 1}, {"containerPort": 65_535, "protocol": "SCTP"}])), ""),
+            (ports(&json!([{"name": "http"}])), "spec.containers[0].ports[0].containerPort"),
+            (ports(&json!([{"containerPort": 0}])), "spec.containers[0].ports[0].containerPort"),
+            (ports(&json!([{"containerPort": 65_536}])), "spec.containers[0].ports[0].containerPort"),
+            (ports(&json!([{"containerPort": "80"}])), "spec.containers[0].ports[0].containerPort"),
+            (ports(&json!([{"containerPort": 80, "hostPort": -1}])), "spec.containers[0].ports[0].hostPort"),
+            (
+                ports(&json!([{"containerPort": 80, "protocol": "tcp"}])),
+                "spec.containers[0].ports[0].protocol",
+            ),
+            (ports(&json!([{"containerPort": 80, "name": "http_1"}])), "spec.containers[0].ports[0].name"),
+            (
+                ports(&json!([{"containerPort": 80, "name": "http"}, {"containerPort": 81, "name": "http"}])),
+                "spec.containers[0].ports[1].name",
+            ),
+            (json!({"spec": {"initContainers": [{"name": "side", "restartPolicy": "Always"}]}}), ""),
+            (
+                json!({"spec": {"initContainers": [{"name": "side", "restartPolicy": "Maybe"}]}}),
+                "spec.initContainers[0].restartPolicy",
+            ),
+            (json!({"spec": {"containers": [{}]}}), "spec.containers[0].name"),
+        ],
+    );
+}
+
+#[test]
+fn pod_addresses_are_one_of_each_family_and_the_first_stands_twice() {
+    creates(
+        &pod(),
+        &[
+            (json!({"status": {"podIP": null, "podIPs": null}}), ""),
+            (json!({"status": {"podIPs": null}}), ""),
+            (json!({"status": {"podIP": "10.1.0.05", "podIPs": null}}), "status.podIP"),
+            (json!({"status": {"podIP": "10.1.0.6"}}), "status.podIP"),
+            (json!({"status": {"podIPs": [{"ip": "10.1.0.5"}, {"ip": "10.1.0.6"}]}}), "status.podIPs"),
+            (json!({"status": {"podIPs": [{"ip": "10.1.0.5"}, {"ip": "10.1.0"}]}}), "status.podIPs[1].ip"),
+            (json!({"status": {"podIP": null, "podIPs": [{}]}}), "status.podIPs[0].ip"),
+            (json!({"status": {"podIP": null, "podIPs": ["10.1.0.5"]}}), "status.podIPs[0].ip"),
+            (json!({"status": {"phase": "Sleeping"}}), "status.phase"),
+            (
+                json!({"status": {"conditions": [{"type": "Ready", "status": "yes"}]}}),
+                "status.conditions[0].status",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_pod_stays_where_it_is() {
+    updates(
+        &pod(),
+        &[
+            (json!({}), json!({"status": {"phase": "Succeeded"}}), ""),
+            (json!({"spec": {"nodeName": null}}), json!({}), ""),
+            (json!({}), json!({"spec": {"nodeName": "node-b1"}}), "spec.nodeName"),
+            (json!({}), json!({"spec": {"nodeName": null}}), "spec.nodeName"),
+            (json!({}), json!({"spec": {"hostname": null}}), "spec.hostname"),
+            (json!({}), json!({"spec": {"subdomain": "api"}}), "spec.subdomain"),
+            (json!({}), ports(&json!([{"name": "http", "containerPort": 8080}])), ""),
+            (json!({}), ports(&json!([{"name": "http", "containerPort": 8081}])), "spec.containers"),
+        ],
+    );
+}

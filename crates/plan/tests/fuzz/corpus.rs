@@ -1,0 +1,87 @@
+//! Good objects, with every field that parsing reads set somewhere.
+
+use serde_json::{Value, json};
+
+/// The world before it is broken.
+pub fn objects() -> Vec<Value> {
+    let mut objects = vec![service(), plain_service(), slice("IPv4", "10.1.0."), slice("IPv6", "fd00::")];
+    objects.extend((1..6).map(pod));
+    objects.extend(["node-a", "node-b"].map(node));
+    objects.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ns",
+        "annotations": {"zoneward.dev/default-traffic-distribution": "PreferSameZone"}}}));
+    objects.push(json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes", "finalizers": ["networking.k8s.io/service-cidr-finalizer"]},
+        "spec": {"cidrs": ["10.96.0.0/28", "fd00:96::/112"]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}}));
+    objects.push(json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {"name": "10.96.0.9", "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
+        "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "ns", "name": "svc"}}}));
+    objects
+}
+
+fn service() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "ns", "name": "svc", "uid": "6c3d1d2e-9a40-4f7e-8a55-0123456789ab",
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "web"},
+            "annotations": {"service.kubernetes.io/topology-mode": "Auto",
+                "endpointslice.kubernetes.io/same-zone": "Prefer",
+                "endpointslice.kubernetes.io/same-zone-starting-threshold": "4"}},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "clusterIP": "10.96.0.9",
+            "clusterIPs": ["10.96.0.9", "fd00:96::9"], "ipFamilies": ["IPv4", "IPv6"],
+            "ipFamilyPolicy": "PreferDualStack", "internalTrafficPolicy": "Cluster",
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": 30100, "externalIPs": ["192.0.2.1"],
+            "loadBalancerSourceRanges": ["10.0.0.0/8"], "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}, "publishNotReadyAddresses": false,
+            "trafficDistribution": "PreferSameZone",
+            "ports": [
+                {"name": "http", "port": 80, "targetPort": "http", "nodePort": 30080, "appProtocol": "http"},
+                {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 5353}]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1", "ipMode": "VIP"}, {"hostname": "lb"}]}}})
+}
+
+fn plain_service() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "ns", "name": "plain"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}})
+}
+
+fn slice(family: &str, prefix: &str) -> Value {
+    let endpoint = |i: usize| {
+        json!({"addresses": [format!("{prefix}{i}")], "hostname": "h", "nodeName": "node-a", "zone": "zone-a",
+            "conditions": {"ready": i != 2, "serving": true, "terminating": i == 2},
+            "targetRef": {"kind": "Pod", "namespace": "ns", "name": format!("pod-{i}"), "uid": format!("uid-{i}")},
+            "hints": {"forZones": [{"name": "zone-a"}], "forNodes": [{"name": "node-a"}]}})
+    };
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+        "metadata": {"namespace": "ns", "name": format!("svc-{}", family.to_lowercase()), "generation": 2,
+            "resourceVersion": "7", "annotations": {"zoneward.dev/mechanism": "Spill",
+                "zoneward.dev/demand": "zone-a=128,zone-b=128"},
+            "labels": {"app": "web", "kubernetes.io/service-name": "svc",
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "svc",
+                "uid": "6c3d1d2e-9a40-4f7e-8a55-0123456789ab", "controller": true}]},
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP", "appProtocol": "http"}],
+        "endpoints": (1..4).map(endpoint).collect::<Vec<_>>()})
+}
+
+fn pod(i: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "ns", "name": format!("pod-{i}"), "uid": format!("uid-{i}"), "labels": {"app": "web"}},
+        "spec": {"nodeName": if i.is_multiple_of(2) { "node-a" } else { "node-b" }, "hostname": "h", "subdomain": "svc",
+            "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always",
+                "ports": [{"name": "admin", "containerPort": 9, "protocol": "TCP"}]}]},
+        "status": {"phase": "Running", "podIP": format!("10.1.0.{i}"),
+            "podIPs": [{"ip": format!("10.1.0.{i}")}, {"ip": format!("fd00::{i}")}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+}
+
+fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": name.replace("node", "zone"),
+            "topology.kubernetes.io/region": "r"}},
+        "spec": {"podCIDRs": ["10.1.0.0/24"], "taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "status": {"allocatable": {"cpu": "1500m"}, "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]}})
+}

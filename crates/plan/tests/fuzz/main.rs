@@ -1,0 +1,133 @@
+//! No input panics: good objects are broken at random, parsed, and everything is planned on what is left.
+//!
+//! `cargo test` runs it for ten seconds, `cargo xtask soak fuzz --seconds N` for longer. A failure names its
+//! round; `ZONEWARD_FUZZ_ROUND=N` runs that one alone.
+
+mod corpus;
+mod mutate;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
+use mutate::Dice;
+use plan::FeatureGates;
+use plan::addresses;
+use plan::select::{NodeView, explain, select};
+use plan::slices::{self, TriggerTimes};
+use serde_json::Value;
+
+fn seconds() -> u64 {
+    std::env::var("ZONEWARD_SOAK_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10)
+}
+
+#[test]
+fn soak_fuzz_no_input_panics() {
+    if let Some(round) = std::env::var("ZONEWARD_FUZZ_ROUND").ok().and_then(|r| r.parse().ok()) {
+        return run(round);
+    }
+    let end = Instant::now() + Duration::from_secs(seconds());
+    let mut round = 0;
+    while Instant::now() < end {
+        let outcome = std::panic::catch_unwind(|| run(round));
+        assert!(outcome.is_ok(), "round {round} panicked: run it again with ZONEWARD_FUZZ_ROUND={round}");
+        round += 1;
+    }
+    println!("{round} rounds");
+}
+
+/// One world with some broken objects, all the way through.
+fn run(round: u64) {
+    let mut dice = Dice::new(round);
+    let mut values = corpus::objects();
+    for _ in 0..dice.below(12) {
+        let at = dice.below(values.len());
+        mutate::mutate(&mut values[at], &mut dice);
+    }
+    let (snapshot, notices) = read(&values);
+    for notice in &notices {
+        assert!(!notice.message.is_empty() && !notice.object.name.is_empty(), "{notice:?}");
+    }
+    for value in &values {
+        plan::validate::validate(value);
+        plan::validate::validate_update(value, &values[dice.below(values.len())]);
+    }
+    for (service, _) in snapshot.services() {
+        plan_one(&snapshot, service, &mut dice);
+    }
+    plan_addresses(&snapshot, round);
+}
+
+fn read(values: &[Value]) -> (Snapshot, Vec<Notice>) {
+    let (mut snapshot, mut interner, mut notices) = (Snapshot::default(), Interner::default(), Vec::new());
+    for value in values {
+        let (object, told) = parse::object(value, &mut interner);
+        let known_kind = parsed_kind(value);
+        assert!(object.is_some() || !told.is_empty() || !known_kind, "lost without a word: {value}");
+        notices.extend(told);
+        if let Some(object) = object {
+            if let Object::Slice(slice) = &object {
+                write::update_slice(&mut value.clone(), &slice.content);
+            }
+            snapshot.apply(object);
+        }
+    }
+    (snapshot, notices)
+}
+
+fn parsed_kind(value: &Value) -> bool {
+    let group = value["apiVersion"].as_str().unwrap_or_default().split_once('/').map_or("", |(g, _)| g);
+    let kinds = [
+        ("", "Service"),
+        ("", "Pod"),
+        ("", "Node"),
+        ("", "Namespace"),
+        ("discovery.k8s.io", "EndpointSlice"),
+        ("networking.k8s.io", "ServiceCIDR"),
+        ("networking.k8s.io", "IPAddress"),
+    ];
+    kinds.contains(&(group, value["kind"].as_str().unwrap_or_default()))
+}
+
+fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
+    let existing = snapshot.slices(&service.key);
+    let selector = service.selector.as_ref();
+    let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
+    let trigger = TriggerTimes::default();
+    let input =
+        slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: existing, trigger: &trigger };
+    let max = 1 + dice.below(5);
+    let options = slices::Options::new(max).expect("within 1 to 1000");
+    let plan = slices::plan(&input, &options, |_, _| {});
+    for content in plan.creates.iter().chain(plan.updates.iter().map(|(_, content)| content)) {
+        assert!(content.endpoints.len() <= max);
+    }
+    for name in ["node-a", "node-b", "nowhere", ""] {
+        let zone = snapshot.node(name).and_then(|n| n.zone.as_deref());
+        let node = NodeView { name, zone, gates: FeatureGates::default() };
+        for family in [Family::V4, Family::V6] {
+            for selection in select(service, existing, family, &node) {
+                assert!(!explain(service, &selection, &node).is_empty());
+                let all = selection.reachable();
+                assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "each address once");
+            }
+        }
+    }
+}
+
+fn plan_addresses(snapshot: &Snapshot, seed: u64) {
+    let services: Vec<_> = snapshot.services().map(|(service, _)| service).collect();
+    let cidrs: Vec<_> = snapshot.service_cidrs().collect();
+    let ips: Vec<_> = snapshot.ip_addresses().collect();
+    let input = addresses::Input {
+        services: &services,
+        unreadable: &[],
+        service_cidrs: &cidrs,
+        ip_addresses: &ips,
+        seed,
+        now: None,
+    };
+    let plan = addresses::plan(&input);
+    let given: Vec<_> = plan.assigned.iter().flat_map(|a| &a.cluster_ips).collect();
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len(), "addresses never collide");
+}

@@ -1,0 +1,315 @@
+//! The command line: what a user can say, with the help that a man page would give.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use model::Timestamp;
+use plan::FeatureGates;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  fine
+  1  the answer is \"no\", or something failed
+  2  wrong use";
+
+/// Service traffic that stays close: decides, programs and explains where it goes.
+///
+/// Zoneward replaces kube-proxy and the EndpointSlice controller. The commands here decide on files and write
+/// nothing: they show what would be written, and why.
+#[derive(Debug, Parser)]
+#[command(name = "zoneward", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(infer_subcommands = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what the controllers would write; writes nothing
+    #[command(subcommand, arg_required_else_help = true)]
+    Plan(PlanCommand),
+    /// Show where traffic would go from a node, and why
+    #[command(subcommand, arg_required_else_help = true)]
+    Trace(TraceCommand),
+    /// Remove every rule that a node proxy left: ours, and kube-proxy's of every mode
+    ///
+    /// Stop the node proxy first, or it will make its rules again. Tables, chains and sets of others are not
+    /// touched. What was removed is listed; what could not be removed is an error, and the rest is still done.
+    #[command(after_help = "\
+Examples:
+  zoneward cleanup --dry-run
+  sudo zoneward cleanup")]
+    Cleanup(Cleanup),
+    /// Print a completion script for a shell
+    ///
+    /// For bash: `source <(zoneward completion bash)`.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one page per command into a folder
+    Man {
+        /// The folder; it is made if it is missing.
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// `zoneward plan ...`
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// EndpointSlices that would be made, changed and deleted
+    ///
+    /// Reads Services, Pods, Nodes and the EndpointSlices that exist, packs the ready pods of every Service into
+    /// slices with as few changes as possible, and shows each change with its reason. Slices that other
+    /// controllers write are left alone.
+    #[command(after_help = "\
+Examples:
+  zoneward plan slices -f cluster.yaml
+  kubectl get svc,pods,nodes,endpointslices -A -o json | zoneward plan slices -f - -o json")]
+    Slices(PlanSlices),
+    /// Cluster IPs that would be given, and IPAddress objects made or deleted
+    ///
+    /// Reads Services, ServiceCIDRs and IPAddresses. Services without an address get one: from the upper band
+    /// of a ready range first, so that addresses chosen by hand, which belong into the lower band, stay free.
+    #[command(after_help = "\
+Examples:
+  zoneward plan addresses -f services.yaml --seed 1
+  zoneward plan addresses -f services.yaml --now 2026-11-15T10:00:00Z -o json")]
+    Addresses(PlanAddresses),
+    /// What an API server would refuse, before one is asked
+    ///
+    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs and IPAddresses. Other kinds are
+    /// passed over. The exit code is 1 if anything is refused.
+    #[command(after_help = "Examples:\n  zoneward plan validate -R -f manifests/")]
+    Validate(PlanValidate),
+    /// The nftables changes of a node when objects change
+    ///
+    /// Compares the rules for the objects of `-f` with the rules after the objects of `--with` were put in or
+    /// in the place of others. Without `--with`, with an empty kernel; with `--live`, what this machine's kernel
+    /// holds now with the rules for the objects.
+    #[command(after_help = "\
+Examples:
+  zoneward plan node -f cluster.yaml --node node-a1 --with changed-service.yaml
+  sudo zoneward plan node -f cluster.yaml --node node-a1 --live -o json")]
+    Node(PlanNode),
+}
+
+/// `zoneward trace ...`
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// The endpoints that a node would send the traffic of each Service port to
+    ///
+    /// For every port two sets: `cluster` for traffic that may use every endpoint, `local` for traffic that a
+    /// traffic policy keeps on the node. Each choice comes with its reason.
+    #[command(after_help = "\
+Examples:
+  zoneward trace select -f cluster.yaml --node node-a1
+  zoneward trace select shop/cart -f cluster.yaml --node node-a1 -o json")]
+    Select(TraceSelect),
+    /// What would become of a packet on a node, rule by rule
+    ///
+    /// Renders the node's nftables rules, reads their bytes back as the kernel would, and sends the first packet
+    /// of a connection through them. The packet counts as the node's own if its source is an address of the
+    /// node: those of its Node object and of `--local-address`.
+    #[command(after_help = "\
+Examples:
+  zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
+  zoneward trace packet -f cluster.yaml --node node-a1 --config kube-proxy.yaml --packets packets.json -o json")]
+    Packet(TracePacket),
+}
+
+/// Where objects come from.
+#[derive(Debug, Args)]
+pub struct Input {
+    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Go into the folders of a folder, too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Only Services of this namespace; also the namespace of objects that name none [default: all; default]
+    #[arg(short = 'n', long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs; the fields are stable
+    Json,
+    /// The same as JSON, as YAML
+    Yaml,
+}
+
+/// `-o`.
+#[derive(Debug, Args)]
+pub struct Output {
+    /// How to write the answer
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
+    pub format: Format,
+}
+
+/// `zoneward plan slices`
+#[derive(Debug, Args)]
+pub struct PlanSlices {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    /// How many endpoints a slice may hold, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_endpoints_per_slice: u16,
+    /// Show the slices that stay as they are, too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `zoneward plan addresses`
+#[derive(Debug, Args)]
+pub struct PlanAddresses {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    /// Makes the random choice of addresses repeatable [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// The time to measure grace periods from, as 2026-11-15T10:00:00Z [default: now]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub now: Option<Timestamp>,
+}
+
+/// `zoneward plan validate`
+#[derive(Debug, Args)]
+pub struct PlanValidate {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+}
+
+/// `zoneward trace select`
+#[derive(Debug, Args)]
+pub struct TraceSelect {
+    /// Only this Service, as NAMESPACE/NAME or NAME
+    #[arg(value_name = "SERVICE")]
+    pub service: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    /// The node to stand on
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+    /// Switch features on or off, as PreferSameTrafficDistribution=false
+    #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
+    pub feature_gates: FeatureGates,
+}
+
+/// Which node, and what it is told.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The node to stand on
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The way of the kernel to use
+    #[arg(long, value_name = "MODE", default_value = "nftables")]
+    pub proxy_mode: ProxyMode,
+    /// An address that the node has besides those of its Node object; may be repeated
+    #[arg(long = "local-address", value_name = "IP")]
+    pub local_addresses: Vec<IpAddr>,
+}
+
+/// The ways of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProxyMode {
+    /// Maps and sets of nf_tables
+    Nftables,
+}
+
+/// `zoneward trace packet`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["packet", "packets"]))]
+pub struct TracePacket {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub node: NodeArgs,
+    /// The packet, as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80', with 'iif NAME' behind it for its interface
+    #[arg(long, value_name = "PACKET")]
+    pub packet: Option<String>,
+    /// Many packets: a JSON list of {"src","sport","dst","dport","proto"}, each may have "iif"
+    #[arg(long, value_name = "FILE")]
+    pub packets: Option<PathBuf>,
+    /// Evaluate the rules that this machine's kernel holds now; needs NET_ADMIN
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `zoneward plan node`
+#[derive(Debug, Args)]
+pub struct PlanNode {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub node: NodeArgs,
+    /// Objects that are put in, or in the place of those with the same name; may be repeated
+    #[arg(long, value_name = "FILE|DIR|-", conflicts_with = "live")]
+    pub with: Vec<PathBuf>,
+    /// Compare with the rules that this machine's kernel holds now; needs NET_ADMIN
+    #[arg(long)]
+    pub live: bool,
+}
+
+/// `zoneward cleanup`
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    /// Only list what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+fn parse_time(text: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(text).ok_or_else(|| "write it as 2026-11-15T10:00:00Z".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,26 @@
+//! One file for each command, named as the user says it.
+
+mod cleanup;
+mod completion;
+mod man;
+mod plan;
+mod trace;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
+
+/// Runs a command. `false`: the answer is "no".
+pub fn run(cli: Cli) -> Result<bool> {
+    match cli.command {
+        Command::Plan(PlanCommand::Slices(args)) => plan::slices::run(&args),
+        Command::Plan(PlanCommand::Addresses(args)) => plan::addresses::run(&args),
+        Command::Plan(PlanCommand::Validate(args)) => plan::validate::run(&args),
+        Command::Plan(PlanCommand::Node(args)) => plan::node::run(&args),
+        Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
+        Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
+        Command::Cleanup(args) => cleanup::run(&args),
+        Command::Completion { shell } => completion::run(shell),
+        Command::Man { dir } => man::run(dir.as_deref()),
+    }
+}

@@ -1,0 +1,6 @@
+//! `zoneward plan`: what would be written.
+
+pub(super) mod addresses;
+pub(super) mod node;
+pub(super) mod slices;
+pub(super) mod validate;

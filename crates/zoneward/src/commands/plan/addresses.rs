@@ -1,0 +1,108 @@
+//! `zoneward plan addresses`: the cluster IPs that would be given.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use model::{Timestamp, write};
+use plan::addresses::{self, AddressPlan, RangeReport};
+use serde_json::{Value, json};
+
+use crate::cli::{Format, PlanAddresses};
+use crate::input::World;
+use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
+
+/// Runs the command.
+pub fn run(args: &PlanAddresses) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let services: Vec<_> = world.snapshot.services().map(|(service, _)| service).collect();
+    let service_cidrs: Vec<_> = world.snapshot.service_cidrs().collect();
+    let ip_addresses: Vec<_> = world.snapshot.ip_addresses().collect();
+    let plan = addresses::plan(&addresses::Input {
+        services: &services,
+        unreadable: &world.unreadable_services,
+        service_cidrs: &service_cidrs,
+        ip_addresses: &ip_addresses,
+        // Any number will do where nobody asked for one.
+        seed: args.seed.unwrap_or(u64::from(since_1970.subsec_nanos())),
+        now: Some(args.now.unwrap_or(Timestamp::from_seconds(since_1970.as_secs().cast_signed()))),
+    });
+    world.notices.extend(plan.notices.iter().cloned());
+    match args.output.format {
+        Format::Table => print_text(&text(&plan, &world))?,
+        format => print_value(&value(&plan, &world), format)?,
+    }
+    Ok(plan.rejected.is_empty() && !world.unreadable)
+}
+
+fn band(band: Option<(std::net::IpAddr, std::net::IpAddr)>) -> Value {
+    band.map_or(Value::Null, |(first, last)| json!([first.to_string(), last.to_string()]))
+}
+
+fn value(plan: &AddressPlan, world: &World) -> Value {
+    let assigned = plan.assigned.iter().map(|a| {
+        let ips: Vec<String> = a.cluster_ips.iter().map(|ip| ip.to_string()).collect();
+        json!({"namespace": a.service.namespace.as_str(), "name": a.service.name.as_str(), "clusterIPs": ips})
+    });
+    let ranges = plan.ranges.iter().map(|r| {
+        json!({
+            "cidr": r.cidr.to_string(),
+            "static": band(r.static_band),
+            "dynamic": band(r.dynamic_band),
+            "free": r.free.to_string(),
+        })
+    });
+    let rejected = plan.rejected.iter().map(|r| {
+        json!({"namespace": r.service.namespace.as_str(), "name": r.service.name.as_str(), "field": r.field, "reason": r.reason})
+    });
+    json!({
+        "assigned": assigned.collect::<Vec<_>>(),
+        "ipAddresses": plan.creates.iter().map(|(ip, service)| write::new_ip_address(*ip, service)).collect::<Vec<_>>(),
+        "deletes": plan.deletes.iter().map(|ip| ip.to_string()).collect::<Vec<_>>(),
+        "ranges": ranges.collect::<Vec<_>>(),
+        "rejected": rejected.collect::<Vec<_>>(),
+        "notices": notices_value(&world.notices),
+    })
+}
+
+fn text(plan: &AddressPlan, world: &World) -> String {
+    let mut ranges = table(&["RANGE", "FOR CHOSEN ADDRESSES", "GIVEN OUT FIRST", "FREE"]);
+    let shown = |band: Option<(_, _)>, none: &str| {
+        band.map_or(none.to_owned(), |(first, last): (std::net::IpAddr, std::net::IpAddr)| {
+            format!("{first} - {last}")
+        })
+    };
+    let row = |r: &RangeReport| {
+        [
+            r.cidr.to_string(),
+            shown(r.static_band, "no band apart"),
+            shown(r.dynamic_band, "none"),
+            r.free.to_string(),
+        ]
+    };
+    ranges.add_rows(plan.ranges.iter().map(row));
+    let mut text = if plan.ranges.is_empty() { "No ServiceCIDR.\n".to_owned() } else { render(&ranges) };
+    let mut services = table(&["SERVICE", "CLUSTER-IPS", "WHY"]);
+    for a in &plan.assigned {
+        let ips: Vec<String> = a.cluster_ips.iter().map(|ip| ip.to_string()).collect();
+        services.add_row([
+            a.service.to_string(),
+            ips.join(","),
+            "had none: given from the ranges above".to_owned(),
+        ]);
+    }
+    for r in &plan.rejected {
+        services.add_row([r.service.to_string(), "refused".to_owned(), format!("{}: {}", r.field, r.reason)]);
+    }
+    if !services.is_empty() {
+        text += &format!("\n{}", render(&services));
+    }
+    for (ip, service) in &plan.creates {
+        text += &format!("\nIPAddress {ip} to create for {service}");
+    }
+    for ip in &plan.deletes {
+        text += &format!("\nIPAddress {ip} to delete");
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n" + &notices_text(&world.notices)
+}

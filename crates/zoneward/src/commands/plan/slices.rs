@@ -1,0 +1,202 @@
+//! `zoneward plan slices`: the EndpointSlices that the controller would write.
+
+use anyhow::{Context, Result};
+use model::{Endpoint, ObjectKey, Service, SliceContent, annotation, write};
+use plan::slices::{self, SlicePlan, TriggerTimes};
+use serde_json::{Value, json};
+
+use crate::cli::{Format, PlanSlices};
+use crate::input::World;
+use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+
+/// Runs the command.
+pub fn run(args: &PlanSlices) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let options = slices::Options::new(args.max_endpoints_per_slice.into())
+        .context("--max-endpoints-per-slice is out of range")?;
+    let mut answer = Answer::default();
+    let mut notices = Vec::new();
+    let services = world.snapshot.services();
+    for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
+        let selector = service.selector.as_ref();
+        let pods =
+            selector.map(|s| world.snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
+        let input = slices::Input {
+            service,
+            pods: &pods,
+            nodes: world.snapshot.nodes(),
+            slices,
+            trigger: &TriggerTimes::default(),
+        };
+        let plan = slices::plan(&input, &options, |_, _| {});
+        notices.extend(plan.notices.iter().cloned());
+        answer.add(service, &plan, &world, args.all);
+    }
+    world.notices.append(&mut notices);
+    match args.output.format {
+        Format::Table => print_text(&answer.text(&world, args.all))?,
+        format => print_value(&answer.value(&world, args.all), format)?,
+    }
+    Ok(!world.unreadable)
+}
+
+fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
+    args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str())
+}
+
+/// The plans of all Services, as JSON objects and as rows for people.
+#[derive(Default)]
+struct Answer {
+    creates: Vec<Value>,
+    updates: Vec<Value>,
+    deletes: Vec<Value>,
+    unchanged: Vec<Value>,
+    rows: Vec<[String; 6]>,
+}
+
+impl Answer {
+    fn add(&mut self, service: &Service, plan: &SlicePlan, world: &World, all: bool) {
+        for content in &plan.creates {
+            self.creates.push(write::new_slice(&service.key, service.uid.as_ref(), content));
+            self.row(service, "create", "(new)", content, describe_new(content));
+        }
+        for (key, content) in &plan.updates {
+            let mut stored = stored(world, key);
+            write::update_slice(&mut stored, content);
+            self.updates.push(stored);
+            let before = stored_content(world, service, key);
+            let why = before.map(|before| describe_change(before, content)).unwrap_or_default();
+            self.row(service, "update", &key.name, content, why);
+        }
+        for key in &plan.deletes {
+            self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
+            if let Some(content) = stored_content(world, service, key) {
+                self.row(service, "delete", &key.name, content, describe_delete(content));
+            }
+        }
+        for key in &plan.unchanged {
+            self.unchanged.push(stored(world, key));
+            if let Some(content) = stored_content(world, service, key).filter(|_| all) {
+                self.row(service, "keep", &key.name, content, "holds what it should".to_owned());
+            }
+        }
+    }
+
+    fn row(&mut self, service: &Service, action: &str, slice: &str, content: &SliceContent, why: String) {
+        let ready = content.endpoints.iter().filter(|e| e.conditions.is_ready()).count();
+        self.rows.push([
+            service.key.to_string(),
+            action.to_owned(),
+            slice.to_owned(),
+            content.address_type.as_str().to_owned(),
+            format!("{ready}/{}", content.endpoints.len()),
+            why,
+        ]);
+    }
+
+    fn value(self, world: &World, all: bool) -> Value {
+        let mut value = json!({
+            "creates": self.creates,
+            "updates": self.updates,
+            "deletes": self.deletes,
+            "notices": notices_value(&world.notices),
+        });
+        if all {
+            value["unchanged"] = self.unchanged.into();
+        }
+        value
+    }
+
+    fn text(&self, world: &World, all: bool) -> String {
+        let mut text = String::new();
+        if !self.rows.is_empty() {
+            let mut table = table(&["SERVICE", "ACTION", "SLICE", "TYPE", "READY", "WHY"]);
+            table.add_rows(&self.rows);
+            text = render(&table) + "\n";
+        }
+        text += &format!(
+            "{} to create, {} to update, {} to delete, {} as they should be.{}\n",
+            count(self.creates.len(), "slice"),
+            self.updates.len(),
+            self.deletes.len(),
+            self.unchanged.len(),
+            if all || self.unchanged.is_empty() { "" } else { " (--all shows those, too.)" },
+        );
+        text + &notices_text(&world.notices)
+    }
+}
+
+fn stored(world: &World, key: &ObjectKey) -> Value {
+    world.stored_slices.get(key).cloned().unwrap_or_default()
+}
+
+fn stored_content<'a>(world: &'a World, service: &Service, key: &ObjectKey) -> Option<&'a SliceContent> {
+    let slices = world.snapshot.slices(&service.key);
+    slices.iter().find(|slice| slice.key == *key).map(|slice| &slice.content)
+}
+
+fn ports(content: &SliceContent) -> String {
+    if content.ports.is_empty() {
+        return "no ports".to_owned();
+    }
+    let port = |p: &model::SlicePort| {
+        let number = p.port.map_or("all".to_owned(), |n| n.to_string());
+        match p.name.as_deref().filter(|n| !n.is_empty()) {
+            Some(name) => format!("{name}={number}/{}", p.protocol),
+            None => format!("{number}/{}", p.protocol),
+        }
+    };
+    content.ports.iter().map(port).collect::<Vec<_>>().join(" ")
+}
+
+fn describe_new(content: &SliceContent) -> String {
+    if content.endpoints.is_empty() {
+        return "no pod is selected yet: an empty slice says so".to_owned();
+    }
+    format!(
+        "{} on {} without a slice that has room",
+        count(content.endpoints.len(), "endpoint"),
+        ports(content)
+    )
+}
+
+fn describe_delete(content: &SliceContent) -> String {
+    match content.endpoints.len() {
+        0 => "empty and not needed".to_owned(),
+        _ => "none of its endpoints is wanted with these ports and this owner any more".to_owned(),
+    }
+}
+
+/// What differs between a stored slice and the planned one, in a few words.
+fn describe_change(before: &SliceContent, after: &SliceContent) -> String {
+    let same = |a: &&Endpoint, b: &Endpoint| a.addresses == b.addresses && a.target == b.target;
+    let old = |e: &Endpoint| before.endpoints.iter().find(|b| same(b, e));
+    let added = after.endpoints.iter().filter(|e| old(e).is_none()).count();
+    let gone = before.endpoints.iter().filter(|e| !after.endpoints.iter().any(|a| same(&a, e))).count();
+    let differs = |a: &Endpoint, b: &Endpoint| {
+        a.conditions != b.conditions || a.node != b.node || a.zone != b.zone || a.hostname != b.hostname
+    };
+    let pairs = || after.endpoints.iter().filter_map(|e| Some((old(e)?, e)));
+    let changed = pairs().filter(|(b, a)| differs(b, a)).count();
+    let hinted = pairs().filter(|(b, a)| b.hints != a.hints).count();
+    let mut parts = Vec::new();
+    for (number, what) in
+        [(added, "added"), (gone, "removed"), (changed, "changed"), (hinted, "with other hints")]
+    {
+        if number > 0 {
+            parts.push(format!("{} {what}", count(number, "endpoint")));
+        }
+    }
+    if before.ports != after.ports {
+        parts.push(format!("ports are now {}", ports(after)));
+    }
+    if before.labels != after.labels {
+        parts.push("labels follow the Service".to_owned());
+    }
+    let mechanism = |content: &SliceContent| content.annotation(annotation::MECHANISM).cloned();
+    if mechanism(before) != mechanism(after) {
+        let name = mechanism(after).map_or("none".to_owned(), |m| m.to_string());
+        parts.push(format!("mechanism is now {name}"));
+    }
+    parts.join(", ")
+}

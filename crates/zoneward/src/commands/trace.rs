@@ -1,0 +1,4 @@
+//! `zoneward trace`: where traffic would go, and why.
+
+pub(super) mod packet;
+pub(super) mod select;

@@ -1,0 +1,228 @@
+//! `zoneward trace packet`: where a packet would go from a node, and why, by the rules that would be loaded.
+//!
+//! The answer comes out of the rules: their bytes are decoded again and evaluated by a kernel that behaves. The
+//! table's own decision gives the reasons; should the two ever differ, the answer says so.
+
+mod parse;
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use dataplane::nftables::apply::{load, read};
+use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet, evaluate};
+use dataplane::nftables::ir::Program;
+use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::render::{Renderer, protocol_number, table_id};
+use model::Family;
+use model::forward::{self, Decision, Traffic, Verdict};
+use plan::select;
+use serde_json::{Value, json};
+
+use crate::cli::{Format, TracePacket};
+use crate::input::World;
+use crate::node::NodeWorld;
+use crate::output::{notices_text, print_text, print_value};
+
+/// Runs the command.
+pub fn run(args: &TracePacket) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let packets = packets(args)?;
+    let mut node = NodeWorld::new(&args.node, &world)?;
+    world.notices.append(&mut node.notices);
+    let program = if args.live { held()? } else { sent(&node)? };
+    let traces: Vec<Trace<'_>> =
+        packets.iter().map(|packet| trace(packet, &program, &node, &world)).collect::<Result<_>>()?;
+    match args.output.format {
+        Format::Table => {
+            let text: Vec<String> = traces.iter().map(|t| t.text(&args.node.node)).collect();
+            print_text(&(text.join("\n") + &notices_text(&world.notices)))?;
+        }
+        format => {
+            eprint!("{}", notices_text(&world.notices).trim_start());
+            let mut rows: Vec<Value> = traces.iter().map(Trace::value).collect();
+            let one = args.packets.is_none() && rows.len() == 1;
+            let value = if one { rows.remove(0) } else { Value::Array(rows) };
+            print_value(&value, format)?;
+        }
+    }
+    Ok(!world.unreadable && traces.iter().all(|t| t.differs.is_none()))
+}
+
+fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
+    if let Some(path) = &args.packets {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        return parse::list(&text).with_context(|| path.display().to_string());
+    }
+    args.packet.iter().map(|text| parse::one(text)).collect()
+}
+
+/// The rules that would be sent, as the kernel would have read them.
+fn sent(node: &NodeWorld) -> Result<Program> {
+    let mut kernel = FakeKernel::new();
+    let (_, program) = Renderer::start(&node.table);
+    load(&mut kernel, &program).context("the rendered rules were refused, which is a bug of Zoneward")?;
+    Ok(kernel.program().clone())
+}
+
+/// The rules that this machine's kernel holds.
+fn held() -> Result<Program> {
+    let mut kernel = Socket::open().context("reading the kernel's rules needs NET_ADMIN")?;
+    let wanted = [table_id(Family::V4), table_id(Family::V6)];
+    let (program, problems) = read(&mut kernel, &wanted).context("reading the kernel's rules")?;
+    if let Some(problem) = problems.first() {
+        bail!("the kernel holds something that is not understood: {problem}");
+    }
+    if program.tables.is_empty() {
+        bail!("the kernel has no table `zoneward`: no node proxy of ours has run in this network namespace");
+    }
+    Ok(program)
+}
+
+/// What became of a packet.
+struct Trace<'a> {
+    packet: &'a forward::Packet,
+    evaluation: Evaluation,
+    decision: Decision<'a>,
+    why: Vec<(String, String)>,
+    differs: Option<String>,
+}
+
+fn trace<'a>(
+    packet: &'a forward::Packet,
+    program: &Program,
+    node: &'a NodeWorld,
+    world: &World,
+) -> Result<Trace<'a>> {
+    let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
+    sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
+    let kernel = Node { addresses: node.table.node.addresses.to_vec() };
+    let evaluation = evaluate(program, &sent, &kernel)?;
+    let decision = node.table.decide(packet);
+    let differs = difference(&decision, &evaluation);
+    let mut why = reasons(&decision, node, world);
+    why.extend(rules(&evaluation));
+    if let Some(difference) = &differs {
+        why.push(("disagreement".to_owned(), difference.clone()));
+    }
+    Ok(Trace { packet, evaluation, decision, why, differs })
+}
+
+/// Where rules and table differ: the kernel holds something else than what these objects ask for.
+fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String> {
+    let (fate, mut planned) = match &decision.verdict {
+        Verdict::Send(shares) => (Fate::Dnat, shares.iter().map(|(address, _)| *address).collect()),
+        Verdict::Reject => (Fate::Reject, Vec::new()),
+        Verdict::Drop => (Fate::Drop, Vec::new()),
+        Verdict::Untouched => (Fate::Untouched, Vec::new()),
+    };
+    planned.sort();
+    let found: Vec<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
+    if evaluation.fate == fate && found == planned {
+        return None;
+    }
+    let planned: Vec<String> = planned.iter().map(SocketAddr::to_string).collect();
+    Some(format!("these objects ask for {} {}; the rules say otherwise", word(fate), planned.join(" ")))
+}
+
+/// From the Service down to the choice of endpoints, then what the node does with this packet.
+fn reasons(decision: &Decision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
+    let mut why = Vec::new();
+    if let Some(frontend) = decision.frontend {
+        let port = &frontend.port;
+        let slices = world.snapshot.slices(&port.service);
+        let view = node.config.view();
+        if let Some(service) = world.snapshot.service(&port.service) {
+            let selections = select::select(service, slices, port.family(), &view);
+            let of_port =
+                selections.iter().find(|s| s.port.name == port.name && s.port.protocol == port.protocol);
+            let reasons = of_port.map(|s| select::explain(service, s, &view)).unwrap_or_default();
+            why.extend(reasons.into_iter().map(|r| (r.rule.to_owned(), r.detail)));
+        }
+    }
+    why.extend(decision.why.iter().map(|(rule, detail)| ((*rule).to_owned(), detail.clone())));
+    why
+}
+
+/// The rules that matched on the likeliest way, as nft names them.
+fn rules(evaluation: &Evaluation) -> Vec<(String, String)> {
+    let likeliest = evaluation.paths.iter().max_by(|a, b| a.weight.total_cmp(&b.weight));
+    let steps = likeliest.into_iter().flat_map(|path| &path.steps);
+    steps
+        .map(|step| {
+            let rule = format!("nftables {} {}", step.table, step.chain);
+            let comment = step.rule.as_ref().map_or("", |comment| comment.as_str());
+            let found = step.found.iter().filter_map(|(set, of)| Some(format!(" [{set}: {}]", of.as_ref()?)));
+            (rule, format!("{comment}{}: {}", found.collect::<String>(), step.did))
+        })
+        .collect()
+}
+
+fn word(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Dnat => "dnat",
+        Fate::Reject => "reject",
+        Fate::Drop => "drop",
+        Fate::Accept => "accept",
+        Fate::Untouched => "untouched",
+    }
+}
+
+impl Trace<'_> {
+    fn traffic(&self) -> Option<&'static str> {
+        self.decision.traffic().map(|traffic| match traffic {
+            Traffic::Internal => "internal",
+            Traffic::External => "external",
+        })
+    }
+
+    fn service(&self) -> Option<String> {
+        self.decision.frontend.map(|frontend| frontend.port.to_string())
+    }
+
+    fn is_masqueraded(&self) -> bool {
+        self.evaluation.fate == Fate::Dnat && self.evaluation.masquerade
+    }
+
+    fn value(&self) -> Value {
+        let count = self.evaluation.endpoints.len() as f64;
+        // Weights relate to each other, their mean is 1.
+        let endpoint = |(address, chance): &(SocketAddr, f64)| json!({"address": address.to_string(), "weight": rounded(chance * count)});
+        let endpoints: Vec<Value> = self.evaluation.endpoints.iter().map(endpoint).collect();
+        let why: Vec<Value> =
+            self.why.iter().map(|(rule, detail)| json!({"rule": rule, "detail": detail})).collect();
+        json!({
+            "verdict": word(self.evaluation.fate),
+            "endpoints": endpoints,
+            "masquerade": self.is_masqueraded(),
+            "affinity": self.evaluation.affinity.map(|milliseconds| milliseconds / 1000),
+            "service": self.service(),
+            "traffic": self.traffic(),
+            "why": why,
+        })
+    }
+
+    fn text(&self, node: &str) -> String {
+        let forward::Packet { src, dst, protocol, .. } = self.packet;
+        let mut text = format!("{protocol} {src} -> {dst} on {node}: {}\n", word(self.evaluation.fate));
+        if let (Some(service), Some(traffic)) = (self.service(), self.traffic()) {
+            text += &format!("  Service {service}, {traffic} traffic\n");
+        }
+        for (address, chance) in &self.evaluation.endpoints {
+            text += &format!("  to {address} ({:.1} %)\n", chance * 100.0);
+        }
+        if self.evaluation.fate == Fate::Dnat {
+            let source = if self.is_masqueraded() { "an address of the node" } else { "unchanged" };
+            text += &format!("  source: {source}\n");
+        }
+        text += "  why:\n";
+        for (rule, detail) in &self.why {
+            text += &format!("    {rule}: {detail}\n");
+        }
+        text
+    }
+}
+
+/// Without the noise of the last bits.
+fn rounded(number: f64) -> f64 {
+    (number * 1e9).round() / 1e9
+}

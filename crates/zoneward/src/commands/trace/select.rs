@@ -1,0 +1,155 @@
+//! `zoneward trace select`: the endpoints that a node sends each Service port's traffic to.
+
+use anyhow::Result;
+use model::{Family, Notice, ObjectRef, Service, Slice};
+use plan::select::{EndpointSet, NodeView, PortSelection, Target, explain, not_proxied, select};
+use serde_json::{Value, json};
+
+use crate::cli::{Format, TraceSelect};
+use crate::input::World;
+use crate::output::{count, notices_text, print_text, print_value};
+
+/// Runs the command.
+pub fn run(args: &TraceSelect) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let node = world.snapshot.node(&args.node);
+    if node.is_none() {
+        world.notices.push(unknown_node(&world, &args.node));
+    }
+    let zone = node.and_then(|n| n.zone.as_deref());
+    let view = NodeView { name: &args.node, zone, gates: args.feature_gates };
+    let mut answer = Answer { rows: Vec::new(), text: String::new(), notices: Vec::new() };
+    let services = world.snapshot.services().filter(|(service, _)| is_wanted(service, args));
+    for (service, slices) in services {
+        answer.add(service, slices, &view);
+    }
+    world.notices.append(&mut answer.notices);
+    match args.output.format {
+        Format::Table => {
+            if answer.rows.is_empty() {
+                answer.text = "No Service that a node proxy serves.\n".to_owned();
+            }
+            print_text(&(answer.text + &notices_text(&world.notices)))?;
+        }
+        format => {
+            eprint!("{}", notices_text(&world.notices).trim_start());
+            print_value(&Value::Array(answer.rows), format)?;
+        }
+    }
+    Ok(!world.unreadable)
+}
+
+fn is_wanted(service: &Service, args: &TraceSelect) -> bool {
+    let in_namespace = args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str());
+    let by_name = match args.service.as_deref().map(|s| s.split_once('/').ok_or(s)) {
+        None => true,
+        Some(Ok((namespace, name))) => service.key.namespace == namespace && service.key.name == name,
+        Some(Err(name)) => service.key.name == name,
+    };
+    in_namespace && by_name
+}
+
+/// A node that nobody knows is treated as one without a zone, as it would be while its object is missing.
+fn unknown_node(world: &World, name: &str) -> Notice {
+    let known: Vec<&str> = world.snapshot.nodes().keys().map(|n| n.as_str()).take(10).collect();
+    let advice = if known.is_empty() {
+        "there is no Node in the input; add it for its zone to count".to_owned()
+    } else {
+        format!("known are {}", known.join(", "))
+    };
+    let message = format!("no such Node, so it counts as one without a zone: {advice}");
+    Notice::new(ObjectRef::new("Node", "", name), "NodeUnknown", message)
+}
+
+struct Answer {
+    rows: Vec<Value>,
+    text: String,
+    notices: Vec<Notice>,
+}
+
+impl Answer {
+    fn add(&mut self, service: &Service, slices: &[Slice], node: &NodeView<'_>) {
+        if let Some(reason) = not_proxied(service) {
+            let object = ObjectRef::service(&service.key);
+            self.notices.push(Notice::new(object, "NotProxied", format!("left alone: {reason}.")));
+            return;
+        }
+        for family in families(service) {
+            for selection in select(service, slices, family, node) {
+                self.rows.push(row(service, &selection, node));
+                self.text += &block(service, &selection, node);
+            }
+        }
+    }
+}
+
+/// The families of its addresses; where none is given yet, those that it will have.
+fn families(service: &Service) -> Vec<Family> {
+    let mut families: Vec<Family> =
+        service.cluster_ips.addresses().iter().map(|ip| Family::of(*ip)).collect();
+    if families.is_empty() {
+        families = if service.families.is_empty() { vec![Family::V4] } else { service.families.to_vec() };
+    }
+    families.sort();
+    families.dedup();
+    families
+}
+
+fn row(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) -> Value {
+    let why = explain(service, selection, node);
+    let why: Vec<Value> = why.iter().map(|r| json!({"rule": r.rule, "detail": r.detail})).collect();
+    let reachable: Vec<String> = selection.reachable().iter().map(|a| a.to_string()).collect();
+    json!({
+        "service": service.key.to_string(),
+        "port": selection.port.name.as_str(),
+        "protocol": selection.port.protocol.as_str(),
+        "family": selection.family.as_str(),
+        "cluster": selection.cluster.as_ref().map(set),
+        "local": selection.local.as_ref().map(set),
+        "reachable": reachable,
+        "hasAny": selection.has_any,
+        "why": why,
+    })
+}
+
+fn set(set: &EndpointSet) -> Value {
+    let target = |t: &Target| json!({"address": t.address.to_string(), "weight": t.weight});
+    json!({"mode": set.mode.as_str(), "endpoints": set.endpoints.iter().map(target).collect::<Vec<_>>()})
+}
+
+fn block(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) -> String {
+    let port = selection.port;
+    let name = if port.name.is_empty() { port.port.to_string() } else { port.name.to_string() };
+    let zone = node.zone.map_or("without a zone".to_owned(), |zone| format!("in {zone}"));
+    let mut text = format!(
+        "{}:{name} ({} {}) from node {} {zone}\n",
+        service.key, selection.family, port.protocol, node.name
+    );
+    let sets = [("cluster", &selection.cluster), ("local", &selection.local)];
+    for (class, set) in sets.into_iter().filter_map(|(class, set)| Some((class, set.as_ref()?))) {
+        text += &format!("  {class:<8} {:<12} {}\n", set.mode.as_str(), targets(&set.endpoints));
+    }
+    for reason in explain(service, selection, node) {
+        text += &format!("  because  {}: {}\n", reason.rule, reason.detail);
+    }
+    text + "\n"
+}
+
+/// How many endpoints are listed for people before the rest is only counted.
+const SHOWN: usize = 8;
+
+fn targets(targets: &[Target]) -> String {
+    if targets.is_empty() {
+        return "no endpoint".to_owned();
+    }
+    let even = targets.iter().all(|t| t.weight == targets[0].weight);
+    let one = |t: &Target| match even {
+        true => t.address.to_string(),
+        false => format!("{} (x{:.2})", t.address, t.weight),
+    };
+    let mut text = targets.iter().take(SHOWN).map(one).collect::<Vec<_>>().join(", ");
+    if targets.len() > SHOWN {
+        text += &format!(" and {} more", targets.len() - SHOWN);
+    }
+    format!("{}: {text}", count(targets.len(), "endpoint"))
+}

@@ -1,0 +1,68 @@
+//! Answers: tables for people, JSON and YAML for programs.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Context, Result};
+use comfy_table::{ContentArrangement, Table, presets};
+use model::Notice;
+use serde_json::{Value, json};
+
+use crate::cli::Format;
+
+/// Writes a value as JSON or YAML.
+pub fn print_value(value: &Value, format: Format) -> Result<()> {
+    let text = match format {
+        Format::Yaml => serde_saphyr::to_string(value).context("writing YAML")?,
+        Format::Json | Format::Table => serde_json::to_string_pretty(value).context("writing JSON")? + "\n",
+    };
+    print_text(&text)
+}
+
+/// Writes text to standard output.
+pub fn print_text(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing the answer")
+}
+
+/// Whether an error only means that nobody reads any more.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+/// A table in the manner of kubectl: no lines, upper-case heads, wrapped to the terminal if there is one.
+pub fn table(heads: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heads.to_vec());
+    let arrangement =
+        if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    table.set_content_arrangement(arrangement);
+    table
+}
+
+/// The lines of a table without blanks at their ends.
+pub fn render(table: &Table) -> String {
+    let lines = table.lines().map(|line| line.trim().to_owned() + "\n");
+    lines.collect()
+}
+
+/// The notices as JSON.
+pub fn notices_value(notices: &[Notice]) -> Value {
+    let one = |n: &Notice| json!({"object": n.object.to_string(), "reason": n.reason, "message": n.message});
+    notices.iter().map(one).collect()
+}
+
+/// The notices for people, below an answer.
+pub fn notices_text(notices: &[Notice]) -> String {
+    if notices.is_empty() {
+        return String::new();
+    }
+    let lines = notices.iter().map(|n| format!("  {} ({}): {}\n", n.object, n.reason, n.message));
+    format!("\nNotices:\n{}", lines.collect::<String>())
+}
+
+/// `1 slice`, `2 slices`.
+pub fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
