@@ -1,4 +1,4 @@
-//! Names, comments and keys: what the small types promise.
+//! Tests of the plain values.
 
 use super::*;
 
