@@ -46,7 +46,7 @@ pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
     for (_, frontends) in table.services() {
         whole.absorb(elements::fragment(frontends));
     }
-    for (family, class) in &whole.classes {
+    for (family, class) in &elements::with_neighbours(&whole.classes) {
         add_class(&mut program, &table.node, sizes, *family, class);
     }
     for ((family, name), elements) in whole.elements {
