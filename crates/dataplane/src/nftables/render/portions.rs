@@ -24,7 +24,7 @@ pub fn portions<'t>(
     for (family, class) in renderer.ready() {
         add_class(&mut program, &table.node, &sizes, *family, class);
     }
-    let mut frame = first_load(&program);
+    let mut frame: Vec<Vec<Change>> = first_load(&program).collect();
     let dispatch = frame.pop().unwrap_or_default();
     let mut services = table.services().map(|(_, frontends)| frontends);
     let elements = std::iter::from_fn(move || {
