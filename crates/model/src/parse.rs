@@ -143,10 +143,40 @@ fn ignored_field(object: ObjectRef, problem: &Problem) -> Notice {
 }
 
 fn typed<T: DeserializeOwned>(value: &Value) -> Checked<T> {
+    strict(value).or_else(|problem| {
+        // `cpu: 4` without quotes is legal, but the generated types want text.
+        let mut quoted = value.clone();
+        quote_quantities(&mut quoted);
+        strict(&quoted).map_err(|_| problem)
+    })
+}
+
+fn strict<T: DeserializeOwned>(value: &Value) -> Checked<T> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         Problem::new(if path == "." { "object".to_owned() } else { path }, error.into_inner().to_string())
     })
+}
+
+/// Turns bare numbers into text in the maps whose values are quantities.
+fn quote_quantities(value: &mut Value) {
+    const QUANTITIES: [&str; 5] = ["allocatable", "capacity", "limits", "overhead", "requests"];
+    match value {
+        Value::Object(fields) => {
+            for (field, inner) in fields {
+                match inner.as_object_mut().filter(|_| QUANTITIES.contains(&field.as_str())) {
+                    Some(amounts) => amounts.values_mut().filter(|v| v.is_number()).for_each(quote),
+                    None => quote_quantities(inner),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(quote_quantities),
+        _ => {}
+    }
+}
+
+fn quote(value: &mut Value) {
+    *value = Value::String(value.to_string());
 }
 
 fn key(meta: &ObjectMeta, interner: &mut Interner) -> ObjectKey {

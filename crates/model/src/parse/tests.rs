@@ -73,6 +73,19 @@ fn kinds_of_others_are_passed_over() {
 }
 
 #[test]
+fn amounts_without_quotes_are_amounts() {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+        "status": {"allocatable": {"cpu": 4, "memory": "8Gi"}}});
+    let (Some(Object::Node(node)), notices) = object(&node, &mut Interner::default()) else { panic!() };
+    assert_eq!((node.cpu_millis, notices), (Some(4_000), vec![]));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": 0.5}, "limits": {"cpu": 1}}}]}});
+    assert!(
+        matches!(object(&pod, &mut Interner::default()), (Some(Object::Pod(_)), notices) if notices.is_empty())
+    );
+}
+
+#[test]
 fn sidecars_offer_ports_and_plain_init_containers_do_not() {
     let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
     "containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 80}]}],

@@ -4,6 +4,7 @@
 //! against a floor in the same run: one pass of `serde_json` over the same objects that keeps nothing.
 
 mod allocation;
+mod hints;
 mod world;
 
 use std::hint::black_box;
@@ -20,7 +21,7 @@ use world::Manifests;
 static COUNTING: allocation::Counting = allocation::Counting;
 
 const SERVICES: usize = 10_000;
-const PASSES: usize = 5;
+const PASSES: usize = 9;
 
 fn main() {
     let count_only = std::env::var_os("ZONEWARD_BENCH_COUNT").is_some();
@@ -59,6 +60,7 @@ fn report(manifests: &Manifests, passes: usize) {
     let held_routed = allocation::held() - held_before;
     line("slices of all, from nothing", best(passes, || phase_slices_from_nothing(&snapshot)), "");
     line("slices of all, nothing to change", best(passes, || phase_slices_unchanged(&snapshot)), "");
+    hints::report(&snapshot, passes);
     let selecting = best(passes, || phase_select_all(&routed));
     line("select all on one node", selecting, "goal: 0.25 x floor or less");
     println!(
@@ -85,11 +87,11 @@ fn one_change(manifests: &Manifests, passes: usize) {
     }
 }
 
-fn ms(time: Duration) -> f64 {
+pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn best(passes: usize, mut run: impl FnMut()) -> Duration {
+pub(crate) fn best(passes: usize, mut run: impl FnMut()) -> Duration {
     let one = |()| {
         let start = Instant::now();
         run();

@@ -28,9 +28,9 @@ pub fn explain(service: &Service, selection: &PortSelection<'_>, node: &NodeView
             why.extend(hints(set, node));
         }
         why.push(chosen(class, set, node));
-        if set.endpoints.is_empty() {
-            why.push(empty(class, set, selection.has_any));
-        }
+        let end = set.endpoints.is_empty().then(|| empty(class, set, selection.has_any));
+        // Two empty sets may end the same way: once is enough.
+        why.extend(end.filter(|reason| !why.contains(reason)));
     }
     why
 }
