@@ -11,9 +11,9 @@ mod world;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use dataplane::nftables::apply::load;
+use dataplane::nftables::apply::{apply_groups, load};
 use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
-use dataplane::nftables::render::{Renderer, protocol_number};
+use dataplane::nftables::render::{Renderer, portions, protocol_number};
 use model::ForwardingTable;
 use model::forward::{self, Decision, Verdict};
 use plan::forward::table;
@@ -103,6 +103,11 @@ proptest! {
     ) {
         let (table, _, _) = table(&world.snapshot(), &world.config());
         let kernel = kernel(&table);
+        let mut other = FakeKernel::new();
+        for portion in portions(&Renderer::new(&table), &table) {
+            apply_groups(&mut other, &portion).expect("the fake kernel takes it");
+        }
+        prop_assert!(kernel.program() == other.program(), "in portions it is the same");
         for packet in &packets {
             let decision = table.decide(packet);
             let evaluation = evaluate(&kernel, &table, packet);

@@ -181,6 +181,3 @@ fn replaceable(old: &[Rule], new: &[Rule]) -> Option<Vec<u64>> {
     let handles: Option<Vec<u64>> = old.iter().map(|rule| rule.handle).collect();
     handles.filter(|handles| !handles.is_empty() && handles.len() == new.len())
 }
-
-#[cfg(test)]
-mod tests;

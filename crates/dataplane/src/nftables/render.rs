@@ -15,6 +15,7 @@ mod class;
 mod elements;
 mod incremental;
 mod names;
+mod portions;
 mod rules;
 mod sizes;
 mod slots;
@@ -32,6 +33,7 @@ use super::ir::{
 pub use class::Class;
 pub use incremental::{Edit, Renderer};
 pub use names::{SetName, TABLE, table_id};
+pub use portions::portions;
 pub use sizes::Sizes;
 
 use elements::Fragment;

@@ -45,6 +45,13 @@ pub enum Edit {
 impl Renderer {
     /// A renderer at a table, and the program that the kernel should hold for it.
     pub fn start(table: &ForwardingTable) -> (Self, Program) {
+        let renderer = Self::new(table);
+        let program = render(table, &renderer.sizes);
+        (renderer, program)
+    }
+
+    /// A renderer at a table whose program the kernel has, or gets by `portions`.
+    pub fn new(table: &ForwardingTable) -> Self {
         let mut renderer = Self {
             node: table.node.clone(),
             sizes: Sizes::default(),
@@ -60,8 +67,12 @@ impl Renderer {
         renderer.ready = with_neighbours(renderer.class_users.keys());
         renderer.count_verdicts();
         renderer.sizes = Sizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
-        let program = render(table, &renderer.sizes);
-        (renderer, program)
+        renderer
+    }
+
+    /// The classes that the kernel has, in use or ready.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &(Family, Class)> {
+        self.ready.iter()
     }
 
     /// The program for a table as of now, to be compared with what the kernel holds: at a change of the node
