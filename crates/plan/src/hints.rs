@@ -1,5 +1,254 @@
 //! Which mechanism holds for a Service, and the hints that its endpoints get from it.
+//!
+//! ```text
+//! Service, defaults, gates -> choice ------\
+//! Nodes -> facts (once) --------------------> one mechanism -> write -> slices with hints and annotations
+//! Packing -> survey (endpoints by zone) ---/   auto | same | bound | prefer | spilling
+//! memory in ------------------------------/        \-> Notices, memory out -> conditions
+//! ```
+//!
+//! There is one list of mechanisms ([`mechanism`]) and one place for precedence ([`choice`]); each mechanism is a
+//! module that starts with its rule. Each choice and each refusal is a Notice with the numbers that decided it.
 
+mod auto;
+mod bound;
+pub mod choice;
+pub mod conditions;
+pub mod facts;
+mod heap;
+pub mod levels;
+pub mod local;
 pub mod mechanism;
+mod memory;
+mod overload;
+mod prefer;
+pub mod reason;
+mod same;
+mod spilling;
+mod survey;
+mod words;
+mod write;
 
+use model::{Family, Name, Notice, ObjectRef, Service};
+
+pub use choice::{Choice, Defaults, choose};
+pub use conditions::{Condition, NodeAcks, Status, conditions};
+pub use facts::{ClusterFacts, PreferBy};
 pub use mechanism::{Mechanism, Scope};
+pub use memory::Memory;
+
+use crate::gates::FeatureGates;
+use crate::slices::Packing;
+use crate::spill::Demand;
+use survey::Survey;
+use words::count;
+use write::{Tag, Unready, Wanted, write};
+
+/// What holds for all Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// What is switched on.
+    pub gates: FeatureGates,
+    /// What stands for a zone's traffic under `same-zone: Prefer`, and in warnings.
+    pub prefer_by: PreferBy,
+    /// The traffic distribution of Services that say none, in namespaces that say none.
+    pub cluster_default: Option<Name>,
+}
+
+/// What is known when the hints of one Service and one address family are decided.
+#[derive(Clone, Copy, Debug)]
+pub struct HintInput<'a> {
+    /// The Service.
+    pub service: &'a Service,
+    /// The family of the slices.
+    pub family: Family,
+    /// The cluster.
+    pub facts: &'a ClusterFacts,
+    /// The namespace's `zoneward.dev/default-traffic-distribution`.
+    pub namespace_default: Option<&'a Name>,
+    /// What holds for all Services.
+    pub config: &'a Config,
+    /// The last outcome's memory, or what [`Memory::from_slices`] reads from the slices.
+    pub memory: &'a Memory,
+}
+
+/// What was decided beside the hints themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HintOutcome {
+    /// The mechanism that the slices name.
+    pub mechanism: Mechanism,
+    /// The family.
+    pub family: Family,
+    /// The setting that decided; empty if nothing is set.
+    pub source: String,
+    /// Whether anybody asked for a mechanism, on the Service or by a default, in words that we know or not.
+    pub requested: bool,
+    /// `zoneward.dev/demand`, where Spill is at work.
+    pub demand: Option<String>,
+    /// What there is to say, about the Service.
+    pub notices: Vec<Notice>,
+    /// What to remember.
+    pub memory: Memory,
+    /// Whether the slices say what was asked for.
+    pub programmed: bool,
+    /// Why they do not: a reason and a sentence without numbers.
+    pub held_back: Option<(&'static str, &'static str)>,
+    /// Why a setting was refused.
+    pub accepted: Result<(), String>,
+    /// A known setting of the Service that another one overrides, as a sentence.
+    pub overridden: Option<String>,
+    /// Which of the Notices were not said before.
+    fresh: Vec<bool>,
+}
+
+impl HintOutcome {
+    /// The Notices that are worth an Event: those that the memory going in did not know of.
+    pub fn news(&self) -> impl Iterator<Item = &Notice> {
+        self.notices.iter().zip(&self.fresh).filter(|(_, fresh)| **fresh).map(|(notice, _)| notice)
+    }
+}
+
+/// Decides the hints of a Service's slices and puts them on.
+///
+/// A slice that says the right thing stays where it is; one that does not moves from `unchanged` to `updates`. A
+/// Service that uses no mechanism, and whose slices carry neither hints nor our annotations, is left alone entirely.
+pub fn assign<'a>(input: &HintInput<'_>, packing: &mut Packing<'a>) -> HintOutcome {
+    let defaults = Defaults {
+        namespace: input.namespace_default.cloned(),
+        cluster: input.config.cluster_default.clone(),
+    };
+    let choice = choose(input.service, &defaults, &input.config.gates);
+    let requested = choice.source.is_some() || choice.accepted.is_err();
+    let mut task = Task {
+        mechanism: choice.mechanism,
+        source: choice.source.unwrap_or_default(),
+        starting_threshold: choice.starting_threshold,
+        family: input.family,
+        facts: input.facts,
+        config: input.config,
+        memory: input.memory,
+        survey: match choice.mechanism {
+            Mechanism::None => Survey::empty(input.facts),
+            _ => Survey::new(input.facts, packing),
+        },
+        said: choice.remarks,
+    };
+    if input.memory.mechanism == Mechanism::Auto
+        && input.memory.programmed
+        && choice.mechanism != Mechanism::Auto
+    {
+        auto::say_switched_off(&mut task);
+    }
+    let applied = apply(&mut task, packing);
+    outcome(input, task, applied, requested, choice.accepted, packing)
+}
+
+fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
+    match task.mechanism {
+        Mechanism::None => {
+            clear(task.facts, packing, Mechanism::None);
+            Applied { mechanism: Mechanism::None, demand: None, held_back: None }
+        }
+        Mechanism::Auto => auto::apply(task, packing),
+        Mechanism::PreferSameZone | Mechanism::PreferSameNode => same::apply(task, packing),
+        Mechanism::Spill => spilling::apply(task, packing),
+        mechanism if mechanism.rebalances() => prefer::apply(task, packing),
+        _ => bound::apply(task, packing),
+    }
+}
+
+fn outcome(
+    input: &HintInput<'_>,
+    task: Task<'_>,
+    applied: Applied,
+    requested: bool,
+    accepted: Result<(), String>,
+    packing: &Packing<'_>,
+) -> HintOutcome {
+    let reasons = task.said.iter().map(|(reason, _)| *reason).collect();
+    let demand = applied.demand.as_ref().map(Demand::to_string);
+    let memory = Memory::after(applied.mechanism, applied.demand, reasons, packing);
+    let fresh = task.said.iter().map(|(reason, _)| memory.is_news(input.memory, reason)).collect();
+    let ignored = task.said.iter().find(|(reason, _)| *reason == reason::SETTING_IGNORED);
+    let overridden = ignored.map(|(_, message)| message.clone());
+    let object = (!task.said.is_empty()).then(|| ObjectRef::service(&input.service.key));
+    let notice = |(reason, message)| Some(Notice::new(object.clone()?, reason, message));
+    HintOutcome {
+        mechanism: applied.mechanism,
+        family: input.family,
+        source: task.source,
+        requested,
+        demand,
+        programmed: applied.mechanism != Mechanism::None && applied.held_back.is_none(),
+        held_back: applied.held_back,
+        accepted,
+        overridden,
+        fresh,
+        notices: task.said.into_iter().filter_map(notice).collect(),
+        memory,
+    }
+}
+
+/// One Service's hints in the making.
+#[derive(Debug)]
+struct Task<'t> {
+    /// What was asked for.
+    mechanism: Mechanism,
+    /// The setting that asked.
+    source: String,
+    starting_threshold: Option<usize>,
+    family: Family,
+    facts: &'t ClusterFacts,
+    config: &'t Config,
+    memory: &'t Memory,
+    survey: Survey<'t>,
+    said: Vec<(&'static str, String)>,
+}
+
+impl Task<'_> {
+    fn say(&mut self, reason: &'static str, message: String) {
+        self.said.push((reason, message));
+    }
+
+    fn remark_endpoints_without_zone(&mut self, consequence: &str) {
+        let Some(first) = &self.survey.first_without_zone else { return };
+        let message = format!(
+            "In no known zone: {}, the first is {first}, {consequence}. Add topology.kubernetes.io/zone to its node.",
+            count(self.survey.without_zone, "ready endpoint")
+        );
+        self.say(reason::PLACE_UNKNOWN, message);
+    }
+
+    fn remark_nodes_without_zone(&mut self) {
+        let Some((nodes, first)) = self.facts.nodes_without_zone() else { return };
+        let message = format!(
+            "In no known zone: {}, the first is {first}, so its traffic goes everywhere. Give it the label \
+             topology.kubernetes.io/zone.",
+            count(nodes, "ready node")
+        );
+        self.say(reason::PLACE_UNKNOWN, message);
+    }
+}
+
+/// What a mechanism did.
+#[derive(Debug)]
+struct Applied {
+    mechanism: Mechanism,
+    demand: Option<Demand>,
+    held_back: Option<(&'static str, &'static str)>,
+}
+
+impl Applied {
+    fn programmed(mechanism: Mechanism) -> Self {
+        Self { mechanism, demand: None, held_back: None }
+    }
+
+    fn held_back(mechanism: Mechanism, reason: &'static str, sentence: &'static str) -> Self {
+        Self { mechanism, demand: None, held_back: Some((reason, sentence)) }
+    }
+}
+
+/// Takes all hints off (semantics A1, rule 4).
+fn clear(facts: &ClusterFacts, packing: &mut Packing<'_>, mechanism: Mechanism) {
+    write(packing, facts, &Tag::new(facts, mechanism, None), Unready::Cleared, |_, _| Wanted::Nothing);
+}

@@ -1,1 +1,153 @@
-//! spill
+//! Spill: each zone keeps the traffic that its endpoints can take at an equal load per endpoint, and only the rest
+//! goes elsewhere, first within its region.
+//!
+//! ```text
+//! Nodes -> Demand (share of traffic per zone, in the slices) --\
+//!                                                               row(zone) -> share of its traffic per target zone
+//! slices -> ready endpoints per zone (share of capacity) ------/
+//! ```
+//!
+//! Slices carry only the demand, which changes with nodes and not with pods. Each consumer computes the row of its
+//! own zone with this function, so the controller, every node and the simulator agree.
+
+pub mod demand;
+
+use std::collections::BTreeMap;
+
+use model::Name;
+
+pub use demand::{Demand, DemandError, ZoneDemand};
+
+/// The demand is given in this many parts.
+pub const PARTS: u64 = 256;
+
+/// Demand that exceeds a zone's capacity by no more than this is a matter of rounding, in percent.
+const ROUNDING_PERCENT: u64 = 5;
+
+/// Where the traffic of zone `from` goes: a share per target zone, in the order of their names, without zeros, adding
+/// up to 1. Within a target zone all endpoints are alike. Endpoints without a zone count as those of zone "".
+///
+/// A zone that the demand does not know, or expects nothing from, keeps to its own endpoints if it has any, and
+/// otherwise follows the endpoints. `None` if there are no endpoints.
+pub fn row(
+    demand: &Demand,
+    endpoints_by_zone: &BTreeMap<Name, usize>,
+    from: &str,
+) -> Option<Vec<(Name, f64)>> {
+    let zones = balance(demand, endpoints_by_zone)?;
+    let Some(own) = zones.iter().find(|z| z.zone == from && (z.demand > 0 || z.capacity > 0)) else {
+        return Some(follow_capacity(&zones));
+    };
+    if own.demand == 0 || !any_spills(&zones) {
+        return Some(vec![(own.zone.clone(), 1.0)]);
+    }
+    let (near, far) = own.split(&zones);
+    let spare_near: u64 = zones.iter().filter(|z| z.region == own.region).map(Balance::spare).sum();
+    let spare_far: f64 = zones.iter().map(|z| z.spare_after_region(&zones)).sum();
+    let part = |z: &Balance| {
+        let kept = if z.zone == own.zone { own.kept() as f64 } else { 0.0 };
+        let is_near = z.region == own.region && near > 0.0;
+        let nearby = if is_near { near * z.spare() as f64 / spare_near as f64 } else { 0.0 };
+        let distant = if far > 0.0 { far * z.spare_after_region(&zones) / spare_far } else { 0.0 };
+        (z.zone.clone(), (kept + nearby + distant) / own.demand as f64)
+    };
+    Some(zones.iter().map(part).filter(|(_, share)| *share > 0.0).collect())
+}
+
+/// Whether some zone expects more traffic than its endpoints' share. A difference that the rounding of the demand
+/// explains is none.
+pub fn spills(demand: &Demand, endpoints_by_zone: &BTreeMap<Name, usize>) -> bool {
+    balance(demand, endpoints_by_zone).is_some_and(|zones| any_spills(&zones))
+}
+
+/// Demand and capacity of one zone, in the same unit: 1 / (256 x endpoints).
+#[derive(Debug)]
+struct Balance<'a> {
+    zone: &'a Name,
+    region: Option<&'a Name>,
+    demand: u64,
+    capacity: u64,
+    /// One 256th of all traffic.
+    part: u64,
+}
+
+impl Balance<'_> {
+    fn kept(&self) -> u64 {
+        self.demand.min(self.capacity)
+    }
+
+    fn excess(&self) -> u64 {
+        self.demand - self.kept()
+    }
+
+    fn spare(&self) -> u64 {
+        self.capacity - self.kept()
+    }
+
+    fn spills(&self) -> bool {
+        exceeds(self.demand, self.capacity, self.part)
+    }
+
+    /// The excess of this zone that its region takes, and the rest of it.
+    fn split(&self, zones: &[Self]) -> (f64, f64) {
+        if self.excess() == 0 {
+            return (0.0, 0.0);
+        }
+        let (excess, spare) = region_sums(zones, self.region);
+        let near = self.excess() as f64 * (excess.min(spare) as f64 / excess as f64);
+        // Exactly nothing where the region takes all, so that no stray share leaves it.
+        (near, if spare >= excess { 0.0 } else { self.excess() as f64 - near })
+    }
+
+    /// What is left of the spare capacity when the zone's own region has taken its part.
+    fn spare_after_region(&self, zones: &[Self]) -> f64 {
+        let (excess, spare) = region_sums(zones, self.region);
+        if spare <= excess { 0.0 } else { self.spare() as f64 * ((spare - excess) as f64 / spare as f64) }
+    }
+}
+
+fn region_sums(zones: &[Balance], region: Option<&Name>) -> (u64, u64) {
+    let within = zones.iter().filter(|z| z.region == region);
+    within.fold((0, 0), |(excess, spare), z| (excess + z.excess(), spare + z.spare()))
+}
+
+fn any_spills(zones: &[Balance]) -> bool {
+    zones.iter().any(Balance::spills)
+}
+
+/// Whether `demand` is above `capacity` by more than rounding: by a whole part of 256, or by more than a twentieth.
+fn exceeds(demand: u64, capacity: u64, part: u64) -> bool {
+    let excess = demand.saturating_sub(capacity);
+    excess >= part || excess * 100 > capacity * ROUNDING_PERCENT
+}
+
+/// The same test for whoever has the counts at hand: a zone with this share of the demand and `own` of `all` endpoints.
+pub(crate) fn zone_spills(share: u16, own: usize, all: usize) -> bool {
+    all > 0 && exceeds(u64::from(share) * all as u64, PARTS * own as u64, all as u64)
+}
+
+fn follow_capacity(zones: &[Balance]) -> Vec<(Name, f64)> {
+    let all: u64 = zones.iter().map(|z| z.capacity).sum();
+    let with_endpoints = zones.iter().filter(|z| z.capacity > 0);
+    with_endpoints.map(|z| (z.zone.clone(), z.capacity as f64 / all as f64)).collect()
+}
+
+/// Every zone that has demand or endpoints, by name.
+fn balance<'a>(demand: &'a Demand, endpoints_by_zone: &'a BTreeMap<Name, usize>) -> Option<Vec<Balance<'a>>> {
+    let all: u64 = endpoints_by_zone.values().map(|n| *n as u64).sum();
+    if all == 0 {
+        return None;
+    }
+    let mut zones: BTreeMap<&Name, Balance> = BTreeMap::new();
+    for z in demand.zones() {
+        let demand = u64::from(z.share) * all;
+        let region = z.region.as_ref();
+        zones.insert(&z.zone, Balance { zone: &z.zone, region, demand, capacity: 0, part: all });
+    }
+    for (zone, count) in endpoints_by_zone {
+        let entry = zones.entry(zone);
+        let entry = entry.or_insert(Balance { zone, region: None, demand: 0, capacity: 0, part: all });
+        entry.capacity = PARTS * *count as u64;
+    }
+    Some(zones.into_values().collect())
+}

@@ -136,6 +136,34 @@ impl Mechanism {
         )
     }
 
+    /// Whether it lends endpoints to other zones by the rebalancing of seed 003, now or when it starts again.
+    pub fn rebalances(self) -> bool {
+        self != self.at_rest() || self.is_resting()
+    }
+
+    /// Whether regions count.
+    pub fn is_regional(self) -> bool {
+        self.as_str().contains("Region")
+    }
+
+    /// Whether it holds back for now.
+    pub fn is_resting(self) -> bool {
+        self.as_str().ends_with("Resting")
+    }
+
+    /// The same mechanism while it holds back; itself, if it never does.
+    pub(super) fn at_rest(self) -> Self {
+        match self {
+            Self::PreferZone => Self::PreferZoneResting,
+            Self::PreferNodeZone => Self::PreferNodeZoneResting,
+            Self::PreferZoneRegion => Self::PreferZoneRegionResting,
+            Self::PreferNodeZoneRegion => Self::PreferNodeZoneRegionResting,
+            Self::PreferZoneRequireRegion => Self::PreferZoneRequireRegionResting,
+            Self::PreferNodeZoneRequireRegion => Self::PreferNodeZoneRequireRegionResting,
+            other => other,
+        }
+    }
+
     /// Whether hints alone tell a consumer everything, and the controller needs no memory of it either. A slice
     /// that carries the right hints but no annotation is then as good as new, so that taking over a cluster from
     /// Kubernetes' own controller rewrites nothing.
@@ -152,6 +180,7 @@ mod tests {
     fn every_name_is_read_back() {
         for mechanism in Mechanism::ALL {
             assert_eq!(Mechanism::parse(mechanism.as_str()), Some(*mechanism));
+            assert!(mechanism.at_rest() == *mechanism || mechanism.at_rest().is_resting());
         }
         assert_eq!(Mechanism::parse("preferzone"), None);
         assert_eq!(Mechanism::default(), Mechanism::None);

@@ -1,0 +1,79 @@
+//! Which stored slices Auto leaves alone: the shared test cases.
+
+use std::collections::BTreeMap;
+
+use model::{Addresses, Conditions, Hints, Name, Node};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::hints::ClusterFacts;
+
+fn node(zone: &str) -> (Name, Node) {
+    let node = Node {
+        name: Name::new(zone),
+        zone: Some(Name::new(zone)),
+        region: None,
+        ready: true,
+        control_plane: false,
+        cpu_millis: Some(1_000),
+        deleting: false,
+        to_be_deleted: false,
+        addresses: Box::default(),
+        pod_cidrs: Box::default(),
+    };
+    (node.name.clone(), node)
+}
+
+fn endpoint(value: &Value) -> Endpoint {
+    let zones = value["hints"]["forZones"].as_array().into_iter().flatten();
+    let zones: Box<[Name]> = zones.map(|z| Name::new(z["name"].as_str().unwrap())).collect();
+    Endpoint {
+        addresses: Addresses::one(std::net::IpAddr::from([10, 0, 0, 1])),
+        conditions: Conditions { ready: value["conditions"]["ready"].as_bool(), ..Conditions::default() },
+        hostname: None,
+        node: None,
+        zone: value["zone"].as_str().map(Name::new),
+        target: None,
+        hints: Some(Hints { zones, nodes: Box::default() }.into()),
+    }
+}
+
+#[test]
+fn a_slice_stays_while_its_hints_fit_the_allocation() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/hints-auto.json");
+    let all: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let kind = "existing-slice-hints-valid";
+    let vectors = all["vectors"].as_array().unwrap().iter().filter(|v| v["kind"] == kind);
+    let mut seen = 0;
+    for vector in vectors {
+        seen += 1;
+        let input = &vector["input"];
+        let allocated = input["allocations"].as_object().unwrap();
+        // A zone that holds hints without an allocation is one that the nodes know and Auto does not count.
+        let known = allocated.keys().chain(input["hintsAlreadyAllocated"].as_object().unwrap().keys());
+        let facts = ClusterFacts::from_nodes(&known.map(|zone| node(zone)).collect::<BTreeMap<_, _>>());
+        let survey = Survey::new(&facts, &Packing::default());
+        let names: Vec<&Name> = facts.zones().iter().map(|z| &z.name).collect();
+        let counts: Vec<usize> = names
+            .iter()
+            .map(|z| input["hintsAlreadyAllocated"][z.as_str()].as_u64().unwrap_or(0) as usize)
+            .collect();
+        let allocations: Vec<Allocation> = names
+            .iter()
+            .enumerate()
+            .filter_map(|(zone, name)| {
+                let maximum = allocated.get(name.as_str())?["maximum"].as_u64().unwrap() as usize;
+                Some(Allocation { zone, minimum: 0, desired: 0.0, maximum })
+            })
+            .collect();
+        let endpoints: Vec<Endpoint> =
+            input["slice"]["endpoints"].as_array().into_iter().flatten().map(endpoint).collect();
+        let hints = slice_hints(&survey, &endpoints, &counts, &allocations);
+        let hints = hints.map(|counts| {
+            let counts = names.iter().zip(counts).filter(|(_, n)| *n > 0);
+            counts.map(|(zone, n)| (zone.to_string(), n)).collect::<BTreeMap<_, _>>()
+        });
+        assert_eq!(json!(hints), vector["expect"]["hintsPerZone"], "{}", vector["id"]);
+    }
+    assert!(seen > 0, "no vector of kind {kind}");
+}

@@ -1,0 +1,195 @@
+//! Require at any level, and the region (seed 003; design, "Require").
+//!
+//! Rule: a ready endpoint carries hints for the zones that may use it: its own, or all of its region. Where the own
+//! node comes first it carries a hint for that too, and where a region comes after the zone the zones of the region
+//! that have no endpoint are added, so that hints alone say "zone, else region". Require is the user's duty: an
+//! endpoint that is too far away is not used even if there is no other.
+
+use std::sync::Arc;
+
+use model::Hints;
+
+use super::mechanism::{Mechanism, Scope};
+use super::overload::{self, Strays, zones_without_endpoints};
+use super::same::warn_of_overload;
+use super::survey::{Spot, Survey};
+use super::words::{count, list};
+use super::write::{Tag, Unready, Wanted, write};
+use super::{Applied, Task, reason};
+use crate::slices::Packing;
+
+/// Puts the hints on.
+pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
+    let own_zones: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
+    put(task, packing, task.mechanism, &own_zones);
+    say(task);
+    remark_unreachable(task);
+    if task.mechanism.required() == Some(Scope::Zone) {
+        let worst = overload::by_zone(&task.survey, task.config.prefer_by, Strays::Nowhere);
+        warn_of_overload(task, worst.as_ref());
+    }
+    remark_places(task);
+    Applied::programmed(task.mechanism)
+}
+
+pub(super) fn own_zone(spot: &Spot) -> Option<usize> {
+    match spot {
+        Spot::Zone(zone) => Some(*zone),
+        Spot::NoZone | Spot::Unready => None,
+    }
+}
+
+/// Writes the hints of a mechanism whose endpoints serve these zones, each in the shape that the mechanism asks for.
+pub(super) fn put(
+    task: &Task<'_>,
+    packing: &mut Packing<'_>,
+    mechanism: Mechanism,
+    serves: &[Option<usize>],
+) {
+    let shapes = shapes(&task.survey, mechanism, serves);
+    let tag = Tag::new(task.facts, mechanism, None);
+    let by_node = mechanism.prefers_node() || mechanism == Mechanism::RequireNode;
+    write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
+        let hints = serves[place].and_then(|zone| shapes[zone].as_ref());
+        match hints {
+            Some(hints) if by_node => Wanted::NodeAnd(&hints.zones),
+            Some(hints) => Wanted::These(hints),
+            None if by_node => Wanted::NodeAnd(&[]),
+            None => Wanted::Nothing,
+        }
+    });
+}
+
+/// The hints of an endpoint that serves a zone, by zone.
+fn shapes(survey: &Survey<'_>, mechanism: Mechanism, serves: &[Option<usize>]) -> Vec<Option<Arc<Hints>>> {
+    use Mechanism as M;
+    let zones = &survey.zones;
+    let all = 0..zones.len();
+    match mechanism {
+        M::PreferZoneResting | M::PreferNodeZoneResting => vec![None; zones.len()],
+        M::RequireRegion
+        | M::PreferRegion
+        | M::PreferZoneRegionResting
+        | M::PreferNodeZoneRegionResting
+        | M::PreferZoneRequireRegionResting
+        | M::PreferNodeZoneRequireRegionResting => all.map(|z| Some(zones.regional(z).clone())).collect(),
+        M::PreferNodeRegion
+        | M::PreferNodeRequireRegion
+        | M::PreferZoneRegion
+        | M::PreferNodeZoneRegion
+        | M::PreferZoneRequireRegion
+        | M::PreferNodeZoneRequireRegion => with_unserved_zones(survey, serves),
+        _ => all.map(|z| Some(zones.own(z).clone())).collect(),
+    }
+}
+
+/// The zone itself, and the zones of its region that no endpoint serves.
+fn with_unserved_zones(survey: &Survey<'_>, serves: &[Option<usize>]) -> Vec<Option<Arc<Hints>>> {
+    let zones = &survey.zones;
+    let mut served = vec![false; zones.len()];
+    serves.iter().flatten().for_each(|zone| served[*zone] = true);
+    let shape = |zone: usize| {
+        let is_known = zones.known().contains(&zone);
+        let unserved =
+            zones.known().filter(|z| is_known && !served[*z] && zones.region(*z) == zones.region(zone));
+        let mut names = vec![zones.name(zone).clone()];
+        names.extend(unserved.filter(|z| *z != zone).map(|z| zones.name(z).clone()));
+        match names.len() {
+            1 => zones.own(zone).clone(),
+            _ => Arc::new(Hints { zones: names.into(), nodes: Box::default() }),
+        }
+    };
+    (0..zones.len()).map(|zone| served[zone].then(|| shape(zone))).collect()
+}
+
+fn say(task: &mut Task<'_>) {
+    let m = task.mechanism;
+    let node = if m.prefers_node() { "the own node, else " } else { "" };
+    let path = match m.required() {
+        Some(Scope::Node) => "the own node or nowhere".to_owned(),
+        Some(Scope::Zone) => format!("{node}the own zone or nowhere"),
+        Some(Scope::Region) if m.prefers_node() => {
+            format!("{node}the own zone, else the own region or nowhere")
+        }
+        Some(Scope::Region) => "the own region or nowhere".to_owned(),
+        None if m.prefers_node() => format!("{node}the own zone, else the own region, else everywhere"),
+        None => "the own region, else everywhere".to_owned(),
+    };
+    let duty = match m.required() {
+        None => "",
+        Some(_) => {
+            " It is your duty that there are enough endpoints in each; consumers that know only hints still go \
+             everywhere when a hint is missing, Zoneward's do not."
+        }
+    };
+    let ready = count(task.survey.ready, "ready endpoint");
+    task.say(reason::PROGRAMMED, format!("{}: traffic goes to {path}; {ready}.{duty}", task.source));
+}
+
+/// Who gets nothing at all under Require.
+fn remark_unreachable(task: &mut Task<'_>) {
+    let Some(scope) = task.mechanism.required() else { return };
+    let survey = &task.survey;
+    let zones = &survey.zones;
+    let region_serves = |zone: usize| {
+        let same = |z: &usize| zones.region(*z) == zones.region(zone);
+        zones.known().filter(same).any(|z| survey.ready_by_zone[z] > 0)
+    };
+    let cut_off: Vec<usize> = match scope {
+        Scope::Region => zones_without_endpoints(survey).filter(|z| !region_serves(*z)).collect(),
+        Scope::Node | Scope::Zone => zones_without_endpoints(survey).collect(),
+    };
+    if !cut_off.is_empty() {
+        let names = list(cut_off.iter().map(|z| format!("{} ({})", zones.name(*z), count_nodes(survey, *z))));
+        let message = format!(
+            "Clients in {names} cannot reach the Service: it has no ready endpoint that they may use. Add one there, \
+             or write Prefer instead of Require."
+        );
+        task.say(reason::UNREACHABLE, message);
+    }
+    if let Some((nodes, first)) = task.facts.nodes_without_zone().filter(|_| scope != Scope::Node) {
+        let message = format!(
+            "Clients on {} without the label topology.kubernetes.io/zone ({first}) cannot reach the Service. Add the \
+             label, or write Prefer instead of Require.",
+            count(nodes, "node")
+        );
+        task.say(reason::UNREACHABLE, message);
+    }
+}
+
+fn count_nodes(survey: &Survey<'_>, zone: usize) -> String {
+    count(usize::try_from(survey.zones.ready_nodes(zone)).unwrap_or(usize::MAX), "node")
+}
+
+fn remark_places(task: &mut Task<'_>) {
+    match task.mechanism.required() {
+        Some(_) => task.remark_endpoints_without_zone("so Zoneward's nodes do not use it"),
+        None => {
+            task.remark_endpoints_without_zone(
+                "so consumers that go by hints ignore those of the whole Service",
+            );
+            task.remark_nodes_without_zone();
+        }
+    }
+    remark_regions(task);
+}
+
+/// Labels that keep regions from working.
+pub(super) fn remark_regions(task: &mut Task<'_>) {
+    if !task.mechanism.is_regional() {
+        return;
+    }
+    if let Some(torn) = task.facts.torn_zone() {
+        let message = format!(
+            "The nodes of zone {} name different regions (node {} does not agree with the first), so the first one by \
+             name counts. Put topology.kubernetes.io/region right.",
+            torn.zone, torn.node
+        );
+        task.say(reason::PLACE_UNKNOWN, message);
+    }
+    if task.facts.zones().iter().all(|z| z.region.is_none()) {
+        let message = "No node carries the label topology.kubernetes.io/region, so the whole cluster counts as one \
+             region. Add the label, or use same-zone.";
+        task.say(reason::PLACE_UNKNOWN, message.to_owned());
+    }
+}

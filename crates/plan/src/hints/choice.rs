@@ -1,0 +1,301 @@
+//! Which mechanism a Service asks for: the one place where precedence is decided.
+//!
+//! ```text
+//! 1 zoneward.dev/traffic-distribution        an explicit Balanced, None or Disabled ends the search;
+//! 2 same-node | same-zone | same-region      a value that nobody knows is a Notice, and the search goes on,
+//! 3 topology-aware-hints, else topology-mode but for the field: its value may be meant for somebody else,
+//! 4 spec.trafficDistribution                 so an unknown one means "no hints"
+//! 5 the namespace's default
+//! 6 the controller's default
+//! ```
+
+use model::{Name, Service, annotation};
+
+use super::levels::{Level, combine};
+use super::mechanism::Mechanism;
+use super::reason;
+use crate::gates::FeatureGates;
+
+/// What holds for Services that say nothing themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// The namespace's annotation `zoneward.dev/default-traffic-distribution`.
+    pub namespace: Option<Name>,
+    /// The controller's flag `--default-traffic-distribution`.
+    pub cluster: Option<Name>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The mechanism; one that may rest is given as if it were at work.
+    pub mechanism: Mechanism,
+    /// The setting that decided, as `spec.trafficDistribution: PreferSameZone`; none if nothing is set.
+    pub source: Option<String>,
+    /// Why a setting of the Service was refused, if one was.
+    pub accepted: Result<(), String>,
+    /// From how many endpoints on Prefer starts, if the Service says so.
+    pub starting_threshold: Option<usize>,
+    /// What there is to say: reason and message.
+    pub remarks: Vec<(&'static str, String)>,
+}
+
+/// What one setting says.
+enum Answer {
+    /// It is not set, or does not count.
+    Silent,
+    /// This one; `None` if it says that there shall be none.
+    Decided(Mechanism, String),
+}
+
+const KNOWN: &str = "PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose";
+const KNOWN_TO_US: &str = "Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other \
+    mechanisms of docs/guide/choosing.md, and Balanced for none";
+const LEVELS: [&str; 3] = [annotation::SAME_NODE, annotation::SAME_ZONE, annotation::SAME_REGION];
+
+/// Finds the mechanism of a Service.
+pub fn choose(service: &Service, defaults: &Defaults, gates: &FeatureGates) -> Choice {
+    let mut search = Search { service, gates, remarks: Vec::new(), refused: None };
+    let settings: [&dyn Fn(&mut Search) -> Answer; 6] = [
+        &|s| s.own_annotation(),
+        &|s| s.levels(),
+        &|s| s.topology_annotation(),
+        &|s| s.field(),
+        &|s| s.default("the namespace's default", defaults.namespace.as_ref()),
+        &|s| s.default("the controller's default", defaults.cluster.as_ref()),
+    ];
+    for (rank, ask) in settings.iter().enumerate() {
+        if let Answer::Decided(mechanism, source) = ask(&mut search) {
+            search.remark_ignored(rank, &source);
+            return search.finish(mechanism, Some(source));
+        }
+    }
+    search.finish(Mechanism::None, None)
+}
+
+struct Search<'s> {
+    service: &'s Service,
+    gates: &'s FeatureGates,
+    remarks: Vec<(&'static str, String)>,
+    refused: Option<String>,
+}
+
+/// The words that end the search.
+fn is_off(value: &str) -> bool {
+    matches!(value, "Balanced" | "None" | "Disabled" | "disabled")
+}
+
+impl<'s> Search<'s> {
+    fn set(&self, key: &str) -> Option<&'s Name> {
+        self.service.annotation(key).filter(|value| !value.is_empty())
+    }
+
+    fn refuse(&mut self, reason: &'static str, message: String) {
+        self.refused.get_or_insert_with(|| message.clone());
+        self.remarks.push((reason, message));
+    }
+
+    fn own_annotation(&mut self) -> Answer {
+        let key = annotation::TRAFFIC_DISTRIBUTION;
+        let Some(value) = self.set(key) else { return Answer::Silent };
+        self.named(format!("{key}: {value}"), value, false)
+    }
+
+    fn default(&mut self, whose: &str, value: Option<&Name>) -> Answer {
+        let Some(value) = value.filter(|v| !v.is_empty()) else { return Answer::Silent };
+        self.named(format!("{whose}: {value}"), value, true)
+    }
+
+    /// A mechanism by its name, wherever we define the names. A default stands in for the field, so the field's gate
+    /// counts for the field's values.
+    fn named(&mut self, source: String, value: &Name, stands_in_for_field: bool) -> Answer {
+        let mechanism = match value.as_str() {
+            off if is_off(off) => Some(Mechanism::None),
+            "auto" => Some(Mechanism::Auto),
+            "PreferClose" => Some(Mechanism::PreferSameZone),
+            "zoneward.dev/Spill" => Some(Mechanism::Spill),
+            name => Mechanism::parse(name).filter(|m| !m.is_resting()),
+        };
+        let Some(mechanism) = mechanism else {
+            self.refuse(
+                reason::INVALID_VALUE,
+                format!("{source} is ignored: no mechanism has that name. Known are {KNOWN_TO_US}."),
+            );
+            return Answer::Silent;
+        };
+        if let Some(gate) = self.closed_gate(mechanism, value, stands_in_for_field) {
+            self.remark_gate(&source, gate);
+            return Answer::Silent;
+        }
+        self.remark_deprecated(&source, value);
+        Answer::Decided(mechanism, source)
+    }
+
+    fn closed_gate(&self, mechanism: Mechanism, value: &str, is_field: bool) -> Option<&'static str> {
+        let of_field = matches!(mechanism, Mechanism::PreferSameZone | Mechanism::PreferSameNode);
+        if mechanism == Mechanism::Auto && !self.gates.topology_aware_hints {
+            return Some("TopologyAwareHints");
+        }
+        if of_field && is_field && !self.gates.service_traffic_distribution {
+            return Some("ServiceTrafficDistribution");
+        }
+        // Semantics A1: PreferClose is older than that gate and works without it.
+        let closed = of_field && value != "PreferClose" && !self.gates.prefer_same_traffic_distribution;
+        closed.then_some("PreferSameTrafficDistribution")
+    }
+
+    fn remark_gate(&mut self, source: &str, gate: &str) {
+        self.refuse(
+            reason::GATE_OFF,
+            format!(
+                "{source} is ignored and its hints are removed: the feature gate {gate} is off. \
+                 Switch it on with --feature-gates={gate}=true."
+            ),
+        );
+    }
+
+    fn remark_deprecated(&mut self, source: &str, value: &str) {
+        if value == "PreferClose" {
+            self.remarks.push((
+                reason::DEPRECATED_VALUE,
+                format!("{source}: PreferClose is the deprecated name of PreferSameZone and does the same. Write PreferSameZone."),
+            ));
+        }
+    }
+
+    /// Seed 003: Balanced, Require or Prefer per level; any other value is Balanced.
+    fn levels(&mut self) -> Answer {
+        let mut levels = [Level::Balanced; 3];
+        let mut sources = Vec::new();
+        for (level, key) in levels.iter_mut().zip(LEVELS) {
+            let Some(value) = self.set(key) else { continue };
+            match Level::parse(value) {
+                Some(known) => {
+                    *level = known;
+                    sources.push(format!("{key}: {value}"));
+                }
+                None => self.refuse(
+                    reason::INVALID_VALUE,
+                    format!("{key}: {value} counts as Balanced. Write Balanced, Prefer or Require."),
+                ),
+            }
+        }
+        let [node, zone, region] = levels;
+        if sources.is_empty() {
+            Answer::Silent
+        } else {
+            Answer::Decided(combine(node, zone, region), sources.join(", "))
+        }
+    }
+
+    /// Semantics A1, rule 1: the older key masks the newer one, even with a value that says nothing.
+    fn topology_annotation(&mut self) -> Answer {
+        let keys = [annotation::TOPOLOGY_AWARE_HINTS, annotation::TOPOLOGY_MODE];
+        let found = keys.into_iter().find_map(|key| Some((key, self.service.annotation(key)?)));
+        let Some((key, value)) = found else { return Answer::Silent };
+        let source = format!("{key}: {value}");
+        match value.as_str() {
+            "Auto" | "auto" if self.gates.topology_aware_hints => Answer::Decided(Mechanism::Auto, source),
+            "Auto" | "auto" => {
+                self.remark_gate(&source, "TopologyAwareHints");
+                Answer::Silent
+            }
+            off if is_off(off) => Answer::Decided(Mechanism::None, source),
+            _ => {
+                let masks =
+                    key == annotation::TOPOLOGY_AWARE_HINTS && self.set(annotation::TOPOLOGY_MODE).is_some();
+                let masked = if masks { ", and hides topology-mode beside it" } else { "" };
+                self.refuse(
+                    reason::INVALID_VALUE,
+                    format!("{source} is ignored{masked}. Write Auto or Disabled, in exactly these letters."),
+                );
+                Answer::Silent
+            }
+        }
+    }
+
+    fn field(&mut self) -> Answer {
+        let Some(value) = &self.service.traffic_distribution else { return Answer::Silent };
+        let source = format!("spec.trafficDistribution: {value}");
+        if !self.gates.service_traffic_distribution {
+            self.remark_gate(&source, "ServiceTrafficDistribution");
+            return Answer::Silent;
+        }
+        let mechanism = match value.as_str() {
+            off if is_off(off) => Mechanism::None,
+            "PreferSameZone" | "PreferClose" => Mechanism::PreferSameZone,
+            "PreferSameNode" => Mechanism::PreferSameNode,
+            "zoneward.dev/Spill" => Mechanism::Spill,
+            _ => return self.unknown_field(source, value),
+        };
+        if let Some(gate) = self.closed_gate(mechanism, value, true) {
+            self.remark_gate(&source, gate);
+            return Answer::Decided(Mechanism::None, source);
+        }
+        self.remark_deprecated(&source, value);
+        Answer::Decided(mechanism, source)
+    }
+
+    /// KEP-4444: `<domain>/<heuristicName>` belongs to that domain's implementation. Either way there are no hints.
+    fn unknown_field(&mut self, source: String, value: &str) -> Answer {
+        let whose = match value.split_once('/') {
+            Some((domain, _)) => format!("only the implementation of {domain} could know it"),
+            None => "it is not a value that we know".to_owned(),
+        };
+        self.refuse(
+            reason::INVALID_VALUE,
+            format!("{source} gives no hints, so traffic spreads evenly: {whose}. Known are {KNOWN}."),
+        );
+        Answer::Decided(Mechanism::None, source)
+    }
+
+    /// Settings of the Service that come after the one that decided.
+    fn remark_ignored(&mut self, rank: usize, source: &str) {
+        let topology = [annotation::TOPOLOGY_AWARE_HINTS, annotation::TOPOLOGY_MODE];
+        let mut keys: Vec<&str> = Vec::new();
+        if rank < 1 {
+            keys.extend(LEVELS);
+        }
+        if rank < 2 {
+            keys.extend(topology);
+        }
+        let shown = |key: &&str| Some(format!("{key}: {}", self.set(key)?));
+        let mut later: Vec<String> = keys.iter().filter_map(shown).collect();
+        if let Some(value) = self.service.traffic_distribution.as_ref().filter(|_| rank < 3) {
+            later.push(format!("spec.trafficDistribution: {value}"));
+        }
+        if !later.is_empty() {
+            let verb = if later.len() > 1 { "are" } else { "is" };
+            let later = later.join(", ");
+            self.remarks.push((
+                reason::SETTING_IGNORED,
+                format!("{later} {verb} ignored, because {source} comes first. Remove what you do not mean."),
+            ));
+        }
+    }
+
+    fn finish(mut self, mechanism: Mechanism, source: Option<String>) -> Choice {
+        let starting_threshold = self.starting_threshold(mechanism);
+        let accepted = self.refused.map_or(Ok(()), Err);
+        Choice { mechanism, source, accepted, starting_threshold, remarks: self.remarks }
+    }
+
+    /// Seed 003, "Invalid starting threshold": the default holds, and Prefer starts as usual.
+    fn starting_threshold(&mut self, mechanism: Mechanism) -> Option<usize> {
+        let key = annotation::SAME_ZONE_STARTING_THRESHOLD;
+        let value = self.set(key)?;
+        if !mechanism.rebalances() {
+            let message = format!("{key}: {value} has no effect: it only counts with same-zone: Prefer.");
+            self.remarks.push((reason::SETTING_IGNORED, message));
+            return None;
+        }
+        let threshold = value.parse::<u32>().ok().filter(|n| *n > 0).and_then(|n| usize::try_from(n).ok());
+        if threshold.is_none() {
+            let message = format!(
+                "{key}: {value} is no whole number from 1 on, so three times the number of zones holds."
+            );
+            self.refuse(reason::INVALID_VALUE, message);
+        }
+        threshold
+    }
+}

@@ -1,0 +1,78 @@
+//! PreferSameZone and PreferSameNode (KEP-4444, semantics A3).
+//!
+//! Rule: every ready endpoint carries a hint for its own zone if that is known, and under PreferSameNode one for its
+//! own node. There is no safeguard: whoever asks for it gets it, and is told what load to expect.
+
+use super::mechanism::Mechanism;
+use super::overload::{self, Strays, THRESHOLD, Worst};
+use super::survey::Spot;
+use super::words::{count, list, percent};
+use super::write::{Tag, Unready, Wanted, write};
+use super::{Applied, Task, reason};
+use crate::slices::Packing;
+
+/// Puts the hints on.
+pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
+    let by_node = task.mechanism == Mechanism::PreferSameNode;
+    let by = task.config.prefer_by;
+    let worst = match by_node {
+        true => overload::by_node(&task.survey, packing, by),
+        false => overload::by_zone(&task.survey, by, Strays::Everywhere),
+    };
+    let survey = &task.survey;
+    write(
+        packing,
+        task.facts,
+        &Tag::new(task.facts, task.mechanism, None),
+        Unready::Untouched,
+        |place, _| match survey.spots[place] {
+            Spot::Zone(zone) if by_node => Wanted::NodeAnd(&survey.zones.own(zone).zones),
+            Spot::Zone(zone) => Wanted::These(survey.zones.own(zone)),
+            _ if by_node => Wanted::NodeAnd(&[]),
+            _ => Wanted::Nothing,
+        },
+    );
+    say(task, by_node);
+    warn_of_overload(task, worst.as_ref());
+    task.remark_endpoints_without_zone("so consumers that go by hints ignore those of the whole Service");
+    task.remark_nodes_without_zone();
+    Applied::programmed(task.mechanism)
+}
+
+fn say(task: &mut Task<'_>, by_node: bool) {
+    let survey = &task.survey;
+    let zones = (0..survey.zones.len()).filter(|z| survey.ready_by_zone[*z] > 0);
+    let counts = list(zones.map(|z| format!("{} {}", survey.zones.name(z), survey.ready_by_zone[z])));
+    let place = if by_node { "stays on the node, else in the zone," } else { "stays in the zone" };
+    let ready = count(survey.ready, "ready endpoint");
+    let spread = if counts.is_empty() { String::new() } else { format!(" ({counts})") };
+    task.say(
+        reason::PROGRAMMED,
+        format!(
+            "{}: traffic {place} where it starts, and goes everywhere where there is no endpoint; \
+             {ready}{spread}. No minimum applies.",
+            task.source
+        ),
+    );
+}
+
+/// Also for Require, which keeps its word at any load.
+pub(super) fn warn_of_overload(task: &mut Task<'_>, worst: Option<&Worst>) {
+    let Some(worst) = worst.filter(|w| w.overload() > THRESHOLD) else { return };
+    let advice = match worst.missing() {
+        Some(more) => format!("Add {more} there, or use Spill, which sends the excess elsewhere."),
+        None => "Spread the endpoints as the nodes are, or use Spill, which sends the excess elsewhere."
+            .to_owned(),
+    };
+    let each = if worst.endpoints == 1 { "it" } else { "each" };
+    let message = format!(
+        "{} sends {} of the traffic (by {}) to {}, so {each} has to expect {} more than its fair share; the hints \
+         stay. {advice}",
+        worst.place,
+        percent(worst.share),
+        task.config.prefer_by.noun(),
+        count(worst.endpoints, "ready endpoint"),
+        percent(worst.overload()),
+    );
+    task.say(reason::OVERLOAD, message);
+}

@@ -1,0 +1,212 @@
+//! Require, the region, and every combination of levels.
+
+use expect_test::{Expect, expect};
+use model::annotation as a;
+use plan::hints::levels::{Level, combine};
+use plan::hints::{Mechanism, Scope};
+
+use crate::world::{self, World, name, notices};
+
+const LEVELS: [Level; 3] = [Level::Balanced, Level::Prefer, Level::Require];
+
+fn text(level: Level) -> &'static str {
+    match level {
+        Level::Balanced => "Balanced",
+        Level::Prefer => "Prefer",
+        Level::Require => "Require",
+    }
+}
+
+/// Two regions: east has zones a, b and the empty c; west has d and the empty e.
+fn world(annotations: &[(&str, &str)]) -> World {
+    let mut world =
+        World::new(&[("a", 2), ("b", 2), ("c", 1), ("d", 2), ("e", 1)], world::service(annotations, None));
+    world.set_regions(&[("a", "east"), ("b", "east"), ("c", "east"), ("d", "west"), ("e", "west")]);
+    world
+}
+
+#[test]
+fn every_combination_of_levels_has_its_mechanism_and_hints() {
+    let mut table = String::new();
+    for node in LEVELS {
+        for zone in LEVELS {
+            for region in LEVELS {
+                let annotations =
+                    [(a::SAME_NODE, text(node)), (a::SAME_ZONE, text(zone)), (a::SAME_REGION, text(region))];
+                let mut world = world(&annotations);
+                world.add_endpoints(&[("a", 8), ("b", 6), ("d", 9)]);
+                let outcome = world.sync();
+                assert_eq!(outcome.mechanism, combine(node, zone, region));
+                let levels = annotations.map(|(_, level)| level).join(" ");
+                table += &format!("{levels}: {} [{}]\n", outcome.mechanism.as_str(), world.hints());
+            }
+        }
+    }
+    expect![[r#"
+        Balanced Balanced Balanced: None [a> 8, b> 6, d> 9]
+        Balanced Balanced Prefer: PreferRegion [a>a|b|c 8, b>a|b|c 6, d>d|e 9]
+        Balanced Balanced Require: RequireRegion [a>a|b|c 8, b>a|b|c 6, d>d|e 9]
+        Balanced Prefer Balanced: PreferZone [a>a 6, a>c 1, a>e 1, b>b 6, d>c 1, d>d 7, d>e 1]
+        Balanced Prefer Prefer: PreferZoneRegion [a>a 6, a>c 2, b>b 6, d>d 6, d>e 3]
+        Balanced Prefer Require: PreferZoneRequireRegion [a>a 6, a>c 2, b>b 6, d>d 6, d>e 3]
+        Balanced Require Balanced: RequireZone [a>a 8, b>b 6, d>d 9]
+        Balanced Require Prefer: RequireZone [a>a 8, b>b 6, d>d 9]
+        Balanced Require Require: RequireZone [a>a 8, b>b 6, d>d 9]
+        Prefer Balanced Balanced: PreferSameNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Prefer Balanced Prefer: PreferNodeRegion [a>a|c+node 8, b>b|c+node 6, d>d|e+node 9]
+        Prefer Balanced Require: PreferNodeRequireRegion [a>a|c+node 8, b>b|c+node 6, d>d|e+node 9]
+        Prefer Prefer Balanced: PreferNodeZone [a>a+node 6, a>c+node 1, a>e+node 1, b>b+node 6, d>c+node 1, d>d+node 7, d>e+node 1]
+        Prefer Prefer Prefer: PreferNodeZoneRegion [a>a+node 6, a>c+node 2, b>b+node 6, d>d+node 6, d>e+node 3]
+        Prefer Prefer Require: PreferNodeZoneRequireRegion [a>a+node 6, a>c+node 2, b>b+node 6, d>d+node 6, d>e+node 3]
+        Prefer Require Balanced: PreferNodeRequireZone [a>a+node 8, b>b+node 6, d>d+node 9]
+        Prefer Require Prefer: PreferNodeRequireZone [a>a+node 8, b>b+node 6, d>d+node 9]
+        Prefer Require Require: PreferNodeRequireZone [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Balanced Balanced: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Balanced Prefer: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Balanced Require: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Prefer Balanced: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Prefer Prefer: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Prefer Require: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Require Balanced: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Require Prefer: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+        Require Require Require: RequireNode [a>a+node 8, b>b+node 6, d>d+node 9]
+    "#]].assert_eq(&table);
+}
+
+#[test]
+fn a_narrower_require_requires_the_wider_levels() {
+    // Seed 003: "Require node would also Require zone and region".
+    for wider in LEVELS {
+        for widest in LEVELS {
+            assert_eq!(combine(Level::Require, wider, widest).required(), Some(Scope::Node));
+            assert_ne!(combine(wider, Level::Require, widest).required(), None);
+            assert_ne!(combine(wider, Level::Require, widest).required(), Some(Scope::Region));
+        }
+    }
+}
+
+#[test]
+fn prefer_never_goes_past_a_wider_require() {
+    assert_eq!(combine(Level::Prefer, Level::Require, Level::Balanced).required(), Some(Scope::Zone));
+    assert_eq!(combine(Level::Prefer, Level::Prefer, Level::Require).required(), Some(Scope::Region));
+    assert_eq!(combine(Level::Prefer, Level::Prefer, Level::Prefer).required(), None);
+}
+
+fn check(world: &mut World, expect: Expect) {
+    let outcome = world.sync();
+    expect.assert_eq(&format!("{} [{}]\n{}", outcome.mechanism.as_str(), world.hints(), notices(&outcome)));
+}
+
+#[test]
+fn require_says_who_is_cut_off() {
+    let mut world =
+        World::new(&[("a", 2), ("b", 2), ("c", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
+    world.add_node(world::node("stray", "", 4_000));
+    world.add_endpoints(&[("a", 4), ("b", 4)]);
+    check(
+        &mut world,
+        expect![[r#"
+        RequireZone [a>a 4, b>b 4]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to the own zone or nowhere; 8 ready endpoints. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+        Service shop/web: UnreachableFromSome: Clients in c (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
+        Service shop/web: UnreachableFromSome: Clients on 1 node without the label topology.kubernetes.io/zone (stray) cannot reach the Service. Add the label, or write Prefer instead of Require.
+    "#]],
+    );
+}
+
+#[test]
+fn require_keeps_its_word_at_any_load() {
+    let mut world = World::new(&[("a", 3), ("b", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
+    world.add_endpoints(&[("a", 1), ("b", 5), ("", 1)]);
+    check(
+        &mut world,
+        expect![[r#"
+            RequireZone [?> 1, a>a 1, b>b 5]
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to the own zone or nowhere; 7 ready endpoints. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+            Service shop/web: OverloadExpected: Zone a sends 75 % of the traffic (by nodes) to 1 ready endpoint, so it has to expect 425 % more than its fair share; the hints stay. Add 5 there, or use Spill, which sends the excess elsewhere.
+            Service shop/web: TopologyUnknown: In no known zone: 1 ready endpoint, the first is Pod web-7, so Zoneward's nodes do not use it. Add topology.kubernetes.io/zone to its node.
+        "#]],
+    );
+}
+
+#[test]
+fn require_node_is_for_the_node_alone() {
+    let mut world = World::new(&[("a", 2), ("b", 1)], world::service(&[(a::SAME_NODE, "Require")], None));
+    world.add_endpoints(&[("a", 1)]);
+    check(
+        &mut world,
+        expect![[r#"
+        RequireNode [a>a+node 1]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-node: Require: traffic goes to the own node or nowhere; 1 ready endpoint. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+        Service shop/web: UnreachableFromSome: Clients in b (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
+    "#]],
+    );
+}
+
+#[test]
+fn a_region_is_cut_off_only_if_none_of_its_zones_has_an_endpoint() {
+    let mut world = world(&[(a::SAME_REGION, "Require")]);
+    world.add_endpoints(&[("a", 2)]);
+    check(
+        &mut world,
+        expect![[r#"
+        RequireRegion [a>a|b|c 2]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 2 ready endpoints. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+        Service shop/web: UnreachableFromSome: Clients in d (2 nodes), e (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
+    "#]],
+    );
+}
+
+#[test]
+fn a_region_that_is_preferred_falls_back_to_all() {
+    let mut world = world(&[(a::SAME_REGION, "Prefer")]);
+    world.add_endpoints(&[("a", 1), ("b", 1)]);
+    check(
+        &mut world,
+        expect![[r#"
+        PreferRegion [a>a|b|c 1, b>a|b|c 1]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to the own region, else everywhere; 2 ready endpoints.
+    "#]],
+    );
+}
+
+#[test]
+fn regions_that_are_not_labelled_are_one() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[(a::SAME_REGION, "Require")], None));
+    world.add_endpoints(&[("a", 1), ("b", 1)]);
+    check(
+        &mut world,
+        expect![[r#"
+        RequireRegion [a>a|b 1, b>a|b 1]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 2 ready endpoints. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+        Service shop/web: TopologyUnknown: No node carries the label topology.kubernetes.io/region, so the whole cluster counts as one region. Add the label, or use same-zone.
+    "#]],
+    );
+}
+
+#[test]
+fn a_zone_whose_nodes_disagree_is_named() {
+    let mut world = world(&[(a::SAME_REGION, "Prefer")]);
+    world.nodes.get_mut("a-node-1").unwrap().region = Some(name("west"));
+    world.add_endpoints(&[("a", 1)]);
+    check(
+        &mut world,
+        expect![[r#"
+        PreferRegion [a>a|b|c 1]
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to the own region, else everywhere; 1 ready endpoint.
+        Service shop/web: TopologyUnknown: The nodes of zone a name different regions (node a-node-1 does not agree with the first), so the first one by name counts. Put topology.kubernetes.io/region right.
+    "#]],
+    );
+}
+
+#[test]
+fn hints_alone_say_zone_else_region_else_everywhere() {
+    let mut world = world(&[(a::SAME_NODE, "Prefer"), (a::SAME_REGION, "Prefer")]);
+    world.add_endpoints(&[("a", 1), ("b", 1), ("d", 1)]);
+    assert_eq!(world.sync().mechanism, Mechanism::PreferNodeRegion);
+    // c and e have no endpoint: their clients stay in their region.
+    assert_eq!(world.hints(), "a>a|c+node 1, b>b|c+node 1, d>d|e+node 1");
+    world.add_endpoints(&[("c", 1)]);
+    world.sync();
+    assert_eq!(world.hints(), "a>a+node 1, b>b+node 1, c>c+node 1, d>d|e+node 1");
+}

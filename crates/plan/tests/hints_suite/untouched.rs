@@ -1,0 +1,148 @@
+//! What is not written: taking over a cluster, or looking at it again, changes nothing that is right already.
+
+use model::{Conditions, Family, Hints, Labels, annotation as a};
+use plan::hints::{Config, HintInput, Mechanism, Memory, assign};
+use plan::slices::Packing;
+
+use crate::world::{self, World, content, endpoint, name, slice};
+
+#[test]
+fn a_service_without_a_mechanism_plans_nothing() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], None));
+    world.slices = vec![slice("web-0", content(vec![endpoint(1, "a"), endpoint(2, "b")]))];
+    world.add_endpoints(&[("a", 1), ("b", 1)]);
+    let (outcome, written) = world.sync_counting();
+    assert_eq!(written, 0);
+    assert_eq!(outcome.mechanism, Mechanism::None);
+    assert!(outcome.notices.is_empty() && !outcome.requested && !outcome.programmed);
+    assert!(world.slices[0].content.annotations.is_empty());
+}
+
+#[test]
+fn hints_that_kubernetes_wrote_are_taken_over_as_they_are() {
+    for (annotations, field) in [(&[][..], Some("PreferSameZone")), (&[(a::TOPOLOGY_MODE, "Auto")][..], None)]
+    {
+        let mut world = World::new(&[("a", 1), ("b", 1)], world::service(annotations, field));
+        world.add_endpoints(&[("a", 3), ("b", 3)]);
+        let hinted = world.endpoints.iter().map(|e| {
+            let hints = Hints::zone(e.zone.as_ref().unwrap());
+            model::Endpoint { hints: Some(hints.into()), ..e.clone() }
+        });
+        world.slices = vec![slice("web-0", content(hinted.collect()))];
+        assert_eq!(world.sync_counting().1, 0);
+    }
+}
+
+#[test]
+fn a_second_look_writes_nothing_under_any_mechanism() {
+    for mechanism in Mechanism::ALL.iter().filter(|m| !m.is_resting()) {
+        let service = world::service(&[(a::TRAFFIC_DISTRIBUTION, mechanism.as_str())], None);
+        let mut world = World::new(&[("a", 3), ("b", 2), ("c", 2), ("d", 1)], service);
+        world.set_regions(&[("a", "east"), ("b", "east"), ("c", "west"), ("d", "west")]);
+        world.slice_size = 5;
+        world.add_endpoints(&[("a", 9), ("c", 12)]);
+        world.sync();
+        assert_eq!(world.sync_counting().1, 0, "{mechanism:?}");
+        world.restart();
+        assert_eq!(world.sync_counting().1, 0, "{mechanism:?} after a restart");
+    }
+}
+
+#[test]
+fn memory_is_read_back_from_the_slices_alone() {
+    for mechanism in Mechanism::ALL.iter().filter(|m| !m.is_resting()) {
+        for endpoints in [0, 1, 4, 5] {
+            let service = world::service(&[(a::TRAFFIC_DISTRIBUTION, mechanism.as_str())], None);
+            let mut world = World::new(&[("a", 3), ("b", 2), ("c", 2)], service);
+            world.add_endpoints(&[("a", 3 * endpoints), ("b", endpoints)]);
+            let outcome = world.sync();
+            assert_eq!(
+                Memory::from_slices(Family::V4, &world.slices),
+                outcome.memory,
+                "{mechanism:?} {endpoints}"
+            );
+        }
+    }
+}
+
+#[test]
+fn slices_of_the_other_family_have_a_memory_of_their_own() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
+    world.add_endpoints(&[("a", 1)]);
+    world.sync();
+    assert_eq!(Memory::from_slices(Family::V4, &world.slices).mechanism(), Mechanism::RequireZone);
+    assert_eq!(Memory::from_slices(Family::V6, &world.slices), Memory::default());
+}
+
+#[test]
+fn a_mechanism_that_is_taken_back_leaves_no_trace() {
+    for mechanism in Mechanism::ALL.iter().filter(|m| !m.is_resting()) {
+        let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], None));
+        world.service = world::service(&[(a::TRAFFIC_DISTRIBUTION, mechanism.as_str())], None);
+        world.add_endpoints(&[("a", 6), ("b", 6)]);
+        world.sync();
+        world.service = world::service(&[], None);
+        let outcome = world.sync();
+        assert_eq!(world.hints(), "a> 6, b> 6", "{mechanism:?}");
+        assert!(world.slices[0].content.annotations.is_empty(), "{mechanism:?}");
+        assert_eq!(outcome.memory, Memory::default());
+    }
+}
+
+#[test]
+fn a_slice_that_says_another_mechanism_is_rewritten() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
+    world.add_endpoints(&[("a", 1), ("b", 1)]);
+    world.sync();
+    world.service = world::service(&[], Some("PreferSameZone"));
+    let (_, written) = world.sync_counting();
+    assert_eq!(written, 1, "the hints are the same, but consumers must not go on requiring");
+    assert_eq!(world.slices[0].content.annotation(a::MECHANISM).unwrap(), "PreferSameZone");
+}
+
+#[test]
+fn hints_of_unready_endpoints_go_when_the_slice_is_written_anyway() {
+    // Pitfall 34. Under trafficDistribution they stay, as the shared test cases want it.
+    for (annotations, field, stays) in
+        [(&[(a::SAME_ZONE, "Require")][..], None, false), (&[][..], Some("PreferSameZone"), true)]
+    {
+        let stale = |ready: bool| {
+            let mut e = endpoint(1, "a");
+            e.conditions = Conditions::new(ready, ready, false);
+            e.hints = Some(Hints::zone(&name("b")).into());
+            e
+        };
+        let stored = slice("web-0", content(vec![stale(false)]));
+        let (service, config) = (world::service(annotations, field), Config::default());
+        let facts = World::new(&[("a", 1), ("b", 1)], service.clone()).facts();
+        let mut packing = Packing {
+            updates: vec![(name("web-1"), content(vec![stale(false), stale(true)]))],
+            unchanged: vec![&stored],
+            ..Packing::default()
+        };
+        let memory = Memory::default();
+        let input = HintInput {
+            service: &service,
+            family: Family::V4,
+            facts: &facts,
+            namespace_default: None,
+            config: &config,
+            memory: &memory,
+        };
+        assign(&input, &mut packing);
+        assert_eq!(packing.updates[0].1.endpoints[0].hints.is_some(), stays);
+        assert_eq!(packing.updates[0].1.endpoints[1].zone_hints(), [name("a")]);
+    }
+}
+
+#[test]
+fn a_slice_that_moves_for_its_hints_alone_drops_the_time_of_the_last_pod_change() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], Some("PreferSameZone")));
+    world.add_endpoints(&[("a", 1)]);
+    let mut stored = content(world.endpoints.clone());
+    stored.annotations = [(a::TRIGGER_TIME, "2026-01-01T00:00:00Z")].into_iter().collect();
+    world.slices = vec![slice("web-0", stored)];
+    world.sync();
+    let expected: Labels = [(a::MECHANISM, "PreferSameZone")].into_iter().collect();
+    assert_eq!(world.slices[0].content.annotations, expected);
+}
