@@ -12,6 +12,7 @@
 //! "Intersection with internal/externalTrafficPolicy").
 
 mod explain;
+mod weigh;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -217,9 +218,14 @@ fn required_reach(mechanism: Mechanism) -> Option<Reach> {
 /// An endpoint that a slice lists for the port at hand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'s> {
+    /// The address as a number: all candidates are of one family, and numbers sort fast.
+    order: u128,
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
     pub(crate) ready: bool,
+    /// Marked as terminating.
+    going: bool,
+    /// Marked as terminating, and still serving.
     pub(crate) terminating: bool,
     pub(crate) local: bool,
     pub(crate) endpoint: &'s Endpoint,
@@ -251,21 +257,25 @@ fn list_candidates<'s>(
         }
     }
     // Sorting is stable, so among equals the first slice's stays in front.
-    candidates.sort_by_key(|c| (c.ip, c.port, is_going(c)));
-    candidates.dedup_by_key(|c| (c.ip, c.port));
-}
-
-fn is_going(candidate: &Candidate<'_>) -> bool {
-    candidate.endpoint.conditions.is_terminating()
+    candidates.sort_by_key(|c| (c.order, c.port, c.going));
+    candidates.dedup_by_key(|c| (c.order, c.port));
 }
 
 fn candidate<'s>(endpoint: &'s Endpoint, port: u16, node: &NodeView<'_>) -> Candidate<'s> {
     let conditions = endpoint.conditions;
+    let ip = endpoint.addresses.first();
+    let order = match ip {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let going = conditions.is_terminating();
     Candidate {
-        ip: endpoint.addresses.first(),
+        order,
+        ip,
         port,
         ready: conditions.is_ready(),
-        terminating: conditions.is_serving() && conditions.is_terminating(),
+        going,
+        terminating: going && conditions.is_serving(),
         local: endpoint.node.as_ref().is_some_and(|n| *n == node.name),
         endpoint,
     }
@@ -350,6 +360,11 @@ fn cluster_set(
     if let Rule::Require(reach) = rule {
         return required_set(*reach, node, candidates, counts);
     }
+    if let Rule::Spill(demand) = rule
+        && let Some(endpoints) = weigh::spill(demand, node, candidates)
+    {
+        return EndpointSet { mode: Mode::Spill, endpoints, counts };
+    }
     let mode = hint_mode(service, node, counts);
     let wanted = |c: &&Candidate<'_>| {
         c.ready
@@ -388,13 +403,7 @@ fn hint_mode(service: &Service, node: &NodeView<'_>, counts: Counts) -> Mode {
 /// KEP-4444, "Changes within kube-proxy": hints always count; with the gate off, as before it, they count only
 /// under the annotation.
 fn hints_count(service: &Service, gates: FeatureGates) -> bool {
-    gates.service_traffic_distribution || gates.topology_aware_hints && is_auto(service)
-}
-
-fn is_auto(service: &Service) -> bool {
-    let old = service.annotation(annotation::TOPOLOGY_AWARE_HINTS);
-    let value = old.or_else(|| service.annotation(annotation::TOPOLOGY_MODE));
-    value.is_some_and(|v| *v == "Auto" || *v == "auto")
+    gates.service_traffic_distribution || gates.topology_aware_hints && crate::hints::choice::is_auto(service)
 }
 
 /// Seed 003, Require: reachable only from where there are endpoints. Terminating ones stay within the same

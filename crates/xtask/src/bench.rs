@@ -23,7 +23,7 @@ const BENCHES: &[Bench] = &[Bench {
 }];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
-const COUNTED_SERVICES: &str = "200";
+const COUNTED_SERVICES: &str = "2000";
 
 /// Lists the benches, or runs one.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {

@@ -112,7 +112,7 @@ DESCRIPTION
     (Debian, as root). ARGS go to the bench.
 
 ENVIRONMENT
-    ZONEWARD_BENCH_SERVICES   size of the world of the counted run (200 unless set)
+    ZONEWARD_BENCH_SERVICES   size of the world of the counted run (2000 unless set)
 ";
 
 fn soak_page() -> String {

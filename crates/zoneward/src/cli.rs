@@ -54,9 +54,9 @@ pub enum Command {
 pub enum PlanCommand {
     /// EndpointSlices that would be made, changed and deleted
     ///
-    /// Reads Services, Pods, Nodes and the EndpointSlices that exist, packs the ready pods of every Service into
-    /// slices with as few changes as possible, and shows each change with its reason. Slices that other
-    /// controllers write are left alone.
+    /// Reads Services, Pods, Nodes, Namespaces and the EndpointSlices that exist, packs the pods of every Service
+    /// into slices with as few changes as possible, gives them the hints that its traffic distribution asks for, and
+    /// shows each change with its reason. Slices that other controllers write are left alone.
     #[command(after_help = "\
 Examples:
   zoneward plan slices -f cluster.yaml
@@ -141,6 +141,24 @@ pub struct PlanSlices {
     /// Show the slices that stay as they are, too
     #[arg(long)]
     pub all: bool,
+    /// What Services do that say nothing, in namespaces that say nothing, as PreferSameZone or zoneward.dev/Spill
+    #[arg(long, value_name = "VALUE")]
+    pub default_traffic_distribution: Option<String>,
+    /// What stands for a zone's traffic under `same-zone: Prefer`
+    #[arg(long, value_name = "WHAT", default_value = "nodes")]
+    pub prefer_by: PreferBy,
+    /// Switch features on or off, as TopologyAwareHints=false
+    #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
+    pub feature_gates: FeatureGates,
+}
+
+/// What stands for a zone's traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PreferBy {
+    /// Its ready nodes
+    Nodes,
+    /// The allocatable CPU of its ready nodes
+    Cpu,
 }
 
 /// `zoneward plan addresses`

@@ -53,6 +53,17 @@ const KNOWN_TO_US: &str = "Spill, Auto, PreferSameZone, PreferSameNode, PreferZo
     mechanisms of docs/guide/choosing.md, and Balanced for none";
 const LEVELS: [&str; 3] = [annotation::SAME_NODE, annotation::SAME_ZONE, annotation::SAME_REGION];
 
+/// The annotation that may turn Auto on: the older key masks the newer one (semantics A1, rule 1).
+fn topology_annotation(service: &Service) -> Option<(&'static str, &Name)> {
+    let keys = [annotation::TOPOLOGY_AWARE_HINTS, annotation::TOPOLOGY_MODE];
+    keys.into_iter().find_map(|key| Some((key, service.annotation(key)?)))
+}
+
+/// Whether a Service's annotation turns Auto on.
+pub fn is_auto(service: &Service) -> bool {
+    topology_annotation(service).is_some_and(|(_, value)| matches!(value.as_str(), "Auto" | "auto"))
+}
+
 /// Finds the mechanism of a Service.
 pub fn choose(service: &Service, defaults: &Defaults, gates: &FeatureGates) -> Choice {
     let mut search = Search { service, gates, remarks: Vec::new(), refused: None };
@@ -190,9 +201,7 @@ impl<'s> Search<'s> {
 
     /// Semantics A1, rule 1: the older key masks the newer one, even with a value that says nothing.
     fn topology_annotation(&mut self) -> Answer {
-        let keys = [annotation::TOPOLOGY_AWARE_HINTS, annotation::TOPOLOGY_MODE];
-        let found = keys.into_iter().find_map(|key| Some((key, self.service.annotation(key)?)));
-        let Some((key, value)) = found else { return Answer::Silent };
+        let Some((key, value)) = topology_annotation(self.service) else { return Answer::Silent };
         let source = format!("{key}: {value}");
         match value.as_str() {
             "Auto" | "auto" if self.gates.topology_aware_hints => Answer::Decided(Mechanism::Auto, source),

@@ -106,7 +106,7 @@ impl<'f> Survey<'f> {
 /// The name of what is behind an endpoint, or its address.
 pub(super) fn name_of(endpoint: &Endpoint) -> String {
     match &endpoint.target {
-        Some(target) => format!("{} {}", target.kind, target.name),
+        Some(target) => format!("Pod {}", target.name),
         None => endpoint.addresses.first().to_string(),
     }
 }

@@ -171,6 +171,28 @@ fn require_holds_even_while_a_hint_is_missing() {
 }
 
 #[test]
+fn spill_weighs_what_leaves_the_zone() {
+    // Zone a has half of the demand and a third of the endpoints: it keeps 2/3 of its traffic.
+    let spill = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    let endpoints = vec![
+        endpoint("10.1.0.1", "a1", "a", &[], "ready"),
+        endpoint("10.1.0.2", "b1", "b", &[], "ready"),
+        endpoint("10.1.0.3", "b1", "b", &[], "ready"),
+    ];
+    let world = World::new(json!({}), spill, endpoints);
+    world.check(
+        &node("a1", "a"),
+        expect![[r#"
+            cluster spill: 10.1.0.1:8080x2.000 10.1.0.2:8080x0.500 10.1.0.3:8080x0.500
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            cluster set: 3 of 3 ready endpoints, weighted: zone a keeps what its own can take
+        "#]],
+    );
+    let set = world.on(&node("b1", "b")).cluster.clone().unwrap();
+    assert_eq!(set.endpoints.len(), 2, "zone b has room for all of its own traffic");
+}
+
+#[test]
 fn with_the_gate_off_hints_count_only_under_the_annotation() {
     let gates: FeatureGates = "ServiceTrafficDistribution=false".parse().unwrap();
     let old = NodeView { gates, ..node("b1", "b") };

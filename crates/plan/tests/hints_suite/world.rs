@@ -40,12 +40,7 @@ pub(crate) fn endpoint(number: usize, zone: &str) -> Endpoint {
         hostname: None,
         node: Some(name(&format!("{zone}-node-0"))),
         zone: Some(name(zone)).filter(|z| !z.is_empty()),
-        target: Some(TargetRef {
-            kind: name("Pod"),
-            namespace: name("shop"),
-            name: name(&format!("web-{number}")),
-            uid: None,
-        }),
+        target: Some(TargetRef { name: name(&format!("web-{number}")), uid: None }),
         hints: None,
     }
 }

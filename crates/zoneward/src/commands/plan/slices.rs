@@ -1,11 +1,12 @@
 //! `zoneward plan slices`: the EndpointSlices that the controller would write.
 
 use anyhow::{Context, Result};
-use model::{Endpoint, ObjectKey, Service, SliceContent, annotation, write};
+use model::{Endpoint, Name, ObjectKey, Service, Slice, SliceContent, annotation, write};
+use plan::hints::{self, ClusterFacts, Condition, HintInput, HintOutcome, Memory, NodeAcks};
 use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
-use crate::cli::{Format, PlanSlices};
+use crate::cli::{Format, PlanSlices, PreferBy};
 use crate::input::World;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
@@ -14,23 +15,16 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
     let mut world = World::read(&args.input)?;
     let options = slices::Options::new(args.max_endpoints_per_slice.into())
         .context("--max-endpoints-per-slice is out of range")?;
+    let planner = Planner::new(&world, args, options);
     let mut answer = Answer::default();
     let mut notices = Vec::new();
     let services = world.snapshot.services();
     for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
-        let selector = service.selector.as_ref();
-        let pods =
-            selector.map(|s| world.snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
-        let input = slices::Input {
-            service,
-            pods: &pods,
-            nodes: world.snapshot.nodes(),
-            slices,
-            trigger: &TriggerTimes::default(),
-        };
-        let plan = slices::plan(&input, &options, |_, _| {});
+        let (plan, outcomes) = planner.plan(service, slices);
         notices.extend(plan.notices.iter().cloned());
+        notices.extend(outcomes.iter().flat_map(|outcome| outcome.notices.iter().cloned()));
         answer.add(service, &plan, &world, args.all);
+        answer.add_conditions(service, &outcomes);
     }
     world.notices.append(&mut notices);
     match args.output.format {
@@ -44,6 +38,45 @@ fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
     args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str())
 }
 
+/// What holds for all Services of one run.
+struct Planner<'w> {
+    world: &'w World,
+    facts: ClusterFacts,
+    config: hints::Config,
+    options: slices::Options,
+}
+
+impl<'w> Planner<'w> {
+    fn new(world: &'w World, args: &PlanSlices, options: slices::Options) -> Self {
+        let prefer_by = match args.prefer_by {
+            PreferBy::Nodes => hints::PreferBy::Nodes,
+            PreferBy::Cpu => hints::PreferBy::Cpu,
+        };
+        let cluster_default = args.default_traffic_distribution.as_deref().map(Name::new);
+        let config = hints::Config { gates: args.feature_gates, prefer_by, cluster_default };
+        Self { world, facts: ClusterFacts::from_nodes(world.snapshot.nodes()), config, options }
+    }
+
+    fn plan(&self, service: &Service, slices: &[Slice]) -> (SlicePlan, Vec<HintOutcome>) {
+        let snapshot = &self.world.snapshot;
+        let selector = service.selector.as_ref();
+        let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
+        let trigger = TriggerTimes::default();
+        let input =
+            slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices, trigger: &trigger };
+        let namespace = snapshot.namespace(&service.key.namespace);
+        let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+        let mut outcomes = Vec::new();
+        let plan = slices::plan(&input, &self.options, |family, packing| {
+            let memory = Memory::from_slices(family, slices);
+            let (facts, config) = (&self.facts, &self.config);
+            let input = HintInput { service, family, facts, namespace_default, config, memory: &memory };
+            outcomes.push(hints::assign(&input, packing));
+        });
+        (plan, outcomes)
+    }
+}
+
 /// The plans of all Services, as JSON objects and as rows for people.
 #[derive(Default)]
 struct Answer {
@@ -51,6 +84,7 @@ struct Answer {
     updates: Vec<Value>,
     deletes: Vec<Value>,
     unchanged: Vec<Value>,
+    conditions: Vec<Value>,
     rows: Vec<[String; 6]>,
 }
 
@@ -82,6 +116,21 @@ impl Answer {
         }
     }
 
+    /// The conditions of KEP-4444, for Services that ask for something.
+    fn add_conditions(&mut self, service: &Service, outcomes: &[HintOutcome]) {
+        if !outcomes.iter().any(|outcome| outcome.requested) {
+            return;
+        }
+        // Files do not say which nodes have programmed what.
+        let conditions = hints::conditions(outcomes, NodeAcks::default());
+        let one = |c: &Condition| json!({"type": c.kind, "status": c.status.as_str(), "reason": c.reason, "message": c.message});
+        let conditions: Vec<Value> = conditions.iter().map(one).collect();
+        let key = &service.key;
+        self.conditions.push(
+            json!({"namespace": key.namespace.as_str(), "name": key.name.as_str(), "conditions": conditions}),
+        );
+    }
+
     fn row(&mut self, service: &Service, action: &str, slice: &str, content: &SliceContent, why: String) {
         let ready = content.endpoints.iter().filter(|e| e.conditions.is_ready()).count();
         self.rows.push([
@@ -99,6 +148,7 @@ impl Answer {
             "creates": self.creates,
             "updates": self.updates,
             "deletes": self.deletes,
+            "conditions": self.conditions,
             "notices": notices_value(&world.notices),
         });
         if all {

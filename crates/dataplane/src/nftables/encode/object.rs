@@ -1,0 +1,301 @@
+//! Tables, chains, sets, elements and rules as messages, with the user data by which nft prints comments and types.
+
+use super::expr::{data, encode_expr};
+use super::{Batch, Header, Writer, abi, userdata};
+use crate::nftables::ir::{
+    Base, ChainSpec, Change, Comment, Data, DataType, Element, Place, Policy, Ranges, Rule, SetSpec, TableId,
+};
+use crate::nftables::netlink::abi::{chain, elem, msg, rule, set, table, udata};
+use crate::nftables::netlink::codes;
+
+/// A list of elements is one attribute, and an attribute ends at 64 KiB. One element stays far below the rest.
+const LIST_LIMIT: usize = 60_000;
+
+/// Appends the messages of one change.
+pub(super) fn encode(batch: &mut Batch, change: &Change, index: u32) {
+    match change {
+        Change::AddTable { table, comment } => add_table(batch, index, table, comment.as_ref()),
+        Change::DeleteTable { table } => {
+            batch.message(index, head(table, msg::DELTABLE, 0), |out| out.attr_str(table::NAME, &table.name));
+        }
+        Change::AddChain { table, chain, spec } => add_chain(batch, index, table, chain, spec),
+        Change::DeleteChain { table, chain: name } => {
+            batch.message(index, head(table, msg::DELCHAIN, 0), |out| {
+                out.attr_str(chain::TABLE, &table.name);
+                out.attr_str(chain::NAME, name);
+            });
+        }
+        Change::FlushChain { table, chain } => delete_rule(batch, index, table, chain, None),
+        Change::DeleteRule { table, chain, handle } => delete_rule(batch, index, table, chain, Some(*handle)),
+        Change::AddSet { table, set, spec } => add_set(batch, index, table, set, spec),
+        Change::DeleteSet { table, set: name } => {
+            batch.message(index, head(table, msg::DELSET, 0), |out| {
+                out.attr_str(set::TABLE, &table.name);
+                out.attr_str(set::NAME, name);
+            });
+        }
+        // Without a list of elements, the kernel removes all.
+        Change::FlushSet { table, set } => {
+            batch.message(index, head(table, msg::DELSETELEM, 0), |out| {
+                out.attr_str(elem::LIST_TABLE, &table.name);
+                out.attr_str(elem::LIST_SET, set);
+            });
+        }
+        Change::AddElements { table, set, ranges, elements } => {
+            let header = head(table, msg::NEWSETELEM, abi::NLM_F_CREATE);
+            encode_elements(batch, index, header, table, set, *ranges, elements);
+        }
+        Change::DeleteElements { table, set, ranges, elements } => {
+            encode_elements(batch, index, head(table, msg::DELSETELEM, 0), table, set, *ranges, elements);
+        }
+        Change::AddRule { table, chain, rule, place } => {
+            let flags = match place {
+                Place::Last => abi::NLM_F_CREATE | abi::NLM_F_APPEND,
+                Place::First => abi::NLM_F_CREATE,
+            };
+            // A new rule must not bring a number; only a dump shows them.
+            let handle = rule.handle.filter(|_| batch.is_dump);
+            add_rule(batch, index, head(table, msg::NEWRULE, flags), (table, chain), handle, rule);
+        }
+        Change::ReplaceRule { table, chain, handle, rule } => {
+            let header = head(table, msg::NEWRULE, abi::NLM_F_REPLACE);
+            add_rule(batch, index, header, (table, chain), Some(*handle), rule);
+        }
+    }
+}
+
+fn head(table: &TableId, message: u16, flags: u16) -> Header {
+    Header {
+        kind: codes::nft_message(message),
+        flags: abi::NLM_F_REQUEST | flags,
+        seq: 0,
+        family: u8::try_from(codes::FAMILY.number(table.family)).unwrap_or(0),
+        resource: 0,
+    }
+}
+
+fn add_table(batch: &mut Batch, index: u32, table: &TableId, comment: Option<&Comment>) {
+    batch.message(index, head(table, msg::NEWTABLE, abi::NLM_F_CREATE), |out| {
+        out.attr_str(table::NAME, &table.name);
+        out.attr_u32(table::FLAGS, 0);
+        comment_attr(out, table::USERDATA, udata::TABLE_COMMENT, comment);
+    });
+}
+
+fn add_chain(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &ChainSpec) {
+    batch.message(index, head(table, msg::NEWCHAIN, abi::NLM_F_CREATE), |out| {
+        out.attr_str(chain::TABLE, &table.name);
+        out.attr_str(chain::NAME, name);
+        if let Some(base) = &spec.base {
+            base_attrs(out, base);
+        }
+        comment_attr(out, chain::USERDATA, udata::CHAIN_COMMENT, spec.comment.as_ref());
+    });
+}
+
+fn base_attrs(out: &mut Writer, base: &Base) {
+    out.nested(chain::HOOK, |out| {
+        out.attr_u32(chain::HOOK_NUM, codes::HOOK.number(base.hook));
+        out.attr(chain::HOOK_PRIORITY, &base.priority.to_be_bytes());
+    });
+    let policy = match base.policy {
+        Policy::Drop => 0,
+        Policy::Accept => 1,
+    };
+    out.attr_u32(chain::POLICY, policy);
+    out.attr_str(chain::TYPE, codes::chain_type_name(base.kind));
+}
+
+fn delete_rule(batch: &mut Batch, index: u32, table: &TableId, chain: &str, handle: Option<u64>) {
+    batch.message(index, head(table, msg::DELRULE, 0), |out| {
+        out.attr_str(rule::TABLE, &table.name);
+        out.attr_str(rule::CHAIN, chain);
+        if let Some(handle) = handle {
+            out.attr_u64(rule::HANDLE, handle);
+        }
+    });
+}
+
+fn add_rule(
+    batch: &mut Batch,
+    index: u32,
+    header: Header,
+    (table, chain): (&TableId, &str),
+    handle: Option<u64>,
+    added: &Rule,
+) {
+    batch.message(index, header, |out| {
+        out.attr_str(rule::TABLE, &table.name);
+        out.attr_str(rule::CHAIN, chain);
+        if let Some(handle) = handle {
+            out.attr_u64(rule::HANDLE, handle);
+        }
+        out.nested(rule::EXPRESSIONS, |out| {
+            added.exprs.iter().for_each(|expr| encode_expr(out, expr));
+        });
+        comment_attr(out, rule::USERDATA, udata::RULE_COMMENT, added.comment.as_ref());
+    });
+}
+
+fn add_set(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &SetSpec) {
+    let header = head(table, msg::NEWSET, abi::NLM_F_CREATE);
+    batch.message(index, header, |out| {
+        out.attr_str(set::TABLE, &table.name);
+        out.attr_str(set::NAME, name);
+        out.attr_u32(set::FLAGS, set_flags(spec));
+        out.attr_u32(set::KEY_TYPE, codes::fields_number(&spec.key));
+        out.attr_u32(set::KEY_LEN, width(spec.key_len()));
+        if let Some(data) = &spec.data {
+            let number = match data {
+                DataType::Verdict => set::DATA_VERDICT,
+                DataType::Fields(fields) => codes::fields_number(fields),
+            };
+            out.attr_u32(set::DATA_TYPE, number);
+            out.attr_u32(set::DATA_LEN, width(data.width()));
+        }
+        set_desc(out, spec);
+        // The kernel wants a number by which later messages of the same batch could name the set.
+        out.attr_u32(set::ID, index + 1);
+        if let Some(timeout) = spec.timeout {
+            out.attr_u64(set::TIMEOUT, timeout);
+        }
+        out.attr(set::USERDATA, &userdata::of_set(spec));
+    });
+}
+
+fn set_flags(spec: &SetSpec) -> u32 {
+    [
+        (spec.interval, set::F_INTERVAL),
+        (spec.data.is_some(), set::F_MAP),
+        (spec.expires || spec.timeout.is_some(), set::F_TIMEOUT),
+        (spec.dynamic, set::F_EVAL),
+        (spec.key.len() > 1, set::F_CONCAT),
+    ]
+    .into_iter()
+    .filter(|(wanted, _)| *wanted)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+fn set_desc(out: &mut Writer, spec: &SetSpec) {
+    if spec.size.is_none() && spec.key.len() < 2 {
+        return;
+    }
+    out.nested(set::DESC, |out| {
+        if let Some(size) = spec.size {
+            out.attr_u32(set::DESC_SIZE, size);
+        }
+        if spec.key.len() > 1 {
+            out.nested(set::DESC_CONCAT, |out| {
+                for field in &spec.key {
+                    out.nested(abi::LIST_ELEM, |out| out.attr_u32(set::FIELD_LEN, width(field.width())));
+                }
+            });
+        }
+    });
+}
+
+fn width(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn comment_attr(out: &mut Writer, attr: u16, kind: u8, comment: Option<&Comment>) {
+    if let Some(comment) = comment {
+        out.attr(attr, &userdata::comment_only(kind, comment));
+    }
+}
+
+/// Writes elements in as many messages as their lists need.
+fn encode_elements(
+    batch: &mut Batch,
+    index: u32,
+    header: Header,
+    table: &TableId,
+    name: &str,
+    ranges: Ranges,
+    elements: &[Element],
+) {
+    let mut rest = elements;
+    while !rest.is_empty() {
+        let mut written = 0;
+        batch.message(index, header, |out| {
+            out.attr_str(elem::LIST_TABLE, &table.name);
+            out.attr_str(elem::LIST_SET, name);
+            out.nested(elem::LIST_ELEMENTS, |out| {
+                let start = out.position();
+                for element in rest {
+                    if written > 0 && out.position() - start > LIST_LIMIT {
+                        break;
+                    }
+                    encode_element(out, ranges, element);
+                    written += 1;
+                }
+            });
+        });
+        rest = &rest[written..];
+    }
+}
+
+fn encode_element(out: &mut Writer, ranges: Ranges, element: &Element) {
+    out.nested(abi::LIST_ELEM, |out| {
+        data(out, elem::KEY, &element.key);
+        if ranges == Ranges::KeyEnd {
+            data(out, elem::KEY_END, element.value.key_end.as_ref().unwrap_or(&element.key));
+        }
+        element_value(out, element);
+    });
+    // A range of one field ends with an element of its own, one behind the last value; none behind the very last.
+    if ranges == Ranges::TwoElements {
+        let last = element.value.key_end.as_ref().unwrap_or(&element.key);
+        if let Some(behind) = successor(last) {
+            out.nested(abi::LIST_ELEM, |out| {
+                data(out, elem::KEY, &behind);
+                out.attr_u32(elem::FLAGS, elem::F_INTERVAL_END);
+            });
+        }
+    }
+}
+
+fn element_value(out: &mut Writer, element: &Element) {
+    match &element.value.data {
+        Some(Data::Value(bytes)) => data(out, elem::DATA, bytes),
+        Some(Data::Verdict(verdict)) => {
+            out.nested(elem::DATA, |out| super::expr::verdict(out, verdict));
+        }
+        None => {}
+    }
+    if let Some(timeout) = element.value.timeout {
+        out.attr_u64(elem::TIMEOUT, timeout);
+    }
+    comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, element.value.comment.as_ref());
+}
+
+/// The next number of the same length; none behind all ones.
+pub(crate) fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut next = bytes.to_vec();
+    for byte in next.iter_mut().rev() {
+        let (sum, carry) = byte.overflowing_add(1);
+        *byte = sum;
+        if !carry {
+            return Some(next);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nftables::ir::FieldType;
+
+    #[test]
+    fn successor_carries_and_ends_behind_all_ones() {
+        assert_eq!(successor(&[10, 0, 0, 255]), Some(vec![10, 0, 1, 0]));
+        assert_eq!(successor(&[255, 255]), None);
+    }
+
+    #[test]
+    fn no_field_type_is_without_a_number() {
+        let fields = [FieldType::Ipv4Addr, FieldType::InetProto, FieldType::InetService];
+        assert_eq!(codes::fields_number(&fields), (7 << 6 | 12) << 6 | 13);
+    }
+}

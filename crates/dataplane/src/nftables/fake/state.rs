@@ -1,0 +1,242 @@
+//! The tables under change: each message is taken or refused as the kernel would, with its error numbers.
+
+use std::ops::Bound;
+
+use nix::errno::Errno;
+
+use super::check;
+use crate::nftables::decode::{Elements, Message, join};
+use crate::nftables::ir::{
+    Chain, ChainSpec, Change, Comment, DataType, Element, Name, Place, Program, Ranges, Rule, Set, SetSpec,
+    Table, TableId,
+};
+
+/// The longest name of a table, chain or set.
+const LONGEST_NAME: usize = 255;
+
+/// The tables as they will be if the whole batch is taken.
+pub(super) struct Draft {
+    pub(super) program: Program,
+    pub(super) last_handle: u64,
+}
+
+type Taken = Result<(), Errno>;
+
+impl Draft {
+    /// Takes one message.
+    pub(super) fn take(&mut self, message: Message) -> Taken {
+        match message {
+            Message::Begin { .. } | Message::End => Ok(()),
+            Message::Change(change) => self.change(change),
+            Message::Elements(elements) => self.add_elements(elements),
+            Message::DeleteElements(elements) => self.delete_elements(elements),
+        }
+    }
+
+    fn change(&mut self, change: Change) -> Taken {
+        match change {
+            Change::AddTable { table, comment } => self.add_table(table, comment),
+            Change::DeleteTable { table } => {
+                self.program.tables.remove(&table).map(|_| ()).ok_or(Errno::ENOENT)
+            }
+            Change::AddChain { table, chain, spec } => self.add_chain(&table, chain, spec),
+            Change::FlushChain { table, chain } => {
+                self.chain(&table, &chain)?.rules.clear();
+                Ok(())
+            }
+            Change::DeleteChain { table, chain } => self.delete_chain(&table, &chain),
+            Change::AddSet { table, set, spec } => self.add_set(&table, set, spec),
+            Change::FlushSet { table, set } => {
+                self.set(&table, &set)?.elements.clear();
+                Ok(())
+            }
+            Change::DeleteSet { table, set } => self.delete_set(&table, &set),
+            Change::AddRule { table, chain, rule, place } => self.add_rule(&table, &chain, rule, place),
+            Change::ReplaceRule { table, chain, handle, rule } => {
+                check::rule(self.table(&table)?, &rule)?;
+                let new = self.numbered(rule);
+                *self.rule(&table, &chain, handle)?.1 = new;
+                Ok(())
+            }
+            Change::DeleteRule { table, chain, handle } => {
+                let (index, _) = self.rule(&table, &chain, handle)?;
+                self.chain(&table, &chain)?.rules.remove(index);
+                Ok(())
+            }
+            // Elements come as messages of their own.
+            Change::AddElements { .. } | Change::DeleteElements { .. } => Err(Errno::EINVAL),
+        }
+    }
+
+    fn table(&mut self, table: &TableId) -> Result<&mut Table, Errno> {
+        self.program.tables.get_mut(table).ok_or(Errno::ENOENT)
+    }
+
+    fn chain(&mut self, table: &TableId, chain: &Name) -> Result<&mut Chain, Errno> {
+        self.table(table)?.chains.get_mut(chain).ok_or(Errno::ENOENT)
+    }
+
+    fn set(&mut self, table: &TableId, set: &Name) -> Result<&mut Set, Errno> {
+        self.table(table)?.sets.get_mut(set).ok_or(Errno::ENOENT)
+    }
+
+    fn rule(&mut self, table: &TableId, chain: &Name, handle: u64) -> Result<(usize, &mut Rule), Errno> {
+        let rules = self.chain(table, chain)?.rules.iter_mut().enumerate();
+        rules.into_iter().find(|(_, rule)| rule.handle == Some(handle)).ok_or(Errno::ENOENT)
+    }
+
+    fn numbered(&mut self, rule: Rule) -> Rule {
+        self.last_handle += 1;
+        Rule { handle: Some(self.last_handle), ..rule }
+    }
+
+    fn add_table(&mut self, table: TableId, comment: Option<Comment>) -> Taken {
+        check_name(&table.name)?;
+        // What is there stays as it is, comment included.
+        self.program.tables.entry(table).or_insert_with(|| Table { comment, ..Table::default() });
+        Ok(())
+    }
+
+    fn add_chain(&mut self, table: &TableId, name: Name, spec: ChainSpec) -> Taken {
+        check_name(&name)?;
+        check::base(spec.base.as_ref())?;
+        let chains = &mut self.table(table)?.chains;
+        let Some(old) = chains.get_mut(&name) else {
+            chains.insert(name, Chain { spec, rules: Vec::new() });
+            return Ok(());
+        };
+        match (&mut old.spec.base, spec.base) {
+            (_, None) => Ok(()),
+            // Only the policy can change.
+            (Some(old), Some(new))
+                if (old.kind, old.hook, old.priority) == (new.kind, new.hook, new.priority) =>
+            {
+                old.policy = new.policy;
+                Ok(())
+            }
+            (Some(_), Some(_)) => Err(Errno::EOPNOTSUPP),
+            (None, Some(_)) => Err(Errno::EEXIST),
+        }
+    }
+
+    fn delete_chain(&mut self, table: &TableId, name: &Name) -> Taken {
+        self.chain(table, name)?;
+        let table = self.table(table)?;
+        if check::leads_to(table, name) {
+            return Err(Errno::EBUSY);
+        }
+        table.chains.remove(name);
+        Ok(())
+    }
+
+    fn add_set(&mut self, table: &TableId, name: Name, spec: SetSpec) -> Taken {
+        check_name(&name)?;
+        let bad_key = spec.key_len() == 0 || spec.key_len() > 64;
+        let bad_data = matches!(&spec.data, Some(DataType::Fields(fields)) if fields.is_empty());
+        if bad_key || bad_data {
+            return Err(Errno::EINVAL);
+        }
+        // Only hash tables can be changed by rules.
+        if spec.dynamic && spec.interval {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let sets = &mut self.table(table)?.sets;
+        match sets.get(&name) {
+            Some(old) if SetSpec { comment: spec.comment.clone(), ..old.spec.clone() } == spec => Ok(()),
+            Some(_) => Err(Errno::EEXIST),
+            None => {
+                sets.insert(name, Set::empty(spec));
+                Ok(())
+            }
+        }
+    }
+
+    fn delete_set(&mut self, table: &TableId, name: &Name) -> Taken {
+        self.set(table, name)?;
+        let table = self.table(table)?;
+        let used = |rule: &Rule| rule.exprs.iter().any(|expr| check::set_of(expr) == Some(name));
+        if table.chains.values().flat_map(|chain| &chain.rules).any(used) {
+            return Err(Errno::EBUSY);
+        }
+        table.sets.remove(name);
+        Ok(())
+    }
+
+    fn add_rule(&mut self, table: &TableId, chain: &Name, rule: Rule, place: Place) -> Taken {
+        self.chain(table, chain)?;
+        check::rule(self.table(table)?, &rule)?;
+        let rule = self.numbered(rule);
+        let rules = &mut self.chain(table, chain)?.rules;
+        match place {
+            Place::Last => rules.push(rule),
+            Place::First => rules.insert(0, rule),
+        }
+        Ok(())
+    }
+
+    fn add_elements(&mut self, added: Elements) -> Taken {
+        let Elements { table, set, raw } = added;
+        let spec = self.set(&table, &set)?.spec.clone();
+        for element in join(raw, spec.ranges()) {
+            check::element(self.table(&table)?, &spec, &element)?;
+            add_element(self.set(&table, &set)?, element)?;
+        }
+        Ok(())
+    }
+
+    fn delete_elements(&mut self, deleted: Elements) -> Taken {
+        let Elements { table, set, raw } = deleted;
+        let set = self.set(&table, &set)?;
+        for element in join(raw, set.spec.ranges()) {
+            let found = set.elements.get(&element.key).ok_or(Errno::ENOENT)?;
+            if set.spec.interval && found.key_end != element.value.key_end {
+                return Err(Errno::ENOENT);
+            }
+            set.elements.remove(&element.key);
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &Name) -> Taken {
+    match name.len() {
+        0 => Err(Errno::EINVAL),
+        1..=LONGEST_NAME => Ok(()),
+        _ => Err(Errno::ERANGE),
+    }
+}
+
+fn add_element(set: &mut Set, element: Element) -> Taken {
+    if let Some(old) = set.elements.get(&element.key) {
+        // The same again is fine, and changes nothing.
+        let same = old.data == element.value.data && old.key_end == element.value.key_end;
+        return if same { Ok(()) } else { Err(Errno::EEXIST) };
+    }
+    if overlaps(set, &element) {
+        return Err(Errno::EEXIST);
+    }
+    if set.spec.size.is_some_and(|size| set.elements.len() >= usize::try_from(size).unwrap_or(usize::MAX)) {
+        return Err(Errno::ENFILE);
+    }
+    set.elements.insert(element.key, element.value);
+    Ok(())
+}
+
+fn overlaps(set: &Set, element: &Element) -> bool {
+    let (first, last) = (&element.key, element.value.key_end.as_ref().unwrap_or(&element.key));
+    match set.spec.ranges() {
+        Ranges::None => false,
+        Ranges::TwoElements => {
+            let below = set
+                .elements
+                .range::<[u8], _>((Bound::Unbounded, Bound::Included(last.as_slice())))
+                .next_back();
+            below.is_some_and(|(key, value)| value.key_end.as_ref().unwrap_or(key) >= first)
+        }
+        Ranges::KeyEnd => set.elements.iter().any(|(key, value)| {
+            let end = value.key_end.as_ref().unwrap_or(key);
+            super::machine::fields_at(&set.spec.key)
+                .all(|field| key[field.clone()] <= last[field.clone()] && end[field.clone()] >= first[field])
+        }),
+    }
+}

@@ -1,0 +1,155 @@
+//! The types of key fields and data: how long they are, and how a key is put together. nft prints elements by these
+//! types; the kernel only counts bytes.
+
+use std::net::IpAddr;
+
+use super::Bytes;
+
+/// The type of one field of a key or of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FieldType {
+    /// `ipv4_addr`
+    Ipv4Addr,
+    /// `ipv6_addr`
+    Ipv6Addr,
+    /// `inet_proto`: the transport protocol
+    InetProto,
+    /// `inet_service`: a port
+    InetService,
+    /// `mark`: a 32-bit number in the machine's byte order, printed in hex
+    Mark,
+    /// What `Numgen` makes: a 32-bit number in the machine's byte order, printed in decimal. nft reads a listing back
+    /// only if a field that is looked up with a number of `Numgen` has this type, and one that is looked up with a mark
+    /// has the type `Mark`.
+    Index,
+    /// `ifname`: the name of an interface, sixteen bytes
+    IfName,
+    /// `fib_addrtype`: local, unicast, ... as `fib` answers
+    FibAddrType,
+    /// `ct_state`: new, established, ...
+    CtState,
+    /// A type that is not one of ours, by nft's number; only in what others wrote into our tables.
+    Other {
+        /// nft's number for the type.
+        id: u8,
+        /// Its length in bytes.
+        width: u8,
+    },
+}
+
+impl FieldType {
+    /// Its length in bytes, without padding.
+    pub fn width(self) -> usize {
+        match self {
+            FieldType::InetProto => 1,
+            FieldType::InetService => 2,
+            FieldType::Ipv4Addr
+            | FieldType::Mark
+            | FieldType::Index
+            | FieldType::FibAddrType
+            | FieldType::CtState => 4,
+            FieldType::Ipv6Addr | FieldType::IfName => 16,
+            FieldType::Other { width, .. } => usize::from(width),
+        }
+    }
+
+    /// Its length in registers' bytes: a concatenation pads each field to four.
+    pub fn padded_width(self) -> usize {
+        self.width().next_multiple_of(4)
+    }
+}
+
+/// The length of fields one after the other. A single field is not padded, several are, each.
+pub(super) fn fields_width(fields: &[FieldType]) -> usize {
+    match fields {
+        [one] => one.width(),
+        many => many.iter().map(|field| field.padded_width()).sum(),
+    }
+}
+
+/// What a map answers with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataType {
+    /// Values of these fields.
+    Fields(Vec<FieldType>),
+    /// A verdict.
+    Verdict,
+}
+
+impl DataType {
+    /// The bytes of an answer; a verdict counts as the kernel counts it.
+    pub fn width(&self) -> usize {
+        match self {
+            DataType::Fields(fields) => fields_width(fields),
+            DataType::Verdict => 16,
+        }
+    }
+}
+
+/// Puts a key (or data) together field by field, padded as the kernel wants it.
+#[derive(Debug, Clone, Default)]
+pub struct Key {
+    bytes: Vec<u8>,
+    fields: usize,
+    last_len: usize,
+}
+
+impl Key {
+    /// Nothing yet.
+    pub fn new() -> Key {
+        Key::default()
+    }
+
+    fn field(mut self, bytes: &[u8]) -> Key {
+        self.bytes.extend_from_slice(bytes);
+        self.fields += 1;
+        self.last_len = bytes.len();
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Appends an address of either family.
+    pub fn address(self, address: IpAddr) -> Key {
+        match address {
+            IpAddr::V4(address) => self.field(&address.octets()),
+            IpAddr::V6(address) => self.field(&address.octets()),
+        }
+    }
+
+    /// Appends a transport protocol by its number.
+    pub fn protocol(self, number: u8) -> Key {
+        self.field(&[number])
+    }
+
+    /// Appends a port.
+    pub fn port(self, port: u16) -> Key {
+        self.field(&port.to_be_bytes())
+    }
+
+    /// Appends a number that `Numgen` makes.
+    pub fn index(self, value: u32) -> Key {
+        self.mark(value)
+    }
+
+    /// Appends a mark.
+    pub fn mark(self, value: u32) -> Key {
+        self.field(&value.to_ne_bytes())
+    }
+
+    /// Appends the name of an interface, cut at fifteen bytes as the kernel's are.
+    pub fn interface(self, name: &str) -> Key {
+        let mut bytes = [0; 16];
+        let len = name.len().min(15);
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        self.field(&bytes)
+    }
+
+    /// The key.
+    pub fn bytes(self) -> Bytes {
+        let Key { mut bytes, fields, last_len } = self;
+        if fields == 1 {
+            bytes.truncate(last_len);
+        }
+        Bytes::from(bytes)
+    }
+}
