@@ -9,8 +9,10 @@
 
 pub mod algorithm;
 pub mod dataset;
+pub mod fast;
 pub mod groups;
 pub mod input;
+pub mod run;
 pub mod score;
 mod world;
 
