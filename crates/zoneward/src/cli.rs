@@ -34,6 +34,9 @@ pub enum Command {
     /// Show where traffic would go from a node, and why
     #[command(subcommand, arg_required_else_help = true)]
     Trace(TraceCommand),
+    /// Score algorithms, and try changes on a cluster's objects without touching it
+    #[command(subcommand, arg_required_else_help = true)]
+    Simulate(crate::commands::simulate::SimulateCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
