@@ -15,6 +15,7 @@ pub mod input;
 pub mod report;
 pub mod run;
 pub mod score;
+pub mod whatif;
 mod world;
 
 pub use algorithm::{Algorithm, Settings};

@@ -11,8 +11,12 @@ const BOTTOM: f64 = 36.0;
 const TOP: f64 = 12.0;
 const RIGHT: f64 = 20.0;
 
-fn open(what: &str) -> String {
-    format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">", escaped(what))
+/// Plots that stand side by side are drawn smaller, so that their letters are not.
+const SMALL_WIDTH: f64 = 320.0;
+const SMALL_HEIGHT: f64 = 190.0;
+
+fn open(what: &str, width: f64, height: f64) -> String {
+    format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", escaped(what))
 }
 
 /// From numbers to places on the plot.
@@ -27,6 +31,8 @@ impl Scale {
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
         };
         let widened = |(low, high): (f64, f64)| match low.is_finite() && high > low {
+            // What cannot be below zero has no axis below zero.
+            true if low >= 0.0 && low < high * 0.2 => (0.0, high * 1.08),
             true => (low - (high - low) * 0.05, high + (high - low) * 0.08),
             false if low.is_finite() => (low - 1.0, low + 1.0),
             false => (0.0, 1.0),
@@ -80,13 +86,13 @@ fn short(value: f64) -> String {
 /// Named points.
 pub fn scatter(points: &[(String, f64, f64)], x_label: &str, y_label: &str) -> String {
     let scale = Scale::new(points.iter().map(|(_, x, y)| (*x, *y)));
-    let mut svg = open(&format!("{y_label} by {x_label}")) + &scale.axes(x_label, y_label);
+    let mut svg = open(&format!("{y_label} by {x_label}"), WIDTH, HEIGHT) + &scale.axes(x_label, y_label);
     let mut taken: Vec<(f64, f64)> = Vec::new();
     for (name, x, y) in points {
         let (px, py) = scale.place(*x, *y);
         // A name that would cover another one goes above it.
         let mut at = py + 4.0;
-        while taken.iter().any(|(tx, ty)| (tx - px).abs() < 90.0 && (ty - at).abs() < 13.0) {
+        while taken.iter().any(|(tx, ty)| (tx - px).abs() < 120.0 && (ty - at).abs() < 13.0) {
             at -= 13.0;
         }
         taken.push((px, at));
@@ -104,9 +110,9 @@ pub fn scatter(points: &[(String, f64, f64)], x_label: &str, y_label: &str) -> S
 /// A bar per value, the first one at `first` on the axis.
 pub fn bars(values: &[f64], first: f64, label: &str) -> String {
     let most = values.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let (base, room) = (HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP);
-    let step = (WIDTH - LEFT - RIGHT) / values.len().max(1) as f64;
-    let mut svg = open(label);
+    let (base, room) = (SMALL_HEIGHT - BOTTOM, SMALL_HEIGHT - BOTTOM - TOP);
+    let step = (SMALL_WIDTH - LEFT - RIGHT) / values.len().max(1) as f64;
+    let mut svg = open(label, SMALL_WIDTH, SMALL_HEIGHT);
     for (at, value) in values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
         let height = (value / most * room).max(0.5);
         let _ = write!(
@@ -122,9 +128,9 @@ pub fn bars(values: &[f64], first: f64, label: &str) -> String {
         "<path class=\"axis\" d=\"M{LEFT} {base}H{:.0}\"/><text x=\"{LEFT}\" y=\"{:.0}\">{first:.0}</text>\
          <text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{:.0} {}</text>\
          <text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{:.1} %</text></svg>",
-        WIDTH - RIGHT,
+        SMALL_WIDTH - RIGHT,
         base + 15.0,
-        WIDTH - RIGHT,
+        SMALL_WIDTH - RIGHT,
         base + 15.0,
         first + values.len() as f64 - 1.0,
         escaped(label),
@@ -153,10 +159,10 @@ pub struct HeatMap<'a> {
 /// Shades by the square root of the share of the largest value, so that rare ones can be seen.
 pub fn heat_map(map: &HeatMap<'_>) -> String {
     let most = map.values.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let (base, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let (base, right) = (SMALL_HEIGHT - BOTTOM, SMALL_WIDTH - RIGHT);
     let width = (right - LEFT) / map.columns.max(1) as f64;
     let height = (base - TOP) / map.rows.max(1) as f64;
-    let mut svg = open(&format!("from {} to {}", map.x.0, map.x.1));
+    let mut svg = open(&format!("from {} to {}", map.x.0, map.x.1), SMALL_WIDTH, SMALL_HEIGHT);
     for (at, value) in map.values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
         let (row, column) = (at / map.columns.max(1), at % map.columns.max(1));
         let _ = write!(
@@ -188,7 +194,7 @@ pub fn lines(series: &[(String, Vec<f64>)], x_label: &str, y_label: &str) -> Str
     let points =
         series.iter().flat_map(|(_, values)| values.iter().enumerate().map(|(at, v)| (at as f64, *v)));
     let scale = Scale::new(points);
-    let mut svg = open(&format!("{y_label} over {x_label}")) + &scale.axes(x_label, y_label);
+    let mut svg = open(&format!("{y_label} over {x_label}"), WIDTH, HEIGHT) + &scale.axes(x_label, y_label);
     for (number, (name, values)) in series.iter().enumerate() {
         let mut path = String::new();
         for (at, value) in values.iter().enumerate() {

@@ -3,6 +3,7 @@
 mod inputs;
 mod rows;
 mod run;
+mod what_if;
 
 use std::path::PathBuf;
 
@@ -23,6 +24,57 @@ Examples:
   zoneward simulate run --input mine.csv --algorithm local,spill,best --per-input
   zoneward simulate run --input large -o html > report.html")]
     Run(SimulateRun),
+    /// Show what each mechanism would do to your Services
+    ///
+    /// Reads Services, Nodes, EndpointSlices and Pods. For every Service and mechanism: traffic that stays in its zone,
+    /// overload, endpoints without traffic, what would be written, what crosses zones and costs, and the same when a
+    /// zone fails; with a recommendation to apply. Changes nothing.
+    #[command(after_help = "\
+Examples:
+  kubectl get svc,nodes,endpointslices -A -o json | zoneward simulate what-if -f -
+  zoneward simulate what-if -f cluster.yaml --scale svc/web=+2@zone-b --set svc/web=Spill
+  zoneward simulate what-if -f cluster.yaml --traffic zone-a=500,zone-b=300 --price 0.02 --demand measured")]
+    WhatIf(SimulateWhatIf),
+}
+
+/// `zoneward simulate what-if`
+#[derive(Debug, Args)]
+pub struct SimulateWhatIf {
+    /// Only this Service, as NAMESPACE/NAME or NAME
+    #[arg(value_name = "SERVICE")]
+    pub service: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: crate::cli::Input,
+    /// What the traffic of a zone is proportional to
+    #[arg(long, value_name = "WHAT", default_value = "cpu")]
+    pub demand: DemandBy,
+    /// Gigabytes per month that each Service gets: one number, or one per zone as zone-a=500,zone-b=300
+    #[arg(long, value_name = "GB|ZONE=GB,...")]
+    pub traffic: Option<what_if::Traffic>,
+    /// What a gigabyte between zones costs
+    #[arg(long, value_name = "MONEY", value_parser = parse_price, requires = "traffic")]
+    pub price: Option<f64>,
+    /// Try a mechanism for a Service, as svc/web=Spill; may be repeated
+    #[arg(long, value_name = "SERVICE=MECHANISM")]
+    pub set: Vec<what_if::Setting>,
+    /// Try more or fewer replicas in a zone, as svc/web=+2@zone-b; may be repeated
+    #[arg(long, value_name = "SERVICE=+N@ZONE", allow_hyphen_values = true)]
+    pub scale: Vec<what_if::Scaling>,
+    /// How to write the answer
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
+    pub format: ReportFormat,
+}
+
+/// What stands for the traffic of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DemandBy {
+    /// Its ready nodes
+    Nodes,
+    /// The allocatable CPU of its ready nodes
+    Cpu,
+    /// What --traffic says per zone
+    Measured,
 }
 
 /// `zoneward simulate run`
@@ -76,10 +128,16 @@ pub enum ReportFormat {
 pub fn run(command: &SimulateCommand) -> Result<bool> {
     match command {
         SimulateCommand::Run(args) => run::run(args),
+        SimulateCommand::WhatIf(args) => what_if::run(args),
     }
 }
 
 fn parse_threshold(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
     share.ok_or_else(|| "write a number above 0, as 0.5".to_owned())
+}
+
+fn parse_price(text: &str) -> Result<f64, String> {
+    let price = text.parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0);
+    price.ok_or_else(|| "write a number from 0 on, as 0.02".to_owned())
 }
