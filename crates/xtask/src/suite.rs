@@ -168,6 +168,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Test => {
                 tools::ensure(&tools::NEXTEST, options.install)?;
                 tools::NETWORK.iter().try_for_each(|tool| tools::ensure(tool, options.install))?;
+                tools::ensure(&tools::CHROMIUM, options.install)?;
             }
             Part::Doc | Part::Doctest => {}
         }

@@ -43,6 +43,13 @@ pub(crate) const DENY: Tool = Tool {
     source: Source::Crate { version: "0.20.2", flags: &[] },
 };
 
+/// Opens the simulator's reports in a test.
+pub(crate) const CHROMIUM: Tool = Tool {
+    program: "chromium",
+    at_least: Version([100, 0, 0]),
+    source: Source::Debian { package: "chromium" },
+};
+
 /// Counts instructions for benches.
 pub(crate) const VALGRIND: Tool = Tool {
     program: "valgrind",

@@ -44,6 +44,9 @@ Examples:
   zoneward cleanup --dry-run
   sudo zoneward cleanup")]
     Cleanup(Cleanup),
+    /// Score algorithms, and try changes on a cluster's objects without touching it
+    #[command(subcommand, arg_required_else_help = true)]
+    Simulate(crate::commands::simulate::SimulateCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
