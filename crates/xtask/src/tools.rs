@@ -47,6 +47,7 @@ pub(crate) const DENY: Tool = Tool {
 pub(crate) const CHROMIUM: Tool = Tool {
     program: "chromium",
     at_least: Version([100, 0, 0]),
+    version_flag: "--version",
     source: Source::Debian { package: "chromium" },
 };
 
