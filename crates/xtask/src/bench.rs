@@ -27,6 +27,11 @@ const BENCHES: &[Bench] = &[
         package: "sim",
         says: "the KEP's tables beside ours, over all 39 million inputs",
     },
+    Bench {
+        name: "store",
+        package: "store",
+        says: "the embedded API's storage: durable writes, fan-out to watchers, a large store",
+    },
 ];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.

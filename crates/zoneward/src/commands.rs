@@ -5,6 +5,7 @@ mod completion;
 mod man;
 mod plan;
 pub mod simulate;
+mod store;
 mod trace;
 
 use anyhow::Result;
@@ -22,6 +23,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Simulate(command) => simulate::run(&command),
+        Command::Store(command) => store::run(&command),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }
