@@ -1,4 +1,8 @@
-//! The embedded Kubernetes-compatible API.
+//! The embedded Kubernetes-compatible API: a durable store with revisions and watches, and the HTTP API on it.
+//! A machine without Kubernetes gets the same product by it.
+
+pub mod engine;
+// The HTTP API's modules go below this line.
 pub mod continuation;
 pub mod kinds;
 pub mod meta;

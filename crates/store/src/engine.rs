@@ -1,0 +1,280 @@
+//! The durable heart of the embedded API: objects with revisions, transactions, and watches.
+//!
+//! ```text
+//!  write ----> queue ----> writer: one transaction for many callers ----> journal (one sync) ----> tables
+//!                                                                   \---> ring ----> watchers
+//!  get, list, log ----> tables (a read transaction that ends with the call)
+//! ```
+//!
+//! The engine knows keys, revisions and bytes. It knows nothing of Kubernetes, HTTP or JSON; it has no clock
+//! and no runtime.
+
+mod backup;
+mod check;
+mod disk;
+mod failure;
+mod hub;
+mod journal;
+mod key;
+mod list;
+mod medium;
+mod park;
+mod row;
+mod tables;
+mod txn;
+mod watch;
+mod writer;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+
+pub use bytes::Bytes;
+pub use check::Report;
+pub use failure::{Failure, FailureKind, OpenError, ReadError, TxnError, WriteError};
+pub use key::{Change, ChangeKind, Key, ResourceId, Revision, Stored};
+pub use list::{Page, Query};
+pub use medium::{DATA_FILE, JOURNAL_FILE, Medium, OnSyncFailure};
+pub use redb::StorageBackend;
+pub use txn::{Expect, Txn};
+pub use watch::Watcher;
+pub use writer::Pending;
+
+use disk::Disk;
+use hub::{Hub, Interest, RingLimits};
+use medium::Folder;
+use writer::{Call, Job};
+
+/// Bounds, all of them with a default that suits one machine.
+#[derive(Clone)]
+pub struct Options {
+    /// Memory for pages of the tables.
+    pub cache_bytes: usize,
+    /// How many writes may wait.
+    pub queue: usize,
+    /// How many writes share a sync at most.
+    pub group: usize,
+    /// How many revisions watches and continued lists can go back.
+    pub log_revisions: u64,
+    /// How many bytes these may take on disk.
+    pub log_bytes: u64,
+    /// How many changes are kept in memory for watches.
+    pub ring_changes: usize,
+    /// How many bytes these may take.
+    pub ring_bytes: usize,
+    /// The size of the journal; a checkpoint comes when half of it is full.
+    pub journal_bytes: u64,
+    /// Whether opening reads everything and refuses what is damaged.
+    pub verify: bool,
+    /// What happens when a sync fails; by default the process ends.
+    pub on_sync_failure: OnSyncFailure,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache_bytes: 64 << 20,
+            queue: 4_096,
+            group: 1_024,
+            log_revisions: 100_000,
+            log_bytes: 256 << 20,
+            ring_changes: 16_384,
+            ring_bytes: 64 << 20,
+            journal_bytes: 16 << 20,
+            verify: true,
+            on_sync_failure: medium::end_process(),
+        }
+    }
+}
+
+/// What the threads of an engine share.
+struct Shared {
+    disk: Disk,
+    hub: Hub,
+    options: Options,
+}
+
+/// Numbers for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// The newest revision.
+    pub revision: Revision,
+    /// The oldest revision that can be read.
+    pub compacted: Revision,
+    /// Commits, each of one or more writes.
+    pub commits: u64,
+    /// Syncs of either file.
+    pub syncs: u64,
+    /// Times that the tables were made durable and the journal began anew.
+    pub checkpoints: u64,
+    /// Watchers that are open.
+    pub watchers: usize,
+}
+
+/// A store. Dropping it ends its thread, after the writes that already wait.
+pub struct Engine {
+    shared: Arc<Shared>,
+    queue: Option<SyncSender<Box<dyn Job>>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Opens the store in a folder, or makes a new one there.
+    pub fn open(path: &Path, options: Options) -> Result<Engine, OpenError> {
+        let place = path.display().to_string();
+        let folder = Folder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
+        Engine::open_on(folder, options)
+    }
+
+    /// Opens a store on another medium than a folder; tests use this to let disks fail.
+    pub fn open_on(medium: impl Medium, options: Options) -> Result<Engine, OpenError> {
+        let place = medium.place();
+        let disk = Disk::open(Box::new(medium), options.clone())?;
+        let failed = |failure: Failure| OpenError::at(&place, failure);
+        let revision = Revision(disk.meta().map_err(failed)?.revision);
+        let limits = RingLimits { changes: options.ring_changes, bytes: options.ring_bytes };
+        let (queue, jobs) = sync_channel(options.queue);
+        let shared = Arc::new(Shared { disk, hub: Hub::new(revision, limits), options });
+        let writers = shared.clone();
+        let writer = thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer::run(&writers, &jobs))
+            .map_err(|error: io::Error| failed(error.into()))?;
+        Ok(Engine { shared, queue: Some(queue), writer: Some(writer) })
+    }
+
+    /// The newest revision.
+    pub fn revision(&self) -> Revision {
+        self.shared.hub.revision()
+    }
+
+    /// One object, as it is now.
+    pub fn get(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
+        self.shared.disk.read(|tables| Ok(tables.object(key)?))
+    }
+
+    /// Objects of a resource at one revision.
+    pub fn list(&self, query: &Query<'_>) -> Result<Page, ReadError> {
+        self.shared.disk.read(|tables| tables.list(query))
+    }
+
+    /// Runs a transaction and waits until it is durable.
+    ///
+    /// The closure sees everything that was acknowledged before. If it returns an error nothing is written; a
+    /// dry run is a closure that returns its result as the error. Changes of one closure happen together or not
+    /// at all; each put and each delete has a revision of its own.
+    pub fn write<T, E, F>(&self, closure: F) -> Result<T, WriteError<E>>
+    where
+        F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let (call, pending) = Call::new(closure);
+        match self.queue.as_ref().map(|queue| queue.send(Box::new(call))) {
+            Some(Ok(())) => pending.wait(),
+            _ => Err(WriteError::Failed(Failure::closed())),
+        }
+    }
+
+    /// As [`Engine::write`], for async callers: never blocks, and answers [`WriteError::Busy`] if too many writes
+    /// are waiting. The write happens whether or not the future is polled.
+    pub fn submit<T, E, F>(&self, closure: F) -> Result<Pending<T, E>, WriteError<E>>
+    where
+        F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let (call, pending) = Call::new(closure);
+        match self.queue.as_ref().map(|queue| queue.try_send(Box::new(call))) {
+            Some(Ok(())) => Ok(pending),
+            Some(Err(TrySendError::Full(_))) => Err(WriteError::Busy),
+            _ => Err(WriteError::Failed(Failure::closed())),
+        }
+    }
+
+    /// Watches a resource, or one namespace of it, for the changes after a revision.
+    pub fn watch(
+        &self,
+        resource: ResourceId,
+        namespace: Option<&str>,
+        from: Revision,
+    ) -> Result<Watcher, ReadError> {
+        let interest = Interest { resource, namespace: namespace.map(Box::from) };
+        Watcher::new(self.shared.clone(), interest, from)
+    }
+
+    /// Forgets what was before a revision, so that nothing older can be listed or watched. Bounds on the log's
+    /// length and weight are kept without this.
+    pub fn compact(&self, to: Revision) -> Result<(), WriteError> {
+        let to = to.min(self.revision());
+        while self.shared.disk.meta().map_err(WriteError::Failed)?.compacted < to.0 {
+            self.write(move |txn| {
+                txn.compact_to(to);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Deletes objects whose time is up, at most `limit`; `now` is in seconds since 1970. `last` makes what
+    /// watchers see of each, from its last version and the deletion's revision. The result is how many went.
+    pub fn expire(
+        &self,
+        now: u64,
+        limit: usize,
+        last: impl Fn(&Stored, Revision) -> Bytes + Send + 'static,
+    ) -> Result<usize, WriteError<TxnError>> {
+        self.write(move |txn| {
+            let keys = txn.expired(now, limit)?;
+            for key in &keys {
+                if let Some(stored) = txn.get(key)? {
+                    let json = last(&stored, txn.next_revision());
+                    txn.delete(key, Some(json), Expect::At(stored.revision))?;
+                }
+            }
+            Ok(keys.len())
+        })
+    }
+
+    /// Writes a copy of the newest state into one new file, while everything goes on.
+    pub fn backup(&self, file: &Path) -> Result<Revision, OpenError> {
+        backup::write(&self.shared.disk, file)
+    }
+
+    /// Makes a store in a folder that has none, from a backup. Its revisions begin far above the backup's, so that
+    /// nobody takes a new version for one that he saw before.
+    pub fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
+        backup::restore(file, folder)
+    }
+
+    /// Reads all of the store in a folder and says what is wrong with it. Changes nothing but what opening after
+    /// a crash does.
+    pub fn check(folder: &Path) -> Result<Report, OpenError> {
+        check::folder(folder)
+    }
+
+    /// Numbers for metrics.
+    pub fn stats(&self) -> Result<Stats, Failure> {
+        let Shared { disk, hub, .. } = &*self.shared;
+        Ok(Stats {
+            revision: hub.revision(),
+            compacted: Revision(disk.meta()?.compacted),
+            commits: disk.commits.load(Ordering::Relaxed),
+            syncs: disk.syncs(),
+            checkpoints: disk.checkpoints.load(Ordering::Relaxed),
+            watchers: hub.watchers(),
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}

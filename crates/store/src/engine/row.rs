@@ -1,0 +1,143 @@
+//! How one change is written as bytes: the same in the table of versions and in the journal.
+//! Numbers are little endian. A checksum over revision and content ends each row and is looked at on every read,
+//! so that a damaged row is an error at once, and neither a panic nor a wrong answer.
+
+use bytes::Bytes;
+
+use super::failure::Failure;
+use super::key::{Key, ResourceId, Revision, Stored};
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+/// What a row takes without its texts: kind, previous, expiry, resource, two lengths, checksum.
+const FIXED: usize = 1 + 8 + 8 + 2 + 4 + 4 + 4;
+
+/// One version of an object, or the mark that it was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub key: Key,
+    pub deleted: bool,
+    /// The row that this one replaced, also if that is a deletion; 0 if there was none.
+    pub previous: u64,
+    pub expires: Option<u64>,
+    pub json: Bytes,
+}
+
+impl Row {
+    pub fn into_stored(self, revision: u64) -> Option<Stored> {
+        let Row { key, deleted, expires, json, .. } = self;
+        (!deleted).then_some(Stored { key, revision: Revision(revision), expires, json })
+    }
+
+    pub fn encode(&self, revision: u64) -> Vec<u8> {
+        let names = self.key.namespace.len() + self.key.name.len();
+        let mut out = Vec::with_capacity(FIXED + names + self.json.len());
+        out.push(if self.deleted { DELETE } else { PUT });
+        out.extend(self.previous.to_le_bytes());
+        // Zero stands for never, so what expired in 1970 expires a second later.
+        out.extend(self.expires.map_or(0, |at| at.max(1)).to_le_bytes());
+        out.extend(self.key.resource.0.to_le_bytes());
+        for text in [&self.key.namespace, &self.key.name] {
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        }
+        out.extend(&self.json[..]);
+        out.extend(checksum(revision, &out).to_le_bytes());
+        out
+    }
+
+    pub fn decode(revision: u64, bytes: &[u8]) -> Result<Row, Failure> {
+        let row = verified(revision, bytes).and_then(decode);
+        row.ok_or_else(|| {
+            Failure::damaged(format!("the object written at revision {revision} cannot be read"))
+        })
+    }
+
+    /// The field `previous` alone, without copying the rest.
+    pub fn previous_of(bytes: &[u8]) -> Result<u64, Failure> {
+        let field = bytes.get(1..9).and_then(|field| field.try_into().ok());
+        field.map(u64::from_le_bytes).ok_or_else(|| Failure::damaged("a version of an object is cut short"))
+    }
+}
+
+/// The revision is part of the sum: a row in the wrong place is as bad as a broken one.
+fn checksum(revision: u64, content: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&revision.to_le_bytes());
+    sum.update(content);
+    sum.finalize()
+}
+
+fn verified(revision: u64, bytes: &[u8]) -> Option<&[u8]> {
+    let (content, sum) = bytes.split_last_chunk::<4>()?;
+    (checksum(revision, content) == u32::from_le_bytes(*sum)).then_some(content)
+}
+
+fn decode(mut bytes: &[u8]) -> Option<Row> {
+    let deleted = match take::<1>(&mut bytes)? {
+        [PUT] => false,
+        [DELETE] => true,
+        _ => return None,
+    };
+    let previous = u64::from_le_bytes(take(&mut bytes)?);
+    let expires = u64::from_le_bytes(take(&mut bytes)?);
+    let resource = ResourceId(u16::from_le_bytes(take(&mut bytes)?));
+    let namespace = take_text(&mut bytes)?;
+    let name = take_text(&mut bytes)?;
+    let key = Key { resource, namespace, name };
+    let expires = (expires != 0).then_some(expires);
+    Some(Row { key, deleted, previous, expires, json: Bytes::copy_from_slice(bytes) })
+}
+
+/// The next bytes, cut off the front.
+pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*head)
+}
+
+fn take_text(bytes: &mut &[u8]) -> Option<Box<str>> {
+    let len = u32::from_le_bytes(take(bytes)?) as usize;
+    let (head, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    std::str::from_utf8(head).ok().map(Box::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_row_reads_back_as_it_was_written(
+            deleted: bool, previous: u64, expires in proptest::option::of(1..u64::MAX), resource: u16,
+            namespace: String, name: String, json: Vec<u8>, revision: u64,
+        ) {
+            let key = Key::new(ResourceId(resource), &namespace, &name);
+            let row = Row { key, deleted, previous, expires, json: json.into() };
+            let bytes = row.encode(revision);
+            prop_assert_eq!(Row::previous_of(&bytes).unwrap(), previous);
+            prop_assert_eq!(Row::decode(revision, &bytes).unwrap(), row);
+            prop_assert!(Row::decode(revision ^ 1, &bytes).is_err());
+        }
+
+        #[test]
+        fn a_flipped_bit_is_seen(json: Vec<u8>, at: prop::sample::Index, bit in 0..8u8) {
+            let key = Key::new(ResourceId(1), "default", "web");
+            let row = Row { key, deleted: false, previous: 1, expires: None, json: json.into() };
+            let mut bytes = row.encode(7);
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Row::decode(7, &bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
+            let _ = Row::decode(1, &bytes);
+            let _ = decode(&bytes);
+            let _ = Row::previous_of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The writer: one thread that runs all writes, many of them per sync.
+//! While one group is on its way to the disk the next one gathers, so the busier it is the less each write costs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use super::disk::{Written, panic_text};
+use super::failure::{Failure, WriteError};
+use super::hub::lock;
+use super::journal;
+use super::key::{Change, Revision};
+use super::tables::{Meta, WriteTables};
+use super::txn::Txn;
+use super::{Options, Shared, park};
+
+/// How many versions one commit compacts at most, so that nobody waits long for it.
+const COMPACT_STEP: u64 = 4_096;
+
+/// A write that waits for its turn.
+pub(super) trait Job: Send {
+    /// Runs the caller's closure. `false`: it refused, its changes shall be dropped.
+    fn run(&mut self, txn: &mut Txn<'_>) -> bool;
+    /// The closure panicked.
+    fn panicked(&mut self, text: String);
+    /// The group is durable, or it failed: the caller gets his answer.
+    fn finish(self: Box<Self>, failure: Option<&Failure>);
+}
+
+pub(super) fn run(shared: &Shared, queue: &Receiver<Box<dyn Job>>) {
+    while let Ok(first) = queue.recv() {
+        let mut group = vec![first];
+        group.extend(queue.try_iter().take(shared.options.group.saturating_sub(1)));
+        commit(shared, group);
+    }
+    shared.hub.close();
+    shared.disk.close();
+}
+
+fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) {
+    let mut changes = Vec::new();
+    let result = shared.disk.write(|tables, meta| {
+        let (written, made) = run_group(&shared.options, tables, meta, &mut group)?;
+        changes = made;
+        Ok(written)
+    });
+    let failure = match result {
+        Err(failure) => (!settle(shared, &mut changes)).then_some(failure),
+        Ok(()) => {
+            close_gap(shared, &mut changes);
+            None
+        }
+    };
+    let touched = shared.hub.publish(changes);
+    for job in group {
+        job.finish(failure.as_ref());
+    }
+    shared.hub.wake(&touched);
+}
+
+/// After an error: what the disk really has is what happened, also if the callers had given it up. Leaves the
+/// changes that watchers have not seen, and says whether all of this group's are among them.
+fn settle(shared: &Shared, changes: &mut Vec<Change>) -> bool {
+    let last = changes.last().map(|last| last.revision);
+    changes.clear();
+    let published = shared.hub.revision();
+    let read = shared.disk.look(|tables| tables.changes_after(published.0, usize::MAX));
+    if let Ok(found) = read {
+        *changes = found;
+    }
+    last.is_some_and(|last| changes.last().is_some_and(|found| found.revision >= last))
+}
+
+/// What an earlier group had given up and the disk kept after all comes before this group's changes.
+fn close_gap(shared: &Shared, changes: &mut Vec<Change>) {
+    let expected = shared.hub.revision().next();
+    if changes.first().is_some_and(|first| first.revision != expected) {
+        settle(shared, changes);
+    }
+}
+
+fn run_group(
+    options: &Options,
+    tables: &mut WriteTables<'_>,
+    meta: &mut Meta,
+    group: &mut [Box<dyn Job>],
+) -> Result<(Written, Vec<Change>), Failure> {
+    let first = meta.revision.saturating_add(1);
+    let (mut changes, mut payload) = (Vec::new(), Vec::new());
+    let mut compact_to = due_compaction(options, meta);
+    for job in group {
+        let mut txn = Txn::new(&*tables, Revision(meta.revision));
+        if !run_job(job.as_mut(), &mut txn) {
+            continue;
+        }
+        let (rows, wanted) = txn.into_parts();
+        compact_to = compact_to.max(wanted.map_or(0, |wanted| wanted.0));
+        for row in rows {
+            let applied = tables.apply(meta, row)?;
+            journal::add_row(&mut payload, &applied.bytes);
+            changes.push(applied.change);
+        }
+    }
+    let compacted = meta.compacted;
+    tables.compact(meta, compact_to, COMPACT_STEP)?;
+    let dirty = !changes.is_empty() || meta.compacted != compacted;
+    Ok((Written { payload, first, dirty }, changes))
+}
+
+fn run_job(job: &mut dyn Job, txn: &mut Txn<'_>) -> bool {
+    match catch_unwind(AssertUnwindSafe(|| job.run(txn))) {
+        Ok(agreed) => agreed,
+        Err(panic) => {
+            job.panicked(panic_text(panic.as_ref()));
+            false
+        }
+    }
+}
+
+/// Up to where the log has to go, because it is too long or too heavy. A sixteenth of slack, so that not
+/// every commit has to do a little.
+fn due_compaction(options: &Options, meta: &Meta) -> u64 {
+    let length = meta.revision.saturating_sub(meta.compacted);
+    let mut to = 0;
+    if length > options.log_revisions + options.log_revisions / 16 {
+        to = meta.revision.saturating_sub(options.log_revisions);
+    }
+    if meta.log_bytes > options.log_bytes + options.log_bytes / 16 {
+        let surplus = (meta.log_bytes - options.log_bytes) as u128;
+        let share = surplus * u128::from(length) / u128::from(meta.log_bytes);
+        to = to.max(meta.compacted.saturating_add(share as u64).saturating_add(1));
+    }
+    to
+}
+
+/// A write on its way: a future, and for plain threads something to wait for.
+pub struct Pending<T, E> {
+    slot: Arc<Mutex<Slot<T, E>>>,
+}
+
+struct Slot<T, E> {
+    outcome: Option<Result<T, WriteError<E>>>,
+    waker: Option<Waker>,
+}
+
+impl<T, E> Pending<T, E> {
+    /// Waits until the write is durable, or has failed.
+    pub fn wait(mut self) -> Result<T, WriteError<E>> {
+        let outcome = park::wait(None, |context| Pin::new(&mut self).poll(context));
+        outcome.unwrap_or_else(|| Err(WriteError::Failed(Failure::closed())))
+    }
+}
+
+impl<T, E> Future for Pending<T, E> {
+    type Output = Result<T, WriteError<E>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = lock(&self.slot);
+        match slot.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A caller's closure with the place for its answer.
+pub(super) struct Call<F, T, E> {
+    closure: Option<F>,
+    outcome: Option<Result<T, WriteError<E>>>,
+    slot: Arc<Mutex<Slot<T, E>>>,
+}
+
+impl<F, T, E> Call<F, T, E> {
+    pub fn new(closure: F) -> (Call<F, T, E>, Pending<T, E>) {
+        let slot = Arc::new(Mutex::new(Slot { outcome: None, waker: None }));
+        (Call { closure: Some(closure), outcome: None, slot: slot.clone() }, Pending { slot })
+    }
+}
+
+impl<F, T, E> Job for Call<F, T, E>
+where
+    F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send,
+    T: Send,
+    E: Send,
+{
+    fn run(&mut self, txn: &mut Txn<'_>) -> bool {
+        let Some(closure) = self.closure.take() else { return false };
+        let outcome = closure(txn);
+        let agreed = outcome.is_ok();
+        self.outcome = Some(outcome.map_err(WriteError::Refused));
+        agreed
+    }
+
+    fn panicked(&mut self, text: String) {
+        self.outcome = Some(Err(WriteError::Panicked(text.into())));
+    }
+
+    fn finish(mut self: Box<Self>, failure: Option<&Failure>) {
+        // Who refused has his answer, whatever became of the others.
+        if let Some(failure) = failure
+            && !matches!(self.outcome, Some(Err(_)))
+        {
+            self.outcome = Some(Err(WriteError::Failed(failure.clone())));
+        }
+    }
+}
+
+/// Also the way out for a job that was never run, because the engine ended first.
+impl<F, T, E> Drop for Call<F, T, E> {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| Err(WriteError::Failed(Failure::closed())));
+        let waker = {
+            let mut slot = lock(&self.slot);
+            slot.outcome = Some(outcome);
+            slot.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
