@@ -18,6 +18,8 @@ pub use columns::{Cell, Column};
 /// What is particular about a kind.
 #[derive(Debug)]
 pub struct Kind {
+    /// Its number on disk, which is its own for ever.
+    pub id: u16,
     /// The API group, empty for core.
     pub group: &'static str,
     /// The version, as `v1`.
@@ -46,6 +48,8 @@ pub struct Kind {
     pub columns: &'static [Column],
     /// After how many seconds its objects go by themselves.
     pub lifetime: Option<u64>,
+    /// Whether an update must say which version it is based on.
+    pub needs_version: bool,
 }
 
 /// How names of a kind are spelled.
@@ -62,6 +66,7 @@ pub enum Naming {
 }
 
 const BASE: Kind = Kind {
+    id: 0,
     group: "",
     version: "v1",
     kind: "",
@@ -76,6 +81,7 @@ const BASE: Kind = Kind {
     definition: "",
     columns: OTHER,
     lifetime: None,
+    needs_version: false,
 };
 
 /// An hour, as API servers keep events.
@@ -109,6 +115,7 @@ const EVENT_FIELDS: &[&str] = &[
 /// Every kind, in the order in which they are listed.
 pub static KINDS: &[Kind] = &[
     Kind {
+        id: 1,
         kind: "ConfigMap",
         plural: "configmaps",
         singular: "configmap",
@@ -118,6 +125,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 2,
         kind: "Event",
         plural: "events",
         singular: "event",
@@ -129,6 +137,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 3,
         kind: "Namespace",
         plural: "namespaces",
         singular: "namespace",
@@ -142,6 +151,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 4,
         kind: "Node",
         plural: "nodes",
         singular: "node",
@@ -154,6 +164,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 5,
         kind: "Pod",
         plural: "pods",
         singular: "pod",
@@ -166,6 +177,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 6,
         kind: "Secret",
         plural: "secrets",
         singular: "secret",
@@ -175,6 +187,7 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        id: 7,
         kind: "Service",
         plural: "services",
         singular: "service",
@@ -189,6 +202,7 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         group: "admissionregistration.k8s.io",
+        id: 8,
         kind: "ValidatingAdmissionPolicy",
         plural: "validatingadmissionpolicies",
         singular: "validatingadmissionpolicy",
@@ -201,6 +215,7 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         group: "admissionregistration.k8s.io",
+        id: 9,
         kind: "ValidatingAdmissionPolicyBinding",
         plural: "validatingadmissionpolicybindings",
         singular: "validatingadmissionpolicybinding",
@@ -212,15 +227,18 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         group: "coordination.k8s.io",
+        id: 10,
         kind: "Lease",
         plural: "leases",
         singular: "lease",
         definition: "io.k8s.api.coordination.v1.Lease",
         columns: LEASE,
+        needs_version: true,
         ..BASE
     },
     Kind {
         group: "discovery.k8s.io",
+        id: 11,
         kind: "EndpointSlice",
         plural: "endpointslices",
         singular: "endpointslice",
@@ -230,6 +248,7 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         group: "networking.k8s.io",
+        id: 12,
         kind: "IPAddress",
         plural: "ipaddresses",
         singular: "ipaddress",
@@ -243,6 +262,7 @@ pub static KINDS: &[Kind] = &[
     },
     Kind {
         group: "networking.k8s.io",
+        id: 13,
         kind: "ServiceCIDR",
         plural: "servicecidrs",
         singular: "servicecidr",
@@ -252,15 +272,16 @@ pub static KINDS: &[Kind] = &[
         columns: SERVICE_CIDR,
         ..BASE
     },
-    Kind { kind: "MeshGateway", plural: "meshgateways", singular: "meshgateway", ..OURS },
+    Kind { id: 14, kind: "MeshGateway", plural: "meshgateways", singular: "meshgateway", ..OURS },
     Kind {
+        id: 15,
         kind: "MeshGatewayHTTPRoute",
         plural: "meshgatewayhttproutes",
         singular: "meshgatewayhttproute",
         ..OURS
     },
-    Kind { kind: "MeshHTTPRoute", plural: "meshhttproutes", singular: "meshhttproute", ..OURS },
-    Kind { kind: "MeshTCPRoute", plural: "meshtcproutes", singular: "meshtcproute", ..OURS },
+    Kind { id: 16, kind: "MeshHTTPRoute", plural: "meshhttproutes", singular: "meshhttproute", ..OURS },
+    Kind { id: 17, kind: "MeshTCPRoute", plural: "meshtcproutes", singular: "meshtcproute", ..OURS },
 ];
 
 /// Our own kinds. Their fields are kept as they are written, as those of a resource with an open schema.
@@ -269,6 +290,7 @@ const OURS: Kind = Kind {
     version: "v1alpha1",
     categories: &["zoneward"],
     status: true,
+    needs_version: true,
     definition: OPEN_DEFINITION,
     ..BASE
 };
@@ -339,6 +361,13 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), count);
+    }
+
+    #[test]
+    fn every_kind_has_its_own_number() {
+        let ids: std::collections::BTreeSet<u16> = KINDS.iter().map(|kind| kind.id).collect();
+        assert_eq!(ids.len(), KINDS.len());
+        assert!(!ids.contains(&0));
     }
 
     #[test]

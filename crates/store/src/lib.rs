@@ -3,10 +3,15 @@
 
 pub mod engine;
 // The HTTP API's modules go below this line.
+pub mod admission;
+pub mod api;
 pub mod continuation;
+pub mod discovery;
 pub mod kinds;
 pub mod meta;
 pub mod names;
+pub mod objects;
+pub mod openapi;
 pub mod patch;
 pub mod query;
 pub mod schema;
