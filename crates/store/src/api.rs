@@ -17,6 +17,7 @@ mod write;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -30,9 +31,12 @@ use crate::{discovery, openapi};
 
 use accept::Accept;
 pub use body::Body;
-pub use delete::{DeleteOptions, Propagation, delete_in};
+pub use delete::{DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation, delete_in};
+pub(crate) use delete::{is_free_to_go, remove};
 use route::{Route, Target};
 pub use write::{Change, Terms, create_in, update_in};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +130,16 @@ impl Api {
         match route {
             Route::Health => self.health(),
             Route::Version => Ok(body::json(200, &discovery::version())),
-            Route::Discovery(path) => Ok(body::json(200, &discovery::document(path, &accept)?)),
+            Route::Discovery(path) => {
+                let document = discovery::document(path, &accept)?;
+                let aggregated = document["kind"] == "APIGroupDiscoveryList";
+                let mut response = body::json(200, &document);
+                if aggregated {
+                    // Clients believe that the document is the aggregated one only when its type says so.
+                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+                }
+                Ok(response)
+            }
             Route::OpenApi(path) => openapi::document(path).map(|bytes| body::bytes(200, bytes)),
             Route::Resource(_) => Err(Failure::no_such_path()),
         }

@@ -18,3 +18,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
+pub mod collect;
+pub mod credentials;
+pub mod first_start;
+pub mod server;

@@ -4,6 +4,7 @@ mod completion;
 mod man;
 mod plan;
 mod trace;
+mod up;
 
 use anyhow::Result;
 
@@ -16,6 +17,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Plan(PlanCommand::Addresses(args)) => plan::addresses::run(&args),
         Command::Plan(PlanCommand::Validate(args)) => plan::validate::run(&args),
         Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
+        Command::Up(args) => up::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }
