@@ -108,6 +108,12 @@ pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Value, Failure> {
             let text = std::str::from_utf8(content).map_err(unreadable)?;
             serde_saphyr::from_str(text).map_err(unreadable)?
         }
+        "application/vnd.kubernetes.protobuf" => {
+            return Err(Failure::unsupported_media_type(
+                "protobuf is not read here; of `kubectl create NOUN ...` make a manifest with --dry-run=client -o yaml, and \
+                 pipe that into `kubectl apply -f -`",
+            ));
+        }
         other => {
             return Err(Failure::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: \
