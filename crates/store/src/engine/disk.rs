@@ -1,13 +1,15 @@
 //! The tables and the journal on their medium: opening, reading, writing, and opening again after an error.
 //! Invariant: nothing is visible to anyone before it is durable.
 
+use std::io;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use redb::{Database, Durability, ReadableDatabase};
+use redb::{Database, Durability, ReadableDatabase, StorageBackend};
 
 use super::Options;
 use super::check::Report;
@@ -19,6 +21,9 @@ use super::tables::{FORMAT, Meta, ReadTables, WriteTables};
 
 /// How long to wait for readers of a database that is about to be closed, in steps of a millisecond.
 const CLOSE_STEPS: u32 = 2_000;
+
+/// How many bytes say that a file is redb's.
+const MAGIC_LEN: usize = 9;
 
 pub(super) struct Disk {
     medium: Box<dyn Medium>,
@@ -82,18 +87,20 @@ impl Disk {
         self.database.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn guarded(&self, file: std::io::Result<Box<dyn redb::StorageBackend>>) -> Result<Guarded, Failure> {
+    fn guarded(&self, file: io::Result<Box<dyn StorageBackend>>) -> Result<Guarded, Failure> {
         Ok(Guarded::new(file?, self.tally.clone(), self.options.on_sync_failure.clone()))
     }
 
     /// Opens the tables (which takes the lock), then the journal, and brings the tables up to date.
     fn open_both(&self) -> Result<(Database, Journal, Meta), Failure> {
-        let data = self.guarded(self.medium.data())?;
+        let (data, file) = (self.guarded(self.medium.data())?, self.guarded(self.medium.journal())?);
+        let is_new = Journal::is_new(&file)?;
+        if is_new {
+            discard_unfinished(&data)?;
+        }
         let mut builder = Database::builder();
         builder.set_cache_size(self.options.cache_bytes);
         let database = no_panic(|| builder.create_with_backend(data).map_err(Failure::from))?;
-        let file = self.guarded(self.medium.journal())?;
-        let is_new = Journal::is_new(&file)?;
         let mut meta = no_panic(|| meta_or_empty(&database))?;
         if meta.format > FORMAT {
             // Written by a newer program: look at nothing else, change nothing.
@@ -237,7 +244,9 @@ impl Disk {
     pub fn close(&self) {
         let _ = self.checkpoint();
         *lock(&self.journal) = None;
-        *self.database_slot() = Err(Failure::closed());
+        let closed = std::mem::replace(&mut *self.database_slot(), Err(Failure::closed()));
+        // A damaged file can make redb panic here, too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
     }
 
     /// Closes and opens again after an error: redb refuses to go on after one. What was acknowledged comes back
@@ -263,6 +272,29 @@ impl Disk {
             Err(failure) => *slot = Err(failure),
         }
     }
+}
+
+/// A first start that was cut short, by a full disk for instance, leaves a file without redb's magic bytes, which
+/// come last. It never held anything, so it begins again.
+fn discard_unfinished(data: &Guarded) -> Result<(), Failure> {
+    let whole = (Bound::Unbounded, Bound::Unbounded);
+    // Without locks, as on media of tests, there is no other process either.
+    let locked = match data.try_lock_range(whole.0, whole.1) {
+        Ok(true) => true,
+        Ok(false) => return Err(Failure::new(FailureKind::InUse, "the file is locked")),
+        Err(_) => false,
+    };
+    let mut magic = [0; MAGIC_LEN];
+    if data.len()? >= magic.len() as u64 {
+        data.read(0, &mut magic)?;
+        if magic == [0; MAGIC_LEN] {
+            data.set_len(0)?;
+        }
+    }
+    if locked {
+        data.unlock_range(whole.0, whole.1).map_err(io::Error::from)?;
+    }
+    Ok(())
 }
 
 /// Waits for the readers, then closes. The database comes back if someone does not let go.

@@ -1,0 +1,322 @@
+//! Disks that fail: whatever they do, an acknowledged write is there afterwards, and a failure is an error in words.
+
+#[path = "engine/dice.rs"]
+mod dice;
+#[path = "engine/faulty.rs"]
+mod faulty;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use dice::{Dice, seed};
+use faulty::{Faults, FaultyDisk};
+use store::engine::{
+    Bytes, ChangeKind, Engine, Expect, FailureKind, Key, OpenError, Options, Pending, Query, ResourceId,
+    Revision, TxnError, WriteError,
+};
+
+const PODS: ResourceId = ResourceId(1);
+
+/// Without the hook, a failed sync would end the test's process.
+fn options(ended: &Arc<AtomicBool>) -> Options {
+    let ended = ended.clone();
+    Options {
+        journal_bytes: 16 << 10,
+        cache_bytes: 256 << 10,
+        ring_changes: 8,
+        on_sync_failure: Arc::new(move |_| ended.store(true, Ordering::SeqCst)),
+        ..Options::default()
+    }
+}
+
+/// What was acknowledged: for every revision the key and the JSON, or nothing for a deletion.
+type Acknowledged = BTreeMap<Revision, (Key, Option<Bytes>)>;
+type Outcome = (Revision, Key, Option<Bytes>);
+
+fn write(engine: &Engine, dice: &mut Dice) -> Option<Pending<Outcome, TxnError>> {
+    let key = Key::new(PODS, "default", &format!("p{}", dice.below(12)));
+    let json = (!dice.once_in(4)).then(|| {
+        let size = if dice.once_in(40) { 12_000 } else { dice.below(700) };
+        Bytes::from(format!("{:x}", dice.roll()).repeat(1 + size as usize / 16))
+    });
+    let submitted = engine.submit(move |txn| {
+        let revision = match &json {
+            Some(json) => txn.put(key.clone(), json.clone(), Expect::Anything)?,
+            None => txn.delete(&key, None, Expect::Anything)?,
+        };
+        Ok((revision, key, json))
+    });
+    submitted.ok()
+}
+
+/// Writes in groups of some; notes what was acknowledged. The result is whether the engine still works.
+fn work(engine: &Engine, dice: &mut Dice, acknowledged: &mut Acknowledged) -> bool {
+    let group: Vec<_> = (0..1 + dice.below(6)).filter_map(|_| write(engine, dice)).collect();
+    let mut works = true;
+    for pending in group {
+        match pending.wait() {
+            Ok((revision, key, json)) => {
+                let clash = acknowledged.insert(revision, (key, json));
+                assert_eq!(clash, None, "revision {revision} was given twice");
+            }
+            Err(WriteError::Refused(TxnError::Conflict { .. })) => {}
+            Err(WriteError::Failed(_) | WriteError::Refused(TxnError::Failed(_))) => works = false,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    works
+}
+
+/// Every acknowledged change is in the log under its revision, and the log has no gap.
+fn assert_kept(engine: &Engine, acknowledged: &Acknowledged) {
+    let last = acknowledged.last_key_value().map_or(Revision(0), |(last, _)| *last);
+    assert!(engine.revision() >= last, "at {}, acknowledged {last}", engine.revision());
+    let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap_or_else(|error| panic!("{error}"));
+    let mut next = Revision(1);
+    while next <= engine.revision() {
+        let changes = watcher.wait(Duration::from_secs(10)).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!changes.is_empty(), "nothing at {next}, the engine is at {}", engine.revision());
+        for change in changes {
+            assert_eq!(change.revision, next);
+            next = next.next();
+            let Some((key, json)) = acknowledged.get(&change.revision) else { continue };
+            assert_eq!(change.key, *key);
+            assert_eq!(change.kind == ChangeKind::Deleted, json.is_none());
+            assert!(json.as_ref().is_none_or(|json| *json == change.json));
+        }
+    }
+    assert_newest(engine, acknowledged);
+}
+
+/// The state is that of the last acknowledged change of each object, or of one that came later unacknowledged.
+fn assert_newest(engine: &Engine, acknowledged: &Acknowledged) {
+    let newest: BTreeMap<&Key, Revision> =
+        acknowledged.iter().map(|(revision, (key, _))| (key, *revision)).collect();
+    for (key, revision) in newest {
+        let found = engine.get(key).unwrap_or_else(|error| panic!("{error}"));
+        let json = &acknowledged[&revision].1;
+        match found {
+            Some(found) if found.revision == revision => assert_eq!(Some(&found.json), json.as_ref()),
+            Some(found) => assert!(found.revision > revision, "{key} fell back"),
+            None => assert!(json.is_none() || engine.revision() > revision, "{key} is lost"),
+        }
+    }
+}
+
+fn soak_time() -> Duration {
+    let seconds = std::env::var("ZONEWARD_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(10))
+}
+
+#[test]
+fn soak_power_loss_keeps_what_was_acknowledged() {
+    let (seed, end) = (seed(), Instant::now() + soak_time());
+    let mut rounds = 0;
+    while Instant::now() < end {
+        power_loss_round(seed.wrapping_add(rounds));
+        rounds += 1;
+    }
+    println!("{rounds} disks");
+    assert!(rounds > 0);
+}
+
+/// One disk, many power losses.
+fn power_loss_round(seed: u64) {
+    println!("round ZONEWARD_SEED={seed}");
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
+    let mut acknowledged = Acknowledged::new();
+    for _ in 0..12 {
+        let ended = Arc::new(AtomicBool::new(false));
+        // Often during the start, which has the most to lose.
+        let reach = if dice.once_in(2) { 300 } else { 30 };
+        disk.cut_power_after(1 + dice.below(reach));
+        if let Ok(engine) = Engine::open_on(disk.clone(), options(&ended)) {
+            while work(&engine, &mut dice, &mut acknowledged) {}
+        }
+        disk.restart();
+        let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+        assert_kept(&engine, &acknowledged);
+    }
+}
+
+#[test]
+fn soak_failing_reads_and_writes_lose_nothing_and_heal() {
+    let (seed, end) = (seed(), Instant::now() + soak_time());
+    let (mut rounds, mut failed) = (0, 0);
+    while Instant::now() < end {
+        failed += failing_round(seed.wrapping_add(rounds));
+        rounds += 1;
+    }
+    println!("{rounds} disks, {failed} failures healed");
+    assert!(failed > 0);
+}
+
+fn failing_round(seed: u64) -> u64 {
+    println!("round ZONEWARD_SEED={seed}");
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
+    let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
+    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    let mut failed = 0;
+    for _ in 0..10 {
+        disk.set_faults(Faults { read: 40, write: 20, ..Faults::default() });
+        for _ in 0..10 {
+            failed += u64::from(!work(&engine, &mut dice, &mut acknowledged));
+        }
+        disk.set_faults(Faults::default());
+        // The first write may still meet what the faults left; then all is well again.
+        work(&engine, &mut dice, &mut acknowledged);
+        assert!(work(&engine, &mut dice, &mut acknowledged));
+        assert_kept(&engine, &acknowledged);
+    }
+    assert!(!ended.load(Ordering::SeqCst));
+    drop(engine);
+    disk.restart();
+    let engine = Engine::open_on(disk, options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    assert_kept(&engine, &acknowledged);
+    failed
+}
+
+#[test]
+fn a_failed_sync_ends_the_engine_and_loses_nothing() {
+    let seed = seed();
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
+    let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
+    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap();
+    while !work(&engine, &mut dice, &mut acknowledged) || acknowledged.is_empty() {}
+    disk.set_faults(Faults { sync: 1, ..Faults::default() });
+    while work(&engine, &mut dice, &mut acknowledged) {}
+    assert!(ended.load(Ordering::SeqCst), "the hook was called");
+    disk.set_faults(Faults::default());
+    // Even though the disk would work again: nobody knows what it has.
+    assert!(!work(&engine, &mut dice, &mut acknowledged));
+    assert!(engine.get(&Key::new(PODS, "default", "p1")).is_err());
+    drop(engine);
+    disk.restart();
+    let engine = Engine::open_on(disk, options(&ended)).unwrap();
+    assert_kept(&engine, &acknowledged);
+}
+
+#[test]
+fn a_full_disk_is_said_at_once_while_reads_go_on_and_heals_by_itself() {
+    let (mut dice, disk) = (Dice::new(7), FaultyDisk::new(7));
+    let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
+    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap();
+    work(&engine, &mut dice, &mut acknowledged);
+    disk.set_faults(Faults { full: true, ..Faults::default() });
+    let refused = (0..100_000).find_map(|number| {
+        let key = Key::new(PODS, "default", &format!("more-{number}"));
+        let json = Bytes::from("x".repeat(1_000));
+        let result = engine.write(move |txn| {
+            let revision = txn.put(key.clone(), json.clone(), Expect::Absent)?;
+            Ok::<_, TxnError>((revision, key, Some(json)))
+        });
+        match result {
+            Ok((revision, key, json)) => {
+                acknowledged.insert(revision, (key, json));
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    let Some(WriteError::Failed(failure)) = refused else { panic!("{refused:?}") };
+    assert_eq!(failure.kind, FailureKind::Full);
+    assert!(failure.to_string().contains("free some space"), "{failure}");
+    assert_kept(&engine, &acknowledged);
+    disk.set_faults(Faults::default());
+    assert!(work(&engine, &mut dice, &mut acknowledged));
+    assert!(!ended.load(Ordering::SeqCst));
+    drop(engine);
+    assert_kept(&Engine::open_on(disk, options(&ended)).unwrap(), &acknowledged);
+}
+
+#[test]
+fn a_disk_too_full_for_a_store_is_said_at_the_start() {
+    let (disk, ended) = (FaultyDisk::new(1), Arc::new(AtomicBool::new(false)));
+    disk.set_faults(Faults { full: true, ..Faults::default() });
+    let error = Engine::open_on(disk.clone(), options(&ended)).err().unwrap();
+    assert!(matches!(error, OpenError::Full { .. }), "{error}");
+    disk.set_faults(Faults::default());
+    assert!(Engine::open_on(disk, options(&ended)).is_ok());
+}
+
+/// A store with some content that was closed, and what it held.
+fn closed_store(seed: u64) -> (FaultyDisk, Vec<(Key, Bytes)>) {
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
+    let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
+    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    for _ in 0..20 {
+        work(&engine, &mut dice, &mut acknowledged);
+    }
+    let page = engine.list(&Query::all(PODS)).unwrap_or_else(|error| panic!("{error}"));
+    (disk, page.items.into_iter().map(|item| (item.key, item.json)).collect())
+}
+
+/// Opens and reads everything: refused, or exactly what was written.
+fn assert_refused_or_whole(disk: FaultyDisk, expected: &[(Key, Bytes)], what: &str) -> bool {
+    let ended = Arc::new(AtomicBool::new(false));
+    match Engine::open_on(disk, options(&ended)) {
+        Err(OpenError::Damaged { .. }) => true,
+        Err(OpenError::Format { .. }) => true,
+        Err(other) => panic!("{what}: {other}"),
+        Ok(engine) => {
+            let page = engine.list(&Query::all(PODS)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found: Vec<_> = page.items.into_iter().map(|item| (item.key, item.json)).collect();
+            assert_eq!(found, expected, "{what}");
+            false
+        }
+    }
+}
+
+#[test]
+fn soak_a_damaged_file_is_refused_or_does_not_matter() {
+    let (seed, end) = (seed(), Instant::now() + soak_time() / 2);
+    let mut dice = Dice::new(seed);
+    let (whole, expected) = closed_store(seed);
+    let used = whole.used_bytes(0);
+    let (mut refused, mut tried) = (0, 0);
+    while Instant::now() < end {
+        let disk = whole.copy();
+        let offset = used[dice.below(used.len() as u64) as usize];
+        let bit = dice.below(8) as u8;
+        disk.flip_bit(0, offset, bit);
+        tried += 1;
+        refused += u32::from(assert_refused_or_whole(disk, &expected, &format!("bit {bit} of {offset}")));
+    }
+    println!("{refused} of {tried} refused");
+    assert!(refused > 0);
+}
+
+#[test]
+fn files_that_do_not_belong_together_are_refused() {
+    let (old, expected) = closed_store(3);
+    let ended = Arc::new(AtomicBool::new(false));
+    let refusal = |disk: FaultyDisk| match Engine::open_on(disk, options(&ended)) {
+        Err(error @ OpenError::Damaged { .. }) => error.to_string(),
+        other => panic!("{:?}", other.map(|engine| engine.revision())),
+    };
+    let without_journal = old.copy();
+    without_journal.take_file_of(&FaultyDisk::new(9), 1);
+    assert!(refusal(without_journal).contains("the journal is missing"));
+
+    // Three more epochs on, with writes in the journal that only it has.
+    let new = old.copy();
+    let engine = Engine::open_on(new.clone(), options(&ended)).unwrap();
+    for number in 0..40 {
+        let key = Key::new(PODS, "default", "later");
+        let json = Bytes::from(format!("{number}").repeat(500));
+        engine.write(move |txn| txn.put(key, json, Expect::Anything)).unwrap();
+    }
+    new.cut_power_after(1);
+    drop(engine);
+    new.restart();
+    let old_data = new.copy();
+    old_data.take_file_of(&old, 0);
+    assert!(refusal(old_data).contains("the journal is newer"));
+    let no_data = new.copy();
+    no_data.take_file_of(&FaultyDisk::new(9), 0);
+    assert!(refusal(no_data).contains("the journal is newer"));
+
+    assert!(!assert_refused_or_whole(old, &expected, "the old store as it was"));
+}
