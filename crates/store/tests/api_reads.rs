@@ -61,7 +61,8 @@ async fn what_is_compacted_is_gone() {
     let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
     world.config_map("z", json!({})).await;
     let engine = world.api.engine().clone();
-    tokio::task::spawn_blocking(move || engine.compact(Revision(u64::MAX)).unwrap()).await.unwrap();
+    let newest = engine.revision();
+    tokio::task::spawn_blocking(move || engine.compact(newest).unwrap()).await.unwrap();
     for path in [
         format!("{CONFIG_MAPS}?limit=1&continue={token}"),
         format!("{CONFIG_MAPS}?watch=true&resourceVersion=1"),
