@@ -34,8 +34,12 @@ impl World {
     }
 
     pub async fn with(ranges: Ranges) -> Self {
+        Self::on(ranges, Options::default()).await
+    }
+
+    pub async fn on(ranges: Ranges, options: Options) -> Self {
         let folder = folder();
-        let engine = Engine::open(&folder, Options::default()).unwrap();
+        let engine = Engine::open(&folder, options).unwrap();
         let api = Api::new(Arc::new(engine), ranges, Limits::default());
         let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
         let listen = "127.0.0.1:6443".parse().unwrap();
