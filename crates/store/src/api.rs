@@ -184,7 +184,9 @@ impl Api {
         match result {
             Ok(done) | Err(WriteError::Refused(Stop::Rehearsed(done))) => Ok(done),
             Err(WriteError::Refused(Stop::Refused(failure))) => Err(failure),
-            Err(WriteError::Busy) => Err(Failure::too_many_requests("too many writes are waiting: try again")),
+            Err(WriteError::Busy) => {
+                Err(Failure::too_many_requests("too many writes are waiting: try again"))
+            }
             Err(WriteError::Panicked(cause)) => Err(Failure::internal(cause)),
             Err(WriteError::Failed(failure)) => Err(Failure::internal(failure)),
         }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use serde_json::json;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -72,7 +72,8 @@ impl Credentials {
                 Ok(signed.pem())
             })?;
             let token = text_at(&folder.join(format!("{file}.token")), new_token)?.trim().to_owned();
-            let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(io::Error::other)?;
+            let certificate =
+                CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(io::Error::other)?;
             let caller = Caller { name: (*name).to_owned(), read_only: *read_only };
             users.push(User { caller, certificate, certificate_pem, key_pem: key.serialize_pem(), token });
         }
@@ -86,7 +87,8 @@ impl Credentials {
         let issuer = Issuer::from_params(&params, &self.authority);
         let certificate = server_params(addresses)?.signed_by(&key, &issuer).map_err(io::Error::other)?;
         let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_slice(self.authority_pem.as_bytes()).map_err(io::Error::other)?;
+        let authority =
+            CertificateDer::from_pem_slice(self.authority_pem.as_bytes()).map_err(io::Error::other)?;
         roots.add(authority.clone()).map_err(io::Error::other)?;
         let provider = Arc::new(crypto::ring::default_provider());
         // A client may come with a token instead of a certificate.
@@ -185,7 +187,8 @@ fn server_params(addresses: &[IpAddr]) -> io::Result<CertificateParams> {
 fn key_at(path: &Path) -> io::Result<KeyPair> {
     let make = || Ok(KeyPair::generate().map_err(io::Error::other)?.serialize_pem());
     let pem = text_at(path, make)?;
-    let unreadable = |error| io::Error::other(format!("{}: {error}: remove it to have it made anew", path.display()));
+    let unreadable =
+        |error| io::Error::other(format!("{}: {error}: remove it to have it made anew", path.display()));
     KeyPair::from_pem(&pem).map_err(unreadable)
 }
 
@@ -206,8 +209,7 @@ fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&draft, path)

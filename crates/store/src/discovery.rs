@@ -27,7 +27,8 @@ pub fn document(path: &str, accept: &Accept) -> Result<Value, Failure> {
         ["apis"] if accept.aggregated => Ok(aggregated(|group| !group.is_empty())),
         ["api"] => Ok(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         ["apis"] => {
-            let groups: Vec<Value> = groups().filter(|(group, _)| !group.is_empty()).map(group_entry).collect();
+            let groups: Vec<Value> =
+                groups().filter(|(group, _)| !group.is_empty()).map(group_entry).collect();
             Ok(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         ["api", version] => resources("", version),
@@ -102,7 +103,9 @@ fn resources(group: &str, version: &str) -> Result<Value, Failure> {
             }));
         }
     }
-    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.api_version(), "resources": list}))
+    Ok(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.api_version(), "resources": list}),
+    )
 }
 
 fn aggregated(wanted: impl Fn(&str) -> bool) -> Value {
@@ -130,7 +133,8 @@ fn aggregated_kind(kind: &Kind) -> Value {
         entry["categories"] = json!(kind.categories);
     }
     if kind.status {
-        entry["subresources"] = json!([{"subresource": "status", "responseKind": response, "verbs": STATUS_VERBS}]);
+        entry["subresources"] =
+            json!([{"subresource": "status", "responseKind": response, "verbs": STATUS_VERBS}]);
     }
     entry
 }

@@ -64,7 +64,11 @@ fn group(path: &str) -> Value {
 }
 
 fn prefix(kind: &Kind) -> String {
-    if kind.group.is_empty() { format!("api/{}", kind.version) } else { format!("apis/{}/{}", kind.group, kind.version) }
+    if kind.group.is_empty() {
+        format!("api/{}", kind.version)
+    } else {
+        format!("apis/{}/{}", kind.group, kind.version)
+    }
 }
 
 /// Our own kinds share a definition, and each shows it under a name of its own.
@@ -118,7 +122,8 @@ fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
     });
     paths.insert(one.clone(), object);
     if kind.status {
-        let status = json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
+        let status =
+            json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
         paths.insert(format!("{one}/status"), status);
     }
     if kind.namespaced {
@@ -131,7 +136,8 @@ fn reference(kind: &Kind) -> Value {
 }
 
 fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
-    let parameter = |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+    let parameter =
+        |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
     json!({
         "description": format!("{action} {}", kind.kind),
         "operationId": format!("{action}{}", kind.kind),
@@ -154,7 +160,8 @@ fn patching(kind: &Kind) -> Value {
     let mut operation = operation(kind, "patch", WRITE_PARAMETERS);
     let mut content = Map::new();
     let strategic = (kind.definition != OPEN_DEFINITION).then_some("application/strategic-merge-patch+json");
-    for media in ["application/json-patch+json", "application/merge-patch+json"].into_iter().chain(strategic) {
+    for media in ["application/json-patch+json", "application/merge-patch+json"].into_iter().chain(strategic)
+    {
         content.insert(media.to_owned(), json!({"schema": {"type": "object"}}));
     }
     operation["requestBody"] = json!({"content": content, "required": true});

@@ -90,7 +90,9 @@ impl Server {
             tokio::spawn(async move {
                 let _permit = permit;
                 let _ = stream.set_nodelay(true);
-                let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+                let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
+                    return;
+                };
                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                 let caller = shown.and_then(|shown| server.credentials.by_certificate(shown)).cloned();
                 server.serve_connection(stream, caller).await;
@@ -116,7 +118,11 @@ impl Server {
         }
     }
 
-    async fn serve_connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, caller: Option<Caller>) {
+    async fn serve_connection(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        caller: Option<Caller>,
+    ) {
         let mut stop = self.stop.clone();
         let service = service_fn(move |request| {
             let (server, caller) = (self.clone(), caller.clone());
@@ -135,7 +141,11 @@ impl Server {
         let _ = tokio::time::timeout(FAREWELL, connection).await;
     }
 
-    async fn answer(&self, request: Request<hyper::body::Incoming>, caller: Option<Caller>) -> Response<Body> {
+    async fn answer(
+        &self,
+        request: Request<hyper::body::Incoming>,
+        caller: Option<Caller>,
+    ) -> Response<Body> {
         if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
             return body::failure(&Failure::too_many_requests("too many requests: try again in a second"));
         }

@@ -48,9 +48,11 @@ async fn objects_that_are_wrong_are_refused_with_their_fields() {
     check("wrong kind", create(wrong_kind, "").await, 400, "BadRequest");
     let mistyped = service("a", json!({"ports": [{"port": "80"}]}));
     check("wrong type", create(mistyped, "").await, 400, "BadRequest");
-    let elsewhere = json!({"metadata": {"name": "a", "namespace": "other"}, "spec": {"ports": [{"port": 1}]}});
+    let elsewhere =
+        json!({"metadata": {"name": "a", "namespace": "other"}, "spec": {"ports": [{"port": 1}]}});
     check("wrong namespace", create(elsewhere, "").await, 400, "BadRequest");
-    let versioned = json!({"metadata": {"name": "a", "resourceVersion": "5"}, "spec": {"ports": [{"port": 1}]}});
+    let versioned =
+        json!({"metadata": {"name": "a", "resourceVersion": "5"}, "spec": {"ports": [{"port": 1}]}});
     check("version of a new object", create(versioned, "").await, 400, "BadRequest");
     let illegal = create(service("Not_A_Name", json!({})), "").await;
     assert_eq!(illegal.1["details"]["causes"][0]["field"], "metadata.name");
@@ -107,7 +109,9 @@ async fn queries_and_paths_that_are_wrong_are_refused() {
     ] {
         check(path, world.get(path).await, code, reason);
     }
-    for (method, path) in [("POST", "/api/v1/services"), ("PUT", SERVICES), ("OPTIONS", SERVICES), ("POST", "/version")] {
+    for (method, path) in
+        [("POST", "/api/v1/services"), ("PUT", SERVICES), ("OPTIONS", SERVICES), ("POST", "/version")]
+    {
         check(path, world.json(method, path, &json!({})).await, 405, "MethodNotAllowed");
     }
 }
@@ -134,7 +138,9 @@ async fn patches_that_are_wrong_are_refused() {
     ] {
         check(&format!("{kind} {patch}"), world.patch(path, kind, &patch).await, code, reason);
     }
-    let apply = world.send("PATCH", &format!("{CONFIG_MAPS}/c"), "application/apply-patch+yaml", b"{}".to_vec()).await;
+    let apply = world
+        .send("PATCH", &format!("{CONFIG_MAPS}/c"), "application/apply-patch+yaml", b"{}".to_vec())
+        .await;
     let (code, status) = read(apply).await;
     assert_eq!(code, 415);
     assert!(status["message"].as_str().unwrap().contains("without --server-side"));

@@ -31,7 +31,10 @@ async fn preconditions_must_hold() {
     }
     let right = json!({"preconditions": {"uid": made["metadata"]["uid"]}});
     let (code, status) = world.delete(&path, &right).await;
-    assert_eq!((code, &status["status"], &status["details"]["uid"]), (200, &json!("Success"), &made["metadata"]["uid"]));
+    assert_eq!(
+        (code, &status["status"], &status["details"]["uid"]),
+        (200, &json!("Success"), &made["metadata"]["uid"])
+    );
     assert_eq!(world.delete(&path, &Value::Null).await.0, 404);
 }
 
@@ -116,11 +119,14 @@ async fn in_the_foreground_the_owner_waits() {
     let mut metadata = owned_by(&owner);
     metadata["finalizers"] = json!(["example.com/x"]);
     world.config_map("child", metadata).await;
-    let (code, object) = world.delete(&format!("{CONFIG_MAPS}/owner"), &json!({"propagationPolicy": "Foreground"})).await;
+    let (code, object) =
+        world.delete(&format!("{CONFIG_MAPS}/owner"), &json!({"propagationPolicy": "Foreground"})).await;
     assert_eq!((code, &object["metadata"]["finalizers"]), (200, &json!(["foregroundDeletion"])));
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
     assert_eq!(world.get(&format!("{CONFIG_MAPS}/owner")).await.0, 200, "the child is still there");
-    world.patch(&format!("{CONFIG_MAPS}/child"), "merge-patch", &json!({"metadata": {"finalizers": null}})).await;
+    world
+        .patch(&format!("{CONFIG_MAPS}/child"), "merge-patch", &json!({"metadata": {"finalizers": null}}))
+        .await;
     world.wait_gone(&format!("{CONFIG_MAPS}/owner")).await;
     world.wait_gone(&format!("{CONFIG_MAPS}/child")).await;
 }
@@ -145,7 +151,8 @@ async fn a_namespace_goes_after_its_content() {
     assert_eq!(code, 201);
     let (code, ending) = world.delete("/api/v1/namespaces/shop", &Value::Null).await;
     assert_eq!((code, &ending["status"]["phase"]), (200, &json!("Terminating")));
-    let (code, status) = world.json("POST", "/api/v1/namespaces/shop/configmaps", &json!({"metadata": {"name": "d"}})).await;
+    let (code, status) =
+        world.json("POST", "/api/v1/namespaces/shop/configmaps", &json!({"metadata": {"name": "d"}})).await;
     assert_eq!((code, &status["details"]["causes"][0]["reason"]), (403, &json!("NamespaceTerminating")));
     let path = "/api/v1/namespaces/shop/configmaps/c";
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
@@ -207,6 +214,9 @@ async fn a_policy_keeps_service_cidrs_within_bounds() {
     broken["metadata"]["name"] = "broken".into();
     broken["spec"]["validations"][0]["expression"] = "object.".into();
     let (code, status) = world.json("POST", &format!("{group}/validatingadmissionpolicies"), &broken).await;
-    assert_eq!((code, &status["details"]["causes"][0]["field"]), (422, &json!("spec.validations[0].expression")));
+    assert_eq!(
+        (code, &status["details"]["causes"][0]["field"]),
+        (422, &json!("spec.validations[0].expression"))
+    );
     assert_eq!(world.delete(&format!("{SERVICES}/untouched"), &Value::Null).await.0, 200);
 }

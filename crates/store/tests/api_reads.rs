@@ -35,7 +35,8 @@ async fn pages_show_one_version_whatever_is_written_in_between() {
     assert_eq!(rest["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     assert_eq!(rest["metadata"].get("continue"), None);
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let (_, exact) = world.get(&format!("{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=Exact")).await;
+    let (_, exact) =
+        world.get(&format!("{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=Exact")).await;
     assert_eq!(names(&exact), ["a", "b", "c", "d", "e"]);
     let (_, newest) = world.get(&format!("{CONFIG_MAPS}?resourceVersion=0")).await;
     assert_eq!(names(&newest), ["a", "b", "bb", "c", "e"]);
@@ -48,7 +49,8 @@ async fn selectors_choose_and_pages_of_them_are_full() {
     let (_, first) = world.get(&format!("{CONFIG_MAPS}?labelSelector=kind%3Dx&limit=2")).await;
     assert_eq!(names(&first), ["a", "c"]);
     let token = first["metadata"]["continue"].as_str().unwrap();
-    let (_, rest) = world.get(&format!("{CONFIG_MAPS}?labelSelector=kind%3Dx&limit=2&continue={token}")).await;
+    let (_, rest) =
+        world.get(&format!("{CONFIG_MAPS}?labelSelector=kind%3Dx&limit=2&continue={token}")).await;
     assert_eq!((names(&rest), rest["metadata"].get("continue")), (vec!["e"], None));
     let (_, one) = world.get(&format!("{CONFIG_MAPS}?fieldSelector=metadata.name%3Db")).await;
     assert_eq!(names(&one), ["b"]);
@@ -103,7 +105,8 @@ async fn a_deletion_carries_its_own_version() {
     assert_eq!(lines.next_name().await, "ADDED a");
     world.delete(&format!("{CONFIG_MAPS}/a"), &Value::Null).await;
     let (word, object) = lines.next().await.unwrap();
-    let number = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let number =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert_eq!(word, "DELETED");
     assert!(number(&object) > number(&made));
 }
@@ -127,7 +130,8 @@ async fn an_object_that_leaves_the_view_is_deleted_from_it() {
 async fn a_streamed_list_ends_with_its_bookmark() {
     let world = World::new().await;
     some(&world).await;
-    let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
+    let query =
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
     let mut lines = watch(&world, query).await;
     for wanted in ["ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"] {
         assert_eq!(lines.next_name().await, wanted);
@@ -148,7 +152,8 @@ async fn an_update_that_changes_nothing_is_no_event() {
 }
 
 async fn accept(world: &World, path: &str, form: &str) -> (u16, Value) {
-    let request = Request::get(path).header("accept", format!("application/json;as={form};v=v1;g=meta.k8s.io"));
+    let request =
+        Request::get(path).header("accept", format!("application/json;as={form};v=v1;g=meta.k8s.io"));
     read(world.api.answer(request.body(Vec::new().into()).unwrap(), &Caller::own()).await).await
 }
 
@@ -185,9 +190,11 @@ async fn the_status_is_written_by_its_own_path_alone() {
     let web = world.service("web", json!({})).await;
     let condition = json!({"status": {"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}, "spec": {"type": "NodePort"}});
-    let (code, after) = world.patch(&format!("{SERVICES}/web/status"), "strategic-merge-patch", &condition).await;
+    let (code, after) =
+        world.patch(&format!("{SERVICES}/web/status"), "strategic-merge-patch", &condition).await;
     assert_eq!(code, 200, "{after:#}");
     assert_eq!((&after["spec"], &after["status"]["conditions"][0]["type"]), (&web["spec"], &json!("A")));
-    let (code, after) = world.patch(&format!("{SERVICES}/web"), "merge-patch", &json!({"status": null})).await;
+    let (code, after) =
+        world.patch(&format!("{SERVICES}/web"), "merge-patch", &json!({"status": null})).await;
     assert_eq!((code, &after["status"]["conditions"][0]["type"]), (200, &json!("A")));
 }

@@ -154,7 +154,12 @@ async fn secrets_on_disk_are_their_owners_alone_and_stay_the_same() {
 #[tokio::test]
 async fn garbage_on_the_wire_ends_one_connection_and_no_more() {
     let running = serve().await;
-    for garbage in ["\0\0\0\0", "GET\r\n\r\n", "GET /\u{7f}%%% HTTP/9\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nxxxxxxxxx"] {
+    for garbage in [
+        "\0\0\0\0",
+        "GET\r\n\r\n",
+        "GET /\u{7f}%%% HTTP/9\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nxxxxxxxxx",
+    ] {
         let stream = UnixStream::connect(running.data.join("api.sock")).await.unwrap();
         let answer = ask(stream, garbage).await;
         assert!(answer == 0 || answer >= 400, "{garbage:?}: {answer}");

@@ -47,7 +47,8 @@ async fn many_writers_never_get_the_same_address_or_port() {
     }
     let tasks = writers.join_all().await;
     let ips: BTreeSet<String> = tasks.iter().map(ip).collect();
-    let ports: BTreeSet<u64> = tasks.iter().map(|s| s["spec"]["ports"][0]["nodePort"].as_u64().unwrap()).collect();
+    let ports: BTreeSet<u64> =
+        tasks.iter().map(|s| s["spec"]["ports"][0]["nodePort"].as_u64().unwrap()).collect();
     assert_eq!((ips.len(), ports.len()), (60, 60));
     assert_eq!(addresses(&world).await.len(), 61);
 }
@@ -72,10 +73,12 @@ async fn a_second_family_is_added_and_given_back() {
     assert_eq!(web["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
     assert_eq!(addresses(&world).await.len(), 3);
     let path = format!("{SERVICES}/web");
-    let (code, single) = world.patch(&path, "merge-patch", &json!({"spec": {"ipFamilyPolicy": "SingleStack"}})).await;
+    let (code, single) =
+        world.patch(&path, "merge-patch", &json!({"spec": {"ipFamilyPolicy": "SingleStack"}})).await;
     assert_eq!((code, &single["spec"]["clusterIPs"]), (200, &json!([ip(&web)])), "{single:#}");
     assert_eq!(addresses(&world).await.len(), 2);
-    let (code, dual) = world.patch(&path, "merge-patch", &json!({"spec": {"ipFamilyPolicy": "RequireDualStack"}})).await;
+    let (code, dual) =
+        world.patch(&path, "merge-patch", &json!({"spec": {"ipFamilyPolicy": "RequireDualStack"}})).await;
     assert_eq!((code, dual["spec"]["clusterIPs"].as_array().unwrap().len()), (200, 2), "{dual:#}");
 }
 
@@ -122,7 +125,8 @@ async fn a_load_balancer_gets_an_address_where_a_range_is_given() {
         let made = world.service(name, json!({"type": "LoadBalancer"})).await;
         assert_eq!(made["status"]["loadBalancer"]["ingress"][0]["ip"], wanted, "{made:#}");
     }
-    let classed = world.service("c", json!({"type": "LoadBalancer", "loadBalancerClass": "example.com/x"})).await;
+    let classed =
+        world.service("c", json!({"type": "LoadBalancer", "loadBalancerClass": "example.com/x"})).await;
     assert_eq!(classed["status"], json!({"loadBalancer": {}}));
     world.delete(&format!("{SERVICES}/a"), &Value::Null).await;
     let next = world.service("d", json!({"type": "LoadBalancer"})).await;
@@ -132,7 +136,8 @@ async fn a_load_balancer_gets_an_address_where_a_range_is_given() {
 #[tokio::test]
 async fn a_rehearsal_takes_nothing() {
     let world = World::new().await;
-    let (code, shown) = world.json("POST", &format!("{SERVICES}?dryRun=All"), &service("web", json!({}))).await;
+    let (code, shown) =
+        world.json("POST", &format!("{SERVICES}?dryRun=All"), &service("web", json!({}))).await;
     assert_eq!((code, ip(&shown).as_str()), (201, "10.96.0.0"), "semantics E3: the base of the range");
     assert_eq!(world.get(&format!("{SERVICES}/web")).await.0, 404);
     assert_eq!(addresses(&world).await, ["10.96.0.1"]);
@@ -167,7 +172,8 @@ async fn traffic_distribution_is_admitted_as_the_kep_says() {
     .enumerate()
     {
         let object = service(&format!("t{i}"), json!({"trafficDistribution": value}));
-        let response = world.send("POST", SERVICES, "application/json", object.to_string().into_bytes()).await;
+        let response =
+            world.send("POST", SERVICES, "application/json", object.to_string().into_bytes()).await;
         assert_eq!(response.headers().get_all("warning").iter().count(), warnings, "{value}");
         assert_eq!(read(response).await.0, code, "{value}");
     }

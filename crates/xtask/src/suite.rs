@@ -165,7 +165,10 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Deny => tools::ensure(&tools::DENY, options.install)?,
-            Part::Test => tools::ensure(&tools::NEXTEST, options.install)?,
+            Part::Test => {
+                tools::ensure(&tools::NEXTEST, options.install)?;
+                tools::ensure(&tools::KUBECTL, options.install)?;
+            }
             Part::Doc | Part::Doctest => {}
         }
     }

@@ -151,7 +151,12 @@ pub struct Up {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,
     /// Where cluster IPs come from when the API starts for the first time; one range, or one of each family
-    #[arg(long, value_name = "CIDR,...", value_delimiter = ',', default_value = "10.96.0.0/16,fd00:10:96::/112")]
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        value_delimiter = ',',
+        default_value = "10.96.0.0/16,fd00:10:96::/112"
+    )]
     pub service_cluster_ip_range: Vec<IpNet>,
     /// Where addresses of Services of type LoadBalancer come from [default: none, they stay pending]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]

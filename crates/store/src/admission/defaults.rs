@@ -79,7 +79,8 @@ fn service(object: &mut Value) {
         set_default(spec, "internalTrafficPolicy", "Cluster");
     }
     affinity(spec);
-    let by_address = kind == "ClusterIP" && spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
+    let by_address =
+        kind == "ClusterIP" && spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
     if kind == "NodePort" || kind == "LoadBalancer" || by_address {
         set_default(spec, "externalTrafficPolicy", "Cluster");
     }
@@ -137,7 +138,8 @@ fn container(container: &mut Value) {
     set_default(container, "terminationMessagePath", "/dev/termination-log");
     set_default(container, "terminationMessagePolicy", "File");
     let image = container["image"].as_str().unwrap_or_default();
-    let newest = image.ends_with(":latest") || !image.rsplit('/').next().unwrap_or(image).contains([':', '@']);
+    let newest =
+        image.ends_with(":latest") || !image.rsplit('/').next().unwrap_or(image).contains([':', '@']);
     set_default(container, "imagePullPolicy", if newest { "Always" } else { "IfNotPresent" });
     set_default(container, "resources", json!({}));
     for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -187,7 +189,9 @@ mod tests {
     #[test]
     fn malformed_objects_are_left_for_validation() {
         for kind in kinds::KINDS {
-            for mut object in [json!({"spec": 5}), json!({"spec": {"ports": [1, null]}}), json!([]), json!(null)] {
+            for mut object in
+                [json!({"spec": 5}), json!({"spec": {"ports": [1, null]}}), json!([]), json!(null)]
+            {
                 defaults(kind, &mut object);
                 prepare_new(kind, &mut object);
             }

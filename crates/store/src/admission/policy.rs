@@ -110,7 +110,12 @@ fn namespace_of(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Valu
 }
 
 /// The objects that a binding hands to its policy, each for a check of its own; null where it takes none.
-fn params(objects: &Objects<'_, '_>, policy: &Value, binding: &Value, attempt: &Attempt<'_>) -> Result<Vec<Value>, Failure> {
+fn params(
+    objects: &Objects<'_, '_>,
+    policy: &Value,
+    binding: &Value,
+    attempt: &Attempt<'_>,
+) -> Result<Vec<Value>, Failure> {
     let wanted = &policy["spec"]["paramKind"];
     if wanted.is_null() {
         return Ok(vec![Value::Null]);
@@ -122,7 +127,13 @@ fn params(objects: &Objects<'_, '_>, policy: &Value, binding: &Value, attempt: &
     if let Some(kind) = kind {
         let given = word(&reference["namespace"]);
         let own = meta::text(attempt.any(), "namespace");
-        let namespace = if !kind.namespaced { "" } else if given.is_empty() { own } else { &given };
+        let namespace = if !kind.namespaced {
+            ""
+        } else if given.is_empty() {
+            own
+        } else {
+            &given
+        };
         let name = word(&reference["name"]);
         if name.is_empty() {
             let labels = Labels::of_object(&reference["selector"]).map_err(Failure::bad_request)?;

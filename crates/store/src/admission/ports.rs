@@ -59,7 +59,8 @@ fn ports(service: &Value) -> &[Value] {
 }
 
 fn held(service: &Value) -> BTreeSet<u16> {
-    let mut numbers: BTreeSet<u16> = ports(service).iter().filter_map(|port| number(&port["nodePort"])).collect();
+    let mut numbers: BTreeSet<u16> =
+        ports(service).iter().filter_map(|port| number(&port["nodePort"])).collect();
     numbers.extend(number(at(service, "spec.healthCheckNodePort")));
     numbers
 }
@@ -75,8 +76,10 @@ fn wants_node_ports(service: &Value) -> bool {
 /// Takes the ports that the Service names itself.
 fn take_asked(objects: &mut Objects<'_, '_>, service: &Value, holder: &str) -> Result<(), Failure> {
     let named = ports(service).iter().enumerate();
-    let named = named.filter_map(|(i, port)| Some((number(&port["nodePort"])?, format!("spec.ports[{i}].nodePort"))));
-    let check = number(at(service, "spec.healthCheckNodePort")).map(|n| (n, "spec.healthCheckNodePort".to_owned()));
+    let named =
+        named.filter_map(|(i, port)| Some((number(&port["nodePort"])?, format!("spec.ports[{i}].nodePort"))));
+    let check =
+        number(at(service, "spec.healthCheckNodePort")).map(|n| (n, "spec.healthCheckNodePort".to_owned()));
     for (port, field) in named.chain(check) {
         if !objects.take(Lock::NodePort, &port.to_string(), holder)? {
             let cause = Cause::invalid(field, format!("{port}: provided port is already allocated"));
@@ -147,7 +150,9 @@ fn take_next(objects: &mut Objects<'_, '_>, terms: Terms<'_>, holder: &str) -> R
             }
         }
     }
-    Err(Failure::internal("failed to allocate a nodePort: range is full; delete Services that are not needed"))
+    Err(Failure::internal(
+        "failed to allocate a nodePort: range is full; delete Services that are not needed",
+    ))
 }
 
 #[cfg(test)]

@@ -49,7 +49,12 @@ pub struct Terms<'a> {
 }
 
 /// Gives a Service what it needs and takes back what it no longer does.
-pub fn settle(objects: &mut Objects<'_, '_>, terms: Terms<'_>, old: Option<&Value>, new: &mut Value) -> Result<(), Failure> {
+pub fn settle(
+    objects: &mut Objects<'_, '_>,
+    terms: Terms<'_>,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), Failure> {
     let parsed = read(new)?;
     let before = old.map(read).transpose()?.unwrap_or_else(|| as_nothing(&parsed));
     addresses(objects, terms, &before, &parsed, new)?;
@@ -59,7 +64,10 @@ pub fn settle(objects: &mut Objects<'_, '_>, terms: Terms<'_>, old: Option<&Valu
 
 /// Takes back all that a Service had.
 pub fn release(objects: &mut Objects<'_, '_>, service: &Value) -> Result<(), Failure> {
-    let key = ServiceKey::new(&Name::new(meta::text(service, "namespace")), &Name::new(meta::text(service, "name")));
+    let key = ServiceKey::new(
+        &Name::new(meta::text(service, "namespace")),
+        &Name::new(meta::text(service, "name")),
+    );
     for text in service["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if let Ok(ip) = text.parse() {
             unlock(objects, ip, &key)?;
@@ -122,7 +130,8 @@ fn addresses(
 ) -> Result<(), Failure> {
     let (mut allocator, families) = cluster(objects)?;
     let name = after.key.name.to_string();
-    let refused = |FieldError { field, reason }| Failure::invalid(services(), &name, &[Cause::invalid(field, reason)]);
+    let refused =
+        |FieldError { field, reason }| Failure::invalid(services(), &name, &[Cause::invalid(field, reason)]);
     let change = update(before, after, &families).map_err(refused)?;
     let mut ips = change.kept.clone();
     for (family, asked) in &change.allocate {
@@ -149,7 +158,9 @@ fn addresses(
             }
         }
     }
-    if after.cluster_ips == model::ClusterIps::None || before.cluster_ips == model::ClusterIps::None && ips.is_empty() {
+    if after.cluster_ips == model::ClusterIps::None
+        || before.cluster_ips == model::ClusterIps::None && ips.is_empty()
+    {
         if change.policy.is_some() {
             spec.insert("clusterIP".to_owned(), "None".into());
             spec.insert("clusterIPs".to_owned(), json!(["None"]));
@@ -224,5 +235,7 @@ fn unlock(objects: &mut Objects<'_, '_>, ip: IpAddr, key: &ServiceKey) -> Result
 
 fn is_of(ip: &Value, key: &ServiceKey) -> bool {
     let parent = &ip["spec"]["parentRef"];
-    parent["resource"] == "services" && parent["namespace"] == key.namespace.as_str() && parent["name"] == key.name.as_str()
+    parent["resource"] == "services"
+        && parent["namespace"] == key.namespace.as_str()
+        && parent["name"] == key.name.as_str()
 }

@@ -18,7 +18,8 @@ pub fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
         );
     }
     if at(object, "spec.loadBalancerIP").as_str().is_some_and(|ip| !ip.is_empty()) {
-        warnings.push("spec.loadBalancerIP is deprecated: use an annotation of your load balancer".to_owned());
+        warnings
+            .push("spec.loadBalancerIP is deprecated: use an annotation of your load balancer".to_owned());
     }
     if at(object, "spec.type") == "ExternalName" && at(object, "spec.clusterIP") == "None" {
         warnings.push("spec.clusterIP is ignored when spec.type is \"ExternalName\"".to_owned());

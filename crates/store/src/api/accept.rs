@@ -28,8 +28,14 @@ pub struct Accept {
 impl Accept {
     /// Reads the Accept headers.
     pub fn of(headers: &HeaderMap) -> Result<Self, Failure> {
-        let given: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-        let mut ranges = given.iter().flat_map(|value| value.split(',')).map(str::trim).filter(|r| !r.is_empty()).peekable();
+        let given: Vec<&str> =
+            headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        let mut ranges = given
+            .iter()
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .filter(|r| !r.is_empty())
+            .peekable();
         if ranges.peek().is_none() {
             return Ok(Self::default());
         }
@@ -44,11 +50,17 @@ fn read(range: &str) -> Option<Accept> {
         return None;
     }
     let parameter = |wanted: &str| {
-        range.split(';').filter_map(|part| part.trim().split_once('=')).find(|(key, _)| *key == wanted).map(|(_, v)| v)
+        range
+            .split(';')
+            .filter_map(|part| part.trim().split_once('='))
+            .find(|(key, _)| *key == wanted)
+            .map(|(_, v)| v)
     };
     match parameter("as") {
         None => Some(Accept::default()),
-        Some("APIGroupDiscoveryList") if parameter("v") == Some("v2") => Some(Accept { aggregated: true, ..Accept::default() }),
+        Some("APIGroupDiscoveryList") if parameter("v") == Some("v2") => {
+            Some(Accept { aggregated: true, ..Accept::default() })
+        }
         Some(word) if parameter("g") == Some("meta.k8s.io") && matches!(parameter("v"), Some("v1")) => {
             let form = match word {
                 "Table" => Form::Table,

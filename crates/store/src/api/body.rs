@@ -32,7 +32,9 @@ impl hyper::body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Stream(pieces) => pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Stream(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
         }
     }
 
@@ -125,5 +127,7 @@ pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Value, Failure> {
 }
 
 fn unreadable(error: impl std::fmt::Display) -> Failure {
-    Failure::bad_request(format!("the object provided is unrecognized (must be of type JSON or YAML): {error}"))
+    Failure::bad_request(format!(
+        "the object provided is unrecognized (must be of type JSON or YAML): {error}"
+    ))
 }

@@ -8,10 +8,10 @@ use super::{Api, Body, Call, Caller, body, read};
 use crate::admission::policy::{self, Attempt, Operation};
 use crate::admission::service;
 use crate::kinds::Kind;
+use crate::meta;
 use crate::objects::Objects;
 use crate::query::dry_run;
 use crate::status::{self, Failure};
-use crate::meta;
 
 /// The finalizer of an object that waits for its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -69,7 +69,8 @@ impl DeleteOptions {
             read.map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))?
         };
         if let Some(seconds) = call.query.value("gracePeriodSeconds") {
-            let read = seconds.parse().map_err(|_| Failure::bad_request("gracePeriodSeconds is a whole number"))?;
+            let read =
+                seconds.parse().map_err(|_| Failure::bad_request("gracePeriodSeconds is a whole number"))?;
             options.grace_period_seconds = Some(read);
         }
         if let Some(word) = call.query.value("propagationPolicy") {
@@ -91,7 +92,9 @@ impl DeleteOptions {
     }
 
     fn propagation(&self) -> Option<Propagation> {
-        let old = self.orphan_dependents.map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background });
+        let old = self
+            .orphan_dependents
+            .map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background });
         self.propagation_policy.or(old)
     }
 }
@@ -107,12 +110,17 @@ impl Api {
         let name = call.target.name.clone().unwrap_or_default();
         let user = caller.name.clone();
         let rehearsal = options.is_rehearsal()?;
-        let work = move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
+        let work =
+            move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
         let answer = self.commit(rehearsal, work).await?;
         Ok(body::json(200, &answer))
     }
 
-    pub(super) async fn delete_collection(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+    pub(super) async fn delete_collection(
+        &self,
+        call: Call,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Failure> {
         let kind = call.target.kind;
         if kind.namespaced && call.target.namespace.is_none() {
             return Err(Failure::method_not_allowed());
@@ -123,9 +131,12 @@ impl Api {
         let mut items = Vec::new();
         for json in &listed.items {
             let object = super::parse(json)?;
-            let (namespace, name) = (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
+            let (namespace, name) =
+                (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
             let (options, user) = (options.clone(), caller.name.clone());
-            let work = move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
+            let work = move |objects: &mut Objects<'_, '_>| {
+                delete_in(objects, kind, &namespace, &name, &options, &user)
+            };
             match self.commit(rehearsal, work).await {
                 Ok(_) => items.push(object),
                 // Gone already, by somebody else.
@@ -155,17 +166,22 @@ pub fn delete_in(
     let mut object = objects.fetch(kind, namespace, name)?;
     check_preconditions(kind, name, &object, options.preconditions.as_ref())?;
     let rehearsal = options.is_rehearsal()?;
-    policy::check(objects, &Attempt {
-        kind,
-        subresource: "",
-        operation: Operation::Delete,
-        object: &Value::Null,
-        old: &object,
-        user,
-        dry_run: rehearsal,
-    })?;
+    policy::check(
+        objects,
+        &Attempt {
+            kind,
+            subresource: "",
+            operation: Operation::Delete,
+            object: &Value::Null,
+            old: &object,
+            user,
+            dry_run: rehearsal,
+        },
+    )?;
     if kind.kind == "Namespace" && PROTECTED_NAMESPACES.contains(&name) {
-        return Err(Failure::forbidden(format!("namespaces {name:?} is forbidden: this namespace may not be deleted")));
+        return Err(Failure::forbidden(format!(
+            "namespaces {name:?} is forbidden: this namespace may not be deleted"
+        )));
     }
     let before = object.clone();
     prepare(objects, kind, &mut object, options);
@@ -181,13 +197,21 @@ pub fn delete_in(
     Ok(object)
 }
 
-fn check_preconditions(kind: &Kind, name: &str, object: &Value, wanted: Option<&Preconditions>) -> Result<(), Failure> {
+fn check_preconditions(
+    kind: &Kind,
+    name: &str,
+    object: &Value,
+    wanted: Option<&Preconditions>,
+) -> Result<(), Failure> {
     let Some(wanted) = wanted else { return Ok(()) };
-    let pairs = [("UID", "uid", &wanted.uid), ("ResourceVersion", "resourceVersion", &wanted.resource_version)];
+    let pairs =
+        [("UID", "uid", &wanted.uid), ("ResourceVersion", "resourceVersion", &wanted.resource_version)];
     for (word, field, wanted) in pairs {
         let found = meta::text(object, field);
         if let Some(wanted) = wanted.as_deref().filter(|wanted| !wanted.is_empty() && *wanted != found) {
-            let why = format!("Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}");
+            let why = format!(
+                "Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
+            );
             return Err(Failure::conflict(kind, name, why));
         }
     }
@@ -211,7 +235,8 @@ fn prepare(objects: &Objects<'_, '_>, kind: &Kind, object: &mut Value, options: 
         }
     }
     let grace = grace_period(kind, object, options);
-    let shortened = object["metadata"]["deletionGracePeriodSeconds"].as_i64().is_some_and(|before| grace < before);
+    let shortened =
+        object["metadata"]["deletionGracePeriodSeconds"].as_i64().is_some_and(|before| grace < before);
     if !meta::is_deleting(object) || shortened {
         let seconds = objects.now.as_second().saturating_add(grace);
         let until = jiff::Timestamp::from_second(seconds).unwrap_or(objects.now);

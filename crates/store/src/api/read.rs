@@ -21,7 +21,8 @@ const CHUNK: usize = 500;
 impl Api {
     pub(super) fn get(&self, call: &Call) -> Result<Response<Body>, Failure> {
         let Target { kind, namespace, name, .. } = &call.target;
-        let (namespace, name) = (namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
+        let (namespace, name) =
+            (namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
         let found = self.engine.get(&key(kind, namespace, name)).map_err(read_failure)?;
         let stored = found.ok_or_else(|| Failure::not_found(kind, name))?;
         if call.accept.form == Form::Object {
@@ -143,7 +144,11 @@ impl Listed {
 fn concatenated(kind: &Kind, list: &Value, items: &[Bytes]) -> Bytes {
     let size: usize = items.iter().map(|item| item.len() + 1).sum();
     let mut out = BytesMut::with_capacity(size + 256);
-    let head = format!("{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{list},\"items\":[", kind.kind, kind.api_version());
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{list},\"items\":[",
+        kind.kind,
+        kind.api_version()
+    );
     out.put_slice(head.as_bytes());
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
@@ -162,7 +167,9 @@ fn collected(call: &Call, form: Form, list: &Value, items: &[Bytes]) -> Result<V
         return Ok(table::table(call.target.kind, &objects, list.clone(), include, now()));
     }
     let partial: Vec<Value> = objects.iter().map(table::partial).collect();
-    Ok(json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list, "items": partial}))
+    Ok(
+        json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list, "items": partial}),
+    )
 }
 
 pub(super) fn included(call: &Call) -> IncludeObject {

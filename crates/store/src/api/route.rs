@@ -32,7 +32,8 @@ pub(super) struct Target {
 
 impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.status);
+        let parts =
+            |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.status);
         parts(self) == parts(other)
     }
 }
@@ -88,9 +89,10 @@ fn is_subresource(group: &str, word: &str) -> bool {
 
 fn no_service_accounts() -> Failure {
     let mut failure = Failure::no_such_path();
-    failure.message = "service accounts and their tokens are not served here: `zoneward up` wrote the admin's and the \
+    failure.message =
+        "service accounts and their tokens are not served here: `zoneward up` wrote the admin's and the \
                        reader's credentials into its data directory (kubeconfig, reader.kubeconfig)"
-        .to_owned();
+            .to_owned();
     failure
 }
 
@@ -100,7 +102,9 @@ mod tests {
 
     fn words(path: &str) -> Option<(&'static str, Option<String>, Option<String>, bool)> {
         match parse(path) {
-            Ok(Route::Resource(target)) => Some((target.kind.kind, target.namespace, target.name, target.status)),
+            Ok(Route::Resource(target)) => {
+                Some((target.kind.kind, target.namespace, target.name, target.status))
+            }
             _ => None,
         }
     }
@@ -113,7 +117,10 @@ mod tests {
         assert_eq!(words("/api/v1/namespaces/a"), Some(("Namespace", None, some("a"), false)));
         assert_eq!(words("/api/v1/namespaces/a/status"), Some(("Namespace", None, some("a"), true)));
         assert_eq!(words("/api/v1/namespaces/a/services/b"), Some(("Service", some("a"), some("b"), false)));
-        assert_eq!(words("/api/v1/namespaces/a/services/b/status"), Some(("Service", some("a"), some("b"), true)));
+        assert_eq!(
+            words("/api/v1/namespaces/a/services/b/status"),
+            Some(("Service", some("a"), some("b"), true))
+        );
         assert_eq!(
             words("/apis/networking.k8s.io/v1/servicecidrs/kubernetes"),
             Some(("ServiceCIDR", None, some("kubernetes"), false))

@@ -45,7 +45,11 @@ struct View {
 }
 
 impl Api {
-    pub(super) async fn watch(&self, call: &Call, mut options: ListOptions) -> Result<Response<Body>, Failure> {
+    pub(super) async fn watch(
+        &self,
+        call: &Call,
+        mut options: ListOptions,
+    ) -> Result<Response<Body>, Failure> {
         let permit = self.watches.clone().try_acquire_owned().map_err(|_| {
             let most = self.limits.watches;
             Failure::too_many_requests(format!("{most} watches are open, which is the most: close some"))
@@ -95,7 +99,8 @@ async fn run(
     }
     drop(first);
     let seconds = view.options.timeout_seconds.filter(|seconds| *seconds > 0);
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(LONGEST_SECONDS).min(LONGEST_SECONDS * 24));
+    let end =
+        Instant::now() + Duration::from_secs(seconds.unwrap_or(LONGEST_SECONDS).min(LONGEST_SECONDS * 24));
     let mut bookmark = Instant::now() + BOOKMARK_EVERY;
     loop {
         let sent = tokio::select! {
@@ -127,7 +132,12 @@ async fn run(
 }
 
 impl View {
-    async fn begin(&mut self, first: &[Bytes], revision: Revision, sender: &mpsc::Sender<Bytes>) -> Result<(), Left> {
+    async fn begin(
+        &mut self,
+        first: &[Bytes],
+        revision: Revision,
+        sender: &mpsc::Sender<Bytes>,
+    ) -> Result<(), Left> {
         let mut piece = BytesMut::new();
         for object in first {
             if let Some(line) = self.line("ADDED", object) {
@@ -144,7 +154,11 @@ impl View {
         Ok(())
     }
 
-    async fn send(&mut self, changes: &[std::sync::Arc<Change>], sender: &mpsc::Sender<Bytes>) -> Result<(), Left> {
+    async fn send(
+        &mut self,
+        changes: &[std::sync::Arc<Change>],
+        sender: &mpsc::Sender<Bytes>,
+    ) -> Result<(), Left> {
         let mut piece = BytesMut::new();
         for change in changes {
             if let Some(line) = self.event(change).and_then(|word| self.line(word, &change.json)) {
@@ -199,7 +213,12 @@ impl View {
         table
     }
 
-    async fn bookmark(&mut self, at: Revision, ends_initial: bool, sender: &mpsc::Sender<Bytes>) -> Result<(), Left> {
+    async fn bookmark(
+        &mut self,
+        at: Revision,
+        ends_initial: bool,
+        sender: &mpsc::Sender<Bytes>,
+    ) -> Result<(), Left> {
         let mut meta = json!({"resourceVersion": at.to_string(), "creationTimestamp": null});
         if ends_initial {
             meta["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -67,7 +67,10 @@ impl Api {
     }
 
     pub(super) async fn replace(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        let terms = Terms { status: call.target.status, ..self.terms(call.target.kind, caller, call.query.write_options()?)? };
+        let terms = Terms {
+            status: call.target.status,
+            ..self.terms(call.target.kind, caller, call.query.write_options()?)?
+        };
         let (namespace, name) = identity(&call);
         let mut object = body::object(&call.headers, &call.content)?;
         let warnings = admit_shape(&terms, &mut object)?;
@@ -79,7 +82,9 @@ impl Api {
             )));
         }
         let dry_run = terms.options.dry_run;
-        let work = move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())));
+        let work = move |objects: &mut Objects<'_, '_>| {
+            update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())))
+        };
         let mut change = self.commit(dry_run, work).await?;
         change.warnings.extend(warnings);
         Ok(respond(200, &call, &change))
@@ -88,7 +93,8 @@ impl Api {
     pub(super) async fn patch(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let kind = call.target.kind;
         let how = PatchKind::of(body::media_type(&call.headers), kind)?;
-        let terms = Terms { status: call.target.status, ..self.terms(kind, caller, call.query.write_options()?)? };
+        let terms =
+            Terms { status: call.target.status, ..self.terms(kind, caller, call.query.write_options()?)? };
         let (namespace, name) = identity(&call);
         let (content, wanted) = (call.content.clone(), name.clone());
         let dry_run = terms.options.dry_run;
@@ -102,7 +108,8 @@ impl Api {
             }
             Ok((new, warnings))
         };
-        let work = move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
+        let work =
+            move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
         let change = self.commit(dry_run, work).await?;
         Ok(respond(200, &call, &change))
     }
@@ -142,7 +149,8 @@ fn admit_shape(terms: &Terms, object: &mut Value) -> Result<Vec<String>, Failure
             "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
         )));
     }
-    let unknown: Vec<String> = findings.unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+    let unknown: Vec<String> =
+        findings.unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
     match terms.options.field_validation {
         FieldValidation::Strict if !unknown.is_empty() => {
             Err(Failure::bad_request(format!("strict decoding error: {}", unknown.join(", "))))
@@ -240,7 +248,15 @@ pub fn create_in(objects: &mut Objects<'_, '_>, terms: &Terms, mut object: Value
 
 fn attempt<'a>(terms: &'a Terms, operation: Operation, object: &'a Value, old: &'a Value) -> Attempt<'a> {
     let subresource = if terms.status { "status" } else { "" };
-    Attempt { kind: terms.kind, subresource, operation, object, old, user: &terms.user, dry_run: terms.options.dry_run }
+    Attempt {
+        kind: terms.kind,
+        subresource,
+        operation,
+        object,
+        old,
+        user: &terms.user,
+        dry_run: terms.options.dry_run,
+    }
 }
 
 fn service_terms(terms: &Terms) -> service::Terms<'_> {
@@ -286,14 +302,17 @@ fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<()
     let (wanted, uid) = (meta::text(new, "resourceVersion"), meta::text(new, "uid"));
     let stored_uid = meta::text(old, "uid");
     if !uid.is_empty() && uid != stored_uid {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
         return Err(Failure::conflict(kind, name, why));
     }
     if wanted.is_empty() || wanted == "0" || revision_of(new) == revision_of(old) {
         return Ok(());
     }
     if revision_of(new).is_none() {
-        return Err(Failure::bad_request(format!("metadata.resourceVersion: {wanted:?} is none that this server gave")));
+        return Err(Failure::bad_request(format!(
+            "metadata.resourceVersion: {wanted:?} is none that this server gave"
+        )));
     }
     Err(Failure::modified(kind, name))
 }
@@ -341,4 +360,3 @@ fn set_or_remove(map: &mut serde_json::Map<String, Value>, name: &str, value: Op
         }
     }
 }
-

@@ -22,7 +22,8 @@ pub(super) async fn work(api: &Api, index: &mut Index) {
             index.doubtful.insert(place);
         }
     }
-    let waiting: Vec<(Place, String)> = index.waiting.iter().map(|(place, uid)| (place.clone(), uid.clone())).collect();
+    let waiting: Vec<(Place, String)> =
+        index.waiting.iter().map(|(place, uid)| (place.clone(), uid.clone())).collect();
     for (place, uid) in waiting {
         let dependents = index.dependents(&uid);
         let owner = place.clone();
@@ -31,7 +32,13 @@ pub(super) async fn work(api: &Api, index: &mut Index) {
         }
     }
     for namespace in index.ending.clone() {
-        while let Ok(true) = api.commit(false, { let name = namespace.clone(); move |objects| empty(objects, &name) }).await {}
+        while let Ok(true) = api
+            .commit(false, {
+                let name = namespace.clone();
+                move |objects| empty(objects, &name)
+            })
+            .await
+        {}
     }
     for place in index.leaving.clone() {
         let pod = place.clone();
@@ -84,13 +91,19 @@ fn delete(objects: &mut Objects<'_, '_>, place: &Place, propagation: Propagation
 }
 
 /// Orphans or deletes the dependents of an owner that waits for that, and lets it go when none is left.
-fn attend(objects: &mut Objects<'_, '_>, owner: &Place, uid: &str, dependents: &[Place]) -> Result<bool, Failure> {
+fn attend(
+    objects: &mut Objects<'_, '_>,
+    owner: &Place,
+    uid: &str,
+    dependents: &[Place],
+) -> Result<bool, Failure> {
     let Some(mut object) = find(objects, owner)? else { return Ok(true) };
     let orphans = meta::finalizers(&object).contains(&ORPHAN);
     let mut blocked = false;
     for place in dependents {
         let Some(mut dependent) = find(objects, place)? else { continue };
-        let others: Vec<Value> = owners(&dependent).filter(|other| text(other, "uid") != uid).cloned().collect();
+        let others: Vec<Value> =
+            owners(&dependent).filter(|other| text(other, "uid") != uid).cloned().collect();
         if others.len() == owners(&dependent).count() {
             continue;
         }
@@ -100,7 +113,8 @@ fn attend(objects: &mut Objects<'_, '_>, owner: &Place, uid: &str, dependents: &
             objects.put(place.kind(), &mut dependent)?;
             continue;
         }
-        let blocks = owners(&dependent).any(|other| text(other, "uid") == uid && other["blockOwnerDeletion"] == true);
+        let blocks =
+            owners(&dependent).any(|other| text(other, "uid") == uid && other["blockOwnerDeletion"] == true);
         if !meta::is_deleting(&dependent) {
             delete(objects, place, Propagation::Background)?;
         }
@@ -142,7 +156,11 @@ fn empty(objects: &mut Objects<'_, '_>, name: &str) -> Result<bool, Failure> {
                 return Ok(true);
             }
             found += 1;
-            let place = Place { kind: kind.id, namespace: name.to_owned(), name: meta::text(&object, "name").to_owned() };
+            let place = Place {
+                kind: kind.id,
+                namespace: name.to_owned(),
+                name: meta::text(&object, "name").to_owned(),
+            };
             delete_now(objects, &place)?;
         }
     }

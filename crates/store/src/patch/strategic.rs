@@ -57,7 +57,13 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
                 }
             }
             (Some(Value::Array(stored)), Value::Array(change)) => {
-                *stored = merge_lists(std::mem::take(stored), change, field)?;
+                let before = stored.clone();
+                let merged = merge_lists(std::mem::take(stored), change, field)?;
+                *stored = match order_of(patch, name)? {
+                    Some(order) => arrange(merged, order, &before, merge_key(field)),
+                    None if merges(field) => arrange(merged, change, &before, merge_key(field)),
+                    None => merged,
+                };
             }
             (_, change) => put(&mut object, name, change, field)?,
         }
@@ -68,10 +74,12 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
             stored.retain(|value| !gone.contains(value));
         }
     }
-    for (name, order) in patch.iter().filter_map(|(name, list)| Some((name.strip_prefix(ORDER)?, list))) {
-        let order = order.as_array().ok_or_else(|| bad(format!("{ORDER}{name} is a list")))?;
-        if let Some(Value::Array(stored)) = object.get_mut(name) {
-            set_order(stored, order, merge_key(property(schema, name)));
+    for name in
+        patch.keys().filter_map(|name| name.strip_prefix(ORDER)).filter(|name| !patch.contains_key(*name))
+    {
+        if let (Some(order), Some(Value::Array(stored))) = (order_of(patch, name)?, object.get_mut(name)) {
+            let before = stored.clone();
+            *stored = arrange(std::mem::take(stored), order, &before, merge_key(property(schema, name)));
         }
     }
     Ok(object)
@@ -131,14 +139,25 @@ fn property(schema: &'static Value, name: &str) -> &'static Value {
     if field.is_null() { &schema["additionalProperties"] } else { field }
 }
 
+fn order_of<'a>(patch: &'a Members, name: &str) -> Result<Option<&'a [Value]>, Failure> {
+    match patch.get(&format!("{ORDER}{name}")) {
+        None => Ok(None),
+        Some(Value::Array(order)) => Ok(Some(order)),
+        Some(_) => Err(bad(format!("{ORDER}{name} is a list"))),
+    }
+}
+
+fn merges(field: &'static Value) -> bool {
+    field["x-kubernetes-patch-strategy"].as_str().is_some_and(|word| word.contains("merge"))
+}
+
 fn merge_key(field: &'static Value) -> Option<&'static str> {
     field["x-kubernetes-patch-merge-key"].as_str()
 }
 
 fn merge_lists(stored: Vec<Value>, patch: &[Value], field: &'static Value) -> Result<Vec<Value>, Failure> {
-    let merges = field["x-kubernetes-patch-strategy"].as_str().is_some_and(|word| word.contains("merge"));
     let replaced = patch.iter().any(|item| item[PATCH] == "replace" && is_only_directive(item, field));
-    if !merges || replaced {
+    if !merges(field) || replaced {
         return Ok(patch.iter().filter(|item| item[PATCH] != "replace").map(plain).collect());
     }
     match merge_key(field) {
@@ -187,21 +206,30 @@ fn merge_by_key(
     Ok(stored)
 }
 
-/// Entries that `order` names come in its order; each of the others stays behind the entry that it followed.
-fn set_order(list: &mut Vec<Value>, order: &[Value], key: Option<&str>) {
+/// Puts a merged list in order: entries that `order` names in its order, the others in the order of the stored
+/// list, and between the two whatever the stored list says. New entries come as early as that allows, which is
+/// what clients of Kubernetes see.
+fn arrange(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
     let id = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
-    let places: Vec<Value> = order.iter().map(id).collect();
-    let before: Vec<Value> = list.iter().map(id).collect();
-    let (mut named, others): (Vec<Value>, Vec<Value>) =
-        std::mem::take(list).into_iter().partition(|value| places.contains(&id(value)));
-    named.sort_by_key(|value| places.iter().position(|place| *place == id(value)));
-    for other in others {
-        let at = before.iter().position(|value| *value == id(&other)).unwrap_or(0);
-        let leader = before[..at].last();
-        let behind = leader.and_then(|leader| named.iter().position(|value| id(value) == *leader));
-        named.insert(behind.map_or(0, |behind| behind + 1), other);
+    let ids = |values: &[Value]| values.iter().map(id).collect::<Vec<Value>>();
+    let (order, before) = (ids(order), ids(before));
+    let place = |value: &Value| before.iter().position(|known| *known == id(value));
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|value| order.contains(&id(value)));
+    named.sort_by_key(|value| order.iter().position(|wanted| *wanted == id(value)));
+    others.sort_by_key(place);
+    let mut arranged = Vec::with_capacity(named.len() + others.len());
+    let mut others = others.into_iter().peekable();
+    for value in named {
+        if let Some(at) = place(&value) {
+            while let Some(other) = others.next_if(|other| place(other).is_some_and(|place| place < at)) {
+                arranged.push(other);
+            }
+        }
+        arranged.push(value);
     }
-    *list = named;
+    arranged.extend(others);
+    arranged
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ async fn serve(args: &cli::Up) -> Result<()> {
         .create(data)
         .with_context(|| format!("making {}", data.display()))?;
     let engine = Engine::open(&data.join("store"), Options::default())?;
-    let credentials = Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
+    let credentials =
+        Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
@@ -70,7 +71,9 @@ async fn serve(args: &cli::Up) -> Result<()> {
 fn check_ranges(ranges: &[IpNet]) -> Result<()> {
     let families = |v4: bool| ranges.iter().filter(|range| range.addr().is_ipv4() == v4).count();
     if ranges.is_empty() || families(true) > 1 || families(false) > 1 {
-        bail!("--service-cluster-ip-range: one range, or one of each family, as 10.96.0.0/16,fd00:10:96::/112");
+        bail!(
+            "--service-cluster-ip-range: one range, or one of each family, as 10.96.0.0/16,fd00:10:96::/112"
+        );
     }
     Ok(())
 }

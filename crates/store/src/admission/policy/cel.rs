@@ -88,7 +88,13 @@ fn depth(source: &str) -> usize {
             ')' | ']' | '}' => open = open.saturating_sub(1),
             _ => {}
         }
-        run = if "!-?".contains(letter) { run + 1 } else if letter.is_whitespace() { run } else { 0 };
+        run = if "!-?".contains(letter) {
+            run + 1
+        } else if letter.is_whitespace() {
+            run
+        } else {
+            0
+        };
         deepest = deepest.max(open + run);
     }
     deepest
@@ -124,7 +130,9 @@ pub fn uncompilable(policy: &Value) -> Vec<(String, String)> {
         for (i, entry) in policy["spec"][list].as_array().into_iter().flatten().enumerate() {
             let path = format!("spec.{list}[{i}].{field}");
             match entry[field].as_str() {
-                Some(source) if source.trim().is_empty() => found.push((path, "must not be empty".to_owned())),
+                Some(source) if source.trim().is_empty() => {
+                    found.push((path, "must not be empty".to_owned()))
+                }
                 Some(source) => found.extend(compile(source).err().map(|error| (path, error))),
                 None if field == "expression" => found.push((path, "an expression is needed".to_owned())),
                 None => {}

@@ -99,7 +99,8 @@ fn containers_and_their_environment_are_merged_at_depth() {
         json!({"spec": {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}, {"name": "b"}]}});
     let patch = json!({"spec": {"containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}]}]}});
     let after = patched("Pod", object, patch).unwrap();
-    let env = json!([{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]);
+    // A new entry comes first, as in Kubernetes.
+    let env = json!([{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]);
     assert_eq!(after["spec"]["containers"], json!([{"name": "a", "env": env}, {"name": "b"}]));
 }
 
