@@ -208,12 +208,14 @@ impl Fields {
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|requirement| {
             let path = if requirement.path == "source" { "source.component" } else { &requirement.path };
-            let same = match at(object, path) {
-                Value::Null => requirement.value.is_empty() || requirement.value == "false",
-                Value::String(text) => *text == requirement.value,
-                other => other.to_string() == requirement.value,
+            let found = match at(object, path) {
+                // A field that is left out is empty, or false where it would be true or false.
+                Value::Null if requirement.value == "false" => "false".to_owned(),
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
             };
-            same != requirement.negated
+            (found == requirement.value) != requirement.negated
         })
     }
 }

@@ -1,4 +1,5 @@
 //! Requests that are wrong in every way that clients get wrong: the code and the shape of the Status.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/world.rs"]
 mod world;

@@ -1,4 +1,5 @@
 //! Deletes: preconditions, finalizers, grace, and what becomes of dependents and of the content of namespaces.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/world.rs"]
 mod world;

@@ -1,5 +1,6 @@
 //! Lists and watches: pages that fit together, versions that mean what they mean in Kubernetes, every change
 //! once and in order.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/world.rs"]
 mod world;

@@ -1,4 +1,5 @@
 //! For tests: an API over a new store in a folder of its own, asked without a network.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
 //! For tests: a server of its own on loopback, and kubectl pointed at it and nothing else.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
