@@ -3,3 +3,22 @@
 
 pub mod engine;
 // The HTTP API's modules go below this line.
+pub mod admission;
+pub mod api;
+pub mod collect;
+pub mod continuation;
+pub mod credentials;
+pub mod discovery;
+pub mod first_start;
+pub mod kinds;
+pub mod meta;
+pub mod names;
+pub mod objects;
+pub mod openapi;
+pub mod patch;
+pub mod query;
+pub mod schema;
+pub mod selector;
+pub mod server;
+pub mod status;
+pub mod table;

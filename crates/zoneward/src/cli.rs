@@ -1,9 +1,10 @@
 //! The command line: what a user can say, with the help that a man page would give.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnet::IpNet;
 use model::Timestamp;
 use plan::FeatureGates;
 
@@ -50,6 +51,16 @@ Examples:
     /// Back up, restore and check the data of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
+    /// Serve the embedded Kubernetes API on this machine
+    ///
+    /// Everything is kept in the data directory: what is stored, the API's own authority, and the credentials. The
+    /// path of the admin's kubeconfig is printed when the API answers; reader.kubeconfig beside it may only look.
+    /// The server stops cleanly on SIGINT and SIGTERM.
+    #[command(after_help = "\
+Examples:
+  zoneward up --no-node --data-dir ./zoneward-data
+  kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
+    Up(Up),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -204,6 +215,31 @@ pub struct Output {
     /// How to write the answer
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
     pub format: Format,
+}
+
+/// `zoneward up`
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Where everything is kept; it is made if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Leave this machine's kernel alone: serve the API and program no node
+    #[arg(long, required = true)]
+    pub no_node: bool,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
+    pub listen: SocketAddr,
+    /// Where cluster IPs come from when the API starts for the first time; one range, or one of each family
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        value_delimiter = ',',
+        default_value = "10.96.0.0/16,fd00:10:96::/112"
+    )]
+    pub service_cluster_ip_range: Vec<IpNet>,
+    /// Where addresses of Services of type LoadBalancer come from [default: none, they stay pending]
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    pub load_balancer_range: Vec<IpNet>,
 }
 
 /// `zoneward plan slices`

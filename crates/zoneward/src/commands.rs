@@ -7,6 +7,7 @@ mod plan;
 pub mod simulate;
 mod store;
 mod trace;
+mod up;
 
 use anyhow::Result;
 
@@ -24,6 +25,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Simulate(command) => simulate::run(&command),
         Command::Store(command) => store::run(&command),
+        Command::Up(args) => up::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

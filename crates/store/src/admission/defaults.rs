@@ -1,0 +1,200 @@
+//! What an API server fills in where the writer said nothing.
+
+use serde_json::{Map, Value, json};
+
+use crate::kinds::Kind;
+use crate::meta::{self, at};
+
+/// What a new object is like before anybody worked on it: the status is the server's and not the writer's.
+pub fn prepare_new(kind: &Kind, object: &mut Value) {
+    let Some(map) = object.as_object_mut() else { return };
+    match kind.kind {
+        "Namespace" => {
+            map.insert("status".to_owned(), json!({"phase": "Active"}));
+            // What an API server puts in so that a namespace goes only after its content.
+            meta::set_in(object, "spec", "finalizers", json!(["kubernetes"]));
+        }
+        "Pod" => {
+            map.insert("status".to_owned(), json!({"phase": "Pending"}));
+        }
+        "Service" => {
+            map.insert("status".to_owned(), json!({"loadBalancer": {}}));
+        }
+        // Kubelets bring the status of their node along.
+        "Node" => {}
+        _ if kind.status => {
+            map.shift_remove("status");
+        }
+        _ => {}
+    }
+    let counts = matches!(
+        kind.kind,
+        "EndpointSlice" | "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" | "Pod"
+    );
+    if counts || kind.group == "zoneward.dev" {
+        meta::set(object, "generation", 1);
+    }
+}
+
+/// Fills in defaults, in a new object or a new version of one.
+pub fn defaults(kind: &Kind, object: &mut Value) {
+    match (kind.group, kind.kind) {
+        ("", "Service") => service(object),
+        ("", "Pod") => pod(object),
+        ("", "Secret") => set_default(object, "type", "Opaque"),
+        ("", "Event") => event(object),
+        ("", "Namespace") => namespace(object),
+        ("discovery.k8s.io", "EndpointSlice") => slice(object),
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy(object),
+        _ => {}
+    }
+}
+
+fn set_default(object: &mut Value, name: &str, value: impl Into<Value>) {
+    if let Some(map) = object.as_object_mut() {
+        let missing = map.get(name).is_none_or(|value| value.is_null() || value == "");
+        if missing {
+            map.insert(name.to_owned(), value.into());
+        }
+    }
+}
+
+fn namespace(object: &mut Value) {
+    let name = meta::text(object, "name").to_owned();
+    if let Some(meta) = meta::metadata(object) {
+        let labels = meta.entry("labels").or_insert_with(|| json!({}));
+        if labels.is_object() {
+            labels["kubernetes.io/metadata.name"] = name.into();
+        }
+    }
+}
+
+fn service(object: &mut Value) {
+    set_default(object, "spec", json!({}));
+    let Some(spec) = object.get_mut("spec").filter(|spec| spec.is_object()) else { return };
+    set_default(spec, "sessionAffinity", "None");
+    set_default(spec, "type", "ClusterIP");
+    let kind = spec["type"].as_str().unwrap_or_default().to_owned();
+    if kind != "ExternalName" {
+        set_default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    affinity(spec);
+    let by_address =
+        kind == "ClusterIP" && spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
+    if kind == "NodePort" || kind == "LoadBalancer" || by_address {
+        set_default(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        set_default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        set_default(port, "protocol", "TCP");
+        if matches!(port["targetPort"], Value::Null) || port["targetPort"] == 0 || port["targetPort"] == "" {
+            let number = port["port"].clone();
+            if port.is_object() && !number.is_null() {
+                port["targetPort"] = number;
+            }
+        }
+    }
+}
+
+/// Three hours, as seed 002 says of session affinity.
+const AFFINITY_SECONDS: u32 = 10_800;
+
+fn affinity(spec: &mut Value) {
+    if spec["sessionAffinity"] == "ClientIP" {
+        if at(spec, "sessionAffinityConfig.clientIP.timeoutSeconds").is_null() {
+            spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": AFFINITY_SECONDS}});
+        }
+    } else if let Some(spec) = spec.as_object_mut() {
+        spec.shift_remove("sessionAffinityConfig");
+    }
+}
+
+fn slice(object: &mut Value) {
+    for port in object.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(map) = port.as_object_mut() {
+            map.entry("name").or_insert_with(|| "".into());
+        }
+        set_default(port, "protocol", "TCP");
+    }
+}
+
+fn pod(object: &mut Value) {
+    let Some(spec) = object.get_mut("spec").filter(|spec| spec.is_object()) else { return };
+    set_default(spec, "restartPolicy", "Always");
+    set_default(spec, "terminationGracePeriodSeconds", 30);
+    set_default(spec, "dnsPolicy", "ClusterFirst");
+    set_default(spec, "securityContext", json!({}));
+    set_default(spec, "schedulerName", "default-scheduler");
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            self::container(container);
+        }
+    }
+}
+
+fn container(container: &mut Value) {
+    set_default(container, "terminationMessagePath", "/dev/termination-log");
+    set_default(container, "terminationMessagePolicy", "File");
+    let image = container["image"].as_str().unwrap_or_default();
+    let newest =
+        image.ends_with(":latest") || !image.rsplit('/').next().unwrap_or(image).contains([':', '@']);
+    set_default(container, "imagePullPolicy", if newest { "Always" } else { "IfNotPresent" });
+    set_default(container, "resources", json!({}));
+    for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        set_default(port, "protocol", "TCP");
+    }
+}
+
+fn event(object: &mut Value) {
+    for name in ["source", "involvedObject"] {
+        set_default(object, name, Value::Object(Map::new()));
+    }
+}
+
+fn policy(object: &mut Value) {
+    let Some(spec) = object.get_mut("spec").filter(|spec| spec.is_object()) else { return };
+    set_default(spec, "failurePolicy", "Fail");
+    if let Some(constraints) = spec.get_mut("matchConstraints").filter(|value| value.is_object()) {
+        set_default(constraints, "matchPolicy", "Equivalent");
+        set_default(constraints, "namespaceSelector", json!({}));
+        set_default(constraints, "objectSelector", json!({}));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+
+    #[test]
+    fn a_service_that_says_little_says_much_afterwards() {
+        let mut service = json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+        defaults(kinds::find("", "v1", "services").unwrap(), &mut service);
+        assert_eq!(service["spec"]["ports"][0], json!({"port": 80, "protocol": "TCP", "targetPort": 80}));
+        assert_eq!(service["spec"]["externalTrafficPolicy"], "Cluster");
+        assert_eq!(service["spec"]["allocateLoadBalancerNodePorts"], true);
+        assert_eq!(service["spec"]["internalTrafficPolicy"], "Cluster");
+        assert_eq!(service["spec"]["sessionAffinity"], "None");
+    }
+
+    #[test]
+    fn client_affinity_lasts_three_hours_unless_said_otherwise() {
+        let mut service = json!({"spec": {"sessionAffinity": "ClientIP"}});
+        defaults(kinds::find("", "v1", "services").unwrap(), &mut service);
+        assert_eq!(at(&service, "spec.sessionAffinityConfig.clientIP.timeoutSeconds"), 10_800);
+    }
+
+    #[test]
+    fn malformed_objects_are_left_for_validation() {
+        for kind in kinds::KINDS {
+            for mut object in
+                [json!({"spec": 5}), json!({"spec": {"ports": [1, null]}}), json!([]), json!(null)]
+            {
+                defaults(kind, &mut object);
+                prepare_new(kind, &mut object);
+            }
+        }
+    }
+}

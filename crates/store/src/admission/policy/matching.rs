@@ -1,0 +1,63 @@
+//! Whether a write is one that a policy speaks about.
+
+use serde_json::Value;
+
+use super::Attempt;
+use crate::meta;
+use crate::selector::Labels;
+
+/// Whether `constraints` (matchConstraints, or matchResources of a binding) cover the write.
+pub(super) fn matches(constraints: &Value, attempt: &Attempt<'_>, namespace: &Value) -> bool {
+    let any = |name: &str| {
+        constraints[name].as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
+    };
+    // A binding without rules takes the policy's.
+    let ruled = constraints["resourceRules"].is_null() || any("resourceRules");
+    ruled
+        && !any("excludeResourceRules")
+        && in_namespace(&constraints["namespaceSelector"], namespace)
+        && by_labels(&constraints["objectSelector"], attempt)
+}
+
+fn names(rule: &Value, list: &str, word: &str) -> bool {
+    rule[list].as_array().is_some_and(|items| items.iter().any(|item| item == "*" || item == word))
+}
+
+fn covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
+    let resource = if attempt.subresource.is_empty() {
+        attempt.kind.plural.to_owned()
+    } else {
+        format!("{}/{}", attempt.kind.plural, attempt.subresource)
+    };
+    let scope = match rule["scope"].as_str() {
+        Some("Cluster") => !attempt.kind.namespaced,
+        Some("Namespaced") => attempt.kind.namespaced,
+        _ => true,
+    };
+    let all = rule["resources"].as_array().is_some_and(|items| items.iter().any(|item| item == "*/*"));
+    let whole = format!("{}/*", attempt.kind.plural);
+    let named = rule["resourceNames"].as_array().is_none_or(|list| {
+        list.is_empty() || list.iter().any(|name| name == meta::text(attempt.any(), "name"))
+    });
+    names(rule, "operations", attempt.operation.word())
+        && names(rule, "apiGroups", attempt.kind.group)
+        && names(rule, "apiVersions", attempt.kind.version)
+        && (all || names(rule, "resources", &resource) || names(rule, "resources", &whole))
+        && scope
+        && named
+}
+
+fn selector(value: &Value) -> Option<Labels> {
+    if value.is_null() { Some(Labels::default()) } else { Labels::of_object(value).ok() }
+}
+
+/// Objects outside of namespaces match every selector of namespaces.
+fn in_namespace(value: &Value, namespace: &Value) -> bool {
+    namespace.is_null() || selector(value).is_some_and(|labels| labels.matches(namespace))
+}
+
+fn by_labels(value: &Value, attempt: &Attempt<'_>) -> bool {
+    let Some(labels) = selector(value) else { return false };
+    let is = |object: &Value| !object.is_null() && labels.matches(object);
+    labels.is_empty() || is(attempt.object) || is(attempt.old)
+}

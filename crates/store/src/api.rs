@@ -1,0 +1,232 @@
+//! The Kubernetes-compatible API: a request in, a response out. Transport, TLS and who the caller is are the
+//! server's; this is what kubectl, client libraries and `kube` speak to.
+//!
+//! ```text
+//! path -> route -> read | watch | write | delete -> engine
+//!                                  \-> admission, in the same transaction
+//! ```
+
+pub mod accept;
+pub mod body;
+mod delete;
+mod read;
+mod route;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::admission::service::Ranges;
+use crate::engine::{Engine, ReadError, WriteError};
+use crate::objects::Objects;
+use crate::query::Query;
+use crate::status::Failure;
+use crate::{discovery, openapi};
+
+use accept::Accept;
+pub use body::Body;
+pub use delete::{DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation, delete_in};
+pub(crate) use delete::{is_free_to_go, remove};
+use route::{Route, Target};
+pub use write::{Change, Terms, create_in, update_in};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The name, as policies see it.
+    pub name: String,
+    /// May look at everything but Secrets, and change nothing.
+    pub read_only: bool,
+}
+
+impl Caller {
+    /// Zoneward itself.
+    pub fn own() -> Self {
+        Self { name: "system:zoneward".to_owned(), read_only: false }
+    }
+}
+
+/// Bounds of what clients may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many bytes a request may have.
+    pub body: usize,
+    /// How many watches may be open.
+    pub watches: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body: 3 << 20, watches: 10_000 }
+    }
+}
+
+/// The API over a store.
+#[derive(Clone)]
+pub struct Api {
+    engine: Arc<Engine>,
+    ranges: Arc<Ranges>,
+    limits: Limits,
+    watches: Arc<Semaphore>,
+}
+
+/// Why a transaction wrote nothing.
+enum Stop<T> {
+    Refused(Failure),
+    Rehearsed(T),
+}
+
+impl Api {
+    /// The API over a store that is open.
+    pub fn new(engine: Arc<Engine>, ranges: Ranges, limits: Limits) -> Self {
+        let watches = Arc::new(Semaphore::new(limits.watches));
+        Self { engine, ranges: Arc::new(ranges), limits, watches }
+    }
+
+    /// The store.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The bounds.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What Services can get.
+    pub fn ranges(&self) -> Arc<Ranges> {
+        self.ranges.clone()
+    }
+
+    /// Answers a request.
+    pub async fn answer(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
+        match self.handle(request, caller).await {
+            Ok(response) => response,
+            Err(failure) => body::failure(&failure),
+        }
+    }
+
+    async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Result<Response<Body>, Failure> {
+        let (head, content) = request.into_parts();
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        let accept = Accept::of(&head.headers)?;
+        let route = route::parse(head.uri.path())?;
+        if let Route::Resource(target) = route {
+            check_access(caller, &head.method, &target)?;
+            let call = Call { method: head.method, headers: head.headers, target, query, accept, content };
+            return self.resource(call, caller).await;
+        }
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return Err(Failure::method_not_allowed());
+        }
+        match route {
+            Route::Health => self.health(),
+            Route::Version => Ok(body::json(200, &discovery::version())),
+            Route::Discovery(path) => {
+                let document = discovery::document(path, &accept)?;
+                let aggregated = document["kind"] == "APIGroupDiscoveryList";
+                let mut response = body::json(200, &document);
+                if aggregated {
+                    // Clients believe that the document is the aggregated one only when its type says so.
+                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
+                }
+                Ok(response)
+            }
+            Route::OpenApi(path) => openapi::document(path).map(|bytes| body::bytes(200, bytes)),
+            Route::Resource(_) => Err(Failure::no_such_path()),
+        }
+    }
+
+    /// Whether the store can be read.
+    fn health(&self) -> Result<Response<Body>, Failure> {
+        self.engine.stats().map_err(Failure::internal)?;
+        Ok(body::text(200, "ok"))
+    }
+
+    async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+        let named = call.target.name.is_some();
+        match (call.method.as_str(), named) {
+            ("GET" | "HEAD", true) if call.query.value("watch").is_none() => self.get(&call),
+            ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
+            ("POST", false) => self.create(call, caller).await,
+            ("PUT", true) => self.replace(call, caller).await,
+            ("PATCH", true) => self.patch(call, caller).await,
+            ("DELETE", true) => self.delete(call, caller).await,
+            ("DELETE", false) => self.delete_collection(call, caller).await,
+            _ => Err(Failure::method_not_allowed()),
+        }
+    }
+
+    /// Runs a write in one transaction; a rehearsal leaves nothing behind.
+    pub async fn commit<T, F>(&self, dry_run: bool, work: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Objects<'_, '_>) -> Result<T, Failure> + Send + 'static,
+    {
+        let now = jiff::Timestamp::now();
+        let pending = self.engine.submit(move |txn| match work(&mut Objects::new(txn, now)) {
+            Ok(done) if dry_run => Err(Stop::Rehearsed(done)),
+            Ok(done) => Ok(done),
+            Err(failure) => Err(Stop::Refused(failure)),
+        });
+        let result = match pending {
+            Ok(pending) => pending.await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(done) | Err(WriteError::Refused(Stop::Rehearsed(done))) => Ok(done),
+            Err(WriteError::Refused(Stop::Refused(failure))) => Err(failure),
+            Err(WriteError::Busy) => {
+                Err(Failure::too_many_requests("too many writes are waiting: try again"))
+            }
+            Err(WriteError::Panicked(cause)) => Err(Failure::internal(cause)),
+            Err(WriteError::Failed(failure)) => Err(Failure::internal(failure)),
+        }
+    }
+}
+
+/// A request for objects, taken apart.
+struct Call {
+    method: Method,
+    headers: http::HeaderMap,
+    target: Target,
+    query: Query,
+    accept: Accept,
+    content: Bytes,
+}
+
+fn check_access(caller: &Caller, method: &Method, target: &Target) -> Result<(), Failure> {
+    let reads = method == Method::GET || method == Method::HEAD;
+    if !caller.read_only || reads && target.kind.kind != "Secret" {
+        return Ok(());
+    }
+    let what = target.kind.qualified();
+    Err(Failure::forbidden(format!(
+        "{what} is forbidden: User {:?} may only look, and not at Secrets: use the admin's kubeconfig",
+        caller.name
+    )))
+}
+
+/// What a client is told when a read fails.
+fn read_failure(error: ReadError) -> Failure {
+    match error {
+        ReadError::Gone { asked, oldest } => {
+            Failure::expired(format!("too old resource version: {asked} ({oldest}): list again"))
+        }
+        ReadError::Ahead { asked, current } => Failure::too_large_resource_version(asked.0, current.0),
+        ReadError::Failed(failure) => Failure::internal(failure),
+    }
+}
+
+/// The object of one stored version.
+fn parse(bytes: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(bytes).map_err(Failure::internal)
+}

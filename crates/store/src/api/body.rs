@@ -1,0 +1,133 @@
+//! Bodies: what requests bring, and what responses carry.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use hyper::body::Frame;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::status::Failure;
+
+/// The body of a response: all at once, or as long as a watch lasts.
+#[derive(Debug)]
+pub enum Body {
+    /// Everything, or nothing more.
+    Full(Option<Bytes>),
+    /// Piece by piece.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Stream(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Full(None))
+    }
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+fn response(code: u16, content_type: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// A response with JSON.
+pub fn json(code: u16, value: &Value) -> Response<Body> {
+    bytes(code, Bytes::from(value.to_string()))
+}
+
+/// A response with JSON that is bytes already.
+pub fn bytes(code: u16, bytes: Bytes) -> Response<Body> {
+    response(code, JSON, Body::Full(Some(bytes)))
+}
+
+/// A response with plain words.
+pub fn text(code: u16, text: &'static str) -> Response<Body> {
+    response(code, TEXT, Body::Full(Some(Bytes::from_static(text.as_bytes()))))
+}
+
+/// A response that lasts.
+pub fn stream(pieces: mpsc::Receiver<Bytes>) -> Response<Body> {
+    response(200, JSON, Body::Stream(pieces))
+}
+
+/// A refusal.
+pub fn failure(failure: &Failure) -> Response<Body> {
+    let mut response = json(failure.code, &failure.to_json());
+    if failure.code == 429 {
+        response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
+    }
+    if failure.code == 401 {
+        response.headers_mut().insert("www-authenticate", HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// Adds warnings, as kubectl prints them.
+pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append("warning", value);
+        }
+    }
+}
+
+/// The content type without its parameters.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Reads the object of a request: JSON, or YAML where the client says so.
+pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Value, Failure> {
+    let object: Value = match media_type(headers) {
+        "" | "application/json" | "text/json" => serde_json::from_slice(content).map_err(unreadable)?,
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            let text = std::str::from_utf8(content).map_err(unreadable)?;
+            serde_saphyr::from_str(text).map_err(unreadable)?
+        }
+        "application/vnd.kubernetes.protobuf" => {
+            return Err(Failure::unsupported_media_type(
+                "protobuf is not read here; of `kubectl create NOUN ...` make a manifest with --dry-run=client -o yaml, and \
+                 pipe that into `kubectl apply -f -`",
+            ));
+        }
+        other => {
+            return Err(Failure::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json, application/yaml; this one is {other:?}"
+            )));
+        }
+    };
+    if object.is_object() { Ok(object) } else { Err(unreadable("it is no object")) }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> Failure {
+    Failure::bad_request(format!(
+        "the object provided is unrecognized (must be of type JSON or YAML): {error}"
+    ))
+}

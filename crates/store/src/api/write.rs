@@ -1,0 +1,362 @@
+//! create, update and patch: each one transaction, from the stored object to its new version with all that
+//! belongs to it.
+
+use std::sync::Arc;
+
+use http::Response;
+use serde_json::Value;
+
+use super::{Api, Body, Call, Caller, body, read};
+use crate::admission::policy::{Attempt, Operation};
+use crate::admission::service::{self, Ranges};
+use crate::admission::{self, policy};
+use crate::kinds::{self, Kind};
+use crate::objects::{Objects, revision_of};
+use crate::patch::{self, PatchKind};
+use crate::query::{FieldValidation, WriteOptions};
+use crate::status::Failure;
+use crate::{meta, names, schema};
+
+/// How a write is to be done, and for whom.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The kind of the object.
+    pub kind: &'static Kind,
+    /// Whether only the status is written.
+    pub status: bool,
+    /// Dry run, unknown fields.
+    pub options: WriteOptions,
+    /// Who writes.
+    pub user: String,
+    /// What Services can get.
+    pub ranges: Arc<Ranges>,
+    /// Where searches for free addresses start.
+    pub seed: u64,
+}
+
+/// What a write did.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The object afterwards.
+    pub object: Value,
+    /// What the client should know.
+    pub warnings: Vec<String>,
+}
+
+impl Api {
+    /// The terms of a write.
+    pub fn terms(&self, kind: &'static Kind, user: &Caller, options: WriteOptions) -> Result<Terms, Failure> {
+        let seed = names::seed().map_err(Failure::internal)?;
+        Ok(Terms { kind, status: false, options, user: user.name.clone(), ranges: self.ranges.clone(), seed })
+    }
+
+    pub(super) async fn create(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+        let kind = call.target.kind;
+        let namespace = call.target.namespace.clone();
+        if kind.namespaced && namespace.is_none() {
+            return Err(Failure::method_not_allowed());
+        }
+        let terms = self.terms(kind, caller, call.query.write_options()?)?;
+        let mut object = body::object(&call.headers, &call.content)?;
+        let warnings = admit_shape(&terms, &mut object)?;
+        place(&mut object, namespace.as_deref())?;
+        let dry_run = terms.options.dry_run;
+        let mut change = self.commit(dry_run, move |objects| create_in(objects, &terms, object)).await?;
+        change.warnings.extend(warnings);
+        Ok(respond(201, &call, &change))
+    }
+
+    pub(super) async fn replace(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+        let terms = Terms {
+            status: call.target.status,
+            ..self.terms(call.target.kind, caller, call.query.write_options()?)?
+        };
+        let (namespace, name) = identity(&call);
+        let mut object = body::object(&call.headers, &call.content)?;
+        let warnings = admit_shape(&terms, &mut object)?;
+        place(&mut object, call.target.namespace.as_deref())?;
+        let given = meta::text(&object, "name");
+        if given != name {
+            return Err(Failure::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let dry_run = terms.options.dry_run;
+        let work = move |objects: &mut Objects<'_, '_>| {
+            update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())))
+        };
+        let mut change = self.commit(dry_run, work).await?;
+        change.warnings.extend(warnings);
+        Ok(respond(200, &call, &change))
+    }
+
+    pub(super) async fn patch(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+        let kind = call.target.kind;
+        let how = PatchKind::of(body::media_type(&call.headers), kind)?;
+        let terms =
+            Terms { status: call.target.status, ..self.terms(kind, caller, call.query.write_options()?)? };
+        let (namespace, name) = identity(&call);
+        let (content, wanted) = (call.content.clone(), name.clone());
+        let dry_run = terms.options.dry_run;
+        let shape = terms.clone();
+        // The patch meets the object inside the transaction, so there is nothing to race with.
+        let patched = move |old: &Value| {
+            let mut new = patch::apply(how, kind, old, &content)?;
+            let warnings = admit_shape(&shape, &mut new)?;
+            if meta::text(&new, "name") != wanted {
+                return Err(Failure::bad_request("the name of an object cannot be patched"));
+            }
+            Ok((new, warnings))
+        };
+        let work =
+            move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
+        let change = self.commit(dry_run, work).await?;
+        Ok(respond(200, &call, &change))
+    }
+}
+
+fn identity(call: &Call) -> (String, String) {
+    (call.target.namespace.clone().unwrap_or_default(), call.target.name.clone().unwrap_or_default())
+}
+
+fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
+    let mut response = body::json(code, &read::shown(call, &change.object));
+    body::warn(&mut response, &change.warnings);
+    response
+}
+
+/// Checks kind, version, types and unknown fields; the result is what to warn of.
+fn admit_shape(terms: &Terms, object: &mut Value) -> Result<Vec<String>, Failure> {
+    let kind = terms.kind;
+    let said = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+    let (version, word) = (said("apiVersion"), said("kind"));
+    if !version.is_empty() && version != kind.api_version() || !word.is_empty() && word != kind.kind {
+        return Err(Failure::bad_request(format!(
+            "{word} in version {version:?} cannot be handled as a {}: the path is for {} in version {:?}",
+            kind.kind,
+            kind.kind,
+            kind.api_version()
+        )));
+    }
+    kind.stamp(object);
+    let schema = schema::definition(kind.definition);
+    let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
+    let findings = schema::check(object, schema);
+    if !findings.mistyped.is_empty() {
+        let what = findings.mistyped.join(", ");
+        let (word, version) = (kind.kind, kind.version);
+        return Err(Failure::bad_request(format!(
+            "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
+        )));
+    }
+    let unknown: Vec<String> =
+        findings.unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+    match terms.options.field_validation {
+        FieldValidation::Strict if !unknown.is_empty() => {
+            Err(Failure::bad_request(format!("strict decoding error: {}", unknown.join(", "))))
+        }
+        FieldValidation::Warn => Ok(unknown),
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+    }
+}
+
+/// Puts the object into the namespace of its path.
+fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Failure> {
+    let given = meta::text(object, "namespace").to_owned();
+    match namespace {
+        Some(namespace) if given.is_empty() => meta::set(object, "namespace", namespace),
+        Some(namespace) if given != namespace => {
+            return Err(Failure::bad_request(format!(
+                "the namespace of the provided object does not match the namespace sent on the request: {given:?}, {namespace:?}"
+            )));
+        }
+        None if !given.is_empty() => meta::remove(object, "namespace"),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// How often a generated name is made up anew because it was taken.
+const ATTEMPTS: usize = 8;
+
+fn name_it(objects: &Objects<'_, '_>, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+    let prefix = meta::text(object, "generateName").to_owned();
+    if !meta::text(object, "name").is_empty() || prefix.is_empty() {
+        return Ok(());
+    }
+    for _ in 0..ATTEMPTS {
+        let name = names::generate(&prefix).map_err(Failure::internal)?;
+        if objects.find(kind, meta::text(object, "namespace"), &name)?.is_none() {
+            meta::set(object, "name", name);
+            return Ok(());
+        }
+    }
+    Err(Failure::already_exists(kind, &prefix))
+}
+
+fn check_namespace(objects: &Objects<'_, '_>, kind: &Kind, object: &Value) -> Result<(), Failure> {
+    if !kind.namespaced {
+        return Ok(());
+    }
+    let (namespace, name) = (meta::text(object, "namespace"), meta::text(object, "name"));
+    let namespaces = kinds::named("Namespace").expect("the table has Namespaces");
+    let found = objects.fetch(namespaces, "", namespace)?;
+    if !meta::is_deleting(&found) {
+        return Ok(());
+    }
+    let what = kind.qualified();
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut failure = Failure::forbidden(format!("{what} {name:?} is forbidden: {why}"));
+    failure.details = serde_json::json!({"name": name, "kind": kind.plural, "causes": [{
+        "reason": "NamespaceTerminating",
+        "message": format!("namespace {namespace} is being terminated"),
+        "field": "metadata.namespace",
+    }]});
+    Err(failure)
+}
+
+/// Creates an object inside a transaction.
+pub fn create_in(objects: &mut Objects<'_, '_>, terms: &Terms, mut object: Value) -> Result<Change, Failure> {
+    let kind = terms.kind;
+    kind.stamp(&mut object);
+    if !meta::text(&object, "resourceVersion").is_empty() {
+        return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    check_namespace(objects, kind, &object)?;
+    name_it(objects, kind, &mut object)?;
+    let uid = names::uid().map_err(Failure::internal)?;
+    meta::born(&mut object, objects.now, uid);
+    admission::prepare_new(kind, &mut object);
+    admission::defaults(kind, &mut object);
+    meta::tidy(&mut object);
+    admission::validate(&terms.ranges.node_ports, kind, None, &object)?;
+    let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
+    if objects.find(kind, namespace, name)?.is_some() {
+        return Err(Failure::already_exists(kind, name));
+    }
+    let mut warnings = admission::warnings(kind, &object);
+    warnings.extend(policy::check(objects, &attempt(terms, Operation::Create, &object, &Value::Null))?);
+    if kind.kind == "Service" {
+        service::settle(objects, service_terms(terms), None, &mut object)?;
+    }
+    objects.put(kind, &mut object)?;
+    if terms.options.dry_run {
+        meta::remove(&mut object, "resourceVersion");
+    }
+    Ok(Change { object, warnings })
+}
+
+fn attempt<'a>(terms: &'a Terms, operation: Operation, object: &'a Value, old: &'a Value) -> Attempt<'a> {
+    let subresource = if terms.status { "status" } else { "" };
+    Attempt {
+        kind: terms.kind,
+        subresource,
+        operation,
+        object,
+        old,
+        user: &terms.user,
+        dry_run: terms.options.dry_run,
+    }
+}
+
+fn service_terms(terms: &Terms) -> service::Terms<'_> {
+    service::Terms { ranges: &terms.ranges, dry_run: terms.options.dry_run, seed: terms.seed }
+}
+
+/// Makes a new version of an object inside a transaction; `make` gets the stored one.
+pub fn update_in(
+    objects: &mut Objects<'_, '_>,
+    terms: &Terms,
+    namespace: &str,
+    name: &str,
+    make: impl FnOnce(&Value) -> Result<(Value, Vec<String>), Failure>,
+) -> Result<Change, Failure> {
+    let kind = terms.kind;
+    let old = objects.fetch(kind, namespace, name)?;
+    let (mut new, mut warnings) = make(&old)?;
+    kind.stamp(&mut new);
+    check_version(kind, name, &old, &new)?;
+    merge_parts(terms, &old, &mut new);
+    meta::tidy(&mut new);
+    admission::validate(&terms.ranges.node_ports, kind, Some(&old), &new)?;
+    warnings.extend(admission::warnings(kind, &new));
+    warnings.extend(policy::check(objects, &attempt(terms, Operation::Update, &new, &old))?);
+    if kind.kind == "Service" && !terms.status {
+        service::settle(objects, service_terms(terms), Some(&old), &mut new)?;
+    }
+    meta::count_generation(&old, &mut new);
+    meta::set(&mut new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
+    if new == old {
+        // Nothing changes, so nobody needs to hear of it.
+        return Ok(Change { object: new, warnings });
+    }
+    if super::delete::is_free_to_go(kind, &new) {
+        super::delete::remove(objects, kind, &mut new)?;
+    } else {
+        objects.put(kind, &mut new)?;
+    }
+    Ok(Change { object: new, warnings })
+}
+
+fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
+    let (wanted, uid) = (meta::text(new, "resourceVersion"), meta::text(new, "uid"));
+    let stored_uid = meta::text(old, "uid");
+    if !uid.is_empty() && uid != stored_uid {
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
+        return Err(Failure::conflict(kind, name, why));
+    }
+    if wanted.is_empty() || wanted == "0" || revision_of(new) == revision_of(old) {
+        return Ok(());
+    }
+    if revision_of(new).is_none() {
+        return Err(Failure::bad_request(format!(
+            "metadata.resourceVersion: {wanted:?} is none that this server gave"
+        )));
+    }
+    Err(Failure::modified(kind, name))
+}
+
+/// The status is written by its own path alone, and that path writes nothing else.
+fn merge_parts(terms: &Terms, old: &Value, new: &mut Value) {
+    meta::carry_over(old, new);
+    if terms.status {
+        let status = new.get("status").cloned();
+        let metadata = new.get("metadata").cloned();
+        let mut kept = old.clone();
+        if let Some(map) = kept.as_object_mut() {
+            set_or_remove(map, "status", status);
+            if terms.kind.group != "zoneward.dev" {
+                set_or_remove(map, "metadata", metadata);
+            }
+        }
+        if let Some(version) = new["metadata"].get("resourceVersion") {
+            meta::set(&mut kept, "resourceVersion", version.clone());
+        }
+        *new = kept;
+        return;
+    }
+    if terms.kind.status
+        && let Some(map) = new.as_object_mut()
+    {
+        set_or_remove(map, "status", old.get("status").cloned());
+    }
+    admission::defaults(terms.kind, new);
+    if terms.kind.kind == "Service" {
+        service::carry_over(old, new);
+    }
+    if terms.kind.kind == "Namespace" {
+        meta::set_in(new, "spec", "finalizers", old["spec"]["finalizers"].clone());
+    }
+}
+
+fn set_or_remove(map: &mut serde_json::Map<String, Value>, name: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            map.insert(name.to_owned(), value);
+        }
+        None => {
+            map.shift_remove(name);
+        }
+    }
+}

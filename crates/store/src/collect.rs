@@ -1,0 +1,138 @@
+//! The garbage collector: objects whose owners are gone, namespaces that are to end, Pods whose time is up,
+//! events that are old.
+//!
+//! ```text
+//! every kind's watch --> index of owners --> due: owners gone, owners that wait, namespaces that end
+//!                                        --> one small transaction each, looking again before it acts
+//! ```
+//!
+//! The index only says where to look. Each act reads the objects anew in its transaction, so an index that is a
+//! moment behind can do no harm.
+
+mod act;
+mod index;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::api::Api;
+use crate::engine::{Change, ChangeKind, Query, ReadError, ResourceId, Revision, Stored};
+use crate::kinds::{KINDS, Kind};
+use crate::meta;
+
+use index::{Index, Place};
+
+const TICK: Duration = Duration::from_millis(500);
+/// How many changes may wait for the collector.
+const QUEUE: usize = 1_024;
+/// How many events end in one step.
+const EXPIRE_AT_ONCE: usize = 500;
+
+/// Collects until `stop` turns true.
+pub async fn run(api: Api, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            // It comes back only when a watch fell too far behind: then everything is read anew.
+            () = collect(&api) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+enum News {
+    Changed(&'static Kind, Arc<Change>),
+    Lost,
+}
+
+async fn collect(api: &Api) {
+    let mut index = Index::default();
+    let Ok(revision) = read_all(api, &mut index) else { return };
+    let (sender, mut news) = mpsc::channel(QUEUE);
+    let mut watches = tokio::task::JoinSet::new();
+    for kind in KINDS {
+        let Ok(watcher) = api.engine().watch(ResourceId(kind.id), None, revision) else { return };
+        watches.spawn(forward(kind, watcher, sender.clone()));
+    }
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            item = news.recv() => match item {
+                Some(News::Changed(kind, change)) => notice(&mut index, kind, &change),
+                Some(News::Lost) | None => return,
+            },
+            _ = tick.tick() => {
+                act::work(api, &mut index).await;
+                expire(api).await;
+            }
+        }
+        // A delete that others wait for should not wait for the tick.
+        if news.is_empty() && index.is_due() {
+            act::work(api, &mut index).await;
+        }
+    }
+}
+
+fn read_all(api: &Api, index: &mut Index) -> Result<Revision, ReadError> {
+    let revision = api.engine().revision();
+    for kind in KINDS {
+        let query = Query { at: Some(revision), ..Query::all(ResourceId(kind.id)) };
+        for stored in api.engine().list(&query)?.items {
+            if let Ok(object) = serde_json::from_slice(&stored.json) {
+                index.seen(&place(kind, &stored), &object);
+            }
+        }
+    }
+    index.doubt_all();
+    Ok(revision)
+}
+
+fn place(kind: &'static Kind, stored: &Stored) -> Place {
+    Place { kind: kind.id, namespace: stored.key.namespace.to_string(), name: stored.key.name.to_string() }
+}
+
+async fn forward(kind: &'static Kind, mut watcher: crate::engine::Watcher, sender: mpsc::Sender<News>) {
+    loop {
+        let changes = watcher.changes().await;
+        let Ok(changes) = changes else {
+            let _ = sender.send(News::Lost).await;
+            return;
+        };
+        for change in changes {
+            if sender.send(News::Changed(kind, change)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
+    let Ok(object) = serde_json::from_slice::<Value>(&change.json) else { return };
+    let place = Place {
+        kind: kind.id,
+        namespace: change.key.namespace.to_string(),
+        name: change.key.name.to_string(),
+    };
+    if change.kind == ChangeKind::Deleted {
+        index.gone(&place, meta::text(&object, "uid"));
+    } else {
+        index.seen(&place, &object);
+    }
+}
+
+/// Ends objects whose time is up. What fails is tried again with the next tick.
+async fn expire(api: &Api) {
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+    let engine = api.engine().clone();
+    let last = |stored: &Stored, revision: Revision| {
+        let mut object: Value = serde_json::from_slice(&stored.json).unwrap_or_default();
+        meta::set_resource_version(&mut object, revision.0);
+        bytes::Bytes::from(object.to_string())
+    };
+    let _ = tokio::task::spawn_blocking(move || engine.expire(now, EXPIRE_AT_ONCE, last)).await;
+}

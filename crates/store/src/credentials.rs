@@ -1,0 +1,216 @@
+//! Who may speak to the API: an authority of our own, an admin and a reader, made on first start.
+//!
+//! ```text
+//! DIR/pki/ca.crt, ca.key              the authority; the server's certificate is issued anew at each start
+//! DIR/pki/admin.*, reader.*           certificate, key and token of each user
+//! DIR/kubeconfig, reader.kubeconfig   what kubectl needs, complete in one file
+//! ```
+//!
+//! Everything is readable by its owner alone. A client is known by its very certificate or by its token; there
+//! is no anonymous access.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use serde_json::json;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
+
+use crate::api::Caller;
+use crate::names;
+
+/// Everybody who may speak to the API, and the authority that says so.
+pub struct Credentials {
+    folder: PathBuf,
+    authority: KeyPair,
+    authority_pem: String,
+    users: Vec<User>,
+}
+
+struct User {
+    caller: Caller,
+    certificate: CertificateDer<'static>,
+    certificate_pem: String,
+    key_pem: String,
+    token: String,
+}
+
+/// (name of the files, name for policies, group, read only)
+const USERS: &[(&str, &str, &str, bool)] = &[
+    ("admin", "kubernetes-admin", "system:masters", false),
+    ("reader", "zoneward-reader", "zoneward:readers", true),
+];
+
+impl Credentials {
+    /// Reads the credentials below a folder, and makes those that are missing.
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let folder = data.join("pki");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let authority = key_at(&folder.join("ca.key"))?;
+        let authority_pem = text_at(&folder.join("ca.crt"), || {
+            Ok(authority_params().self_signed(&authority).map_err(io::Error::other)?.pem())
+        })?;
+        let mut users = Vec::new();
+        for (file, name, group, read_only) in USERS {
+            let key = key_at(&folder.join(format!("{file}.key")))?;
+            let certificate_pem = text_at(&folder.join(format!("{file}.crt")), || {
+                let params = authority_params();
+                let issuer = Issuer::from_params(&params, &authority);
+                let signed = user_params(name, group).signed_by(&key, &issuer).map_err(io::Error::other)?;
+                Ok(signed.pem())
+            })?;
+            let token = text_at(&folder.join(format!("{file}.token")), new_token)?.trim().to_owned();
+            let certificate =
+                CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(io::Error::other)?;
+            let caller = Caller { name: (*name).to_owned(), read_only: *read_only };
+            users.push(User { caller, certificate, certificate_pem, key_pem: key.serialize_pem(), token });
+        }
+        Ok(Self { folder: data.to_owned(), authority, authority_pem, users })
+    }
+
+    /// TLS for a server at these addresses.
+    pub fn server_config(&self, addresses: &[IpAddr]) -> io::Result<ServerConfig> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let params = authority_params();
+        let issuer = Issuer::from_params(&params, &self.authority);
+        let certificate = server_params(addresses)?.signed_by(&key, &issuer).map_err(io::Error::other)?;
+        let mut roots = RootCertStore::empty();
+        let authority =
+            CertificateDer::from_pem_slice(self.authority_pem.as_bytes()).map_err(io::Error::other)?;
+        roots.add(authority.clone()).map_err(io::Error::other)?;
+        let provider = Arc::new(crypto::ring::default_provider());
+        // A client may come with a token instead of a certificate.
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build()
+            .map_err(io::Error::other)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate.der().clone(), authority], key)
+            .map_err(io::Error::other)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    /// Who has a certificate that the handshake proved.
+    pub fn by_certificate(&self, certificate: &CertificateDer<'_>) -> Option<&Caller> {
+        self.users.iter().find(|user| user.certificate == *certificate).map(|user| &user.caller)
+    }
+
+    /// Who has a token.
+    pub fn by_token(&self, token: &str) -> Option<&Caller> {
+        self.users.iter().find(|user| same(user.token.as_bytes(), token.as_bytes())).map(|user| &user.caller)
+    }
+
+    /// Writes the kubeconfigs for a server; the result is the admin's.
+    pub fn write_kubeconfigs(&self, server: SocketAddr) -> io::Result<PathBuf> {
+        let paths = ["kubeconfig", "reader.kubeconfig"].map(|name| self.folder.join(name));
+        for (path, user) in paths.iter().zip(&self.users) {
+            write_private(path, self.kubeconfig(user, server).as_bytes())?;
+        }
+        let [admin, _] = paths;
+        Ok(admin)
+    }
+
+    /// JSON is YAML, and needs no writer of its own.
+    fn kubeconfig(&self, user: &User, server: SocketAddr) -> String {
+        let name = &user.caller.name;
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "zoneward", "cluster": {
+                "server": format!("https://{server}"),
+                "certificate-authority-data": STANDARD.encode(&self.authority_pem),
+            }}],
+            "users": [{"name": name, "user": {
+                "client-certificate-data": STANDARD.encode(&user.certificate_pem),
+                "client-key-data": STANDARD.encode(&user.key_pem),
+            }}],
+            "contexts": [{"name": "zoneward", "context": {"cluster": "zoneward", "user": name}}],
+            "current-context": "zoneward",
+        });
+        format!("{config:#}\n")
+    }
+}
+
+/// Compares without telling by its time how much was right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
+}
+
+fn new_token() -> io::Result<String> {
+    let mut bytes = [0u8; 32];
+    names::fill(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "zoneward-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params
+}
+
+fn user_params(name: &str, group: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::OrganizationName, group);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+fn server_params(addresses: &[IpAddr]) -> io::Result<CertificateParams> {
+    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+    let mut params = CertificateParams::new(names.map(str::to_owned).to_vec()).map_err(io::Error::other)?;
+    params.distinguished_name.push(DnType::CommonName, "zoneward");
+    params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
+
+fn key_at(path: &Path) -> io::Result<KeyPair> {
+    let make = || Ok(KeyPair::generate().map_err(io::Error::other)?.serialize_pem());
+    let pem = text_at(path, make)?;
+    let unreadable =
+        |error| io::Error::other(format!("{}: {error}: remove it to have it made anew", path.display()));
+    KeyPair::from_pem(&pem).map_err(unreadable)
+}
+
+/// The content of a file, which is made if it is missing.
+fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let text = make()?;
+            write_private(path, text.as_bytes())?;
+            Ok(text)
+        }
+        Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+    }
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
+}

@@ -1,0 +1,163 @@
+//! Discovery: which groups, versions and kinds there are, for clients that ask before they act.
+
+use serde_json::{Value, json};
+
+use crate::api::accept::Accept;
+use crate::kinds::{KINDS, Kind};
+use crate::status::Failure;
+
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+/// The version of Kubernetes that this API is like.
+pub fn version() -> Value {
+    json!({
+        "major": "1", "minor": "37", "gitVersion": concat!("v1.37.0+zoneward-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+/// The document of a path: empty, `api`, `apis`, `apis/GROUP`, `api/v1` or `apis/GROUP/VERSION`.
+pub fn document(path: &str, accept: &Accept) -> Result<Value, Failure> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        [""] => Ok(json!({"paths": paths()})),
+        ["api"] if accept.aggregated => Ok(aggregated(|group| group.is_empty())),
+        ["apis"] if accept.aggregated => Ok(aggregated(|group| !group.is_empty())),
+        ["api"] => Ok(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        ["apis"] => {
+            let groups: Vec<Value> =
+                groups().filter(|(group, _)| !group.is_empty()).map(group_entry).collect();
+            Ok(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["api", version] => resources("", version),
+        ["apis", group] => {
+            let found = groups().find(|(name, _)| name == group && !group.is_empty());
+            let mut entry = found.map(group_entry).ok_or_else(Failure::no_such_path)?;
+            entry["kind"] = "APIGroup".into();
+            entry["apiVersion"] = "v1".into();
+            Ok(entry)
+        }
+        ["apis", group, version] => resources(group, version),
+        _ => Err(Failure::no_such_path()),
+    }
+}
+
+/// Each group with its version, in the order of the table.
+fn groups() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    for kind in KINDS {
+        if !found.contains(&(kind.group, kind.version)) {
+            found.push((kind.group, kind.version));
+        }
+    }
+    found.into_iter()
+}
+
+/// The paths of all groups, as `/api/v1` and `/apis/discovery.k8s.io/v1`.
+pub fn group_paths() -> Vec<String> {
+    let path = |(group, version): (&str, &str)| match group {
+        "" => format!("api/{version}"),
+        group => format!("apis/{group}/{version}"),
+    };
+    groups().map(path).collect()
+}
+
+fn paths() -> Vec<String> {
+    let mut paths: Vec<String> = vec!["/api".to_owned(), "/apis".to_owned()];
+    paths.extend(group_paths().into_iter().map(|path| format!("/{path}")));
+    paths.extend(["/healthz", "/livez", "/openapi/v3", "/readyz", "/version"].map(str::to_owned));
+    paths
+}
+
+fn group_entry((group, version): (&str, &str)) -> Value {
+    let entry = json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    json!({"name": group, "versions": [entry], "preferredVersion": entry})
+}
+
+fn of(group: &str, version: &str) -> Vec<&'static Kind> {
+    KINDS.iter().filter(|kind| kind.group == group && kind.version == version).collect()
+}
+
+fn resources(group: &str, version: &str) -> Result<Value, Failure> {
+    let kinds = of(group, version);
+    let first = kinds.first().ok_or_else(Failure::no_such_path)?;
+    let mut list = Vec::new();
+    for kind in &kinds {
+        let mut entry = json!({
+            "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
+            "kind": kind.kind, "verbs": VERBS,
+        });
+        if !kind.short.is_empty() {
+            entry["shortNames"] = json!(kind.short);
+        }
+        if !kind.categories.is_empty() {
+            entry["categories"] = json!(kind.categories);
+        }
+        list.push(entry);
+        if kind.status {
+            list.push(json!({
+                "name": format!("{}/status", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                "kind": kind.kind, "verbs": STATUS_VERBS,
+            }));
+        }
+    }
+    Ok(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": first.api_version(), "resources": list}),
+    )
+}
+
+fn aggregated(wanted: impl Fn(&str) -> bool) -> Value {
+    let item = |(group, version): (&str, &str)| {
+        let resources: Vec<Value> = of(group, version).into_iter().map(aggregated_kind).collect();
+        json!({
+            "metadata": {"name": group, "creationTimestamp": null},
+            "versions": [{"version": version, "resources": resources, "freshness": "Current"}],
+        })
+    };
+    let items: Vec<Value> = groups().filter(|(group, _)| wanted(group)).map(item).collect();
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
+}
+
+fn aggregated_kind(kind: &Kind) -> Value {
+    let response = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let mut entry = json!({
+        "resource": kind.plural, "responseKind": response, "singularResource": kind.singular, "verbs": VERBS,
+        "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+    });
+    if !kind.short.is_empty() {
+        entry["shortNames"] = json!(kind.short);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+    if kind.status {
+        entry["subresources"] =
+            json!([{"subresource": "status", "responseKind": response, "verbs": STATUS_VERBS}]);
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_can_be_asked_for_its_kinds() {
+        for path in group_paths() {
+            let list = document(&path, &Accept::default()).unwrap();
+            assert!(!list["resources"].as_array().unwrap().is_empty(), "{path}");
+        }
+        assert_eq!(document("apis/apps", &Accept::default()).unwrap_err().code, 404);
+        assert_eq!(document("api/v2", &Accept::default()).unwrap_err().code, 404);
+    }
+
+    #[test]
+    fn both_kinds_of_discovery_list_the_same_groups() {
+        let accept = Accept { aggregated: true, ..Accept::default() };
+        let aggregated = document("apis", &accept).unwrap()["items"].as_array().unwrap().len();
+        let plain = document("apis", &Accept::default()).unwrap()["groups"].as_array().unwrap().len();
+        assert_eq!(aggregated, plain);
+    }
+}

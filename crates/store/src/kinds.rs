@@ -1,0 +1,397 @@
+//! The kinds that are served, as data: one row each with names, verbs, columns and schema.
+//!
+//! Everything that differs between kinds stands here, so that reading, writing, discovery, OpenAPI and
+//! tables are written once for all of them. What Services need beyond that is in `admission`.
+
+mod cells;
+mod columns;
+
+use serde_json::Value;
+
+pub(crate) use cells::since;
+use columns::{
+    CONFIG_MAP, ENDPOINT_SLICE, EVENT, IP_ADDRESS, LEASE, NAMESPACE, NODE, OTHER, POD, POLICY,
+    POLICY_BINDING, SECRET, SERVICE, SERVICE_CIDR,
+};
+pub use columns::{Cell, Column};
+
+/// What is particular about a kind.
+#[derive(Debug)]
+pub struct Kind {
+    /// Its number on disk, which is its own for ever.
+    pub id: u16,
+    /// The API group, empty for core.
+    pub group: &'static str,
+    /// The version, as `v1`.
+    pub version: &'static str,
+    /// The kind, as `Service`.
+    pub kind: &'static str,
+    /// The name in paths, as `services`.
+    pub plural: &'static str,
+    /// The name for one, as `service`.
+    pub singular: &'static str,
+    /// What people type for it.
+    pub short: &'static [&'static str],
+    /// The groups of kinds that it belongs to, as `all`.
+    pub categories: &'static [&'static str],
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether its status is written by a path of its own.
+    pub status: bool,
+    /// How its names are spelled.
+    pub naming: Naming,
+    /// The fields beyond name and namespace that a field selector may ask for.
+    pub selectable: &'static [&'static str],
+    /// The definition of its schema in OpenAPI.
+    pub definition: &'static str,
+    /// What `kubectl get` shows.
+    pub columns: &'static [Column],
+    /// After how many seconds its objects go by themselves.
+    pub lifetime: Option<u64>,
+    /// Whether an update must say which version it is based on.
+    pub needs_version: bool,
+}
+
+/// How names of a kind are spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Lower-case letters, digits and dashes, beginning with a letter.
+    Label1035,
+    /// Lower-case letters, digits and dashes.
+    Label,
+    /// Labels joined by dots.
+    Subdomain,
+    /// An IP address in its canonical form.
+    Address,
+}
+
+const BASE: Kind = Kind {
+    id: 0,
+    group: "",
+    version: "v1",
+    kind: "",
+    plural: "",
+    singular: "",
+    short: &[],
+    categories: &[],
+    namespaced: true,
+    status: false,
+    naming: Naming::Subdomain,
+    selectable: &[],
+    definition: "",
+    columns: OTHER,
+    lifetime: None,
+    needs_version: false,
+};
+
+/// An hour, as API servers keep events.
+const EVENT_LIFETIME: u64 = 3_600;
+
+const POD_FIELDS: &[&str] = &[
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+];
+
+const EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+];
+
+/// Every kind, in the order in which they are listed.
+pub static KINDS: &[Kind] = &[
+    Kind {
+        id: 1,
+        kind: "ConfigMap",
+        plural: "configmaps",
+        singular: "configmap",
+        short: &["cm"],
+        definition: "io.k8s.api.core.v1.ConfigMap",
+        columns: CONFIG_MAP,
+        ..BASE
+    },
+    Kind {
+        id: 2,
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short: &["ev"],
+        selectable: EVENT_FIELDS,
+        definition: "io.k8s.api.core.v1.Event",
+        columns: EVENT,
+        lifetime: Some(EVENT_LIFETIME),
+        ..BASE
+    },
+    Kind {
+        id: 3,
+        kind: "Namespace",
+        plural: "namespaces",
+        singular: "namespace",
+        short: &["ns"],
+        namespaced: false,
+        status: true,
+        naming: Naming::Label,
+        selectable: &["status.phase"],
+        definition: "io.k8s.api.core.v1.Namespace",
+        columns: NAMESPACE,
+        ..BASE
+    },
+    Kind {
+        id: 4,
+        kind: "Node",
+        plural: "nodes",
+        singular: "node",
+        short: &["no"],
+        namespaced: false,
+        status: true,
+        selectable: &["spec.unschedulable"],
+        definition: "io.k8s.api.core.v1.Node",
+        columns: NODE,
+        ..BASE
+    },
+    Kind {
+        id: 5,
+        kind: "Pod",
+        plural: "pods",
+        singular: "pod",
+        short: &["po"],
+        categories: &["all"],
+        status: true,
+        selectable: POD_FIELDS,
+        definition: "io.k8s.api.core.v1.Pod",
+        columns: POD,
+        ..BASE
+    },
+    Kind {
+        id: 6,
+        kind: "Secret",
+        plural: "secrets",
+        singular: "secret",
+        selectable: &["type"],
+        definition: "io.k8s.api.core.v1.Secret",
+        columns: SECRET,
+        ..BASE
+    },
+    Kind {
+        id: 7,
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short: &["svc"],
+        categories: &["all"],
+        status: true,
+        naming: Naming::Label1035,
+        selectable: &["spec.clusterIP", "spec.type"],
+        definition: "io.k8s.api.core.v1.Service",
+        columns: SERVICE,
+        ..BASE
+    },
+    Kind {
+        group: "admissionregistration.k8s.io",
+        id: 8,
+        kind: "ValidatingAdmissionPolicy",
+        plural: "validatingadmissionpolicies",
+        singular: "validatingadmissionpolicy",
+        categories: &["api-extensions"],
+        namespaced: false,
+        status: true,
+        definition: "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy",
+        columns: POLICY,
+        ..BASE
+    },
+    Kind {
+        group: "admissionregistration.k8s.io",
+        id: 9,
+        kind: "ValidatingAdmissionPolicyBinding",
+        plural: "validatingadmissionpolicybindings",
+        singular: "validatingadmissionpolicybinding",
+        categories: &["api-extensions"],
+        namespaced: false,
+        definition: "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding",
+        columns: POLICY_BINDING,
+        ..BASE
+    },
+    Kind {
+        group: "coordination.k8s.io",
+        id: 10,
+        kind: "Lease",
+        plural: "leases",
+        singular: "lease",
+        definition: "io.k8s.api.coordination.v1.Lease",
+        columns: LEASE,
+        needs_version: true,
+        ..BASE
+    },
+    Kind {
+        group: "discovery.k8s.io",
+        id: 11,
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        singular: "endpointslice",
+        definition: "io.k8s.api.discovery.v1.EndpointSlice",
+        columns: ENDPOINT_SLICE,
+        ..BASE
+    },
+    Kind {
+        group: "networking.k8s.io",
+        id: 12,
+        kind: "IPAddress",
+        plural: "ipaddresses",
+        singular: "ipaddress",
+        short: &["ip"],
+        namespaced: false,
+        naming: Naming::Address,
+        selectable: &["spec.parentRef.name"],
+        definition: "io.k8s.api.networking.v1.IPAddress",
+        columns: IP_ADDRESS,
+        ..BASE
+    },
+    Kind {
+        group: "networking.k8s.io",
+        id: 13,
+        kind: "ServiceCIDR",
+        plural: "servicecidrs",
+        singular: "servicecidr",
+        namespaced: false,
+        status: true,
+        definition: "io.k8s.api.networking.v1.ServiceCIDR",
+        columns: SERVICE_CIDR,
+        ..BASE
+    },
+    Kind { id: 14, kind: "MeshGateway", plural: "meshgateways", singular: "meshgateway", ..OURS },
+    Kind {
+        id: 15,
+        kind: "MeshGatewayHTTPRoute",
+        plural: "meshgatewayhttproutes",
+        singular: "meshgatewayhttproute",
+        ..OURS
+    },
+    Kind { id: 16, kind: "MeshHTTPRoute", plural: "meshhttproutes", singular: "meshhttproute", ..OURS },
+    Kind { id: 17, kind: "MeshTCPRoute", plural: "meshtcproutes", singular: "meshtcproute", ..OURS },
+];
+
+/// Our own kinds. Their fields are kept as they are written, as those of a resource with an open schema.
+const OURS: Kind = Kind {
+    group: "zoneward.dev",
+    version: "v1alpha1",
+    categories: &["zoneward"],
+    status: true,
+    needs_version: true,
+    definition: OPEN_DEFINITION,
+    ..BASE
+};
+
+/// The schema of objects with whatever `spec` and `status`.
+pub const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
+
+/// The kind of a path.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.group == group && kind.version == version && kind.plural == plural)
+}
+
+/// The kind of an object.
+pub fn of(api_version: &str, kind: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|row| row.kind == kind && row.api_version() == api_version)
+}
+
+/// The kind by its word alone, where no other group has the same.
+pub fn named(kind: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|row| row.kind == kind)
+}
+
+impl Kind {
+    /// `v1`, or `group/version`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// `services`, or `endpointslices.discovery.k8s.io`.
+    pub fn qualified(&self) -> String {
+        join(self.plural, self.group)
+    }
+
+    /// `Service`, or `EndpointSlice.discovery.k8s.io`.
+    pub fn qualified_kind(&self) -> String {
+        join(self.kind, self.group)
+    }
+
+    /// Puts kind and apiVersion first in an object.
+    pub fn stamp(&self, object: &mut Value) {
+        if let Some(map) = object.as_object_mut() {
+            map.insert("kind".to_owned(), self.kind.into());
+            map.insert("apiVersion".to_owned(), self.api_version().into());
+        }
+    }
+}
+
+fn join(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_kinds_share_a_word_that_people_type() {
+        let mut words: Vec<&str> = Vec::new();
+        for kind in KINDS {
+            words.extend([kind.plural, kind.singular]);
+            words.extend(kind.short);
+        }
+        let count = words.len();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count);
+    }
+
+    #[test]
+    fn every_kind_has_its_own_number() {
+        let ids: std::collections::BTreeSet<u16> = KINDS.iter().map(|kind| kind.id).collect();
+        assert_eq!(ids.len(), KINDS.len());
+        assert!(!ids.contains(&0));
+    }
+
+    #[test]
+    fn every_kind_of_the_issue_is_served() {
+        for (api_version, kind) in [
+            ("v1", "Namespace"),
+            ("v1", "Service"),
+            ("v1", "Pod"),
+            ("v1", "Node"),
+            ("discovery.k8s.io/v1", "EndpointSlice"),
+            ("networking.k8s.io/v1", "ServiceCIDR"),
+            ("networking.k8s.io/v1", "IPAddress"),
+            ("v1", "Event"),
+            ("coordination.k8s.io/v1", "Lease"),
+            ("v1", "ConfigMap"),
+            ("v1", "Secret"),
+            ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
+            ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+            ("zoneward.dev/v1alpha1", "MeshHTTPRoute"),
+            ("zoneward.dev/v1alpha1", "MeshGatewayHTTPRoute"),
+            ("zoneward.dev/v1alpha1", "MeshTCPRoute"),
+            ("zoneward.dev/v1alpha1", "MeshGateway"),
+        ] {
+            assert!(of(api_version, kind).is_some(), "{api_version} {kind}");
+        }
+    }
+}

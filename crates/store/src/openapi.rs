@@ -1,0 +1,188 @@
+//! OpenAPI v3: one document for each group, with the schemas of its kinds and the operations that tell
+//! kubectl what may be asked (field validation, the ways to patch).
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::discovery::group_paths;
+use crate::kinds::{KINDS, Kind, OPEN_DEFINITION};
+use crate::schema::{self, PREFIX};
+use crate::status::Failure;
+
+/// The index, for an empty path, or the document of a group.
+pub fn document(path: &str) -> Result<Bytes, Failure> {
+    if path.is_empty() {
+        return Ok(Bytes::from(index().to_string()));
+    }
+    documents().get(path.trim_end_matches('/')).cloned().ok_or_else(Failure::no_such_path)
+}
+
+fn documents() -> &'static BTreeMap<String, Bytes> {
+    static DOCUMENTS: OnceLock<BTreeMap<String, Bytes>> = OnceLock::new();
+    DOCUMENTS.get_or_init(|| {
+        let made = |path: String| {
+            let document = Bytes::from(group(&path).to_string());
+            (path, document)
+        };
+        group_paths().into_iter().map(made).collect()
+    })
+}
+
+fn index() -> Value {
+    let mut paths = Map::new();
+    for path in group_paths() {
+        // Clients keep a document for as long as its hash stays; ours changes with the version alone.
+        let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
+        paths.insert(path, json!({"serverRelativeURL": url}));
+    }
+    json!({"paths": paths})
+}
+
+fn group(path: &str) -> Value {
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| prefix(kind) == path).collect();
+    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    for kind in &kinds {
+        operations(kind, &mut paths);
+        collect(kind.definition, &mut schemas);
+        let name = definition_name(kind);
+        let mut definition = schema::definition(kind.definition).cloned().unwrap_or(Value::Null);
+        definition["x-kubernetes-group-version-kind"] =
+            json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
+        schemas.insert(name, definition);
+    }
+    collect("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", &mut schemas);
+    schemas.shift_remove(OPEN_DEFINITION);
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Zoneward", "version": env!("CARGO_PKG_VERSION")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    })
+}
+
+fn prefix(kind: &Kind) -> String {
+    if kind.group.is_empty() {
+        format!("api/{}", kind.version)
+    } else {
+        format!("apis/{}/{}", kind.group, kind.version)
+    }
+}
+
+/// Our own kinds share a definition, and each shows it under a name of its own.
+fn definition_name(kind: &Kind) -> String {
+    if kind.definition == OPEN_DEFINITION {
+        format!("dev.zoneward.{}.{}", kind.version, kind.kind)
+    } else {
+        kind.definition.to_owned()
+    }
+}
+
+/// A definition with all that it refers to.
+fn collect(name: &str, schemas: &mut Map<String, Value>) {
+    if schemas.contains_key(name) {
+        return;
+    }
+    let Some(definition) = schema::definition(name) else { return };
+    schemas.insert(name.to_owned(), definition.clone());
+    references(definition, &mut |target| collect(target, schemas));
+}
+
+fn references(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                match value.as_str().and_then(|text| text.strip_prefix(PREFIX)) {
+                    Some(target) if name == "$ref" => found(target),
+                    _ => references(value, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
+    let base = format!("/{}", prefix(kind));
+    let all = if kind.namespaced {
+        format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
+    } else {
+        format!("{base}/{}", kind.plural)
+    };
+    let one = format!("{all}/{{name}}");
+    paths.insert(all, json!({"get": operation(kind, "list", &[]), "post": writing(kind, "post")}));
+    let object = json!({
+        "get": operation(kind, "get", &[]),
+        "put": writing(kind, "put"),
+        "patch": patching(kind),
+        "delete": operation(kind, "delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
+    });
+    paths.insert(one.clone(), object);
+    if kind.status {
+        let status =
+            json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
+        paths.insert(format!("{one}/status"), status);
+    }
+    if kind.namespaced {
+        paths.insert(format!("{base}/{}", kind.plural), json!({"get": operation(kind, "list", &[])}));
+    }
+}
+
+fn reference(kind: &Kind) -> Value {
+    json!({"schema": {"$ref": format!("{PREFIX}{}", definition_name(kind))}})
+}
+
+fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
+    let parameter =
+        |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+    json!({
+        "description": format!("{action} {}", kind.kind),
+        "operationId": format!("{action}{}", kind.kind),
+        "parameters": parameters.iter().map(parameter).collect::<Vec<_>>(),
+        "responses": {"200": {"description": "OK", "content": {"application/json": reference(kind)}}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+    })
+}
+
+const WRITE_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+
+fn writing(kind: &Kind, action: &str) -> Value {
+    let mut operation = operation(kind, action, WRITE_PARAMETERS);
+    operation["requestBody"] = json!({"content": {"*/*": reference(kind)}, "required": true});
+    operation
+}
+
+fn patching(kind: &Kind) -> Value {
+    let mut operation = operation(kind, "patch", WRITE_PARAMETERS);
+    let mut content = Map::new();
+    let strategic = (kind.definition != OPEN_DEFINITION).then_some("application/strategic-merge-patch+json");
+    for media in ["application/json-patch+json", "application/merge-patch+json"].into_iter().chain(strategic)
+    {
+        content.insert(media.to_owned(), json!({"schema": {"type": "object"}}));
+    }
+    operation["requestBody"] = json!({"content": content, "required": true});
+    operation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_whole_and_not_huge() {
+        let mut size = 0;
+        for path in group_paths() {
+            let bytes = document(&path).unwrap();
+            size += bytes.len();
+            let document: Value = serde_json::from_slice(&bytes).unwrap();
+            let schemas = document["components"]["schemas"].as_object().unwrap();
+            references(&document, &mut |target| assert!(schemas.contains_key(target), "{path}: {target}"));
+        }
+        assert!(size < 2_000_000, "{size} bytes");
+        assert_eq!(document("apis/apps/v1").unwrap_err().code, 404);
+    }
+}

@@ -1,0 +1,142 @@
+//! Patches: three ways to say what changes in an object, told apart by their content type.
+//!
+//! Server-side apply is not served: it needs the memory of who owns which field. Clients are told what to use
+//! instead.
+
+mod strategic;
+
+use serde_json::Value;
+
+use crate::kinds::Kind;
+use crate::schema;
+use crate::status::Failure;
+
+/// How many operations a JSON patch may have.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// A way to patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// A list of operations (RFC 6902).
+    Json,
+    /// An object laid over the stored one (RFC 7386).
+    Merge,
+    /// The same with lists merged by keys, and directives.
+    Strategic,
+}
+
+const ACCEPTED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+
+impl PatchKind {
+    /// The way that a content type stands for.
+    pub fn of(content_type: &str, kind: &Kind) -> Result<Self, Failure> {
+        let media = content_type.split(';').next().unwrap_or_default().trim();
+        match media {
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" if kind.definition != crate::kinds::OPEN_DEFINITION => {
+                Ok(Self::Strategic)
+            }
+            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(server_side_apply()),
+            other => Err(Failure::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}; \
+                 this one is {other:?}"
+            ))),
+        }
+    }
+}
+
+fn server_side_apply() -> Failure {
+    Failure::unsupported_media_type(
+        "server-side apply is not served here: use `kubectl apply` without --server-side, or send the change as \
+         application/merge-patch+json or application/strategic-merge-patch+json",
+    )
+}
+
+/// The object after the patch.
+pub fn apply(how: PatchKind, kind: &Kind, object: &Value, body: &[u8]) -> Result<Value, Failure> {
+    let patch: Value = serde_json::from_slice(body)
+        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+    match how {
+        PatchKind::Json => json(object, patch),
+        PatchKind::Merge => merge(object, &patch),
+        PatchKind::Strategic => {
+            let schema = schema::definition(kind.definition);
+            let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
+            strategic::apply(object, &patch, schema)
+        }
+    }
+}
+
+fn json(object: &Value, patch: Value) -> Result<Value, Failure> {
+    if patch.as_array().is_some_and(|list| list.len() > MAX_OPERATIONS) {
+        let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}");
+        return Err(Failure { message, ..Failure::too_large(MAX_OPERATIONS) });
+    }
+    let patch: json_patch::Patch = serde_json::from_value(patch)
+        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+    let mut patched = object.clone();
+    json_patch::patch(&mut patched, &patch).map_err(|error| {
+        Failure::unprocessable(format!(
+            "the server rejected our request due to an error in our request: {error}"
+        ))
+    })?;
+    Ok(patched)
+}
+
+fn merge(object: &Value, patch: &Value) -> Result<Value, Failure> {
+    if !patch.is_object() {
+        return Err(Failure::bad_request("error decoding patch: a merge patch is a JSON object"));
+    }
+    let mut patched = object.clone();
+    json_patch::merge(&mut patched, patch);
+    Ok(patched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+    use serde_json::json;
+
+    fn service() -> &'static Kind {
+        kinds::find("", "v1", "services").unwrap()
+    }
+
+    fn patched(how: PatchKind, object: Value, patch: Value) -> Result<Value, u16> {
+        apply(how, service(), &object, patch.to_string().as_bytes()).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn a_json_patch_is_carried_out_or_refused_as_a_whole() {
+        let object = json!({"spec": {"type": "ClusterIP"}});
+        let good = json!([{"op": "test", "path": "/spec/type", "value": "ClusterIP"},
+            {"op": "add", "path": "/spec/clusterIP", "value": "None"}]);
+        assert_eq!(patched(PatchKind::Json, object.clone(), good).unwrap()["spec"]["clusterIP"], "None");
+        let failing = json!([{"op": "remove", "path": "/spec/ports"}]);
+        assert_eq!(patched(PatchKind::Json, object.clone(), failing), Err(422));
+        assert_eq!(patched(PatchKind::Json, object, json!({"op": "add"})), Err(400));
+    }
+
+    #[test]
+    fn a_merge_patch_replaces_lists_and_removes_by_null() {
+        let object = json!({"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"ports": [{"port": 1}]}});
+        let patch = json!({"metadata": {"labels": {"a": null}}, "spec": {"ports": [{"port": 2}]}});
+        let expected = json!({"metadata": {"labels": {"b": "2"}}, "spec": {"ports": [{"port": 2}]}});
+        assert_eq!(patched(PatchKind::Merge, object.clone(), patch), Ok(expected));
+        assert_eq!(patched(PatchKind::Merge, object, json!([])), Err(400));
+    }
+
+    #[test]
+    fn server_side_apply_is_told_what_to_do_instead() {
+        let failure = PatchKind::of("application/apply-patch+yaml", service()).unwrap_err();
+        assert_eq!(failure.code, 415);
+        assert!(failure.message.contains("without --server-side"));
+        assert_eq!(PatchKind::of("text/plain", service()).unwrap_err().code, 415);
+        assert_eq!(
+            PatchKind::of("application/merge-patch+json; charset=utf-8", service()),
+            Ok(PatchKind::Merge)
+        );
+    }
+}

@@ -1,0 +1,236 @@
+//! Strategic merge: a merge patch that knows the keys of lists, and directives for what a merge cannot say.
+//!
+//! ```text
+//! $patch: replace | delete | merge     what becomes of this map, or of the list that it stands in
+//! $retainKeys: [a, b]                  of this map only these members stay
+//! $setElementOrder/ports: [{port: 1}]  in this order; entries that are not named keep their places
+//! $deleteFromPrimitiveList/x: [a]      these go out of a list of plain values
+//! ```
+//!
+//! The keys come from the schema, where `schema::keys` put them.
+
+use serde_json::{Map, Value};
+
+use crate::schema::resolve;
+use crate::status::Failure;
+
+const PATCH: &str = "$patch";
+const RETAIN: &str = "$retainKeys";
+const ORDER: &str = "$setElementOrder/";
+const DELETE: &str = "$deleteFromPrimitiveList/";
+
+type Members = Map<String, Value>;
+
+/// The object after the patch.
+pub(super) fn apply(object: &Value, patch: &Value, schema: &'static Value) -> Result<Value, Failure> {
+    let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
+        return Err(bad("a strategic merge patch is a JSON object"));
+    };
+    Ok(Value::Object(merge_maps(object.clone(), patch, schema)?))
+}
+
+fn bad(message: impl Into<String>) -> Failure {
+    Failure::bad_request(format!("error decoding patch: {}", message.into()))
+}
+
+fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> Result<Members, Failure> {
+    match directive(patch)? {
+        Some("replace") => return Ok(plain_members(patch)),
+        Some("delete") => return Ok(Members::new()),
+        _ => {}
+    }
+    if let Some(retained) = patch.get(RETAIN) {
+        retain(&mut object, patch, retained)?;
+    }
+    for (name, change) in patch.iter().filter(|(name, _)| !name.starts_with('$')) {
+        let field = property(schema, name);
+        match (object.get_mut(name), change) {
+            (_, Value::Null) => {
+                object.shift_remove(name);
+            }
+            (Some(Value::Object(stored)), Value::Object(change)) => {
+                let deleted = directive(change)? == Some("delete");
+                let merged = merge_maps(std::mem::take(stored), change, field)?;
+                *stored = merged;
+                if deleted {
+                    object.shift_remove(name);
+                }
+            }
+            (Some(Value::Array(stored)), Value::Array(change)) => {
+                let before = stored.clone();
+                let merged = merge_lists(std::mem::take(stored), change, field)?;
+                *stored = match order_of(patch, name)? {
+                    Some(order) => arrange(merged, order, &before, merge_key(field)),
+                    None if merges(field) => arrange(merged, change, &before, merge_key(field)),
+                    None => merged,
+                };
+            }
+            (_, change) => put(&mut object, name, change, field)?,
+        }
+    }
+    for (name, gone) in patch.iter().filter_map(|(name, list)| Some((name.strip_prefix(DELETE)?, list))) {
+        let gone = gone.as_array().ok_or_else(|| bad(format!("{DELETE}{name} is a list")))?;
+        if let Some(Value::Array(stored)) = object.get_mut(name) {
+            stored.retain(|value| !gone.contains(value));
+        }
+    }
+    for name in
+        patch.keys().filter_map(|name| name.strip_prefix(ORDER)).filter(|name| !patch.contains_key(*name))
+    {
+        if let (Some(order), Some(Value::Array(stored))) = (order_of(patch, name)?, object.get_mut(name)) {
+            let before = stored.clone();
+            *stored = arrange(std::mem::take(stored), order, &before, merge_key(property(schema, name)));
+        }
+    }
+    Ok(object)
+}
+
+/// Sets a field that was not there, or was of another shape: directives have nothing to work on.
+fn put(object: &mut Members, name: &str, change: &Value, field: &'static Value) -> Result<(), Failure> {
+    let value = match change {
+        Value::Object(change) if directive(change)? == Some("delete") => return Ok(()),
+        Value::Object(change) => Value::Object(merge_maps(Members::new(), change, field)?),
+        Value::Array(change) => Value::Array(merge_lists(Vec::new(), change, field)?),
+        other => other.clone(),
+    };
+    object.insert(name.to_owned(), value);
+    Ok(())
+}
+
+fn directive(patch: &Members) -> Result<Option<&str>, Failure> {
+    match patch.get(PATCH) {
+        None => Ok(None),
+        Some(Value::String(word)) if ["replace", "delete", "merge"].contains(&word.as_str()) => {
+            Ok(Some(word))
+        }
+        Some(other) => Err(bad(format!("unknown $patch type {other}: write replace, delete or merge"))),
+    }
+}
+
+fn retain(object: &mut Members, patch: &Members, retained: &Value) -> Result<(), Failure> {
+    let kept = retained.as_array().ok_or_else(|| bad("$retainKeys is a list of names"))?;
+    let is_kept = |name: &str| kept.iter().any(|kept| kept == name);
+    let left_out =
+        patch.iter().find(|(name, value)| !name.starts_with('$') && !value.is_null() && !is_kept(name));
+    if let Some((name, _)) = left_out {
+        return Err(bad(format!("the patch sets {name:?}, which $retainKeys does not name")));
+    }
+    object.retain(|name, _| is_kept(name));
+    Ok(())
+}
+
+/// A map without directives and nulls.
+fn plain_members(patch: &Members) -> Members {
+    let kept = patch.iter().filter(|(name, value)| !name.starts_with('$') && !value.is_null());
+    kept.map(|(name, value)| (name.clone(), plain(value))).collect()
+}
+
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(plain_members(map)),
+        Value::Array(items) => items.iter().map(plain).collect(),
+        other => other.clone(),
+    }
+}
+
+fn property(schema: &'static Value, name: &str) -> &'static Value {
+    let schema = resolve(schema);
+    let field = &schema["properties"][name];
+    if field.is_null() { &schema["additionalProperties"] } else { field }
+}
+
+fn order_of<'a>(patch: &'a Members, name: &str) -> Result<Option<&'a [Value]>, Failure> {
+    match patch.get(&format!("{ORDER}{name}")) {
+        None => Ok(None),
+        Some(Value::Array(order)) => Ok(Some(order)),
+        Some(_) => Err(bad(format!("{ORDER}{name} is a list"))),
+    }
+}
+
+fn merges(field: &'static Value) -> bool {
+    field["x-kubernetes-patch-strategy"].as_str().is_some_and(|word| word.contains("merge"))
+}
+
+fn merge_key(field: &'static Value) -> Option<&'static str> {
+    field["x-kubernetes-patch-merge-key"].as_str()
+}
+
+fn merge_lists(stored: Vec<Value>, patch: &[Value], field: &'static Value) -> Result<Vec<Value>, Failure> {
+    let replaced = patch.iter().any(|item| item[PATCH] == "replace" && is_only_directive(item, field));
+    if !merges(field) || replaced {
+        return Ok(patch.iter().filter(|item| item[PATCH] != "replace").map(plain).collect());
+    }
+    match merge_key(field) {
+        Some(key) => merge_by_key(stored, patch, key, &field["items"]),
+        None => Ok(merge_set(stored, patch)),
+    }
+}
+
+/// `{$patch: replace}` beside entries means: the list is replaced by them.
+fn is_only_directive(item: &Value, field: &'static Value) -> bool {
+    merge_key(field).is_none_or(|key| item[key].is_null())
+}
+
+fn merge_set(mut stored: Vec<Value>, patch: &[Value]) -> Vec<Value> {
+    for value in patch {
+        if !stored.contains(value) {
+            stored.push(value.clone());
+        }
+    }
+    stored
+}
+
+fn merge_by_key(
+    mut stored: Vec<Value>,
+    patch: &[Value],
+    key: &str,
+    items: &'static Value,
+) -> Result<Vec<Value>, Failure> {
+    for item in patch {
+        let Value::Object(change) = item else { return Err(bad("a list of maps is patched by maps")) };
+        let Some(id) = change.get(key).filter(|id| !id.is_null()) else {
+            let message = format!("map: {item} does not contain declared merge key: {key}");
+            return Err(Failure::unprocessable(message));
+        };
+        let found = stored.iter().position(|value| value[key] == *id);
+        match (directive(change)?, found) {
+            (Some("delete"), _) => stored.retain(|value| value[key] != *id),
+            (Some("replace"), Some(at)) => stored[at] = Value::Object(plain_members(change)),
+            (_, Some(at)) => {
+                let Value::Object(before) = stored[at].take() else { continue };
+                stored[at] = Value::Object(merge_maps(before, change, items)?);
+            }
+            (_, None) => stored.push(Value::Object(merge_maps(Members::new(), change, items)?)),
+        }
+    }
+    Ok(stored)
+}
+
+/// Puts a merged list in order: entries that `order` names in its order, the others in the order of the stored
+/// list, and between the two whatever the stored list says. New entries come as early as that allows, which is
+/// what clients of Kubernetes see.
+fn arrange(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
+    let id = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
+    let ids = |values: &[Value]| values.iter().map(id).collect::<Vec<Value>>();
+    let (order, before) = (ids(order), ids(before));
+    let place = |value: &Value| before.iter().position(|known| *known == id(value));
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|value| order.contains(&id(value)));
+    named.sort_by_key(|value| order.iter().position(|wanted| *wanted == id(value)));
+    others.sort_by_key(place);
+    let mut arranged = Vec::with_capacity(named.len() + others.len());
+    let mut others = others.into_iter().peekable();
+    for value in named {
+        if let Some(at) = place(&value) {
+            while let Some(other) = others.next_if(|other| place(other).is_some_and(|place| place < at)) {
+                arranged.push(other);
+            }
+        }
+        arranged.push(value);
+    }
+    arranged.extend(others);
+    arranged
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The schemas of all kinds, as OpenAPI definitions: generated from the Kubernetes types, with the keys of
+//! lists from [`keys`] put in.
+//!
+//! One document serves four purposes: `kubectl explain`, the check of types and unknown fields ([`check`]),
+//! strategic merge, and the OpenAPI that clients read.
+
+mod check;
+mod keys;
+
+use std::sync::OnceLock;
+
+use k8s_openapi::api::{
+    admissionregistration::v1 as admission, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, networking::v1 as networking,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Status};
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::kinds::OPEN_DEFINITION;
+
+pub use check::{Findings, check};
+
+/// Where definitions stand in an OpenAPI document.
+pub const PREFIX: &str = "#/components/schemas/";
+
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+
+/// Every definition by its name.
+pub fn definitions() -> &'static Map<String, Value> {
+    static DEFINITIONS: OnceLock<Map<String, Value>> = OnceLock::new();
+    DEFINITIONS.get_or_init(generate)
+}
+
+fn generate() -> Map<String, Value> {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut generator = SchemaGenerator::new(settings);
+    add_kinds(&mut generator);
+    let mut definitions = generator.take_definitions(false);
+    definitions.insert(OPEN_DEFINITION.to_owned(), open_object());
+    if let Some(quantity) = definitions.get_mut(QUANTITY).and_then(Value::as_object_mut) {
+        // People write `cpu: 4` as well as `cpu: 500m`.
+        quantity.remove("type");
+        quantity.insert("oneOf".to_owned(), json!([{"type": "string"}, {"type": "number"}]));
+    }
+    for (name, definition) in &mut definitions {
+        wrap_references(definition);
+        keys::put_in(name, definition);
+    }
+    definitions.sort_keys();
+    definitions
+}
+
+fn add_kinds(generator: &mut SchemaGenerator) {
+    macro_rules! add {
+        ($($kind:ty),* $(,)?) => { $(generator.subschema_for::<$kind>();)* };
+    }
+    add!(
+        core::ConfigMap,
+        core::Event,
+        core::Namespace,
+        core::Node,
+        core::Pod,
+        core::Secret,
+        core::Service,
+        admission::ValidatingAdmissionPolicy,
+        admission::ValidatingAdmissionPolicyBinding,
+        coordination::Lease,
+        discovery::EndpointSlice,
+        networking::IPAddress,
+        networking::ServiceCIDR,
+        ObjectMeta,
+        DeleteOptions,
+        Status,
+    );
+}
+
+/// What our own kinds have in common. Their `spec` and `status` are kept as they are written.
+fn open_object() -> Value {
+    let open = |what: &str| json!({"type": "object", "description": what, "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "description": "An object of Zoneward. docs/reference describes its fields.",
+        "type": "object",
+        "properties": {
+            "apiVersion": {"type": "string", "description": "The version of the API, zoneward.dev/v1alpha1."},
+            "kind": {"type": "string", "description": "The kind of the object."},
+            "metadata": {
+                "description": "Name, namespace, labels and all that objects have in common.",
+                "$ref": format!("{PREFIX}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+            },
+            "spec": open("What is wanted."),
+            "status": open("What was made of it."),
+        },
+    })
+}
+
+/// A reference may have no neighbours in OpenAPI 3.0: with a description it stands inside `allOf`.
+fn wrap_references(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            map.values_mut().for_each(wrap_references);
+            if map.len() > 1
+                && let Some(reference @ Value::String(_)) = map.shift_remove("$ref")
+            {
+                map.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(wrap_references),
+        _ => {}
+    }
+}
+
+/// The schema itself, or the one that it refers to.
+pub fn resolve(schema: &'static Value) -> &'static Value {
+    let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
+    let found = reference.and_then(|reference| reference.strip_prefix(PREFIX)).and_then(definition);
+    found.unwrap_or(schema)
+}
+
+/// A definition by its name.
+pub fn definition(name: &str) -> Option<&'static Value> {
+    definitions().get(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::KINDS;
+
+    #[test]
+    fn every_kind_has_its_schema_and_every_reference_leads_somewhere() {
+        for kind in KINDS {
+            assert!(definition(kind.definition).is_some(), "{}", kind.definition);
+        }
+        for (name, schema) in definitions() {
+            let text = schema.to_string();
+            for reference in text.split(PREFIX).skip(1) {
+                let target = reference.split('"').next().unwrap();
+                assert!(definition(target).is_some(), "{name} refers to {target}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_keys_of_lists_stand_in_the_schema() {
+        let ports = &definition("io.k8s.api.core.v1.ServiceSpec").unwrap()["properties"]["ports"];
+        assert_eq!(ports["x-kubernetes-patch-merge-key"], "port");
+        assert_eq!(ports["x-kubernetes-patch-strategy"], "merge");
+    }
+}

@@ -1,0 +1,136 @@
+//! An object held against its schema: wrong types are refused, unknown fields are found and taken out, as an
+//! API server does when it reads JSON into its own types.
+
+use serde_json::Value;
+
+use super::resolve;
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Paths of fields that the schema does not know; they are taken out.
+    pub unknown: Vec<String>,
+    /// Fields of the wrong type, each with what belongs there. The object cannot be read.
+    pub mistyped: Vec<String>,
+}
+
+/// Checks `value` against `schema` and removes what the schema does not know.
+pub fn check(value: &mut Value, schema: &'static Value) -> Findings {
+    let mut findings = Findings::default();
+    walk(value, schema, "", &mut findings);
+    findings
+}
+
+fn walk(value: &mut Value, schema: &'static Value, path: &str, findings: &mut Findings) {
+    let schema = resolve(schema);
+    if value.is_null() || schema["x-kubernetes-preserve-unknown-fields"] == true {
+        return;
+    }
+    if !has_type(value, schema) {
+        let wanted = schema["type"].as_str().unwrap_or("a text or a whole number");
+        let found = type_of(value);
+        let at = if path.is_empty() { "the object" } else { path };
+        findings.mistyped.push(format!("{at}: {found} where {wanted} belongs"));
+        return;
+    }
+    match value {
+        Value::Object(map) => members(map, schema, path, findings),
+        Value::Array(items) => {
+            for (i, item) in items.iter_mut().enumerate() {
+                walk(item, &schema["items"], &format!("{path}[{i}]"), findings);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn members(
+    map: &mut serde_json::Map<String, Value>,
+    schema: &'static Value,
+    path: &str,
+    findings: &mut Findings,
+) {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    if let Some(properties) = schema["properties"].as_object() {
+        let unknown: Vec<String> =
+            map.keys().filter(|name| !properties.contains_key(*name)).cloned().collect();
+        for name in unknown {
+            map.shift_remove(&name);
+            findings.unknown.push(below(&name));
+        }
+        for (name, value) in map.iter_mut() {
+            if let Some(schema) = properties.get(name) {
+                walk(value, schema, &below(name), findings);
+            }
+        }
+    } else if schema["additionalProperties"].is_object() {
+        for (name, value) in map.iter_mut() {
+            walk(value, &schema["additionalProperties"], &below(name), findings);
+        }
+    }
+}
+
+fn has_type(value: &Value, schema: &Value) -> bool {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return value.is_string() || value.is_i64() || value.is_u64();
+    }
+    match schema["type"].as_str() {
+        Some("string") => value.is_string(),
+        Some("integer") => value.as_i64().is_some_and(|number| fits(number, schema)),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        // Quantities may be numbers, and some definitions say nothing.
+        _ => true,
+    }
+}
+
+fn fits(number: i64, schema: &Value) -> bool {
+    schema["format"] != "int32" || i32::try_from(number).is_ok()
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::definition;
+    use serde_json::json;
+
+    fn check_service(mut value: Value) -> (Value, Findings) {
+        let findings = check(&mut value, definition("io.k8s.api.core.v1.Service").unwrap());
+        (value, findings)
+    }
+
+    #[test]
+    fn unknown_fields_are_found_and_dropped() {
+        let (object, findings) = check_service(json!({
+            "metadata": {"name": "a", "labels": {"any": "thing"}},
+            "spec": {"colour": "red", "ports": [{"port": 80, "prot": 1, "targetPort": "http"}]},
+        }));
+        assert_eq!(findings.unknown, ["spec.colour", "spec.ports[0].prot"]);
+        assert_eq!(object["spec"], json!({"ports": [{"port": 80, "targetPort": "http"}]}));
+        assert!(findings.mistyped.is_empty());
+    }
+
+    #[test]
+    fn wrong_types_are_named_with_their_path() {
+        let (_, findings) = check_service(json!({"spec": {"ports": [{"port": "80"}], "type": 5}}));
+        assert_eq!(
+            findings.mistyped,
+            ["spec.ports[0].port: string where integer belongs", "spec.type: number where string belongs"]
+        );
+        let (_, findings) = check_service(json!({"spec": {"ports": [{"port": 5_000_000_000u64}]}}));
+        assert_eq!(findings.mistyped.len(), 1);
+    }
+}
