@@ -18,6 +18,7 @@ mod journal;
 mod key;
 mod list;
 mod medium;
+mod overlay;
 mod park;
 mod row;
 mod tables;
@@ -57,6 +58,8 @@ pub struct Options {
     pub queue: usize,
     /// How many writes share a sync at most.
     pub group: usize,
+    /// After how many bytes the next write has to wait for the next sync.
+    pub group_bytes: usize,
     /// How many revisions watches and continued lists can go back.
     pub log_revisions: u64,
     /// How many bytes these may take on disk.
@@ -79,6 +82,7 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             queue: 4_096,
             group: 1_024,
+            group_bytes: 8 << 20,
             log_revisions: 100_000,
             log_bytes: 256 << 20,
             ring_changes: 16_384,

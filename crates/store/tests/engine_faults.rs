@@ -26,6 +26,7 @@ fn options(ended: &Arc<AtomicBool>) -> Options {
         journal_bytes: 16 << 10,
         cache_bytes: 256 << 10,
         ring_changes: 8,
+        group_bytes: 2 << 10,
         on_sync_failure: Arc::new(move |_| ended.store(true, Ordering::SeqCst)),
         ..Options::default()
     }

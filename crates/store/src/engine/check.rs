@@ -10,9 +10,13 @@ use super::Options;
 use super::disk::Disk;
 use super::failure::{Failure, OpenError};
 use super::key::Revision;
-use super::medium::{Folder, holds_store};
+use super::medium::{Folder, Medium, holds_store};
+use super::overlay::pages_are_sound;
 use super::row::Row;
 use super::tables::{Meta, ReadTables};
+
+/// Memory for pages during a check.
+const CACHE: usize = 64 << 20;
 
 /// How many problems are listed; the rest is counted.
 const LISTED: usize = 20;
@@ -85,8 +89,14 @@ pub(super) fn folder(path: &Path) -> Result<Report, OpenError> {
     let place = path.display().to_string();
     let failed = |failure: Failure| OpenError::at(&place, failure);
     let folder = Folder::new(path).map_err(|error| failed(error.into()))?;
+    let pages = folder.data().map_err(Failure::from).and_then(|data| pages_are_sound(data, CACHE));
+    let sound = pages.map_err(failed)?;
     let disk = Disk::open(Box::new(folder), Options { verify: false, ..Options::default() })?;
-    disk.check().map_err(failed)
+    let mut report = disk.check().map_err(failed)?;
+    if !sound {
+        report.problem("pages of the tables do not have the content that was written".to_owned());
+    }
+    Ok(report)
 }
 
 impl ReadTables {

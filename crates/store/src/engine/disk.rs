@@ -17,6 +17,7 @@ use super::failure::{Failure, FailureKind, OpenError, ReadError};
 use super::hub::lock;
 use super::journal::{Journal, Record};
 use super::medium::{Guarded, Medium, Tally};
+use super::overlay::pages_are_sound;
 use super::tables::{FORMAT, Meta, ReadTables, WriteTables};
 
 /// How long to wait for readers of a database that is about to be closed, in steps of a millisecond.
@@ -59,6 +60,9 @@ impl Disk {
             commits: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
         };
+        if disk.options.verify {
+            disk.verify_pages().map_err(|failure| OpenError::at(&place, failure))?;
+        }
         let opened = disk.open_both().map_err(|failure| OpenError::at(&place, failure))?;
         let meta = opened.2;
         if meta.format != FORMAT {
@@ -76,6 +80,15 @@ impl Disk {
 
     pub fn syncs(&self) -> u64 {
         self.tally.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Before anything trusts the tables, and without a change to them.
+    fn verify_pages(&self) -> Result<(), Failure> {
+        let data = self.medium.data()?;
+        if is_unfinished(&*data)? || pages_are_sound(data, self.options.cache_bytes)? {
+            return Ok(());
+        }
+        Err(Failure::damaged("pages of the tables do not have the content that was written"))
     }
 
     fn install(&self, database: Database, journal: Journal) {
@@ -274,6 +287,14 @@ impl Disk {
     }
 }
 
+fn is_unfinished(data: &dyn StorageBackend) -> Result<bool, Failure> {
+    let mut magic = [0; MAGIC_LEN];
+    if data.len()? >= magic.len() as u64 {
+        data.read(0, &mut magic)?;
+    }
+    Ok(magic == [0; MAGIC_LEN])
+}
+
 /// A first start that was cut short, by a full disk for instance, leaves a file without redb's magic bytes, which
 /// come last. It never held anything, so it begins again.
 fn discard_unfinished(data: &Guarded) -> Result<(), Failure> {
@@ -284,12 +305,8 @@ fn discard_unfinished(data: &Guarded) -> Result<(), Failure> {
         Ok(false) => return Err(Failure::new(FailureKind::InUse, "the file is locked")),
         Err(_) => false,
     };
-    let mut magic = [0; MAGIC_LEN];
-    if data.len()? >= magic.len() as u64 {
-        data.read(0, &mut magic)?;
-        if magic == [0; MAGIC_LEN] {
-            data.set_len(0)?;
-        }
+    if is_unfinished(data)? {
+        data.set_len(0)?;
     }
     if locked {
         data.unlock_range(whole.0, whole.1).map_err(io::Error::from)?;

@@ -30,22 +30,30 @@ pub(super) trait Job: Send {
 }
 
 pub(super) fn run(shared: &Shared, queue: &Receiver<Box<dyn Job>>) {
-    while let Ok(first) = queue.recv() {
-        let mut group = vec![first];
-        group.extend(queue.try_iter().take(shared.options.group.saturating_sub(1)));
-        commit(shared, group);
+    let mut group: Vec<Box<dyn Job>> = Vec::new();
+    loop {
+        if group.is_empty() {
+            match queue.recv() {
+                Ok(first) => group.push(first),
+                Err(_) => break,
+            }
+        }
+        group.extend(queue.try_iter().take(shared.options.group.saturating_sub(group.len())));
+        group = commit(shared, group);
     }
     shared.hub.close();
     shared.disk.close();
 }
 
-fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) {
-    let mut changes = Vec::new();
+/// Commits as much of a group as may share a sync; the result is what is left for the next one.
+fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
+    let (mut changes, mut done) = (Vec::new(), group.len());
     let result = shared.disk.write(|tables, meta| {
-        let (written, made) = run_group(&shared.options, tables, meta, &mut group)?;
-        changes = made;
-        Ok(written)
+        let ran = run_group(&shared.options, tables, meta, &mut group)?;
+        (changes, done) = (ran.changes, ran.jobs);
+        Ok(ran.written)
     });
+    let left = group.split_off(done);
     let failure = match result {
         Err(failure) => (!settle(shared, &mut changes)).then_some(failure),
         Ok(()) => {
@@ -58,6 +66,7 @@ fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) {
         job.finish(failure.as_ref());
     }
     shared.hub.wake(&touched);
+    left
 }
 
 /// After an error: what the disk really has is what happened, also if the callers had given it up. Leaves the
@@ -81,16 +90,27 @@ fn close_gap(shared: &Shared, changes: &mut Vec<Change>) {
     }
 }
 
+/// What a group did, and how many of its jobs had their turn.
+struct Ran {
+    written: Written,
+    changes: Vec<Change>,
+    jobs: usize,
+}
+
 fn run_group(
     options: &Options,
     tables: &mut WriteTables<'_>,
     meta: &mut Meta,
     group: &mut [Box<dyn Job>],
-) -> Result<(Written, Vec<Change>), Failure> {
+) -> Result<Ran, Failure> {
     let first = meta.revision.saturating_add(1);
-    let (mut changes, mut payload) = (Vec::new(), Vec::new());
+    let (mut changes, mut payload, mut jobs) = (Vec::new(), Vec::new(), 0);
     let mut compact_to = due_compaction(options, meta);
     for job in group {
+        if payload.len() > options.group_bytes {
+            break;
+        }
+        jobs += 1;
         let mut txn = Txn::new(&*tables, Revision(meta.revision));
         if !run_job(job.as_mut(), &mut txn) {
             continue;
@@ -106,7 +126,7 @@ fn run_group(
     let compacted = meta.compacted;
     tables.compact(meta, compact_to, COMPACT_STEP)?;
     let dirty = !changes.is_empty() || meta.compacted != compacted;
-    Ok((Written { payload, first, dirty }, changes))
+    Ok(Ran { written: Written { payload, first, dirty }, changes, jobs })
 }
 
 fn run_job(job: &mut dyn Job, txn: &mut Txn<'_>) -> bool {
