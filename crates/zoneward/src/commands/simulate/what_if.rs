@@ -5,8 +5,9 @@ mod wish;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use model::{Name, Notice, ObjectKey, ObjectRef, Service, Slice, SliceContent};
 use plan::slices;
 use serde_json::{Map, Value, json};
@@ -15,7 +16,7 @@ use sim::whatif::{Answer, Cluster, Demand, Figures, Outcome, Question};
 
 use super::{DemandBy, ReportFormat, SimulateWhatIf};
 use crate::input::World;
-use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+use crate::output::{count, notices_text, notices_value, print_text, render, table};
 use advice::{Advice, advise};
 pub use wish::{Scaling, Setting, Traffic};
 
@@ -49,9 +50,7 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     notices.extend(unknown_names(args, &asked));
     match args.format {
         ReportFormat::Table => print_text(&(text(&asked, args) + &notices_text(&notices)))?,
-        ReportFormat::Json => {
-            print_value(&value(&asked, &cluster, args, &notices), crate::cli::Format::Json)?;
-        }
+        ReportFormat::Json => print_json(&asked, &cluster, args, &notices)?,
         ReportFormat::Csv => print_text(&csv(&asked, args))?,
         ReportFormat::Html => print_text(&page(&asked, args))?,
     }
@@ -131,15 +130,13 @@ fn unknown_names(args: &SimulateWhatIf, asked: &[Asked<'_>]) -> Vec<Notice> {
     unknown.map(notice).collect()
 }
 
-/// All answers in order, by as many threads as there are processors.
+/// All answers in order.
 fn ask_all<'w>(
     services: &[(&'w Service, &'w [Slice])],
     world: &'w World,
     cluster: &Cluster,
     args: &SimulateWhatIf,
 ) -> Vec<Asked<'w>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let part = services.len().div_ceil(threads).max(1);
     let one = |(service, slices): &(&'w Service, &'w [Slice])| {
         let namespace = args.input.namespace.as_deref();
         let scalings = args.scale.iter().filter(|s| wish::names(&s.service, service, namespace));
@@ -154,10 +151,18 @@ fn ask_all<'w>(
         let advice = advise(service, &answer, &cluster.shares());
         Asked { service, answer, advice }
     };
+    in_parallel(services, one)
+}
+
+/// The results for all items in order, by as many threads as there are processors.
+fn in_parallel<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let part = items.len().div_ceil(threads).max(1);
+    let one = &one;
     std::thread::scope(|scope| {
-        let work = |part: &'_ [(&'w Service, &'w [Slice])]| part.iter().map(one).collect::<Vec<_>>();
-        let workers: Vec<_> = services.chunks(part).map(|part| scope.spawn(move || work(part))).collect();
-        workers.into_iter().flat_map(|w| w.join().expect("asking never panics")).collect()
+        let work = |part| scope.spawn(move || <[T]>::iter(part).map(one).collect::<Vec<R>>());
+        let workers: Vec<_> = items.chunks(part).map(work).collect();
+        workers.into_iter().flat_map(|w| w.join().expect("nothing here panics")).collect()
     })
 }
 
@@ -273,7 +278,13 @@ fn csv(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     text
 }
 
-fn value(asked: &[Asked<'_>], cluster: &Cluster, args: &SimulateWhatIf, notices: &[Notice]) -> Value {
+/// A line per Service, each turned into text on its own: one tree of ten thousand would cost more than the answers.
+fn print_json(
+    asked: &[Asked<'_>],
+    cluster: &Cluster,
+    args: &SimulateWhatIf,
+    notices: &[Notice],
+) -> Result<()> {
     let shares: Map<String, Value> =
         cluster.shares().iter().map(|(zone, share)| (zone.to_string(), json!(share))).collect();
     let demand = match args.demand {
@@ -281,8 +292,22 @@ fn value(asked: &[Asked<'_>], cluster: &Cluster, args: &SimulateWhatIf, notices:
         DemandBy::Cpu => "cpu",
         DemandBy::Measured => "measured",
     };
-    let services: Vec<Value> = asked.iter().map(|one| service_value(one, args)).collect();
-    json!({"demand": demand, "shares": shares, "services": services, "notices": notices_value(notices)})
+    let lines = in_parallel(asked, |one| service_value(one, args).to_string());
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut write = || -> std::io::Result<()> {
+        write!(
+            out,
+            "{{\"demand\": \"{demand}\",\n\"shares\": {},\n\"services\": [",
+            Value::Object(shares.clone())
+        )?;
+        for (at, line) in lines.iter().enumerate() {
+            let comma = if at == 0 { "\n" } else { ",\n" };
+            write!(out, "{comma}{line}")?;
+        }
+        writeln!(out, "],\n\"notices\": {}}}", notices_value(notices))?;
+        out.flush()
+    };
+    write().context("writing the answer")
 }
 
 fn service_value(one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
