@@ -83,7 +83,7 @@ impl Default for Options {
             log_bytes: 256 << 20,
             ring_changes: 16_384,
             ring_bytes: 64 << 20,
-            journal_bytes: 16 << 20,
+            journal_bytes: 32 << 20,
             verify: true,
             on_sync_failure: medium::end_process(),
         }
@@ -248,6 +248,11 @@ impl Engine {
     /// nobody takes a new version for one that he saw before.
     pub fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
         backup::restore(file, folder)
+    }
+
+    /// An error if a folder does not hold a store: opening it would make a new one.
+    pub fn require(folder: &Path) -> Result<(), OpenError> {
+        check::require(folder)
     }
 
     /// Reads all of the store in a folder and says what is wrong with it. Changes nothing but what opening after

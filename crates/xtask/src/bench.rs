@@ -16,11 +16,18 @@ struct Bench {
     says: &'static str,
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "plan",
-    package: "plan",
-    says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "plan",
+        package: "plan",
+        says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
+    },
+    Bench {
+        name: "store",
+        package: "store",
+        says: "the embedded API's storage: durable writes, fan-out to watchers, a large store",
+    },
+];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
 const COUNTED_SERVICES: &str = "200";

@@ -46,6 +46,9 @@ Examples:
   zoneward up --no-node --data-dir ./zoneward-data
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
     Up(Up),
+    /// Back up, restore and check the data of the embedded API
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(StoreCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -103,6 +106,50 @@ Examples:
   zoneward trace select -f cluster.yaml --node node-a1
   zoneward trace select shop/cart -f cluster.yaml --node node-a1 -o json")]
     Select(TraceSelect),
+}
+
+/// `zoneward store ...`
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copy everything that is stored into one new file
+    ///
+    /// The copy is complete and durable before it gets its name, and only its owner can read it: Secrets are inside.
+    /// The API must not be running on the data.
+    #[command(after_help = "Examples:\n  zoneward store backup --data-dir ./zoneward-data monday.backup")]
+    Backup(StoreFile),
+    /// Make new data from a backup
+    ///
+    /// Data that exists is never overwritten: move it away first. Versions of objects go on far above those of
+    /// the backup, so that clients that have seen later ones list again instead of missing changes.
+    #[command(after_help = "Examples:\n  zoneward store restore --data-dir ./zoneward-data monday.backup")]
+    Restore(StoreFile),
+    /// Read everything that is stored and say what is wrong with it
+    ///
+    /// The exit code is 1 if anything is. The API must not be running on the data.
+    #[command(after_help = "Examples:\n  zoneward store check --data-dir ./zoneward-data")]
+    Check(StoreCheck),
+}
+
+/// `zoneward store backup` and `zoneward store restore`
+#[derive(Debug, Args)]
+pub struct StoreFile {
+    /// The folder that `zoneward up` was given
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// The backup
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// `zoneward store check`
+#[derive(Debug, Args)]
+pub struct StoreCheck {
+    /// The folder that `zoneward up` was given
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
 }
 
 /// Where objects come from.

@@ -3,6 +3,7 @@
 mod completion;
 mod man;
 mod plan;
+mod store;
 mod trace;
 mod up;
 
@@ -18,6 +19,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Plan(PlanCommand::Validate(args)) => plan::validate::run(&args),
         Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
         Command::Up(args) => up::run(&args),
+        Command::Store(command) => store::run(&command),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

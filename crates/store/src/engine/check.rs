@@ -71,12 +71,19 @@ impl fmt::Display for Report {
     }
 }
 
+pub(super) fn require(path: &Path) -> Result<(), OpenError> {
+    let place = path.display().to_string();
+    match holds_store(path) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(OpenError::Missing { place }),
+        Err(error) => Err(OpenError::at(&place, error.into())),
+    }
+}
+
 pub(super) fn folder(path: &Path) -> Result<Report, OpenError> {
+    require(path)?;
     let place = path.display().to_string();
     let failed = |failure: Failure| OpenError::at(&place, failure);
-    if !holds_store(path).map_err(|error| failed(error.into()))? {
-        return Err(OpenError::Missing { place });
-    }
     let folder = Folder::new(path).map_err(|error| failed(error.into()))?;
     let disk = Disk::open(Box::new(folder), Options { verify: false, ..Options::default() })?;
     disk.check().map_err(failed)

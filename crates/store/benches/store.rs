@@ -1,0 +1,73 @@
+//! How fast the engine is: durable writes, fan-out to watchers, and what a large store costs in memory and time.
+//! `cargo xtask bench store`. With ZONEWARD_BENCH_COUNT=1 only the phases whose instructions are counted run.
+
+#[path = "store/fanout.rs"]
+mod fanout;
+#[path = "store/phases.rs"]
+mod phases;
+#[path = "store/size.rs"]
+mod size;
+#[path = "store/writes.rs"]
+mod writes;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use store::engine::{Bytes, Engine, Options, ResourceId};
+
+/// Pods, Services and slices, as far as the engine can tell.
+const PODS: ResourceId = ResourceId(1);
+const SERVICES: ResourceId = ResourceId(2);
+const SLICES: ResourceId = ResourceId(3);
+
+fn main() {
+    if std::env::var_os("ZONEWARD_BENCH_COUNT").is_some() {
+        phases::run();
+        return;
+    }
+    writes::run();
+    fanout::run();
+    size::run();
+}
+
+/// A folder on the disk that the build uses, gone in the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Place(path)
+    }
+
+    fn open(&self) -> Engine {
+        Engine::open(&self.0, Options::default()).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An object of about `size` bytes that no compression could make small.
+fn object(name: &str, size: usize) -> Bytes {
+    let mut json = format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}},"data":""#);
+    let mut number = name.len() as u64;
+    while json.len() + 18 < size {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let _ = write!(json, "{number:016x}");
+    }
+    json.push_str("\"}");
+    json.into()
+}
+
+/// The time that a share of all stayed below, in milliseconds.
+fn percentile(times: &mut [Duration], share: f64) -> f64 {
+    times.sort_unstable();
+    let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
+    times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+}
