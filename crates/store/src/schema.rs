@@ -1,5 +1,5 @@
 //! The schemas of all kinds, as OpenAPI definitions: generated from the Kubernetes types, with the keys of
-//! lists from [`keys`] put in.
+//! lists from `keys` put in.
 //!
 //! One document serves four purposes: `kubectl explain`, the check of types and unknown fields ([`check`]),
 //! strategic merge, and the OpenAPI that clients read.
