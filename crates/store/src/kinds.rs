@@ -50,6 +50,8 @@ pub struct Kind {
     pub lifetime: Option<u64>,
     /// Whether an update must say which version it is based on.
     pub needs_version: bool,
+    /// Whether a delete answers with the object that went instead of a Status.
+    pub returns_deleted: bool,
 }
 
 /// How names of a kind are spelled.
@@ -82,6 +84,7 @@ const BASE: Kind = Kind {
     columns: OTHER,
     lifetime: None,
     needs_version: false,
+    returns_deleted: false,
 };
 
 /// An hour, as API servers keep events.
@@ -174,6 +177,7 @@ pub static KINDS: &[Kind] = &[
         selectable: POD_FIELDS,
         definition: "io.k8s.api.core.v1.Pod",
         columns: POD,
+        returns_deleted: true,
         ..BASE
     },
     Kind {
@@ -198,6 +202,7 @@ pub static KINDS: &[Kind] = &[
         selectable: &["spec.clusterIP", "spec.type"],
         definition: "io.k8s.api.core.v1.Service",
         columns: SERVICE,
+        returns_deleted: true,
         ..BASE
     },
     Kind {

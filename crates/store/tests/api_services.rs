@@ -30,7 +30,12 @@ async fn an_address_comes_with_the_service_and_goes_with_it() {
     assert_eq!(web["spec"]["ipFamilies"], json!(["IPv4"]));
     let (code, lock) = world.get(&format!("/apis/networking.k8s.io/v1/ipaddresses/{}", ip(&web))).await;
     assert_eq!((code, &lock["spec"]["parentRef"]["name"]), (200, &json!("web")));
-    assert_eq!(world.delete(&format!("{SERVICES}/web"), &Value::Null).await.0, 200);
+    let (code, gone) = world.delete(&format!("{SERVICES}/web"), &Value::Null).await;
+    assert_eq!(
+        (code, &gone["kind"]),
+        (200, &json!("Service")),
+        "client libraries read the Service that went"
+    );
     assert_eq!(addresses(&world).await, ["10.96.0.1"]);
 }
 

@@ -188,7 +188,7 @@ pub fn delete_in(
     if is_free_to_go(kind, &object) {
         let uid = object["metadata"]["uid"].clone();
         remove(objects, kind, &mut object)?;
-        return Ok(status::deleted(kind, name, &uid));
+        return Ok(if kind.returns_deleted { object } else { status::deleted(kind, name, &uid) });
     }
     meta::count_generation(&before, &mut object);
     if object != before {

@@ -15,7 +15,7 @@ use store::engine::{Engine, Options};
 use store::first_start::{Beginning, begin};
 use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli;
@@ -30,6 +30,8 @@ pub fn run(args: &cli::Up) -> Result<bool> {
 
 async fn serve(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
+    // Before anything is promised: from here on a signal means a clean stop.
+    let mut signals = Signals::listen()?;
     let data = &args.data_dir;
     fs::DirBuilder::new()
         .recursive(true)
@@ -59,7 +61,7 @@ async fn serve(args: &cli::Up) -> Result<()> {
     ];
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     eprintln!("zoneward: serving on https://{}; stop with Ctrl-C", reachable(listen));
-    wait_for_signal().await?;
+    signals.wait().await;
     eprintln!("zoneward: stopping");
     stop.send_replace(true);
     for task in tasks {
@@ -111,12 +113,23 @@ fn socket(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-async fn wait_for_signal() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The two ways to ask for a stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+        Ok(Self { terminate, interrupt })
     }
-    Ok(())
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
