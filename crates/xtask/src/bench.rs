@@ -16,11 +16,18 @@ struct Bench {
     says: &'static str,
 }
 
-const BENCHES: &[Bench] = &[Bench {
-    name: "plan",
-    package: "plan",
-    says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
-}];
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "plan",
+        package: "plan",
+        says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
+    },
+    Bench {
+        name: "nftables",
+        package: "dataplane",
+        says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
+    },
+];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
 const COUNTED_SERVICES: &str = "2000";
