@@ -97,7 +97,8 @@ pub struct Key {
 impl Key {
     /// Nothing yet.
     pub fn new() -> Key {
-        Key::default()
+        // The longest of ours: two IPv6 addresses, protocol and port.
+        Key { bytes: Vec::with_capacity(40), ..Key::default() }
     }
 
     fn field(mut self, bytes: &[u8]) -> Key {

@@ -17,23 +17,80 @@ use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, Key};
 /// What a Service needs: elements of its own, elements that others may need too, and classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fragment {
-    /// By set and key.
-    pub(super) elements: BTreeMap<(Family, SetName), BTreeMap<Bytes, ElementValue>>,
+    /// By set.
+    pub(super) elements: BTreeMap<(Family, SetName), Elements>,
     /// Every class.
     pub(super) classes: BTreeSet<(Family, Class)>,
 }
 
 impl Fragment {
     fn add(&mut self, family: Family, set: SetName, element: Element) {
-        self.elements.entry((family, set)).or_default().insert(element.key, element.value);
+        self.set(family, set).push(element);
+    }
+
+    fn set(&mut self, family: Family, set: SetName) -> &mut Elements {
+        self.elements.entry((family, set)).or_default()
     }
 
     /// Takes another one in.
-    pub(super) fn absorb(&mut self, other: Self) {
-        for (set, elements) in other.elements {
-            self.elements.entry(set).or_default().extend(elements);
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        for (set, elements) in &mut other.elements {
+            self.elements.entry(*set).or_default().0.append(&mut elements.0);
         }
         self.classes.extend(other.classes);
+    }
+}
+
+/// The elements of one set. A list: a full load has hundreds of thousands, and a tree of those costs more than the
+/// rest of rendering.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elements(Vec<(Bytes, ElementValue)>);
+
+impl Elements {
+    fn push(&mut self, element: Element) {
+        self.0.push((element.key, element.value));
+    }
+
+    /// Brings them in the order of their keys, each key once; of two the later one stays.
+    fn tidy(&mut self) {
+        if self.0.is_sorted_by(|a, b| a.0 < b.0) {
+            return;
+        }
+        self.0.sort_by(|a, b| a.0.cmp(&b.0));
+        self.0.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                std::mem::swap(later, earlier);
+            }
+            same
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.0.iter().map(|(key, _)| key)
+    }
+}
+
+impl IntoIterator for Elements {
+    type Item = (Bytes, ElementValue);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(mut self) -> Self::IntoIter {
+        self.tidy();
+        self.0.into_iter()
+    }
+}
+
+impl<'e> IntoIterator for &'e Elements {
+    type Item = &'e (Bytes, ElementValue);
+    type IntoIter = std::slice::Iter<'e, (Bytes, ElementValue)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
     }
 }
 
@@ -56,6 +113,7 @@ pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
         }
         add_frontend(&mut fragment, frontend, &numbers);
     }
+    fragment.elements.values_mut().for_each(Elements::tidy);
     fragment
 }
 
@@ -96,10 +154,10 @@ fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(Socket
 }
 
 fn add_endpoints(fragment: &mut Fragment, place: &Place, side: Side, set: &EndpointSet) {
-    let name = SetName::Endpoints(Kind::of(place), side);
+    let elements = fragment.set(place.family(), SetName::Endpoints(Kind::of(place), side));
     for (number, index) in slots(set).into_iter().enumerate() {
         let data = endpoint(set.endpoints[index].address);
-        fragment.add(place.family(), name, Element::entry(key(place).mark(number as u32).bytes(), data));
+        elements.push(Element::entry(key(place).mark(number as u32).bytes(), data));
     }
 }
 
