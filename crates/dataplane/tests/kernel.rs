@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "kernel/conntrack.rs"]
+mod conntrack;
+#[path = "sample/flows.rs"]
+mod flows;
 #[path = "kernel/namespace.rs"]
 mod namespace;
 #[path = "kernel/nftables.rs"]
@@ -19,7 +23,7 @@ use std::process::{Command, ExitCode};
 type Test = (&'static str, fn());
 
 fn tests() -> Vec<Test> {
-    [nftables::TESTS].concat()
+    [nftables::TESTS, conntrack::TESTS].concat()
 }
 
 fn main() -> ExitCode {

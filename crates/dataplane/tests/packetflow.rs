@@ -10,12 +10,16 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use dataplane::nftables::apply::load;
+use dataplane::nftables::apply::{apply_groups, load};
 use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
-use dataplane::nftables::render::{Renderer, protocol_number};
-use model::ForwardingTable;
-use model::forward::{self, Decision, Verdict};
+use dataplane::nftables::render::{Renderer, portions, protocol_number};
+use model::forward::{
+    self, Decision, EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendKind, Masquerade,
+    Outcome, Scope, Verdict,
+};
+use model::{ForwardingTable, Protocol, ServiceKey};
 use plan::forward::table;
 use proptest::prelude::*;
 
@@ -51,6 +55,55 @@ fn every_packet_flow_case_holds_on_the_bytes() {
             let share = 1.0 / flow.endpoints.len() as f64;
             assert!(evaluation.endpoints.iter().all(|(_, chance)| (chance - share).abs() < 1e-9), "{whose}");
             assert_eq!(evaluation.masquerade && fate == Fate::Dnat, flow.masquerade, "{whose}");
+        }
+    }
+}
+
+#[test]
+fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
+    let cluster_ip = "10.96.0.1".parse().expect("an address");
+    let client = "10.1.9.9:40000".parse().expect("an address");
+    let weighted = vec![3.0, 1.0, 1.5];
+    for weights in [weighted, vec![1.0; 3000]] {
+        let endpoints = weights.iter().enumerate().map(|(i, weight)| ForwardedEndpoint {
+            address: SocketAddr::from(([10, 2, (i / 250) as u8, (i % 250) as u8], 8080)),
+            weight: *weight,
+            is_local: false,
+        });
+        let port = ForwardedPort {
+            service: ServiceKey::new(&"ns".into(), &"web".into()),
+            name: "http".into(),
+            cluster_ip,
+            protocol: Protocol::Sctp,
+            number: 80,
+            affinity_seconds: None,
+            cluster: EndpointSet { endpoints: endpoints.collect() },
+            local: EndpointSet::default(),
+        };
+        let frontend = Frontend {
+            place: port.place(),
+            kind: FrontendKind::ClusterIp,
+            outside: Outcome::Send(Scope::Cluster),
+            inside: None,
+            masquerade: Masquerade::NotPods,
+            source_ranges: None,
+            port: Arc::new(port),
+        };
+        let mut table = ForwardingTable::default();
+        let set = frontend.port.cluster.clone();
+        table.replace(&frontend.port.service.clone(), vec![frontend]);
+        let packet = forward::Packet {
+            src: client,
+            dst: SocketAddr::new(cluster_ip, 80),
+            protocol: Protocol::Sctp,
+            iif: None,
+        };
+        let evaluation = evaluate(&kernel(&table), &table, &packet);
+        let slot = if set.is_even() { 1e-9 } else { 1.0 / 256.0 };
+        assert_eq!(evaluation.endpoints.len(), weights.len());
+        for ((address, chance), (planned, share)) in evaluation.endpoints.iter().zip(set.shares()) {
+            assert_eq!(*address, planned);
+            assert!((chance - share).abs() <= slot, "{address}: {chance} of {share}");
         }
     }
 }
@@ -103,6 +156,11 @@ proptest! {
     ) {
         let (table, _, _) = table(&world.snapshot(), &world.config());
         let kernel = kernel(&table);
+        let mut other = FakeKernel::new();
+        for portion in portions(&Renderer::new(&table), &table) {
+            apply_groups(&mut other, &portion).expect("the fake kernel takes it");
+        }
+        prop_assert!(kernel.program() == other.program(), "in portions it is the same");
         for packet in &packets {
             let decision = table.decide(packet);
             let evaluation = evaluate(&kernel, &table, packet);

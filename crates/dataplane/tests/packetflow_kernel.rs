@@ -13,8 +13,13 @@ mod case;
 mod namespace;
 #[path = "packetflow/net.rs"]
 mod net;
+#[path = "packetflow/random.rs"]
+mod random;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
+#[path = "packetflow/world.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod world;
 
 use std::process::{Command, ExitCode};
 
@@ -31,6 +36,14 @@ const TESTS: &[Test] = &[
     ("kernel_takes_every_program_and_gives_it_back", kernel_takes_every_program_and_gives_it_back),
     ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
     ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
+    (
+        "packets_of_random_clusters_fare_as_the_table_decides",
+        random::packets_of_random_clusters_fare_as_the_table_decides,
+    ),
+    (
+        "clients_with_affinity_keep_their_endpoint_until_it_goes",
+        random::clients_with_affinity_keep_their_endpoint_until_it_goes,
+    ),
 ];
 
 fn main() -> ExitCode {

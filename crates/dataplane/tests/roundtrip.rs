@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+use std::num::NonZeroU64;
+
 use dataplane::nftables::decode;
 use dataplane::nftables::encode::Batch;
 use dataplane::nftables::ir::{
@@ -181,7 +183,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 /// Elements of a set with ranges of this kind; keys of one length and, as in a real set, no two ranges that overlap.
 fn elements(ranges: Ranges) -> impl Strategy<Value = Vec<Element>> {
     let data = option::of(prop_oneof![bytes(20).prop_map(Data::Value), verdict().prop_map(Data::Verdict)]);
-    let one = (any::<u16>(), 0u16..3, data, option::of(1..u64::MAX), comment());
+    let one = (any::<u16>(), 0u16..3, data, any::<u64>().prop_map(NonZeroU64::new), comment());
     vec(one, 1..20).prop_map(move |raw| {
         let mut list: Vec<Element> = Vec::new();
         for (start, span, data, timeout, comment) in raw {

@@ -2,7 +2,7 @@
 //!
 //! Everything that decides (`plan`) and everything that carries (controllers, data planes, commands)
 //! speaks in these types. This crate does no I/O, reads no clock and keeps no JSON: foreign objects are
-//! converted at the edge by [`parse`], and what we write is put onto the stored JSON by [`write`].
+//! converted at the edge by [`parse`], and what we write is put onto the stored JSON by [`mod@write`].
 
 pub mod address;
 pub mod annotation;

@@ -15,7 +15,7 @@ mod bound;
 pub mod choice;
 pub mod conditions;
 pub mod facts;
-mod heap;
+pub mod heap;
 pub mod levels;
 pub mod local;
 pub mod mechanism;

@@ -12,7 +12,7 @@
 
 pub mod demand;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Name;
 
@@ -34,21 +34,45 @@ pub fn row(
     endpoints_by_zone: &BTreeMap<Name, usize>,
     from: &str,
 ) -> Option<Vec<(Name, f64)>> {
-    let zones = balance(demand, endpoints_by_zone)?;
-    let Some(own) = zones.iter().find(|z| z.zone == from && (z.demand > 0 || z.capacity > 0)) else {
-        return Some(follow_capacity(&zones));
+    row_among(&balance(demand, endpoints_by_zone)?, from)
+}
+
+/// The same from the zones' weights (nodes, CPU or whatever their traffic is proportional to) as they are, in one
+/// region: what [`row`] would say if slices could carry any number. The simulator scores it.
+pub fn exact_row(
+    weights: &BTreeMap<Name, u64>,
+    endpoints_by_zone: &BTreeMap<Name, usize>,
+    from: &str,
+) -> Option<Vec<(Name, f64)>> {
+    let all: u64 = endpoints_by_zone.values().map(|n| *n as u64).sum();
+    let parts = weights.values().sum::<u64>().max(1);
+    let names: BTreeSet<&Name> = weights.keys().chain(endpoints_by_zone.keys()).collect();
+    let balance = |zone| Balance {
+        zone,
+        region: None,
+        demand: weights.get(zone).map_or(0, |weight| weight * all),
+        capacity: endpoints_by_zone.get(zone).map_or(0, |n| parts * *n as u64),
+        part: 0,
     };
-    if own.demand == 0 || !any_spills(&zones) {
+    let zones: Vec<Balance> = names.into_iter().map(balance).collect();
+    if all == 0 { None } else { row_among(&zones, from) }
+}
+
+fn row_among(zones: &[Balance], from: &str) -> Option<Vec<(Name, f64)>> {
+    let Some(own) = zones.iter().find(|z| z.zone == from && (z.demand > 0 || z.capacity > 0)) else {
+        return Some(follow_capacity(zones));
+    };
+    if own.demand == 0 || !any_spills(zones) {
         return Some(vec![(own.zone.clone(), 1.0)]);
     }
-    let (near, far) = own.split(&zones);
+    let (near, far) = own.split(zones);
     let spare_near: u64 = zones.iter().filter(|z| z.region == own.region).map(Balance::spare).sum();
-    let spare_far: f64 = zones.iter().map(|z| z.spare_after_region(&zones)).sum();
+    let spare_far: f64 = zones.iter().map(|z| z.spare_after_region(zones)).sum();
     let part = |z: &Balance| {
         let kept = if z.zone == own.zone { own.kept() as f64 } else { 0.0 };
         let is_near = z.region == own.region && near > 0.0;
         let nearby = if is_near { near * z.spare() as f64 / spare_near as f64 } else { 0.0 };
-        let distant = if far > 0.0 { far * z.spare_after_region(&zones) / spare_far } else { 0.0 };
+        let distant = if far > 0.0 { far * z.spare_after_region(zones) / spare_far } else { 0.0 };
         (z.zone.clone(), (kept + nearby + distant) / own.demand as f64)
     };
     Some(zones.iter().map(part).filter(|(_, share)| *share > 0.0).collect())
@@ -67,7 +91,7 @@ struct Balance<'a> {
     region: Option<&'a Name>,
     demand: u64,
     capacity: u64,
-    /// One 256th of all traffic.
+    /// One 256th of all traffic; 0 where the demand is not rounded.
     part: u64,
 }
 
@@ -118,7 +142,7 @@ fn any_spills(zones: &[Balance]) -> bool {
 /// Whether `demand` is above `capacity` by more than rounding: by a whole part of 256, or by more than a twentieth.
 fn exceeds(demand: u64, capacity: u64, part: u64) -> bool {
     let excess = demand.saturating_sub(capacity);
-    excess >= part || excess * 100 > capacity * ROUNDING_PERCENT
+    excess > 0 && (excess >= part || excess * 100 > capacity * ROUNDING_PERCENT)
 }
 
 /// The same test for whoever has the counts at hand: a zone with this share of the demand and `own` of `all` endpoints.

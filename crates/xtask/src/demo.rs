@@ -18,12 +18,31 @@ const STEPS: &[Step] = &[
         say: "Which EndpointSlices would the controller write for these Services, Pods and Nodes?\n\
               Nothing is written: the plan is a pure function of the files.",
         args: &["plan", "slices", "-f", "examples/shop"],
-        after: "Endpoints carry hints: the zones whose traffic should stay with them.",
+        after: "Each change has its reason. The notice says what PreferSameZone does for `cart`, with numbers.",
+    },
+    Step {
+        say: "What if zones have unequal shares? Spill keeps as much in each zone as its endpoints can take.",
+        args: &["plan", "slices", "-f", "examples/seeds/traffic-distribution-spill.yaml"],
+        after: "The notice says who keeps how much, by which numbers, and what would help.",
     },
     Step {
         say: "Given those slices, which endpoints would one node send each Service's traffic to?",
         args: &["trace", "select", "-f", "examples/shop", "--node", "node-a1"],
         after: "`same-zone` and `same-node` sets stay close; a set that fell back says why.",
+    },
+    Step {
+        say: "And one packet, through the very bytes that the node's kernel would get, decoded again?",
+        args: &[
+            "trace",
+            "packet",
+            "-f",
+            "examples/shop",
+            "--node",
+            "node-a1",
+            "--packet",
+            "tcp 10.244.1.9:40000 -> 10.96.1.20:80",
+        ],
+        after: "The reasons go from the Service's policy down to the nftables rule and map element.",
     },
     Step {
         say: "Which cluster addresses would Services get? The seed makes the random choice repeatable.",

@@ -35,6 +35,8 @@ pub(crate) fn search_path() -> OsString {
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
     }
+    // Debian keeps network tools where users without root do not look.
+    places.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
     std::env::join_paths(places).unwrap_or_else(|_| std::env::var_os("PATH").unwrap_or_default())
 }
 

@@ -165,7 +165,11 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Deny => tools::ensure(&tools::DENY, options.install)?,
-            Part::Test => tools::ensure(&tools::NEXTEST, options.install)?,
+            Part::Test => {
+                tools::ensure(&tools::NEXTEST, options.install)?;
+                tools::NETWORK.iter().try_for_each(|tool| tools::ensure(tool, options.install))?;
+                tools::ensure(&tools::CHROMIUM, options.install)?;
+            }
             Part::Doc | Part::Doctest => {}
         }
     }

@@ -13,6 +13,8 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
     /// The oldest version that does what we ask of it.
     at_least: Version,
+    /// How it is asked for its version.
+    version_flag: &'static str,
     source: Source,
 }
 
@@ -27,6 +29,7 @@ enum Source {
 pub(crate) const NEXTEST: Tool = Tool {
     program: "cargo-nextest",
     at_least: Version([0, 9, 100]),
+    version_flag: "--version",
     // Without its self-update there is no HTTP client to build.
     source: Source::Crate { version: "0.9.143", flags: &["--no-default-features"] },
 };
@@ -36,15 +39,47 @@ pub(crate) const NEXTEST: Tool = Tool {
 pub(crate) const DENY: Tool = Tool {
     program: "cargo-deny",
     at_least: Version([0, 18, 0]),
+    version_flag: "--version",
     source: Source::Crate { version: "0.20.2", flags: &[] },
+};
+
+/// Opens the simulator's reports in a test.
+pub(crate) const CHROMIUM: Tool = Tool {
+    program: "chromium",
+    at_least: Version([100, 0, 0]),
+    version_flag: "--version",
+    source: Source::Debian { package: "chromium" },
 };
 
 /// Counts instructions for benches.
 pub(crate) const VALGRIND: Tool = Tool {
     program: "valgrind",
     at_least: Version([3, 15, 0]),
+    version_flag: "--version",
     source: Source::Debian { package: "valgrind" },
 };
+
+/// What the tests on the real kernel use beside our own code: they list rules, make interfaces and put flows in.
+pub(crate) const NETWORK: [Tool; 3] = [
+    Tool {
+        program: "nft",
+        at_least: Version([1, 0, 6]),
+        version_flag: "-V",
+        source: Source::Debian { package: "nftables" },
+    },
+    Tool {
+        program: "conntrack",
+        at_least: Version([1, 4, 6]),
+        version_flag: "-V",
+        source: Source::Debian { package: "conntrack" },
+    },
+    Tool {
+        program: "ip",
+        at_least: Version([5, 10, 0]),
+        version_flag: "-V",
+        source: Source::Debian { package: "iproute2" },
+    },
+];
 
 /// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
 const QUICK_BUILD: &[(&str, &str)] = &[
@@ -77,8 +112,8 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
     match installed_version(tool).filter(|version| *version >= tool.at_least) {
         Some(_) => Ok(()),
         None => Err(Stop::Failed(format!(
-            "{} was installed but `{} --version` does not answer with {} or newer: look for another copy on PATH",
-            tool.program, tool.program, tool.at_least
+            "{} was installed but `{} {}` does not answer with {} or newer: look for another copy on PATH",
+            tool.program, tool.program, tool.version_flag, tool.at_least
         ))),
     }
 }
@@ -167,7 +202,7 @@ fn is_root() -> bool {
 
 fn installed_version(tool: &Tool) -> Option<Version> {
     let program = shell::find_program(tool.program)?;
-    let output = shell::program(program).arg("--version").output().ok()?;
+    let output = shell::program(program).arg(tool.version_flag).output().ok()?;
     Version::find(&String::from_utf8_lossy(&output.stdout))
 }
 
@@ -211,6 +246,8 @@ mod tests {
             ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143", Some([0, 9, 143])),
             ("cargo-deny 0.20.2", Some([0, 20, 2])),
             ("valgrind-3.19.0", Some([3, 19, 0])),
+            ("nftables v1.0.6 (Lester Gooch #5)", Some([1, 0, 6])),
+            ("ip utility, iproute2-6.1.0, libbpf 1.1.2", Some([6, 1, 0])),
             ("tool v1.2", Some([1, 2, 0])),
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
             ("no version at all", None),

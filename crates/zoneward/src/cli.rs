@@ -15,7 +15,7 @@ Exit codes:
 
 /// Service traffic that stays close: decides, programs and explains where it goes.
 ///
-/// Zoneward replaces kube-proxy and the EndpointSlice controller. The commands here decide on files and write
+/// Zoneward replaces kube-proxy and the EndpointSlice controller. `plan` and `trace` decide on files and write
 /// nothing: they show what would be written, and why.
 #[derive(Debug, Parser)]
 #[command(name = "zoneward", version, after_help = EXIT_CODES, arg_required_else_help = true)]
@@ -44,6 +44,9 @@ Examples:
   zoneward cleanup --dry-run
   sudo zoneward cleanup")]
     Cleanup(Cleanup),
+    /// Score algorithms, and try changes on a cluster's objects without touching it
+    #[command(subcommand, arg_required_else_help = true)]
+    Simulate(crate::commands::simulate::SimulateCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.

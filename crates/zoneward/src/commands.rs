@@ -4,6 +4,7 @@ mod cleanup;
 mod completion;
 mod man;
 mod plan;
+pub mod simulate;
 mod trace;
 
 use anyhow::Result;
@@ -20,6 +21,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
         Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
+        Command::Simulate(command) => simulate::run(&command),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

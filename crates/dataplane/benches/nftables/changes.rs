@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use dataplane::nftables::apply::{apply, load};
+use dataplane::nftables::apply::apply;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Edit, Renderer};
 use model::forward::{ForwardedEndpoint, Frontend};
 
+use crate::load::phase_load;
 use crate::usage::{Cost, cost};
 use crate::world::World;
 
@@ -56,9 +57,7 @@ pub(crate) struct Timed {
 pub(crate) fn run(services: usize) -> Vec<(Kind, Timed)> {
     let mut world = World::new(services);
     let mut kernel = Socket::open().expect("a netlink socket");
-    let (mut renderer, program) = Renderer::start(&world.table);
-    load(&mut kernel, &program).expect("the kernel takes it");
-    drop(program);
+    let (mut renderer, _) = phase_load(&mut kernel, &world);
     Kind::ALL.map(|kind| (kind, time(kind, &mut world, &mut renderer, &mut kernel))).into()
 }
 

@@ -4,14 +4,14 @@
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-use dataplane::nftables::apply::{apply_groups, load};
+use dataplane::nftables::apply::apply_groups;
 use dataplane::nftables::ir::{
     Change, Data, DataType, Element, Family, FieldType, Key, Program, Ranges, SetSpec, TableId,
 };
 use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
-use dataplane::nftables::render::Renderer;
+use dataplane::nftables::render::{Renderer, portions};
 
-use crate::usage::{Cost, cost};
+use crate::usage::{self, Cost};
 use crate::world::{PORT, TARGET_PORT, World, cluster_ip, pod};
 
 const TCP: u8 = 6;
@@ -21,7 +21,8 @@ const ELEMENTS_PER_CHANGE: usize = 500;
 /// What a load took, and how much it was.
 pub(crate) struct Loaded {
     pub(crate) cost: Cost,
-    pub(crate) rendering: Cost,
+    /// The part of our own side, without a kernel.
+    pub(crate) own: Cost,
     pub(crate) elements: usize,
     pub(crate) transactions: usize,
 }
@@ -30,15 +31,19 @@ pub(crate) struct Loaded {
 pub(crate) fn ours(services: usize) -> Loaded {
     let world = World::new(services);
     let mut kernel = Socket::open().expect("a netlink socket");
-    let (program, rendering) = cost(|| phase_render(&world));
-    let elements = elements_of(&program);
-    let (transactions, loading) = cost(|| load(&mut kernel, &program).expect("the kernel takes it"));
-    let cost = Cost {
-        wall: rendering.wall + loading.wall,
-        user: rendering.user + loading.user,
-        system: rendering.system + loading.system,
-    };
-    Loaded { cost, rendering, elements, transactions }
+    let ((_, transactions), cost) = usage::cost(|| phase_load(&mut kernel, &world));
+    let (_, own) = usage::cost(|| phase_load(&mut Sink::default(), &world));
+    let elements = elements_of(&Renderer::start(&world.table).1);
+    Loaded { cost, own, elements, transactions }
+}
+
+/// Renders a node's table portion by portion and sends each; the renderer stays for changes.
+#[inline(never)]
+pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, usize) {
+    let renderer = Renderer::new(&world.table);
+    let portions = portions(&renderer, &world.table);
+    let sent = portions.map(|groups| apply_groups(kernel, &groups).expect("the kernel takes it")).sum();
+    (renderer, sent)
 }
 
 /// Loads so many elements into one map of a declared size, and does nothing else.
@@ -46,8 +51,8 @@ pub(crate) fn floor(elements: usize) -> Loaded {
     let mut kernel = Socket::open().expect("a netlink socket");
     let groups = one_map(elements);
     let loading = || apply_groups(&mut kernel, &groups).expect("the kernel takes it");
-    let (transactions, cost) = cost(loading);
-    Loaded { cost, rendering: Cost::default(), elements, transactions }
+    let (transactions, cost) = usage::cost(loading);
+    Loaded { cost, own: Cost::default(), elements, transactions }
 }
 
 /// The changes that make one map, ready to be written as messages.
@@ -79,13 +84,14 @@ fn element(number: usize) -> Element {
 }
 
 /// How many elements a program has.
-pub(crate) fn elements_of(program: &Program) -> usize {
+fn elements_of(program: &Program) -> usize {
     program.tables.values().flat_map(|table| table.sets.values()).map(|set| set.elements.len()).sum()
 }
 
 /// A kernel that takes everything and does nothing, to see what our side costs.
-struct Sink {
-    bytes: usize,
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub(crate) bytes: usize,
 }
 
 impl Kernel for Sink {
@@ -105,18 +111,4 @@ impl Kernel for Sink {
     fn longest_batch(&self) -> usize {
         8 << 20
     }
-}
-
-/// The program of a world.
-#[inline(never)]
-pub(crate) fn phase_render(world: &World) -> Program {
-    Renderer::start(&world.table).1
-}
-
-/// Writes a program as the messages of a first load; how many bytes they are.
-#[inline(never)]
-pub(crate) fn phase_encode(program: &Program) -> usize {
-    let mut sink = Sink { bytes: 0 };
-    load(&mut sink, program).expect("a sink takes everything");
-    sink.bytes
 }

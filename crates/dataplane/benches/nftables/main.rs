@@ -26,7 +26,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use dataplane::nftables::netlink::{Kernel, Socket};
-use dataplane::nftables::render::Renderer;
 use nix::sched::{CloneFlags, unshare};
 use usage::Cost;
 use world::{ENDPOINTS, World};
@@ -65,9 +64,9 @@ fn count() {
     let services: usize = wanted.unwrap_or(1_000);
     let mut world = World::new(services);
     println!("world: {services} services, {} endpoints", services * ENDPOINTS);
-    let program = load::phase_render(&world);
-    println!("{} bytes of messages", load::phase_encode(&program));
-    let (mut renderer, _) = Renderer::start(&world.table);
+    let mut sink = load::Sink::default();
+    let (mut renderer, _) = load::phase_load(&mut sink, &world);
+    println!("{} bytes of messages", sink.bytes);
     for (service, new) in changes::new_frontends(changes::Kind::Replaced, &mut world) {
         changes::phase_one_change(&mut renderer, &world, service, &new);
     }
@@ -83,8 +82,7 @@ fn child(name: &str, number: usize) {
     match name {
         "ours" | "floor" => {
             let loaded = if name == "ours" { load::ours(number) } else { load::floor(number) };
-            let rendering = loaded.rendering.cpu().as_micros() as usize;
-            say(&loaded.cost, &[loaded.elements, loaded.transactions, rendering]);
+            say(&loaded.cost, &[loaded.elements, loaded.transactions, loaded.own.cpu().as_micros() as usize]);
         }
         "changes" => {
             changes::run(number).iter().for_each(|(kind, timed)| report::change(number, *kind, timed))

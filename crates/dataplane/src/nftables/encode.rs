@@ -156,5 +156,5 @@ pub(super) fn dump_messages(changes: &[Change]) -> Vec<u8> {
 }
 
 fn envelope(kind: u16, seq: u32) -> Header {
-    Header { kind, flags: abi::NLM_F_REQUEST, seq, family: 0, resource: abi::SUBSYS_NFTABLES }
+    Header { kind, flags: abi::NLM_F_REQUEST, seq, family: 0, version: 0, resource: abi::SUBSYS_NFTABLES }
 }

@@ -23,6 +23,7 @@ pub use expr::{
 pub use types::{DataType, FieldType, Key};
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
 use arcstr::ArcStr;
 
@@ -307,13 +308,20 @@ impl Set {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElementValue {
     /// The upper end of a range, included in it; only in sets with `interval`, and none for a single value.
-    pub key_end: Option<Bytes>,
+    pub key_end: Option<Box<Bytes>>,
     /// What a map answers with.
     pub data: Option<Data>,
     /// How long it lives, in milliseconds, where that differs from the set's own.
-    pub timeout: Option<u64>,
+    pub timeout: Option<NonZeroU64>,
     /// What nft prints beside it.
     pub comment: Option<Comment>,
+}
+
+impl ElementValue {
+    /// The last key that belongs to the element that begins with this key.
+    pub fn last<'a>(&'a self, key: &'a Bytes) -> &'a Bytes {
+        self.key_end.as_deref().unwrap_or(key)
+    }
 }
 
 /// What a map answers with.
@@ -348,8 +356,13 @@ impl Element {
     /// The same up to an upper end, which belongs to the range.
     pub fn up_to(mut self, key_end: impl Into<Bytes>) -> Element {
         let key_end = key_end.into();
-        self.value.key_end = (key_end != self.key).then_some(key_end);
+        self.value.key_end = (key_end != self.key).then(|| Box::new(key_end));
         self
+    }
+
+    /// The last key that belongs to it.
+    pub fn last(&self) -> &Bytes {
+        self.value.last(&self.key)
     }
 
     /// The same with a comment.

@@ -8,6 +8,7 @@ pub mod codes;
 mod socket;
 pub mod wire;
 
+pub(crate) use socket::Complete;
 pub use socket::Socket;
 
 use std::fmt;

@@ -15,6 +15,7 @@ mod class;
 mod elements;
 mod incremental;
 mod names;
+mod portions;
 mod rules;
 mod sizes;
 mod slots;
@@ -32,6 +33,7 @@ use super::ir::{
 pub use class::Class;
 pub use incremental::{Edit, Renderer};
 pub use names::{SetName, TABLE, table_id};
+pub use portions::portions;
 pub use sizes::Sizes;
 
 use elements::Fragment;
@@ -46,7 +48,7 @@ pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
     for (_, frontends) in table.services() {
         whole.absorb(elements::fragment(frontends));
     }
-    for (family, class) in &whole.classes {
+    for (family, class) in &elements::with_neighbours(&whole.classes) {
         add_class(&mut program, &table.node, sizes, *family, class);
     }
     for ((family, name), elements) in whole.elements {

@@ -60,7 +60,10 @@ impl Neighbour {
             if address.is_ipv4() { (format!("{address}/32"), v4) } else { (format!("{address}/128"), v6) };
         run("ip", &["route", "replace", &net, "via", &via, "dev", &self.interface]);
         self.within(move || {
-            run("ip", &["address", "replace", &net, "dev", "uplink"]);
+            let mut words = vec!["address", "replace", &net, "dev", "uplink"];
+            // An IPv6 address could not be used while the kernel asks whether another has it.
+            words.extend(address.is_ipv6().then_some("nodad"));
+            run("ip", &words);
         });
     }
 }
@@ -72,11 +75,13 @@ fn link(number: u8, side: u8) -> (String, String) {
 
 fn join(interface: &str, number: u8, side: u8) {
     set(&format!("net/ipv4/conf/{interface}/rp_filter"), "0");
+    // Both have to be off, or a new address cannot be used for a second (duplicate address detection).
+    set("net/ipv6/conf/all/accept_dad", "0");
     set(&format!("net/ipv6/conf/{interface}/accept_dad"), "0");
     run("ip", &["link", "set", interface, "up"]);
     let (v4, v6) = link(number, side);
     run("ip", &["address", "add", &format!("{v4}/30"), "dev", interface]);
-    run("ip", &["address", "add", &format!("{v6}/64"), "dev", interface]);
+    run("ip", &["address", "add", &format!("{v6}/64"), "dev", interface, "nodad"]);
 }
 
 /// Lets this namespace forward, and have an address.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use dataplane::nftables::apply::{apply, load};
@@ -10,6 +10,7 @@ use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::Renderer;
+use model::Protocol;
 use model::forward::Packet;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 
@@ -21,14 +22,44 @@ const SILENCE: Duration = Duration::from_millis(400);
 
 /// What became of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Seen {
+pub(crate) enum Seen {
     /// The server's own address, and the client's as the server saw it.
     Answered(SocketAddr, IpAddr),
     Refused,
     Silence,
 }
 
-/// Connects as the packet says, from the namespace of the thread that it runs in.
+/// Sends as the packet says, from the namespace of the thread that it runs in.
+pub(crate) fn send(packet: &Packet) -> Seen {
+    match packet.protocol {
+        Protocol::Udp => send_datagram(packet),
+        _ => connect(packet),
+    }
+}
+
+fn send_datagram(packet: &Packet) -> Seen {
+    let socket = UdpSocket::bind(SocketAddr::new(packet.src.ip(), 0)).unwrap();
+    socket.connect(packet.dst).unwrap();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    let mut buffer = [0; 200];
+    // The node itself is told at once when its own packet is dropped, and afterwards why if it was rejected.
+    match socket.send(b"?") {
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => panic!("{packet:?}: {error}"),
+        _ => {}
+    }
+    match socket.recv(&mut buffer) {
+        Ok(length) => answered(std::str::from_utf8(&buffer[..length]).unwrap()),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Seen::Refused,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Seen::Silence,
+        Err(error) => panic!("{packet:?}: {error}"),
+    }
+}
+
+fn answered(told: &str) -> Seen {
+    let (own, peer) = told.split_once(' ').expect("two addresses");
+    Seen::Answered(own.parse().unwrap(), peer.parse().unwrap())
+}
+
 fn connect(packet: &Packet) -> Seen {
     let family = if packet.src.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -47,12 +78,11 @@ fn connect(packet: &Packet) -> Seen {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut told = String::new();
     stream.read_to_string(&mut told).unwrap();
-    let (own, peer) = told.split_once(' ').expect("two addresses");
-    Seen::Answered(own.parse().unwrap(), peer.parse().unwrap())
+    answered(&told)
 }
 
 /// Answers every connection with the server's address and the client's.
-fn serve(address: SocketAddr) {
+pub(crate) fn serve(address: SocketAddr) {
     let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     std::thread::spawn(move || {
         while let Ok((mut stream, peer)) = listener.accept() {
@@ -61,6 +91,17 @@ fn serve(address: SocketAddr) {
                 Err(error) if error.kind() != ErrorKind::BrokenPipe => eprintln!("{address}: {error}"),
                 _ => {}
             }
+        }
+    });
+}
+
+/// The same for datagrams.
+pub(crate) fn serve_datagrams(address: SocketAddr) {
+    let socket = UdpSocket::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+    std::thread::spawn(move || {
+        let mut buffer = [0; 200];
+        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(format!("{address} {}", peer.ip()).as_bytes(), peer);
         }
     });
 }
@@ -102,9 +143,9 @@ impl Site {
         for _ in 0..attempts {
             let packet = flow.packet.clone();
             let one = if own.contains(&packet.src.ip()) {
-                connect(&packet)
+                send(&packet)
             } else {
-                self.clients.within(move || connect(&packet))
+                self.clients.within(move || send(&packet))
             };
             *seen.entry(one).or_default() += 1;
         }

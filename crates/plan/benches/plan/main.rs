@@ -21,7 +21,7 @@ use world::Manifests;
 static COUNTING: allocation::Counting = allocation::Counting;
 
 const SERVICES: usize = 10_000;
-const PASSES: usize = 5;
+const PASSES: usize = 9;
 
 fn main() {
     let count_only = std::env::var_os("ZONEWARD_BENCH_COUNT").is_some();

@@ -222,7 +222,8 @@ fn zones(nodes: &BTreeMap<Name, Node>) -> (Vec<ZoneFacts>, Option<TornZone>) {
 fn add_cpu(zones: &mut [ZoneFacts], nodes: &BTreeMap<Name, Node>) {
     let counted = || nodes.values().filter(|n| n.ready && n.zone.is_some());
     let known: Vec<u64> = counted().filter_map(|n| n.cpu_millis.filter(|cpu| *cpu > 0)).collect();
-    let average = known.iter().sum::<u64>().checked_div(known.len() as u64).map_or(1, |a| a.max(1));
+    let total = known.iter().fold(0u64, |sum, cpu| sum.saturating_add(*cpu));
+    let average = total.checked_div(known.len() as u64).map_or(1, |a| a.max(1));
     for node in counted() {
         let at = zones.iter_mut().find(|z| Some(&z.name) == node.zone.as_ref());
         if let Some(zone) = at {

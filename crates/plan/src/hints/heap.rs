@@ -4,14 +4,14 @@
 //! element waits: the order is then stale until an element passes by, which is part of the published results.
 
 /// Puts all elements in order, from the last parent up.
-pub(super) fn init(queue: &mut [usize], less: impl Fn(usize, usize) -> bool) {
+pub fn init(queue: &mut [usize], less: impl Fn(usize, usize) -> bool) {
     for parent in (0..queue.len() / 2).rev() {
         down(queue, parent, &less);
     }
 }
 
 /// Takes the first element.
-pub(super) fn pop(queue: &mut Vec<usize>, less: impl Fn(usize, usize) -> bool) -> Option<usize> {
+pub fn pop(queue: &mut Vec<usize>, less: impl Fn(usize, usize) -> bool) -> Option<usize> {
     let last = queue.len().checked_sub(1)?;
     queue.swap(0, last);
     down(&mut queue[..last], 0, &less);
@@ -19,7 +19,7 @@ pub(super) fn pop(queue: &mut Vec<usize>, less: impl Fn(usize, usize) -> bool) -
 }
 
 /// Adds an element.
-pub(super) fn push(queue: &mut Vec<usize>, element: usize, less: impl Fn(usize, usize) -> bool) {
+pub fn push(queue: &mut Vec<usize>, element: usize, less: impl Fn(usize, usize) -> bool) {
     queue.push(element);
     let mut child = queue.len() - 1;
     while child > 0 {

@@ -12,7 +12,7 @@ static HEADLESS: LazyLock<Name> = LazyLock::new(|| Name::new(annotation::HEADLES
 
 /// The labels of a Service's slices, and whether a slice with the `existing` ones has to be written for them.
 ///
-/// [Q]: a difference in reserved labels alone is no reason to write.
+/// Kept from upstream although it looks odd: a difference in reserved labels alone is no reason to write.
 pub fn labels(service: &Service, existing: Option<&Labels>) -> (Labels, bool) {
     (wanted(service), have_other_own_labels(&service.labels, existing.unwrap_or(&Labels::EMPTY)))
 }

@@ -13,6 +13,8 @@ use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use mutate::Dice;
 use plan::FeatureGates;
 use plan::addresses;
+use plan::forward::{self, NodeConfig, ProxySettings};
+use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
 use plan::select::{NodeView, explain, select};
 use plan::slices::{self, TriggerTimes};
 use serde_json::Value;
@@ -56,6 +58,15 @@ fn run(round: u64) {
         plan_one(&snapshot, service, &mut dice);
     }
     plan_addresses(&snapshot, round);
+    forward_all(&snapshot);
+}
+
+fn forward_all(snapshot: &Snapshot) {
+    let ranges: Vec<_> = snapshot.service_cidrs().flat_map(|cidr| cidr.cidrs.iter().copied()).collect();
+    for node in snapshot.nodes().values() {
+        let (config, _) = NodeConfig::new(&ProxySettings::default(), node, &ranges, &[]);
+        forward::table(snapshot, &config);
+    }
 }
 
 fn read(values: &[Value]) -> (Snapshot, Vec<Notice>) {
@@ -98,7 +109,17 @@ fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
         slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: existing, trigger: &trigger };
     let max = 1 + dice.below(5);
     let options = slices::Options::new(max).expect("within 1 to 1000");
-    let plan = slices::plan(&input, &options, |_, _| {});
+    let facts = ClusterFacts::from_nodes(snapshot.nodes());
+    let config = Config::default();
+    let namespace = snapshot.namespace(&service.key.namespace);
+    let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+    let plan = slices::plan(&input, &options, |family, packing| {
+        let memory = Memory::from_slices(family, existing);
+        let (facts, config, memory) = (&facts, &config, &memory);
+        let input = HintInput { service, family, facts, namespace_default, config, memory };
+        let outcome = assign(&input, packing);
+        assert!(outcome.notices.iter().all(|notice| !notice.message.is_empty()));
+    });
     for content in plan.creates.iter().chain(plan.updates.iter().map(|(_, content)| content)) {
         assert!(content.endpoints.len() <= max);
     }

@@ -171,3 +171,17 @@ fn a_slice_that_moves_for_its_hints_alone_drops_the_time_of_the_last_pod_change(
     let expected: Labels = [(a::MECHANISM, "PreferSameZone")].into_iter().collect();
     assert_eq!(world.slices[0].content.annotations, expected);
 }
+
+#[test]
+fn absurd_numbers_are_survived() {
+    for mechanism in Mechanism::ALL.iter().filter(|m| !m.is_resting()) {
+        let annotations =
+            [(a::TRAFFIC_DISTRIBUTION, mechanism.as_str()), (a::SAME_ZONE_STARTING_THRESHOLD, "4294967295")];
+        let mut world = World::new(&[("a", 2), ("b", 1)], world::service(&annotations, None));
+        world.config.prefer_by = plan::hints::PreferBy::Cpu;
+        world.nodes.values_mut().for_each(|n| n.cpu_millis = Some(u64::MAX));
+        world.add_endpoints(&[("a", 12), ("b", 3), ("c", 1)]);
+        world.sync();
+        assert_eq!(world.sync_counting().1, 0, "{mechanism:?}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Tables, chains, sets, elements and rules out of messages.
 
+use std::num::NonZeroU64;
+
 use super::expr::{decode_expr, decode_verdict};
 use super::*;
 use crate::nftables::ir::{Base, Bytes, Data, DataType, ElementValue, FieldType, Policy};
@@ -214,9 +216,9 @@ fn element(attrs: Attrs<'_>) -> Result<RawElement, DecodeError> {
         },
     };
     let value = ElementValue {
-        key_end: bytes(elem::KEY_END).filter(|end| *end != key),
+        key_end: bytes(elem::KEY_END).filter(|end| *end != key).map(Box::new),
         data,
-        timeout: attrs.u64(elem::TIMEOUT).filter(|timeout| *timeout != 0),
+        timeout: attrs.u64(elem::TIMEOUT).and_then(NonZeroU64::new),
         comment: comment(attrs, elem::USERDATA, udata::ELEM_COMMENT),
     };
     Ok(RawElement { element: Element { key, value }, interval_end: flags & elem::F_INTERVAL_END != 0 })

@@ -70,6 +70,7 @@ fn head(table: &TableId, message: u16, flags: u16) -> Header {
         flags: abi::NLM_F_REQUEST | flags,
         seq: 0,
         family: u8::try_from(codes::FAMILY.number(table.family)).unwrap_or(0),
+        version: 0,
         resource: 0,
     }
 }
@@ -239,13 +240,13 @@ fn encode_element(out: &mut Writer, ranges: Ranges, element: &Element) {
     out.nested(abi::LIST_ELEM, |out| {
         data(out, elem::KEY, &element.key);
         if ranges == Ranges::KeyEnd {
-            data(out, elem::KEY_END, element.value.key_end.as_ref().unwrap_or(&element.key));
+            data(out, elem::KEY_END, element.last());
         }
         element_value(out, element);
     });
     // A range of one field ends with an element of its own, one behind the last value; none behind the very last.
     if ranges == Ranges::TwoElements {
-        let last = element.value.key_end.as_ref().unwrap_or(&element.key);
+        let last = element.last();
         if let Some(behind) = successor(last) {
             out.nested(abi::LIST_ELEM, |out| {
                 data(out, elem::KEY, &behind);
@@ -264,7 +265,7 @@ fn element_value(out: &mut Writer, element: &Element) {
         None => {}
     }
     if let Some(timeout) = element.value.timeout {
-        out.attr_u64(elem::TIMEOUT, timeout);
+        out.attr_u64(elem::TIMEOUT, timeout.get());
     }
     comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, element.value.comment.as_ref());
 }

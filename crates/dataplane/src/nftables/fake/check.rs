@@ -76,7 +76,7 @@ fn check_verdict(table: &Table, verdict: &Verdict) -> Result<(), Errno> {
 pub(super) fn element(table: &Table, spec: &SetSpec, element: &Element) -> Result<(), Errno> {
     let value = &element.value;
     let wrong_len = element.key.len() != spec.key_len()
-        || value.key_end.as_ref().is_some_and(|end| end.len() != spec.key_len() || *end < element.key);
+        || value.key_end.as_ref().is_some_and(|end| end.len() != spec.key_len() || **end < element.key);
     let misplaced = (value.key_end.is_some() && !spec.interval)
         || (value.timeout.is_some() && !spec.expires && spec.timeout.is_none());
     if wrong_len || misplaced {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 
 use super::machine::{Flow, Machine};
 use super::packet::{Evaluation, Fate, Node, Packet, Path, Step};
@@ -83,7 +84,7 @@ fn summarise(program: &Program, paths: Vec<Path>) -> Evaluation {
 fn remembered(program: &Program, path: &Path) -> Option<u64> {
     let times = path.learned.iter().filter_map(|learned| {
         let set = program.tables.get(&learned.table)?.sets.get(&learned.set)?;
-        learned.value.as_ref()?.timeout.or(set.spec.timeout)
+        learned.value.as_ref()?.timeout.map(NonZeroU64::get).or(set.spec.timeout)
     });
     times.max()
 }

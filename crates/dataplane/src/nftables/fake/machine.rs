@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::{Bound, Range};
 
 use super::packet::{Learned, Node, Packet, Step};
@@ -67,10 +68,10 @@ fn find<'s>(set: &'s Set, key: &[u8]) -> Option<(&'s Bytes, &'s ElementValue)> {
         Ranges::None => set.elements.get_key_value(key),
         Ranges::TwoElements => {
             let below = set.elements.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
-            below.filter(|(start, value)| value.key_end.as_ref().unwrap_or(start).as_slice() >= key)
+            below.filter(|(start, value)| value.last(start).as_slice() >= key)
         }
         Ranges::KeyEnd => set.elements.iter().find(|(start, value)| {
-            let end = value.key_end.as_ref().unwrap_or(start);
+            let end = value.last(start);
             fields_at(&set.spec.key)
                 .all(|field| start[field.clone()] <= key[field.clone()] && key[field.clone()] <= end[field])
         }),
@@ -295,7 +296,7 @@ impl Machine<'_> {
         let width = set.spec.data.as_ref().map_or(0, |data| data.width());
         let fresh = || ElementValue {
             data: data.map(|reg| Data::Value(Bytes::from(regs.load(reg, width)))),
-            timeout: timeout.filter(|timeout| set.spec.timeout != Some(*timeout)),
+            timeout: timeout.filter(|timeout| set.spec.timeout != Some(*timeout)).and_then(NonZeroU64::new),
             ..ElementValue::default()
         };
         let value = match (op, old) {

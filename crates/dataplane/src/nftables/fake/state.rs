@@ -223,7 +223,7 @@ fn add_element(set: &mut Set, element: Element) -> Taken {
 }
 
 fn overlaps(set: &Set, element: &Element) -> bool {
-    let (first, last) = (&element.key, element.value.key_end.as_ref().unwrap_or(&element.key));
+    let (first, last) = (&element.key, element.last());
     match set.spec.ranges() {
         Ranges::None => false,
         Ranges::TwoElements => {
@@ -231,10 +231,10 @@ fn overlaps(set: &Set, element: &Element) -> bool {
                 .elements
                 .range::<[u8], _>((Bound::Unbounded, Bound::Included(last.as_slice())))
                 .next_back();
-            below.is_some_and(|(key, value)| value.key_end.as_ref().unwrap_or(key) >= first)
+            below.is_some_and(|(key, value)| value.last(key) >= first)
         }
         Ranges::KeyEnd => set.elements.iter().any(|(key, value)| {
-            let end = value.key_end.as_ref().unwrap_or(key);
+            let end = value.last(key);
             super::machine::fields_at(&set.spec.key)
                 .all(|field| key[field.clone()] <= last[field.clone()] && end[field.clone()] >= first[field])
         }),

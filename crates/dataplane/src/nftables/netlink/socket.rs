@@ -46,7 +46,7 @@ impl Socket {
     }
 
     /// Sends a message or a batch.
-    pub(crate) fn send(&self, bytes: &[u8]) -> Result<(), NetlinkError> {
+    fn send(&self, bytes: &[u8]) -> Result<(), NetlinkError> {
         loop {
             match self.socket.send(bytes, 0) {
                 Ok(_) => return Ok(()),
@@ -79,29 +79,47 @@ impl Socket {
         while !matches!(self.receive(MsgFlags::MSG_DONTWAIT), Ok(None) | Err(NetlinkError::Socket { .. })) {}
     }
 
-    /// Sends a request for many messages and gathers the answer.
-    pub(crate) fn gather(
+    /// Sends a request and gathers the messages of the answer.
+    fn gather(&mut self, header: Header, body: impl FnOnce(&mut Writer)) -> Result<Vec<u8>, NetlinkError> {
+        let mut gathered = Vec::new();
+        match self.each(header, body, &mut |raw| gathered.extend_from_slice(raw.bytes))? {
+            Complete::Yes => Ok(gathered),
+            Complete::Interrupted => Err(NetlinkError::Interrupted),
+        }
+    }
+
+    /// Sends a request and hands out the messages of the answer one by one, so that a long answer needs no memory.
+    pub(crate) fn each(
         &mut self,
         header: Header,
         body: impl FnOnce(&mut Writer),
-    ) -> Result<Vec<u8>, NetlinkError> {
+        take: &mut dyn FnMut(Raw<'_>),
+    ) -> Result<Complete, NetlinkError> {
         self.drain();
         self.seq = self.seq.wrapping_add(1);
         let seq = self.seq;
         let mut request = Writer::new();
         request.message(Header { seq, ..header }, body);
         self.send(request.bytes())?;
-        let mut gathered = Vec::new();
         let mut interrupted = false;
         loop {
             let len = self.receive(MsgFlags::empty())?.ok_or(NetlinkError::Silent)?;
-            match take_piece(&self.buffer[..len], seq, &mut gathered, &mut interrupted)? {
+            match take_piece(&self.buffer[..len], seq, take, &mut interrupted)? {
                 Progress::More => {}
-                Progress::Done if interrupted => return Err(NetlinkError::Interrupted),
-                Progress::Done => return Ok(gathered),
+                Progress::Done if interrupted => return Ok(Complete::Interrupted),
+                Progress::Done => return Ok(Complete::Yes),
             }
         }
     }
+}
+
+/// Whether an answer is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Complete {
+    /// It is.
+    Yes,
+    /// What was asked for changed on the way, so that some of it may be missing or twice there.
+    Interrupted,
 }
 
 /// Makes the buffers as large as allowed, and says how long a batch may be.
@@ -132,7 +150,7 @@ enum Progress {
 fn take_piece(
     piece: &[u8],
     seq: u32,
-    gathered: &mut Vec<u8>,
+    take: &mut dyn FnMut(Raw<'_>),
     interrupted: &mut bool,
 ) -> Result<Progress, NetlinkError> {
     // Cut off in the middle of a message: as good as not read.
@@ -149,7 +167,7 @@ fn take_piece(
                     Some((errno, text)) => Err(NetlinkError::Refused { seq, errno, text }),
                 };
             }
-            _ => gathered.extend_from_slice(raw.bytes),
+            _ => take(raw),
         }
         if raw.header.flags & abi::NLM_F_MULTI == 0 {
             return Ok(Progress::Done);
@@ -227,6 +245,7 @@ impl Kernel for Socket {
             flags: abi::NLM_F_REQUEST | abi::NLM_F_DUMP,
             seq: 0,
             family: u8::try_from(family).unwrap_or(0),
+            version: 0,
             resource: 0,
         };
         self.gather(header, |out| match query {
@@ -246,6 +265,7 @@ impl Kernel for Socket {
             flags: abi::NLM_F_REQUEST,
             seq: 0,
             family: 0,
+            version: 0,
             resource: 0,
         };
         let answer = self.gather(header, |_| {})?;

@@ -23,6 +23,8 @@ pub struct Header {
     pub seq: u32,
     /// The address family.
     pub family: u8,
+    /// Netfilter's version: 0, except where the family of a request shall count.
+    pub version: u8,
     /// Netfilter's resource id.
     pub resource: u16,
 }
@@ -61,7 +63,7 @@ impl Writer {
         self.bytes.extend_from_slice(&header.flags.to_ne_bytes());
         self.bytes.extend_from_slice(&header.seq.to_ne_bytes());
         self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes.extend_from_slice(&[header.family, 0]);
+        self.bytes.extend_from_slice(&[header.family, header.version]);
         self.bytes.extend_from_slice(&header.resource.to_be_bytes());
         body(self);
         let len = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
@@ -162,6 +164,7 @@ pub fn messages(buffer: &[u8]) -> impl Iterator<Item = Raw<'_>> {
             flags: half(6),
             seq: u32::from_ne_bytes([message[8], message[9], message[10], message[11]]),
             family: payload.first().copied().unwrap_or(0),
+            version: payload.get(1).copied().unwrap_or(0),
             resource,
         };
         Some(Raw { header, payload, bytes })

@@ -46,6 +46,17 @@ pub(super) enum Ending {
     Sticky(u32, u32),
 }
 
+impl Ending {
+    /// The same with another number of slots.
+    fn with(self, slots: u32) -> Self {
+        match self {
+            Self::Sticky(_, seconds) if slots <= MOST_STICKY => Self::Sticky(slots, rounded(slots, seconds)),
+            Self::Sticky(..) | Self::Send(_) => Self::Send(slots),
+            other => other,
+        }
+    }
+}
+
 /// What fits into the 26 bits that a class has for its ending.
 const MOST_SLOTS: u32 = (1 << 26) - 1;
 const FEW: u32 = (1 << 8) - 1;
@@ -135,6 +146,18 @@ impl Class {
             Ending::Sticky(slots, seconds) => format!("{slots}-sticky-{seconds}s"),
         };
         Some(format!("{restricted}{who}-{ending}").into())
+    }
+
+    /// The classes that one endpoint more or less leads to. They are kept ready: the kernel looks through a whole
+    /// map when a new chain uses it, so a chain had better be there before it is needed.
+    pub(super) fn neighbours(&self) -> Vec<Self> {
+        let endings = match self.ending {
+            Ending::Reject | Ending::Drop => vec![Ending::Send(1)],
+            Ending::Send(1) | Ending::Sticky(1, _) => vec![Ending::Reject, Ending::Drop, self.ending.with(2)],
+            Ending::Send(n) | Ending::Sticky(n, _) => vec![self.ending.with(n - 1), self.ending.with(n + 1)],
+        };
+        let fits = |ending: &Ending| !matches!(ending, Ending::Send(n) if *n > MOST_SLOTS);
+        endings.into_iter().filter(fits).map(|ending| Self { ending, ..*self }).collect()
     }
 
     /// In words for people.

@@ -94,6 +94,18 @@ impl<'e> IntoIterator for &'e Elements {
     }
 }
 
+/// The classes in use and those that have to be ready.
+pub(super) fn with_neighbours<'c>(
+    classes: impl IntoIterator<Item = &'c (Family, Class)>,
+) -> BTreeSet<(Family, Class)> {
+    let mut all = BTreeSet::new();
+    for (family, class) in classes {
+        all.insert((*family, *class));
+        all.extend(class.neighbours().into_iter().map(|neighbour| (*family, neighbour)));
+    }
+    all
+}
+
 /// Whether two Services may need the same element of a set, as with a pod behind both.
 pub(super) fn is_shared(set: SetName) -> bool {
     set == SetName::Hairpin

@@ -9,7 +9,7 @@ use model::Family;
 use model::forward::{ForwardingTable, Frontend, NodeRules};
 
 use super::class::Class;
-use super::elements::{Fragment, fragment, is_shared};
+use super::elements::{Fragment, fragment, is_shared, with_neighbours};
 use super::names::SetName;
 use super::rules::Code;
 use super::sizes::Sizes;
@@ -26,6 +26,8 @@ pub struct Renderer {
     sizes: Sizes,
     counts: BTreeMap<(Family, SetName), usize>,
     class_users: BTreeMap<(Family, Class), usize>,
+    /// The classes that the kernel has, in use or ready.
+    ready: BTreeSet<(Family, Class)>,
     element_users: BTreeMap<(Family, SetName, Bytes), usize>,
     unused_chains: BTreeSet<(Family, ir::Name)>,
 }
@@ -43,26 +45,41 @@ pub enum Edit {
 impl Renderer {
     /// A renderer at a table, and the program that the kernel should hold for it.
     pub fn start(table: &ForwardingTable) -> (Self, Program) {
+        let renderer = Self::new(table);
+        let program = render(table, &renderer.sizes);
+        (renderer, program)
+    }
+
+    /// A renderer at a table whose program the kernel has, or gets by `portions`.
+    pub fn new(table: &ForwardingTable) -> Self {
         let mut renderer = Self {
             node: table.node.clone(),
             sizes: Sizes::default(),
             counts: BTreeMap::new(),
             class_users: BTreeMap::new(),
+            ready: BTreeSet::new(),
             element_users: BTreeMap::new(),
             unused_chains: BTreeSet::new(),
         };
         for (_, frontends) in table.services() {
             renderer.count(&fragment(frontends));
         }
+        renderer.ready = with_neighbours(renderer.class_users.keys());
+        renderer.count_verdicts();
         renderer.sizes = Sizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
-        let program = render(table, &renderer.sizes);
-        (renderer, program)
+        renderer
+    }
+
+    /// The classes that the kernel has, in use or ready.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &(Family, Class)> {
+        self.ready.iter()
     }
 
     /// The program for a table as of now, to be compared with what the kernel holds: at a change of the node
     /// itself, and when a set was outgrown.
     pub fn whole(&mut self, table: &ForwardingTable) -> Program {
         self.node = table.node.clone();
+        self.ready = with_neighbours(self.class_users.keys());
         self.unused_chains.clear();
         render(table, &self.sizes)
     }
@@ -78,12 +95,8 @@ impl Renderer {
     }
 
     fn count(&mut self, fragment: &Fragment) {
-        for at @ (family, class) in &fragment.classes {
-            let users = self.class_users.entry(*at).or_default();
-            *users += 1;
-            if *users == 1 {
-                *self.counts.entry((*family, class.verdicts())).or_default() += 1;
-            }
+        for class in &fragment.classes {
+            *self.class_users.entry(*class).or_default() += 1;
         }
         for ((family, set), elements) in &fragment.elements {
             let new = if is_shared(*set) {
@@ -93,6 +106,13 @@ impl Renderer {
                 elements.len()
             };
             *self.counts.entry((*family, *set)).or_default() += new;
+        }
+    }
+
+    fn count_verdicts(&mut self) {
+        self.counts.retain(|(_, set), _| !matches!(set, SetName::Verdicts(_)));
+        for (family, class) in &self.ready {
+            *self.counts.entry((*family, class.verdicts())).or_default() += 1;
         }
     }
 
@@ -127,9 +147,8 @@ impl Renderer {
             self.add_classes(new, &mut changes);
             self.take_up_all(new, &mut come);
         }
-        let mut unused = BTreeSet::new();
         for old in &olds {
-            self.count_out_classes(old, &mut unused);
+            self.count_out_classes(old);
             self.give_up_all(old, &mut gone);
         }
         let sets: BTreeSet<_> = gone.keys().chain(come.keys()).copied().collect();
@@ -141,7 +160,7 @@ impl Renderer {
                 &mut changes,
             );
         }
-        self.drop_classes(unused, &mut changes);
+        self.count_verdicts();
         if self.make_room() { Edit::Outgrown } else { Edit::Changes(changes) }
     }
 
@@ -193,47 +212,43 @@ impl Renderer {
     }
 
     fn add_classes(&mut self, new: &Fragment, changes: &mut Vec<Change>) {
-        for at @ (family, class) in &new.classes {
-            let users = self.class_users.entry(*at).or_default();
-            *users += 1;
-            if *users > 1 {
-                continue;
+        for at in &new.classes {
+            *self.class_users.entry(*at).or_default() += 1;
+            if self.ready.insert(*at) {
+                self.add_class(at, changes);
             }
-            *self.counts.entry((*family, class.verdicts())).or_default() += 1;
-            let code = Code { node: &self.node, sizes: &self.sizes, family: *family };
-            let table = table_id(*family);
-            if let Some((chain, content)) = class_chain(&code, class) {
-                self.unused_chains.remove(&(*family, chain.clone()));
-                changes.extend(fill_chain(&table, &chain, content));
-            }
-            let set = self.sizes.name(*family, class.verdicts());
-            let elements = vec![verdict_element(class)];
-            changes.push(Change::AddElements { table, set, ranges: ir::Ranges::None, elements });
         }
     }
 
-    fn count_out_classes(&mut self, old: &Fragment, unused: &mut BTreeSet<(Family, Class)>) {
+    fn add_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {
+        let code = Code { node: &self.node, sizes: &self.sizes, family: *family };
+        let table = table_id(*family);
+        if let Some((chain, content)) = class_chain(&code, class) {
+            self.unused_chains.remove(&(*family, chain.clone()));
+            changes.extend(fill_chain(&table, &chain, content));
+        }
+        let set = self.sizes.name(*family, class.verdicts());
+        let elements = vec![verdict_element(class)];
+        changes.push(Change::AddElements { table, set, ranges: ir::Ranges::None, elements });
+    }
+
+    fn count_out_classes(&mut self, old: &Fragment) {
         for at in &old.classes {
             let Some(users) = self.class_users.get_mut(at) else { continue };
             *users -= 1;
             if *users == 0 {
                 self.class_users.remove(at);
-                unused.insert(*at);
             }
         }
     }
 
-    fn drop_classes(&mut self, unused: BTreeSet<(Family, Class)>, changes: &mut Vec<Change>) {
-        for (family, class) in unused {
-            let count = self.counts.entry((family, class.verdicts())).or_default();
-            *count = count.saturating_sub(1);
-            let (table, set) = (table_id(family), self.sizes.name(family, class.verdicts()));
-            let elements = vec![verdict_element(&class)];
-            changes.push(Change::DeleteElements { table, set, ranges: ir::Ranges::None, elements });
-            if let Some(chain) = class.chain() {
-                // Pitfall 9: a chain goes in a later transaction than the last way to it.
-                self.unused_chains.insert((family, chain));
-            }
+    fn drop_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {
+        let (table, set) = (table_id(*family), self.sizes.name(*family, class.verdicts()));
+        let elements = vec![verdict_element(class)];
+        changes.push(Change::DeleteElements { table, set, ranges: ir::Ranges::None, elements });
+        if let Some(chain) = class.chain() {
+            // Pitfall 9: a chain goes in a later transaction than the last way to it.
+            self.unused_chains.insert((*family, chain));
         }
     }
 
@@ -249,13 +264,20 @@ impl Renderer {
         outgrown
     }
 
-    /// Takes away the chains that nothing leads to any more; for a transaction after those of `change`.
+    /// Work that can wait until changes are through: classes are made ready that the next change may need, and
+    /// those that none can need any more go. One transaction; call it again until there is nothing left to do.
     pub fn sweep(&mut self) -> Vec<Change> {
-        let chains = std::mem::take(&mut self.unused_chains);
-        chains
+        let unused = std::mem::take(&mut self.unused_chains);
+        let mut changes: Vec<Change> = unused
             .into_iter()
             .map(|(family, chain)| Change::DeleteChain { table: table_id(family), chain })
-            .collect()
+            .collect();
+        let wanted = with_neighbours(self.class_users.keys());
+        let before = std::mem::replace(&mut self.ready, wanted.clone());
+        wanted.difference(&before).for_each(|class| self.add_class(class, &mut changes));
+        before.difference(&wanted).for_each(|class| self.drop_class(class, &mut changes));
+        self.count_verdicts();
+        changes
     }
 }
 

@@ -1,0 +1,213 @@
+//! Random clusters with real traffic: every pod has a namespace of its own, everybody else shares one.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use dataplane::nftables::apply::{apply, load};
+use dataplane::nftables::diff::diff;
+use dataplane::nftables::ir::Program;
+use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
+use model::forward::{Decision, Packet, Verdict};
+use model::{ForwardingTable, Name, Protocol, ServiceKey};
+use plan::forward::{NodeConfig, table};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+
+use super::net::{Neighbour, be_a_router};
+use super::traffic::{Seen, send, serve, serve_datagrams};
+use super::world::{self, OWN, endpoint};
+
+const PODS: std::ops::Range<u8> = 1..8;
+const CLUSTERS: usize = 8;
+const PACKETS: usize = 10;
+
+/// The node's neighbourhood.
+struct Site {
+    own: Vec<IpAddr>,
+    pods: BTreeMap<u8, Neighbour>,
+    others: Neighbour,
+}
+
+impl Site {
+    fn new() -> Site {
+        let own: Vec<IpAddr> = OWN.iter().map(|text| text.parse().unwrap()).collect();
+        be_a_router(&own);
+        let others = Neighbour::new(100, "cbr0");
+        others.be_the_way_out();
+        let outside = ["203.0.113.2", "203.0.113.200", "192.0.2.1", "2001:db8:203::2", "2001:db8:204::2"];
+        let more = ["2001:db8:2::1".to_owned(), endpoint(false, 9), endpoint(true, 9)];
+        for address in outside.iter().map(|text| (*text).to_owned()).chain(more) {
+            others.add_address(address.parse().unwrap());
+        }
+        let pods = PODS.map(|index| (index, pod(index))).collect();
+        Site { own, pods, others }
+    }
+
+    /// Where a client lives, and by which interface its packets come to the node.
+    fn home(&self, client: IpAddr) -> (Option<&Neighbour>, Option<Name>) {
+        if self.own.contains(&client) {
+            return (None, None);
+        }
+        let is_pod = |index: &u8| [false, true].iter().any(|v6| endpoint(*v6, *index) == client.to_string());
+        match PODS.into_iter().find(is_pod) {
+            Some(index) => (self.pods.get(&index), Some(Name::new(&format!("cali{index}")))),
+            None => (Some(&self.others), Some(Name::new("cbr0"))),
+        }
+    }
+
+    fn send(&self, packet: &Packet) -> Seen {
+        let sent = packet.clone();
+        match self.home(packet.src.ip()).0 {
+            Some(neighbour) => neighbour.within(move || send(&sent)),
+            None => send(&sent),
+        }
+    }
+}
+
+/// A namespace with a pod that answers on every port that Services may send to.
+fn pod(index: u8) -> Neighbour {
+    let neighbour = Neighbour::new(index, &format!("cali{index}"));
+    for v6 in [false, true] {
+        let address: IpAddr = endpoint(v6, index).parse().unwrap();
+        neighbour.add_address(address);
+        neighbour.within(move || {
+            for port in [8080, 8081] {
+                serve(SocketAddr::new(address, port));
+                serve_datagrams(SocketAddr::new(address, port));
+            }
+        });
+    }
+    neighbour
+}
+
+/// Replaces what the kernel holds.
+fn program(kernel: &mut Socket, before: &mut Program, new: Program) {
+    if before.tables.is_empty() {
+        load(kernel, &new).unwrap();
+    } else {
+        let difference = diff(before, &new);
+        apply(kernel, &difference.now).unwrap();
+        apply(kernel, &difference.later).unwrap();
+    }
+    *before = new;
+}
+
+fn check(decision: &Decision<'_>, packet: &Packet, seen: &Seen) {
+    let why = format!("{packet:?} {seen:?}\n{decision:#?}");
+    match (&decision.verdict, seen) {
+        (Verdict::Reject, Seen::Refused) | (Verdict::Drop, Seen::Silence) => {}
+        (Verdict::Send(shares), Seen::Answered(endpoint, client)) => {
+            assert!(shares.iter().any(|(address, _)| address == endpoint), "{why}");
+            let is_itself = endpoint.ip() == packet.src.ip();
+            assert_eq!(*client != packet.src.ip(), decision.masquerade || is_itself, "{why}");
+        }
+        _ => panic!("{why}"),
+    }
+}
+
+pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
+    let site = Site::new();
+    let mut kernel = Socket::open().unwrap();
+    let mut before = Program::default();
+    let mut runner = TestRunner::deterministic();
+    let mut sent = 0;
+    for _ in 0..CLUSTERS {
+        let world = world::world().new_tree(&mut runner).unwrap().current();
+        let (table, _, _) = table(&world.snapshot(), &world.config());
+        program(&mut kernel, &mut before, render(&table, &Sizes::default()));
+        let packets = || {
+            let mut packet = world::packet().new_tree(&mut runner).unwrap().current();
+            packet.iif = site.home(packet.src.ip()).1;
+            packet
+        };
+        let mut drops = 0;
+        // What is no concern of ours has nobody to answer it. Silence takes long to hear: two of it are enough.
+        let mut is_telling = |packet: &Packet| {
+            let verdict = table.decide(packet).verdict;
+            drops += usize::from(verdict == Verdict::Drop);
+            let heard = verdict != Verdict::Untouched && (verdict != Verdict::Drop || drops <= 2);
+            // One of those next door has a load balancer's address itself: its neighbours do not reach the node.
+            let at_home = ["192.0.2.1", "2001:db8:2::1"].contains(&packet.dst.ip().to_string().as_str())
+                && packet.iif.as_ref().is_some_and(|iif| *iif == "cbr0");
+            packet.protocol != Protocol::Sctp && heard && !at_home
+        };
+        let many = std::iter::repeat_with(packets).take(PACKETS * 100);
+        let chosen: Vec<Packet> = many.filter(|packet| is_telling(packet)).take(PACKETS).collect();
+        for packet in chosen {
+            check(&table.decide(&packet), &packet, &site.send(&packet));
+            sent += 1;
+        }
+    }
+    assert!(sent > CLUSTERS * PACKETS / 2, "{sent} packets say too little");
+}
+
+/// A Service with session affinity and these pods, reached by cluster IP and by node port.
+fn sticky(pods: &[u8]) -> ForwardingTable {
+    let endpoints: Vec<_> = pods.iter().map(|i| json!({"addresses": [endpoint(false, *i)]})).collect();
+    let objects = [
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ns"},
+            "spec": {
+                "type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "sessionAffinity": "ClientIP",
+                "ports": [{"port": 80, "nodePort": 30000}],
+            },
+        }),
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "web-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "web"}},
+            "ports": [{"name": "", "port": 8080}], "endpoints": endpoints,
+        }),
+    ];
+    let mut snapshot = model::Snapshot::default();
+    for object in &objects {
+        snapshot.apply(model::parse::object(object, &mut model::Interner::default()).0.unwrap());
+    }
+    table(&snapshot, &NodeConfig::default()).0
+}
+
+pub(crate) fn clients_with_affinity_keep_their_endpoint_until_it_goes() {
+    let site = Site::new();
+    let mut kernel = Socket::open().unwrap();
+    let all: Vec<u8> = PODS.collect();
+    let full = sticky(&all);
+    let (mut renderer, program) = Renderer::start(&full);
+    load(&mut kernel, &program).unwrap();
+    let packet = |dst: &str| Packet {
+        src: "203.0.113.2:0".parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        protocol: Protocol::Tcp,
+        iif: None,
+    };
+    // The node port leads to the same endpoint as the cluster IP (semantics D5: any frontend).
+    let destinations = ["10.96.0.1:80", "198.51.100.1:30000"];
+    let chosen = |site: &Site| {
+        let seen: Vec<SocketAddr> = (0..20)
+            .map(|i| match site.send(&packet(destinations[i % 2])) {
+                Seen::Answered(endpoint, _) => endpoint,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(seen.iter().all(|endpoint| *endpoint == seen[0]), "{seen:?}");
+        seen[0]
+    };
+    let first = chosen(&site);
+    let gone = all.iter().copied().find(|i| endpoint(false, *i) == first.ip().to_string()).unwrap();
+    let rest: Vec<u8> = all.iter().copied().filter(|i| *i != gone).collect();
+    let fewer = sticky(&rest);
+    let key = ServiceKey::new(&"ns".into(), &"web".into());
+    let Edit::Changes(changes) = renderer.change(&[(full.frontends(&key), fewer.frontends(&key))]) else {
+        panic!("everything fits")
+    };
+    apply(&mut kernel, &changes).unwrap();
+    apply(&mut kernel, &renderer.sweep()).unwrap();
+    let second = chosen(&site);
+    assert_ne!(first, second);
+    // It comes back, but clients stay where they are now.
+    let Edit::Changes(changes) = renderer.change(&[(fewer.frontends(&key), full.frontends(&key))]) else {
+        panic!("everything fits")
+    };
+    apply(&mut kernel, &changes).unwrap();
+    assert_eq!(chosen(&site), second);
+}

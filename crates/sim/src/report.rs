@@ -1,0 +1,93 @@
+//! Reports as one HTML page: plots as SVG inside, no script, nothing to fetch; light, dark and on paper.
+
+mod page;
+mod svg;
+
+use crate::run::tally::{BARS, COLUMNS, Means, ROWS};
+use crate::run::{Row, Summary};
+
+pub use page::{Page, escaped};
+pub use svg::{HeatMap, bars, heat_map, lines, scatter};
+
+/// The page of `simulate run`.
+pub fn scores(input: &str, summary: &Summary) -> String {
+    let mut page = Page::new(&format!("Scores on {input}"));
+    let scored = match summary.done == summary.inputs {
+        true => format!("{} inputs.", grouped(summary.done)),
+        false => format!("Stopped after {} of {} inputs.", grouped(summary.done), grouped(summary.inputs)),
+    };
+    page.paragraph(&format!(
+        "{scored} The total score is made of traffic that stays in its zone, of overload and of the number of \
+         EndpointSlices. Higher is better."
+    ));
+    let rows: Vec<(&Row, Means)> = summary.rows.iter().filter_map(|r| Some((r, r.tally.means()?))).collect();
+    page.table(&HEADS, rows.iter().map(|(row, means)| cells(row, means)).collect());
+    page.section("In-zone traffic against overload", "Means per algorithm. Good is on the right and low.");
+    let points: Vec<(String, f64, f64)> =
+        rows.iter().map(|(row, m)| (row.algorithm.to_string(), m.in_zone, m.max_overload)).collect();
+    page.figure(&scatter(&points, "traffic in its zone, %", "largest overload, %"), "");
+    page.section("How scores are spread", "Share of inputs by total score, one bar per point.");
+    for (row, means) in &rows {
+        let shares = shares(&row.shape.totals);
+        let caption = format!("{}: mean {:.2}", row.algorithm, means.total);
+        page.figure(&bars(&shares[30.min(BARS)..], 30.0, "total score"), &caption);
+    }
+    page.section(
+        "Where inputs end up",
+        "Inputs by in-zone traffic (to the right) and largest overload (upwards).",
+    );
+    for (row, _) in &rows {
+        let density = shares(&row.shape.density);
+        let map = HeatMap {
+            columns: COLUMNS,
+            rows: ROWS,
+            values: &density,
+            x: ("0 % in zone", "100 %"),
+            y: ("0 % overload", "100 % and more"),
+        };
+        page.figure(&heat_map(&map), &row.algorithm.to_string());
+    }
+    page.finish()
+}
+
+const HEADS: [&str; 8] = [
+    "algorithm",
+    "total",
+    "in zone",
+    "overload",
+    "slices",
+    "mean of largest overload",
+    "worst overload",
+    "invalid",
+];
+
+fn cells(row: &Row, m: &Means) -> Vec<String> {
+    vec![
+        row.algorithm.to_string(),
+        format!("{:.4}", m.total),
+        format!("{:.2}", m.in_zone),
+        format!("{:.2}", m.overload),
+        format!("{:.2}", m.slice),
+        format!("{:.2} %", m.max_overload),
+        format!("{:.2} %", row.tally.worst_overload),
+        grouped(row.tally.invalid),
+    ]
+}
+
+fn shares(counts: &[u64]) -> Vec<f64> {
+    let all = counts.iter().sum::<u64>().max(1) as f64;
+    counts.iter().map(|n| *n as f64 / all).collect()
+}
+
+/// `39,273,145`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,173 @@
+//! `zoneward simulate` as a user runs it: data sets, own inputs, bad inputs, what-if, and the report in a browser.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn zoneward(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    command.arg("simulate").args(args).current_dir(root()).output().expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = zoneward(args);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+#[test]
+fn rows_per_input_are_those_of_the_published_tool() {
+    let path = "vectors/simulator.json";
+    let names =
+        "balanced,local,local-1x,local-shared,local-weighted,local-opt,shared-global,shared-multizone";
+    let answer = json(&["run", "--input", path, "--algorithm", names, "--per-input", "-o", "json"]);
+    let text = std::fs::read_to_string(root().join(path)).expect("vectors are in the repository");
+    let vectors: Value = serde_json::from_str(&text).expect("JSON");
+    let mut rows = answer["rows"].as_array().expect("rows").iter();
+    for input in vectors["inputs"].as_array().expect("inputs") {
+        for name in names.split(',') {
+            let (row, wanted) = (rows.next().expect("a row"), &input["results"][name]);
+            assert_eq!((&row["id"], &row["algorithm"]), (&input["id"], &Value::from(name)));
+            assert_eq!(row["status"], wanted["status"], "{} {name}", input["id"]);
+            for figure in
+                ["total_score", "in_zone_pct", "max_overload_pct", "mean_overload_pct", "slice_score"]
+            {
+                let near = match (row[figure].as_f64(), wanted[figure].as_f64()) {
+                    (Some(a), Some(b)) => (a - b).abs() < 1e-9,
+                    (a, b) => a == b,
+                };
+                assert!(near, "{} {name} {figure}: {} {}", input["id"], row[figure], wanted[figure]);
+            }
+        }
+    }
+    assert!(rows.next().is_none());
+}
+
+#[test]
+fn bad_rows_are_reported_and_the_others_scored() {
+    let path = scratch("bad.csv");
+    std::fs::write(&path, "name,a,b\nfine,1 2,3 4\nbad,1 -2,3 4\nshort,1 2\n").expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let answer = json(&["run", "--input", path, "--algorithm", "local", "-o", "json"]);
+    assert_eq!((&answer["scored"], &answer["rejected"]), (&Value::from(1), &Value::from(2)));
+    assert_eq!(answer["rejections"][0]["line"], 3);
+    assert_eq!(answer["rejections"][0]["column"], 7);
+    let rows = json(&["run", "--input", path, "--algorithm", "local,best", "--per-input", "-o", "json"]);
+    let status: Vec<&str> =
+        rows["rows"].as_array().expect("rows").iter().map(|r| r["status"].as_str().expect("text")).collect();
+    assert_eq!(status, ["ok", "ok", "rejected", "rejected", "rejected", "rejected"]);
+}
+
+#[test]
+fn any_number_of_threads_prints_the_same() {
+    let run =
+        |threads: &str| stdout(&zoneward(&["run", "--input", "small", "--threads", threads, "-o", "csv"]));
+    let one = run("1");
+    assert!(one.contains("\nspill,390080,0,82.7710"), "{one}");
+    assert_eq!(one, run("5"));
+}
+
+#[test]
+fn wrong_use_is_told_and_exits_with_2() {
+    for args in [
+        ["run", "--algorithm", "unheard-of"],
+        ["run", "--weights", "1,2"],
+        ["run", "--overload-threshold", "-1"],
+        ["what-if", "--scale", "web=2"],
+    ] {
+        assert_eq!(zoneward(&args).status.code(), Some(2), "{args:?}");
+    }
+    let output = zoneward(&["run", "--input", "no-such-file.csv"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("neither small, medium, large"));
+}
+
+#[test]
+fn what_if_compares_every_mechanism_and_recommends_one() {
+    let args =
+        ["what-if", "shop/cart", "-f", "examples/shop", "--traffic", "1000", "--price", "0.5", "-o", "json"];
+    let answer = json(&args);
+    let service = &answer["services"][0];
+    assert_eq!(service["service"], "shop/cart");
+    let mechanisms = service["mechanisms"].as_array().expect("a list");
+    assert_eq!(mechanisms.len(), 7);
+    for m in mechanisms {
+        let in_zone = m["in_zone_pct"].as_f64().expect("a number");
+        let refused = m["refused_pct"].as_f64().expect("a number");
+        let gb = m["cross_zone_gb"].as_f64().expect("a number");
+        assert!((gb - 10.0 * (100.0 - in_zone - refused)).abs() < 1e-6, "{m}");
+        assert!((m["cost"].as_f64().expect("a number") - gb / 2.0).abs() < 1e-6, "{m}");
+        let zones = m["zones"].as_object().expect("zones").values();
+        let sum: f64 =
+            zones.flat_map(|to| to.as_object().expect("zones").values()).filter_map(Value::as_f64).sum();
+        assert!((sum - 1.0 + refused / 100.0).abs() < 1e-9, "{m}");
+    }
+    assert!(service["recommendation"]["reason"].as_str().expect("text").contains("stays in its zone"));
+}
+
+#[test]
+fn what_if_tries_replicas_and_settings() {
+    let args =
+        ["what-if", "-f", "examples/shop", "--scale", "shop/cart=+2@zone-c", "--set", "shop/cart=Spill"];
+    let answer = json(&[&args[..], &["-o", "json"]].concat());
+    let services = answer["services"].as_array().expect("a list");
+    assert_eq!(services.len(), 1);
+    assert_eq!(services[0]["endpoints"]["zone-c"], 2);
+    assert_eq!(services[0]["current"], "Spill");
+}
+
+#[test]
+fn spill_never_overloads_by_more_than_its_rounding() {
+    let answer = json(&["what-if", "shop/cart", "-f", "examples/shop", "-o", "json"]);
+    let mechanisms = answer["services"][0]["mechanisms"].as_array().expect("a list");
+    let spill = mechanisms.iter().find(|m| m["mechanism"] == "Spill").expect("Spill is compared");
+    assert!(spill["max_overload_pct"].as_f64().expect("a number") < 2.0, "{spill}");
+}
+
+/// Opens a page in a browser that may reach nothing but the page, and gives what it made of it.
+fn opened(html: &str, name: &str) -> (String, String) {
+    let page = scratch(name);
+    std::fs::write(&page, html).expect("written");
+    let url = format!("file://{}", page.canonicalize().expect("it is there").display());
+    let profile = format!("--user-data-dir={}", scratch(&format!("{name}.profile")).display());
+    let output = Command::new("chromium")
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--enable-logging=stderr",
+        ])
+        .args(["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000", &profile, "--dump-dom", &url])
+        .output()
+        .expect("chromium is installed by `cargo xtask test`");
+    (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn reports_open_in_a_browser_with_all_plots_and_no_request() {
+    let scores = stdout(&zoneward(&["run", "--input", "representative", "-o", "html"]));
+    let what_if = stdout(&zoneward(&["what-if", "-f", "examples/shop", "-o", "html"]));
+    for (html, name, plots) in [(scores, "scores.html", 15), (what_if, "what-if.html", 14)] {
+        for outside in ["http://", "https://", "<script", "@import", "url("] {
+            assert!(!html.contains(outside), "{name} has {outside}");
+        }
+        let (dom, log) = opened(&html, name);
+        assert!(dom.matches("<svg").count() >= plots, "{name}: {} plots", dom.matches("<svg").count());
+        assert!(dom.contains("class=\"mark\""), "{name}");
+        assert!(!log.contains("CONSOLE"), "{log}");
+    }
+}
