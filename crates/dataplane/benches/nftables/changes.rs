@@ -51,6 +51,8 @@ pub(crate) struct Timed {
     pub(crate) commits: Vec<Duration>,
     pub(crate) rendering: Cost,
     pub(crate) committing: Cost,
+    /// What was put off until after the changes, on the clock.
+    pub(crate) sweep: Duration,
 }
 
 /// Loads a node with this many Services and makes the changes of each kind.
@@ -90,7 +92,17 @@ fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Soc
     }
     renders.sort();
     commits.sort();
-    Timed { renders, commits, rendering, committing }
+    let sweep = sweep(renderer, kernel);
+    Timed { renders, commits, rendering, committing, sweep }
+}
+
+fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
+    let start = Instant::now();
+    // What goes for good takes two steps.
+    for _ in 0..2 {
+        apply(kernel, &renderer.sweep()).expect("the kernel takes it");
+    }
+    start.elapsed()
 }
 
 /// The frontends that Services spread over the whole world change to.

@@ -15,8 +15,8 @@ use crate::usage::{self, Cost};
 use crate::world::{PORT, TARGET_PORT, World, cluster_ip, pod};
 
 const TCP: u8 = 6;
-/// As many as `load` puts into one change.
 const ELEMENTS_PER_CHANGE: usize = 500;
+const GROUPS_PER_PORTION: usize = 5;
 
 /// What a load took, and how much it was.
 pub(crate) struct Loaded {
@@ -50,7 +50,10 @@ pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, u
 pub(crate) fn floor(elements: usize) -> Loaded {
     let mut kernel = Socket::open().expect("a netlink socket");
     let groups = one_map(elements);
-    let loading = || apply_groups(&mut kernel, &groups).expect("the kernel takes it");
+    // In transactions as large as ours: with one for all, the kernel's own list of changes outgrows the caches.
+    let portions = groups.chunks(GROUPS_PER_PORTION);
+    let loading =
+        || portions.map(|groups| apply_groups(&mut kernel, groups).expect("the kernel takes it")).sum();
     let (transactions, cost) = usage::cost(loading);
     Loaded { cost, own: Cost::default(), elements, transactions }
 }

@@ -9,8 +9,11 @@ use crate::packets::{self, CONNECTIONS, Rounds, Way, What};
 use crate::usage::{Cost, ms, percentile, us};
 use crate::world::ENDPOINTS;
 
+/// A part; whether it may take minutes.
+type Section = fn(bool);
+
 /// The parts by name.
-pub(crate) const SECTIONS: [(&str, fn(bool)); 4] =
+pub(crate) const SECTIONS: [(&str, Section); 4] =
     [("load", loads), ("changes", all_changes), ("memory", all_memory), ("connections", all_connections)];
 
 const SIZES: [usize; 3] = [1_000, 10_000, 50_000];
@@ -99,9 +102,12 @@ fn loads(long: bool) {
 fn all_changes(_: bool) {
     println!("one endpoint of a Service with {ENDPOINTS}, {CHANGES} times each, on the kept socket\n");
     println!(
-        "Services | endpoint | commit us: p50     p99     max | render us: p50    p99 | CPU us: commit  render | goal p99 1 ms"
+        "Services | endpoint | commit us: p50     p99     max | render us: p50    p99 | CPU us: commit  render | sweep ms | goal p99 1 ms"
     );
     SIZES.iter().for_each(|services| show("changes", *services));
+    println!(
+        "\nsweep: once after all of them, not in any change's way: counts are made ready that are new as neighbours"
+    );
 }
 
 /// A row of one kind of change.
@@ -109,7 +115,7 @@ pub(crate) fn change(services: usize, kind: Kind, timed: &Timed) {
     let of = |times: &[Duration], thousandths| us(percentile(times, thousandths));
     let each = |cost: &Cost| us(cost.cpu()) / CHANGES as f64;
     println!(
-        "{services:>8} | {:<8} | {:>14.1} {:>7.1} {:>7.1} | {:>14.1} {:>6.1} | {:>14.1} {:>7.1} | {}",
+        "{services:>8} | {:<8} | {:>14.1} {:>7.1} {:>7.1} | {:>14.1} {:>6.1} | {:>14.1} {:>7.1} | {:>8.2} | {}",
         kind.as_str(),
         of(&timed.commits, 500),
         of(&timed.commits, 990),
@@ -118,6 +124,7 @@ pub(crate) fn change(services: usize, kind: Kind, timed: &Timed) {
         of(&timed.renders, 990),
         each(&timed.committing),
         each(&timed.rendering),
+        ms(timed.sweep),
         goal(percentile(&timed.commits, 990) <= Duration::from_millis(1)),
     );
 }
