@@ -23,6 +23,11 @@ const BENCHES: &[Bench] = &[
         says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
     },
     Bench {
+        name: "nftables",
+        package: "dataplane",
+        says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
+    },
+    Bench {
         name: "simulate",
         package: "sim",
         says: "the KEP's tables beside ours, over all 39 million inputs",

@@ -80,6 +80,12 @@ impl Comment {
 
     /// The comment; quotes and control characters become `'` and a space.
     pub fn new(text: &str) -> Comment {
+        // Names of Services are always so, and there are many.
+        if text.len() <= Comment::LONGEST
+            && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"')
+        {
+            return Comment(text.into());
+        }
         let mut clean = String::with_capacity(text.len().min(Comment::LONGEST));
         for letter in text.chars() {
             let letter = match letter {

@@ -46,14 +46,15 @@ pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
     let mut program = skeleton(&table.node, sizes);
     let mut whole = Fragment::default();
     for (_, frontends) in table.services() {
-        whole.absorb(elements::fragment(frontends));
+        whole.gather(frontends);
     }
     for (family, class) in &elements::with_neighbours(&whole.classes) {
         add_class(&mut program, &table.node, sizes, *family, class);
     }
     for ((family, name), elements) in whole.elements {
         if let Some(set) = set_mut(&mut program, sizes, family, name) {
-            set.elements.extend(elements);
+            // Built in one go, its nodes are full; one by one they would be half empty.
+            set.elements.append(&mut elements.into_map());
         }
     }
     program

@@ -86,12 +86,23 @@ impl DataType {
     }
 }
 
-/// Puts a key (or data) together field by field, padded as the kernel wants it.
-#[derive(Debug, Clone, Default)]
+/// The kernel's keys and data end here; the longest of ours is two IPv6 addresses, protocol and port.
+const LONGEST: usize = 64;
+
+/// Puts a key (or data) together field by field, padded as the kernel wants it. In place: a load makes hundreds of
+/// thousands of them.
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
-    bytes: Vec<u8>,
+    bytes: [u8; LONGEST],
+    len: usize,
     fields: usize,
     last_len: usize,
+}
+
+impl Default for Key {
+    fn default() -> Key {
+        Key { bytes: [0; LONGEST], len: 0, fields: 0, last_len: 0 }
+    }
 }
 
 impl Key {
@@ -101,10 +112,11 @@ impl Key {
     }
 
     fn field(mut self, bytes: &[u8]) -> Key {
-        self.bytes.extend_from_slice(bytes);
+        assert!(self.len + bytes.len() <= LONGEST, "no key of ours has so many fields");
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len = (self.len + bytes.len()).next_multiple_of(4);
         self.fields += 1;
         self.last_len = bytes.len();
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         self
     }
 
@@ -146,10 +158,7 @@ impl Key {
 
     /// The key.
     pub fn bytes(self) -> Bytes {
-        let Key { mut bytes, fields, last_len } = self;
-        if fields == 1 {
-            bytes.truncate(last_len);
-        }
-        Bytes::from(bytes)
+        let len = if self.fields == 1 { self.last_len } else { self.len };
+        Bytes::from(&self.bytes[..len])
     }
 }

@@ -6,7 +6,7 @@
 use model::forward::{ForwardedPort, Frontend, Masquerade, Outcome};
 
 use super::names::{Kind, SetName, Side};
-use super::slots::slots;
+use super::slots::slot_count;
 use crate::nftables::ir::{Name, Verdict};
 
 /// What is done with new connections to a frontend.
@@ -185,7 +185,7 @@ fn ending(port: &ForwardedPort, outcome: Outcome) -> Ending {
         Outcome::Drop => Ending::Drop,
         Outcome::Send(scope) => {
             let slots =
-                u32::try_from(slots(port.endpoints(scope)).len()).unwrap_or(MOST_SLOTS).min(MOST_SLOTS);
+                u32::try_from(slot_count(port.endpoints(scope))).unwrap_or(MOST_SLOTS).min(MOST_SLOTS);
             match port.affinity_seconds {
                 _ if slots == 0 => Ending::Reject,
                 // Beyond 16,383 slots nobody is remembered: the class has no room to say so.

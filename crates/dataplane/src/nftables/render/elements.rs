@@ -1,6 +1,7 @@
 //! The elements of one Service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -14,26 +15,84 @@ use super::protocol_number;
 use super::slots::slots;
 use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, Key};
 
-/// What a Service needs: elements of its own, elements that others may need too, and classes.
+/// What Services need: elements of their own, elements that others may need too, and classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fragment {
-    /// By set and key.
-    pub(super) elements: BTreeMap<(Family, SetName), BTreeMap<Bytes, ElementValue>>,
+    /// By set.
+    pub(super) elements: BTreeMap<(Family, SetName), Elements>,
     /// Every class.
     pub(super) classes: BTreeSet<(Family, Class)>,
 }
 
 impl Fragment {
     fn add(&mut self, family: Family, set: SetName, element: Element) {
-        self.elements.entry((family, set)).or_default().insert(element.key, element.value);
+        self.set(family, set).push(element);
     }
 
-    /// Takes another one in.
-    pub(super) fn absorb(&mut self, other: Self) {
-        for (set, elements) in other.elements {
-            self.elements.entry(set).or_default().extend(elements);
+    fn set(&mut self, family: Family, set: SetName) -> &mut Elements {
+        self.elements.entry((family, set)).or_default()
+    }
+
+    /// Takes in what the frontends of one Service need.
+    pub(super) fn gather(&mut self, frontends: &[Frontend]) {
+        let mut last: Option<&Arc<ForwardedPort>> = None;
+        let mut numbers = Vec::new();
+        for frontend in frontends {
+            // Frontends of a port follow one another, so that this is done once for each port.
+            if !last.is_some_and(|port| Arc::ptr_eq(port, &frontend.port)) {
+                add_port(self, &frontend.port);
+                numbers = endpoint_numbers(&frontend.port);
+                last = Some(&frontend.port);
+            }
+            add_frontend(self, frontend, &numbers);
         }
-        self.classes.extend(other.classes);
+    }
+}
+
+/// The elements of one set. A list: a full load has hundreds of thousands, and a tree of those costs more than the
+/// rest of rendering.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elements(Vec<Element>);
+
+impl Elements {
+    fn push(&mut self, element: Element) {
+        self.0.push(element);
+    }
+
+    /// Brings them in the order of their keys, each key once; of two the later one stays.
+    fn tidy(&mut self) {
+        if self.0.is_sorted_by(|a, b| a.key < b.key) {
+            return;
+        }
+        self.0.sort_by(|a, b| a.key.cmp(&b.key));
+        self.0.dedup_by(|later, earlier| {
+            let same = later.key == earlier.key;
+            if same {
+                std::mem::swap(later, earlier);
+            }
+            same
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.0.iter().map(|element| &element.key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &ElementValue)> {
+        self.0.iter().map(|element| (&element.key, &element.value))
+    }
+
+    /// As they come: in no order, and those that Services share more than once.
+    pub(super) fn into_list(self) -> Vec<Element> {
+        self.0
+    }
+
+    pub(super) fn into_map(self) -> BTreeMap<Bytes, ElementValue> {
+        self.0.into_iter().map(|element| (element.key, element.value)).collect()
     }
 }
 
@@ -54,27 +113,18 @@ pub(super) fn is_shared(set: SetName) -> bool {
     set == SetName::Hairpin
 }
 
-/// What the frontends of one Service need.
+/// What the frontends of one Service need, in order.
 pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
     let mut fragment = Fragment::default();
-    let mut last: Option<&Arc<ForwardedPort>> = None;
-    let mut numbers = Vec::new();
-    for frontend in frontends {
-        // Frontends of a port follow one another, so that this is done once for each port.
-        if !last.is_some_and(|port| Arc::ptr_eq(port, &frontend.port)) {
-            add_port(&mut fragment, &frontend.port);
-            numbers = endpoint_numbers(&frontend.port);
-            last = Some(&frontend.port);
-        }
-        add_frontend(&mut fragment, frontend, &numbers);
-    }
+    fragment.gather(frontends);
+    fragment.elements.values_mut().for_each(Elements::tidy);
     fragment
 }
 
 /// What belongs to a port, whatever leads to it.
 fn add_port(fragment: &mut Fragment, port: &ForwardedPort) {
     let family = port.family();
-    let comment = Comment::new(&port.service.to_string());
+    let comment = comment(&port.service);
     let element = Element::member(Key::new().address(port.cluster_ip).bytes()).with_comment(&comment);
     fragment.add(family, SetName::ClusterIps, element);
     for endpoint in port.cluster.endpoints.iter().chain(&port.local.endpoints).filter(|e| e.is_local) {
@@ -87,7 +137,7 @@ fn add_port(fragment: &mut Fragment, port: &ForwardedPort) {
 fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
     let (place, port) = (&frontend.place, &frontend.port);
     let (kind, family) = (Kind::of(place), place.family());
-    let comment = Comment::new(&port.to_string());
+    let comment = comment(port);
     for (side, outcome) in [(Side::Main, Some(frontend.outside)), (Side::Inside, frontend.inside)] {
         let (Some(class), Some(outcome)) = (Class::of(frontend, side), outcome) else { continue };
         fragment.classes.insert((family, class));
@@ -108,10 +158,12 @@ fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(Socket
 }
 
 fn add_endpoints(fragment: &mut Fragment, place: &Place, side: Side, set: &EndpointSet) {
-    let name = SetName::Endpoints(Kind::of(place), side);
-    for (number, index) in slots(set).into_iter().enumerate() {
+    let elements = fragment.set(place.family(), SetName::Endpoints(Kind::of(place), side));
+    let (frontend, slots) = (key(place), slots(set));
+    elements.0.reserve(slots.len());
+    for (number, index) in slots.into_iter().enumerate() {
         let data = endpoint(set.endpoints[index].address);
-        fragment.add(place.family(), name, Element::entry(key(place).mark(number as u32).bytes(), data));
+        elements.push(Element::entry(frontend.mark(number as u32).bytes(), data));
     }
 }
 
@@ -140,6 +192,13 @@ fn add_sticky(
         let element = Element::entry(key(place).mark(number_of(index)).bytes(), endpoint(known.address));
         fragment.add(family, SetName::StickyEndpoints(kind, side), element);
     }
+}
+
+fn comment(what: &impl fmt::Display) -> Comment {
+    let mut text = String::with_capacity(Comment::LONGEST);
+    // A string takes everything.
+    let _ = write!(text, "{what}");
+    Comment::new(&text)
 }
 
 /// What finds a frontend.
@@ -196,4 +255,18 @@ fn port_number(port: &ForwardedPort) -> u32 {
 /// FNV-1a: the same on every machine.
 fn hash(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_in_order_and_of_equal_keys_the_later_one_stays() {
+        let entry = |key: u8, data: u8| Element::entry([key], Data::Value(Bytes::from([data])));
+        let mut elements = Elements(vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)]);
+        elements.tidy();
+        assert_eq!(elements.clone().into_list(), [entry(1, 4), entry(2, 3)]);
+        assert_eq!(elements.into_map().len(), 2);
+    }
 }

@@ -166,7 +166,7 @@ impl Renderer {
 
     fn take_up_all(&mut self, fragment: &Fragment, come: &mut Elements) {
         for ((family, set), elements) in &fragment.elements {
-            for (key, value) in elements {
+            for (key, value) in elements.iter() {
                 if !is_shared(*set) || self.take_up(*family, *set, key) {
                     come.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
                 }
@@ -176,7 +176,7 @@ impl Renderer {
 
     fn give_up_all(&mut self, fragment: &Fragment, gone: &mut Elements) {
         for ((family, set), elements) in &fragment.elements {
-            for (key, value) in elements {
+            for (key, value) in elements.iter() {
                 if !is_shared(*set) || self.give_up(*family, *set, key) {
                     gone.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
                 }

@@ -3,12 +3,12 @@
 
 use model::forward::{ForwardingTable, Frontend};
 
-use super::elements::{Fragment, fragment};
+use super::elements::Fragment;
 use super::incremental::Renderer;
 use super::sizes::Sizes;
 use super::{add_class, skeleton, table_id};
 use crate::nftables::apply::first_load;
-use crate::nftables::ir::{Change, Element};
+use crate::nftables::ir::Change;
 
 /// Services whose elements are sent together.
 const SERVICES: usize = 200;
@@ -36,12 +36,12 @@ pub fn portions<'t>(
 
 fn elements_of(services: &[&[Frontend]], sizes: &Sizes) -> Vec<Change> {
     let mut all = Fragment::default();
-    services.iter().for_each(|frontends| all.absorb(fragment(frontends)));
+    services.iter().for_each(|frontends| all.gather(frontends));
     let additions = all.elements.into_iter().map(|((family, name), elements)| Change::AddElements {
         table: table_id(family),
         set: sizes.name(family, name),
         ranges: name.spec(family).ranges(),
-        elements: elements.into_iter().map(|(key, value)| Element { key, value }).collect(),
+        elements: elements.into_list(),
     });
     additions.collect()
 }

@@ -8,14 +8,19 @@ use model::forward::EndpointSet;
 /// Slots for unequal shares: an error of 1/256 at most.
 const WEIGHTED: usize = 256;
 
+/// How many slots there are.
+pub(super) fn slot_count(set: &EndpointSet) -> usize {
+    let count = set.endpoints.len();
+    // With few slots for many endpoints the small ones would get none.
+    if set.is_even() { count } else { WEIGHTED.max((count * 4).next_power_of_two()) }
+}
+
 /// The index of the endpoint on each slot.
 pub(super) fn slots(set: &EndpointSet) -> Vec<usize> {
-    let count = set.endpoints.len();
+    let total = slot_count(set);
     if set.is_even() {
-        return (0..count).collect();
+        return (0..total).collect();
     }
-    // With few slots for many endpoints the small ones would get none.
-    let total = WEIGHTED.max((count * 4).next_power_of_two());
     let parts = portions(set, total);
     let mut slots = Vec::with_capacity(total);
     for (index, part) in parts.iter().enumerate() {

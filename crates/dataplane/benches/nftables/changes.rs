@@ -1,0 +1,128 @@
+//! One endpoint replaced, added, removed, among this many Services, on a kept socket.
+
+use std::time::{Duration, Instant};
+
+use dataplane::nftables::apply::apply;
+use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::render::{Edit, Renderer};
+use model::forward::{ForwardedEndpoint, Frontend};
+
+use crate::load::phase_load;
+use crate::usage::{Cost, cost};
+use crate::world::World;
+
+/// How often each kind of change is made.
+pub(crate) const CHANGES: usize = 1_000;
+
+/// A kind of change.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Replaced,
+    Added,
+    Removed,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Replaced, Kind::Added, Kind::Removed];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Replaced => "replaced",
+            Kind::Added => "added",
+            Kind::Removed => "removed",
+        }
+    }
+
+    fn change(self, turn: usize, new: ForwardedEndpoint, endpoints: &mut Vec<ForwardedEndpoint>) {
+        let at = turn % endpoints.len();
+        match self {
+            Kind::Replaced => endpoints[at] = new,
+            Kind::Added => endpoints.push(new),
+            Kind::Removed => drop(endpoints.remove(at)),
+        }
+    }
+}
+
+/// What the changes of a kind took, each on its own and all together.
+pub(crate) struct Timed {
+    /// From two lists of frontends to changes.
+    pub(crate) renders: Vec<Duration>,
+    /// From changes to the kernel's answer.
+    pub(crate) commits: Vec<Duration>,
+    pub(crate) rendering: Cost,
+    pub(crate) committing: Cost,
+    /// What was put off until after the changes, on the clock.
+    pub(crate) sweep: Duration,
+}
+
+/// Loads a node with this many Services and makes the changes of each kind.
+pub(crate) fn run(services: usize) -> Vec<(Kind, Timed)> {
+    let mut world = World::new(services);
+    let mut kernel = Socket::open().expect("a netlink socket");
+    let (mut renderer, _) = phase_load(&mut kernel, &world);
+    Kind::ALL.map(|kind| (kind, time(kind, &mut world, &mut renderer, &mut kernel))).into()
+}
+
+fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Socket) -> Timed {
+    let news = new_frontends(kind, world);
+    // All edits first, then all commits, so that the processor time of each part is one plain difference.
+    let mut renders = Vec::with_capacity(CHANGES);
+    let render_all = || {
+        let each = |(service, new): &(usize, Vec<Frontend>)| {
+            let start = Instant::now();
+            let edit = phase_one_change(renderer, world, *service, new);
+            renders.push(start.elapsed());
+            edit
+        };
+        news.iter().map(each).collect::<Vec<Edit>>()
+    };
+    let (edits, rendering) = cost(render_all);
+    let mut commits = Vec::with_capacity(CHANGES);
+    let commit_all = || {
+        for edit in &edits {
+            let Edit::Changes(changes) = edit else { panic!("no set is outgrown by one endpoint") };
+            let start = Instant::now();
+            apply(kernel, changes).expect("the kernel takes it");
+            commits.push(start.elapsed());
+        }
+    };
+    let ((), committing) = cost(commit_all);
+    for (service, new) in news {
+        world.table.replace(&world.keys[service].clone(), new);
+    }
+    renders.sort();
+    commits.sort();
+    let sweep = sweep(renderer, kernel);
+    Timed { renders, commits, rendering, committing, sweep }
+}
+
+fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
+    let start = Instant::now();
+    // What goes for good takes two steps.
+    for _ in 0..2 {
+        apply(kernel, &renderer.sweep()).expect("the kernel takes it");
+    }
+    start.elapsed()
+}
+
+/// The frontends that Services spread over the whole world change to.
+pub(crate) fn new_frontends(kind: Kind, world: &mut World) -> Vec<(usize, Vec<Frontend>)> {
+    let turn = |turn: usize| {
+        let service = turn * world.keys.len() / CHANGES;
+        let new = world.new_pod();
+        (service, world.changed(service, |endpoints| kind.change(turn, new, endpoints)))
+    };
+    (0..CHANGES).map(turn).collect()
+}
+
+/// The edit of one changed Service.
+#[inline(never)]
+pub(crate) fn phase_one_change(
+    renderer: &mut Renderer,
+    world: &World,
+    service: usize,
+    new: &[Frontend],
+) -> Edit {
+    let old = world.table.frontends(&world.keys[service]);
+    renderer.change(&[(old, new)])
+}

@@ -1,0 +1,117 @@
+//! The full load: our program of a node with this many Services, and beside it the floor, as many elements into one
+//! map through the same socket.
+
+use std::hint::black_box;
+use std::net::Ipv4Addr;
+
+use dataplane::nftables::apply::apply_groups;
+use dataplane::nftables::ir::{
+    Change, Data, DataType, Element, Family, FieldType, Key, Program, Ranges, SetSpec, TableId,
+};
+use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
+use dataplane::nftables::render::{Renderer, portions};
+
+use crate::usage::{self, Cost};
+use crate::world::{PORT, TARGET_PORT, World, cluster_ip, pod};
+
+const TCP: u8 = 6;
+const ELEMENTS_PER_CHANGE: usize = 500;
+const GROUPS_PER_PORTION: usize = 5;
+
+/// What a load took, and how much it was.
+pub(crate) struct Loaded {
+    pub(crate) cost: Cost,
+    /// The part of our own side, without a kernel.
+    pub(crate) own: Cost,
+    pub(crate) elements: usize,
+    pub(crate) transactions: usize,
+}
+
+/// Renders and loads a node with this many Services into the kernel of this namespace.
+pub(crate) fn ours(services: usize) -> Loaded {
+    let world = World::new(services);
+    let mut kernel = Socket::open().expect("a netlink socket");
+    let ((_, transactions), cost) = usage::cost(|| phase_load(&mut kernel, &world));
+    let (_, own) = usage::cost(|| phase_load(&mut Sink::default(), &world));
+    let elements = elements_of(&Renderer::start(&world.table).1);
+    Loaded { cost, own, elements, transactions }
+}
+
+/// Renders a node's table portion by portion and sends each; the renderer stays for changes.
+#[inline(never)]
+pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, usize) {
+    let renderer = Renderer::new(&world.table);
+    let portions = portions(&renderer, &world.table);
+    let sent = portions.map(|groups| apply_groups(kernel, &groups).expect("the kernel takes it")).sum();
+    (renderer, sent)
+}
+
+/// Loads so many elements into one map of a declared size, and does nothing else.
+pub(crate) fn floor(elements: usize) -> Loaded {
+    let mut kernel = Socket::open().expect("a netlink socket");
+    let groups = one_map(elements);
+    // In transactions as large as ours: with one for all, the kernel's own list of changes outgrows the caches.
+    let portions = groups.chunks(GROUPS_PER_PORTION);
+    let loading =
+        || portions.map(|groups| apply_groups(&mut kernel, groups).expect("the kernel takes it")).sum();
+    let (transactions, cost) = usage::cost(loading);
+    Loaded { cost, own: Cost::default(), elements, transactions }
+}
+
+/// The changes that make one map, ready to be written as messages.
+fn one_map(elements: usize) -> Vec<Vec<Change>> {
+    let table = TableId::new(Family::Ip, "floor");
+    let (address, port) = (FieldType::Ipv4Addr, FieldType::InetService);
+    let key = [address, FieldType::InetProto, port, FieldType::Mark];
+    let size = u32::try_from(elements.next_power_of_two()).ok();
+    let spec = SetSpec { size, ..SetSpec::map(&key, DataType::Fields(vec![address, port])) };
+    let name = dataplane::nftables::ir::Name::from("all");
+    let mut groups = vec![vec![
+        Change::AddTable { table: table.clone(), comment: None },
+        Change::AddSet { table: table.clone(), set: name.clone(), spec },
+    ]];
+    let numbers: Vec<usize> = (0..elements).collect();
+    for numbers in numbers.chunks(ELEMENTS_PER_CHANGE) {
+        let elements = numbers.iter().map(|number| element(*number)).collect();
+        let (table, set, ranges) = (table.clone(), name.clone(), Ranges::None);
+        groups.push(vec![Change::AddElements { table, set, ranges, elements }]);
+    }
+    groups
+}
+
+/// An element like those of our largest map.
+fn element(number: usize) -> Element {
+    let address = |ip: Ipv4Addr| Key::new().address(ip.into());
+    let key = address(cluster_ip(number / 10)).protocol(TCP).port(PORT).mark((number % 10) as u32);
+    Element::entry(key.bytes(), Data::Value(address(pod(number)).port(TARGET_PORT).bytes()))
+}
+
+/// How many elements a program has.
+fn elements_of(program: &Program) -> usize {
+    program.tables.values().flat_map(|table| table.sets.values()).map(|set| set.elements.len()).sum()
+}
+
+/// A kernel that takes everything and does nothing, to see what our side costs.
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub(crate) bytes: usize,
+}
+
+impl Kernel for Sink {
+    fn transact(&mut self, batch: &[u8]) -> Result<(), NetlinkError> {
+        self.bytes += black_box(batch).len();
+        Ok(())
+    }
+
+    fn dump(&mut self, _: &Query) -> Result<Vec<u8>, NetlinkError> {
+        Ok(Vec::new())
+    }
+
+    fn generation(&mut self) -> Result<u32, NetlinkError> {
+        Ok(1)
+    }
+
+    fn longest_batch(&self) -> usize {
+        8 << 20
+    }
+}

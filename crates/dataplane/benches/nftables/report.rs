@@ -1,0 +1,182 @@
+//! The measurements one after the other, and what they say beside their goals.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::changes::{CHANGES, Kind, Timed};
+use crate::memory::Held;
+use crate::packets::{self, CONNECTIONS, Rounds, Way, What};
+use crate::usage::{Cost, ms, percentile, us};
+use crate::world::ENDPOINTS;
+
+/// A part; whether it may take minutes.
+type Section = fn(bool);
+
+/// The parts by name.
+pub(crate) const SECTIONS: [(&str, Section); 4] =
+    [("load", loads), ("changes", all_changes), ("memory", all_memory), ("connections", all_connections)];
+
+const SIZES: [usize; 3] = [1_000, 10_000, 50_000];
+const PASSES: usize = 3;
+/// The kernel takes a namespace down behind our back; what comes next should not share a processor with that.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The parts that were asked for, or all.
+pub(crate) fn run(words: &[&str]) {
+    let long = words.contains(&"--kube-proxy-10000");
+    let all = !SECTIONS.iter().any(|(name, _)| words.contains(name));
+    for (name, section) in SECTIONS.iter().filter(|(name, _)| all || words.contains(name)) {
+        println!("\n-- {name}");
+        section(long);
+    }
+}
+
+fn start(name: &str, number: usize) -> Command {
+    std::thread::sleep(SETTLE);
+    let own = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(own);
+    command.args(["--child", name, &number.to_string()]);
+    command
+}
+
+/// A measurement that prints its own rows.
+fn show(name: &str, number: usize) {
+    let status = start(name, number).status().expect("this program starts");
+    assert!(status.success(), "the measurement {name} {number} failed");
+}
+
+/// The cheapest of several passes of a measurement, and its other figures.
+fn measure(name: &str, number: usize, passes: usize) -> (Cost, Vec<usize>) {
+    let pass = || {
+        let output = start(name, number).stderr(Stdio::inherit()).output().expect("this program starts");
+        assert!(output.status.success(), "the measurement {name} {number} failed");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let figures: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [wall, user, system, more @ ..] = &figures[..] else { panic!("unreadable: {text}") };
+        let micros = |figure: &u64| Duration::from_micros(*figure);
+        let cost = Cost { wall: micros(wall), user: micros(user), system: micros(system) };
+        (cost, more.iter().map(|figure| *figure as usize).collect())
+    };
+    let all = std::iter::repeat_with(pass).take(passes);
+    all.min_by_key(|(cost, _)| cost.cpu()).expect("at least one pass")
+}
+
+fn goal(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "MISSED" }
+}
+
+fn loads(long: bool) {
+    println!(
+        "{ENDPOINTS} endpoints for each Service; best of {PASSES}; floor: as many elements into one map\n"
+    );
+    println!("Services | what               | elements |   CPU ms (user + system) |  wall ms | ratio, goal");
+    let row = |services: usize, what: &str, elements: &str, cost: &Cost, ratio: &str| {
+        let (cpu, user, system) = (ms(cost.cpu()), ms(cost.user), ms(cost.system));
+        println!(
+            "{services:>8} | {what:<18} | {elements:>8} | {cpu:>9.1} ({user:>6.1} + {system:>6.1}) | {:>8.1} | {ratio}",
+            ms(cost.wall)
+        );
+    };
+    for services in SIZES {
+        let (ours, figures) = measure("ours", services, PASSES);
+        let [elements, transactions, own] = figures[..] else { panic!("three figures") };
+        let (floor, _) = measure("floor", elements, PASSES);
+        let count = elements.to_string();
+        row(services, "floor", &count, &floor, "1.00 x floor");
+        let ratio = ours.cpu().as_secs_f64() / floor.cpu().as_secs_f64();
+        let said = format!("{ratio:.2} x floor, goal 2: {}", goal(ratio <= 2.0));
+        row(services, "ours", &count, &ours, &said);
+        let own = own as f64 / 1e3;
+        println!(
+            "         |   {transactions} transactions; rendering and writing messages alone: {own:.1} ms"
+        );
+        if services == SIZES[0] || (services == SIZES[1] && long) {
+            let (theirs, _) = measure("kube-proxy", services, 1);
+            let ratio = theirs.cpu().as_secs_f64() / ours.cpu().as_secs_f64();
+            let said = format!("ours is 1/{ratio:.0} of it, goal 1/100: {}", goal(ratio >= 100.0));
+            row(services, "kube-proxy's, nft", "", &theirs, &said);
+        }
+    }
+}
+
+fn all_changes(_: bool) {
+    println!("one endpoint of a Service with {ENDPOINTS}, {CHANGES} times each, on the kept socket\n");
+    println!(
+        "Services | endpoint | commit us: p50     p99     max | render us: p50    p99 | CPU us: commit  render | sweep ms | goal p99 1 ms"
+    );
+    SIZES.iter().for_each(|services| show("changes", *services));
+    println!(
+        "\nsweep: once after all of them, not in any change's way: counts are made ready that are new as neighbours"
+    );
+}
+
+/// A row of one kind of change.
+pub(crate) fn change(services: usize, kind: Kind, timed: &Timed) {
+    let of = |times: &[Duration], thousandths| us(percentile(times, thousandths));
+    let each = |cost: &Cost| us(cost.cpu()) / CHANGES as f64;
+    println!(
+        "{services:>8} | {:<8} | {:>14.1} {:>7.1} {:>7.1} | {:>14.1} {:>6.1} | {:>14.1} {:>7.1} | {:>8.2} | {}",
+        kind.as_str(),
+        of(&timed.commits, 500),
+        of(&timed.commits, 990),
+        of(&timed.commits, 1000),
+        of(&timed.renders, 500),
+        of(&timed.renders, 990),
+        each(&timed.committing),
+        each(&timed.rendering),
+        ms(timed.sweep),
+        goal(percentile(&timed.commits, 990) <= Duration::from_millis(1)),
+    );
+}
+
+fn all_memory(_: bool) {
+    println!("a process that holds table and renderer and has loaded 10,000 Services x {ENDPOINTS}\n");
+    show("memory", 10_000);
+}
+
+/// What a process holds.
+pub(crate) fn memory(held: &Held) {
+    let mb = |bytes: usize| bytes as f64 / 1e6;
+    let (resident, most) = (mb(held.resident), mb(held.most));
+    println!("resident (VmRSS)        {resident:>6.1} MB, goal under 40: {}", goal(resident < 40.0));
+    println!("most ever (VmHWM)       {most:>6.1} MB, goal under 40: {}", goal(most < 40.0));
+    println!("before there was a node {:>6.1} MB", mb(held.before));
+    println!("of it the table         {:>6.1} MB", mb(held.table));
+    println!("      the renderer      {:>6.1} MB", mb(held.renderer));
+}
+
+fn all_connections(_: bool) {
+    let (services, rounds) = (packets::SERVICES, packets::ROUNDS);
+    println!(
+        "{services} Services loaded; {rounds} rounds of {CONNECTIONS} connections for each way, in turns\n"
+    );
+    println!(
+        "connection      | way                      | CPU us: best median | ratio to direct with conntrack"
+    );
+    show("connections", 0);
+}
+
+/// The rows of connections.
+pub(crate) fn connections(measured: &[Rounds]) {
+    for rounds in measured {
+        let base = measured.iter().find(|r| r.what == rounds.what && r.way == Way::DirectWithConntrack);
+        let base = base.expect("every way was measured");
+        let best = |rounds: &Rounds| us(rounds.costs[0].cpu());
+        let median = |rounds: &Rounds| us(rounds.costs[rounds.costs.len() / 2].cpu());
+        let (of_best, of_median) = (best(rounds) / best(base), median(rounds) / median(base));
+        let said = match rounds.way {
+            Way::ThroughVip => format!(", goal 1.15: {}", goal(of_best <= 1.15)),
+            _ => String::new(),
+        };
+        let name = match rounds.what {
+            What::Bare => "open and close",
+            What::Exchange => "request, answer",
+        };
+        println!(
+            "{name:<15} | {:<24} | {:>12.2} {:>6.2} | {of_best:.3} (of medians {of_median:.3}){said}",
+            rounds.way.as_str(),
+            best(rounds),
+            median(rounds),
+        );
+    }
+}
