@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "packetflow/associations.rs"]
+mod associations;
 #[path = "packetflow/case.rs"]
 mod case;
 #[path = "kernel/namespace.rs"]
@@ -15,6 +17,8 @@ mod namespace;
 mod net;
 #[path = "packetflow/random.rs"]
 mod random;
+#[path = "packetflow/sctp.rs"]
+mod sctp;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
 #[path = "packetflow/world.rs"]
@@ -44,6 +48,11 @@ const TESTS: &[Test] = &[
         "clients_with_affinity_keep_their_endpoint_until_it_goes",
         random::clients_with_affinity_keep_their_endpoint_until_it_goes,
     ),
+    (
+        "associations_of_sctp_are_sent_to_every_endpoint_and_answered",
+        associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
+    ),
+    ("sctp_that_nobody_serves_is_refused", associations::sctp_that_nobody_serves_is_refused),
 ];
 
 fn main() -> ExitCode {

@@ -88,6 +88,9 @@ fn join(interface: &str, number: u8, side: u8) {
 pub(crate) fn be_a_router(addresses: &[IpAddr]) {
     set("net/ipv4/ip_forward", "1");
     set("net/ipv6/conf/all/forwarding", "1");
+    // Tests are refused more often than the kernel cares to tell one client.
+    set("net/ipv4/icmp_ratelimit", "0");
+    set("net/ipv6/icmp/ratelimit", "0");
     for address in addresses {
         let net = if address.is_ipv4() { format!("{address}/32") } else { format!("{address}/128") };
         run("ip", &["address", "replace", &net, "dev", "lo"]);

@@ -16,6 +16,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::net::{Neighbour, be_a_router};
+use super::sctp;
 use super::traffic::{Seen, send, serve, serve_datagrams};
 use super::world::{self, OWN, endpoint};
 
@@ -24,14 +25,14 @@ const CLUSTERS: usize = 8;
 const PACKETS: usize = 10;
 
 /// The node's neighbourhood.
-struct Site {
+pub(crate) struct Site {
     own: Vec<IpAddr>,
     pods: BTreeMap<u8, Neighbour>,
     others: Neighbour,
 }
 
 impl Site {
-    fn new() -> Site {
+    pub(crate) fn new() -> Site {
         let own: Vec<IpAddr> = OWN.iter().map(|text| text.parse().unwrap()).collect();
         be_a_router(&own);
         let others = Neighbour::new(100, "cbr0");
@@ -46,7 +47,7 @@ impl Site {
     }
 
     /// Where a client lives, and by which interface its packets come to the node.
-    fn home(&self, client: IpAddr) -> (Option<&Neighbour>, Option<Name>) {
+    pub(crate) fn home(&self, client: IpAddr) -> (Option<&Neighbour>, Option<Name>) {
         if self.own.contains(&client) {
             return (None, None);
         }
@@ -57,11 +58,16 @@ impl Site {
         }
     }
 
-    fn send(&self, packet: &Packet) -> Seen {
+    pub(crate) fn send(&self, packet: &Packet) -> Seen {
+        self.send_by(packet, send)
+    }
+
+    /// Sends in a certain way, from where the client is.
+    pub(crate) fn send_by(&self, packet: &Packet, way: fn(&Packet) -> Seen) -> Seen {
         let sent = packet.clone();
         match self.home(packet.src.ip()).0 {
-            Some(neighbour) => neighbour.within(move || send(&sent)),
-            None => send(&sent),
+            Some(neighbour) => neighbour.within(move || way(&sent)),
+            None => way(&sent),
         }
     }
 }
@@ -73,6 +79,7 @@ fn pod(index: u8) -> Neighbour {
         let address: IpAddr = endpoint(v6, index).parse().unwrap();
         neighbour.add_address(address);
         neighbour.within(move || {
+            sctp::serve(address, &[8080, 8081]);
             for port in [8080, 8081] {
                 serve(SocketAddr::new(address, port));
                 serve_datagrams(SocketAddr::new(address, port));
@@ -94,7 +101,7 @@ fn program(kernel: &mut Socket, before: &mut Program, new: Program) {
     *before = new;
 }
 
-fn check(decision: &Decision<'_>, packet: &Packet, seen: &Seen) {
+pub(crate) fn check(decision: &Decision<'_>, packet: &Packet, seen: &Seen) {
     let why = format!("{packet:?} {seen:?}\n{decision:#?}");
     match (&decision.verdict, seen) {
         (Verdict::Reject, Seen::Refused) | (Verdict::Drop, Seen::Silence) => {}
@@ -131,7 +138,7 @@ pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
             // One of those next door has a load balancer's address itself: its neighbours do not reach the node.
             let at_home = ["192.0.2.1", "2001:db8:2::1"].contains(&packet.dst.ip().to_string().as_str())
                 && packet.iif.as_ref().is_some_and(|iif| *iif == "cbr0");
-            packet.protocol != Protocol::Sctp && heard && !at_home
+            heard && !at_home
         };
         let many = std::iter::repeat_with(packets).take(PACKETS * 100);
         let chosen: Vec<Packet> = many.filter(|packet| is_telling(packet)).take(PACKETS).collect();

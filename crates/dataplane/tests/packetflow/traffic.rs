@@ -16,9 +16,10 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage}
 
 use super::case::{self, Flow, Scenario};
 use super::net::{Neighbour, be_a_router};
+use super::sctp;
 
 /// How long silence has to be to count as a drop; a namespace answers within a millisecond.
-const SILENCE: Duration = Duration::from_millis(400);
+pub(crate) const SILENCE: Duration = Duration::from_millis(400);
 
 /// What became of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,8 @@ pub(crate) enum Seen {
 pub(crate) fn send(packet: &Packet) -> Seen {
     match packet.protocol {
         Protocol::Udp => send_datagram(packet),
-        _ => connect(packet),
+        Protocol::Sctp => sctp::send(packet),
+        Protocol::Tcp => connect(packet),
     }
 }
 
@@ -55,7 +57,8 @@ fn send_datagram(packet: &Packet) -> Seen {
     }
 }
 
-fn answered(told: &str) -> Seen {
+/// What a server told: its own address and the client's.
+pub(crate) fn answered(told: &str) -> Seen {
     let (own, peer) = told.split_once(' ').expect("two addresses");
     Seen::Answered(own.parse().unwrap(), peer.parse().unwrap())
 }
