@@ -10,6 +10,8 @@
 mod associations;
 #[path = "packetflow/case.rs"]
 mod case;
+#[path = "packetflow/classes.rs"]
+mod classes;
 #[path = "kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
@@ -53,6 +55,7 @@ const TESTS: &[Test] = &[
         associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
     ),
     ("sctp_that_nobody_serves_is_refused", associations::sctp_that_nobody_serves_is_refused),
+    ("classes_made_ready_fit_into_their_map", classes::classes_made_ready_fit_into_their_map),
 ];
 
 fn main() -> ExitCode {
