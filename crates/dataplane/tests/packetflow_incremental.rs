@@ -1,5 +1,7 @@
 //! Any sequence of changes leaves what a fresh start would make.
 
+#[path = "packetflow/node.rs"]
+mod node;
 #[path = "packetflow/world.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod world;
@@ -10,9 +12,10 @@ use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Set, Table, Verdict};
 use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
 use model::{ServiceKey, Snapshot};
-use plan::forward::{Claims, NodeConfig, forward, table};
+use plan::forward::{NodeConfig, table};
 use proptest::prelude::*;
 
+use node::Node;
 use world::{Spec, World};
 
 /// What a kernel would make of the changes, with its refusals as panics.
@@ -103,57 +106,35 @@ fn loaded(program: &Program) -> Program {
     kernel
 }
 
-/// Puts one Service in as it is now in the snapshot.
-struct Node {
-    config: NodeConfig,
-    claims: Claims,
-    table: model::ForwardingTable,
-    renderer: Renderer,
+/// A node, and the kernel as it would be.
+struct Machine {
+    node: Node,
     kernel: Program,
 }
 
-impl Node {
-    fn start(world: &World) -> Node {
-        let config = world.config();
-        let (table, claims, _) = table(&world.snapshot(), &config);
-        let (renderer, program) = Renderer::start(&table);
-        Node { config, claims, table, renderer, kernel: loaded(&program) }
+impl Machine {
+    fn start(world: &World) -> Machine {
+        let (node, program) = Node::start(&world.snapshot(), world.config());
+        Machine { node, kernel: loaded(&program) }
     }
 
     fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) {
-        let touched = match snapshot.service(key) {
-            Some(service) => {
-                let (frontends, _) = forward(service, snapshot.slices(key), &self.config);
-                self.claims.stake(service, frontends)
-            }
-            None => self.claims.withdraw(key),
-        };
-        let mut pairs = Vec::new();
-        for key in &touched {
-            let (old, new) = (self.table.frontends(key).to_vec(), self.claims.granted(key).frontends);
-            pairs.push((old, new));
-            self.table.replace(key, Vec::new());
-        }
-        for (key, (_, new)) in touched.iter().zip(&pairs) {
-            self.table.replace(key, new.clone());
-        }
-        let pairs: Vec<_> = pairs.iter().map(|(old, new)| (&old[..], &new[..])).collect();
-        let Edit::Changes(changes) = self.renderer.change(&pairs) else { panic!("small sets do not grow") };
+        let Edit::Changes(changes) = self.node.sync(key, snapshot) else { panic!("small sets do not grow") };
         apply(&mut self.kernel, &changes);
     }
 
     fn sweep(&mut self) {
         for _ in 0..3 {
-            let changes = self.renderer.sweep();
+            let changes = self.node.renderer.sweep();
             apply(&mut self.kernel, &changes);
         }
-        assert_eq!(self.renderer.sweep(), [], "nothing is left to do");
+        assert_eq!(self.node.renderer.sweep(), [], "nothing is left to do");
     }
 
     fn check(&self, world: &World) {
-        let (fresh, _, _) = table(&world.snapshot(), &self.config);
-        assert_eq!(self.table, fresh);
-        assert_eq!(self.kernel, render(&fresh, self.renderer.sizes()));
+        let (fresh, _, _) = table(&world.snapshot(), &self.node.config);
+        assert_eq!(self.node.table, fresh);
+        assert_eq!(self.kernel, render(&fresh, self.node.renderer.sizes()));
     }
 }
 
@@ -165,7 +146,7 @@ proptest! {
         mut world in world::world(),
         edits in proptest::collection::vec((world::spec(), any::<bool>()), 1..6),
     ) {
-        let mut node = Node::start(&world);
+        let mut machine = Machine::start(&world);
         for (spec, stays) in edits {
             let name = Spec::name(&spec);
             world.services.retain(|s| s.name() != name);
@@ -173,9 +154,9 @@ proptest! {
                 world.services.push(spec);
             }
             let key = ServiceKey::new(&"ns".into(), &name.as_str().into());
-            node.sync(&key, &world.snapshot());
-            node.sweep();
-            node.check(&world);
+            machine.sync(&key, &world.snapshot());
+            machine.sweep();
+            machine.check(&world);
         }
     }
 

@@ -10,17 +10,27 @@
 mod associations;
 #[path = "packetflow/case.rs"]
 mod case;
+#[path = "packetflow/churn.rs"]
+mod churn;
+#[path = "packetflow/classes.rs"]
+mod classes;
+#[path = "packetflow/cluster.rs"]
+mod cluster;
 #[path = "kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
 #[path = "packetflow/net.rs"]
 mod net;
+#[path = "packetflow/node.rs"]
+mod node;
 #[path = "packetflow/random.rs"]
 mod random;
 #[path = "packetflow/sctp.rs"]
 mod sctp;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
+#[path = "packetflow/trouble.rs"]
+mod trouble;
 #[path = "packetflow/world.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod world;
@@ -53,6 +63,15 @@ const TESTS: &[Test] = &[
         associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
     ),
     ("sctp_that_nobody_serves_is_refused", associations::sctp_that_nobody_serves_is_refused),
+    (
+        "changes_one_by_one_leave_the_kernel_as_a_fresh_start_would",
+        churn::changes_one_by_one_leave_the_kernel_as_a_fresh_start_would,
+    ),
+    ("classes_made_ready_fit_into_their_map", classes::classes_made_ready_fit_into_their_map),
+    (
+        "soak_changes_and_faults_leave_the_kernel_as_a_fresh_start_would",
+        churn::soak_changes_and_faults_leave_the_kernel_as_a_fresh_start_would,
+    ),
 ];
 
 fn main() -> ExitCode {

@@ -80,6 +80,7 @@ impl Renderer {
     pub fn whole(&mut self, table: &ForwardingTable) -> Program {
         self.node = table.node.clone();
         self.ready = with_neighbours(self.class_users.keys());
+        self.count_verdicts();
         self.unused_chains.clear();
         render(table, &self.sizes)
     }
@@ -109,9 +110,11 @@ impl Renderer {
         }
     }
 
+    /// Counts the classes that the kernel has, and those that the next sweep makes ready: it must find room.
     fn count_verdicts(&mut self) {
         self.counts.retain(|(_, set), _| !matches!(set, SetName::Verdicts(_)));
-        for (family, class) in &self.ready {
+        let wanted = with_neighbours(self.class_users.keys());
+        for (family, class) in self.ready.union(&wanted) {
             *self.counts.entry((*family, class.verdicts())).or_default() += 1;
         }
     }
@@ -143,12 +146,13 @@ impl Renderer {
         let news: Vec<Fragment> = services.iter().map(|(_, new)| fragment(new)).collect();
         // What comes is counted before what goes, so that what passes on stays.
         let (mut come, mut gone) = (Elements::new(), Elements::new());
+        let mut other_classes = false;
         for new in &news {
-            self.add_classes(new, &mut changes);
+            other_classes |= self.add_classes(new, &mut changes);
             self.take_up_all(new, &mut come);
         }
         for old in &olds {
-            self.count_out_classes(old);
+            other_classes |= self.count_out_classes(old);
             self.give_up_all(old, &mut gone);
         }
         let sets: BTreeSet<_> = gone.keys().chain(come.keys()).copied().collect();
@@ -160,7 +164,9 @@ impl Renderer {
                 &mut changes,
             );
         }
-        self.count_verdicts();
+        if other_classes {
+            self.count_verdicts();
+        }
         if self.make_room() { Edit::Outgrown } else { Edit::Changes(changes) }
     }
 
@@ -211,13 +217,18 @@ impl Renderer {
         }
     }
 
-    fn add_classes(&mut self, new: &Fragment, changes: &mut Vec<Change>) {
+    /// Counts the classes of a Service in; whether one of them is used for the first time.
+    fn add_classes(&mut self, new: &Fragment, changes: &mut Vec<Change>) -> bool {
+        let mut is_other = false;
         for at in &new.classes {
-            *self.class_users.entry(*at).or_default() += 1;
+            let users = self.class_users.entry(*at).or_default();
+            *users += 1;
+            is_other |= *users == 1;
             if self.ready.insert(*at) {
                 self.add_class(at, changes);
             }
         }
+        is_other
     }
 
     fn add_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {
@@ -232,14 +243,18 @@ impl Renderer {
         changes.push(Change::AddElements { table, set, ranges: ir::Ranges::None, elements });
     }
 
-    fn count_out_classes(&mut self, old: &Fragment) {
+    /// Counts the classes of a Service out; whether one of them is not used any more.
+    fn count_out_classes(&mut self, old: &Fragment) -> bool {
+        let mut is_other = false;
         for at in &old.classes {
             let Some(users) = self.class_users.get_mut(at) else { continue };
             *users -= 1;
             if *users == 0 {
                 self.class_users.remove(at);
+                is_other = true;
             }
         }
+        is_other
     }
 
     fn drop_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {

@@ -1,0 +1,68 @@
+//! More classes than the smallest map of verdicts takes: it has to grow before they are made ready.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dataplane::nftables::apply::{apply, load};
+use dataplane::nftables::diff::diff;
+use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::render::{Edit, Renderer, render};
+use model::forward::{
+    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendKind, Masquerade, Outcome, Scope,
+};
+use model::{ForwardingTable, Protocol, ServiceKey};
+
+use super::{assert_same, held};
+
+/// A Service whose clients are remembered for a time that no other has: a class of its own.
+fn sticky(number: u16) -> Frontend {
+    let [high, low] = number.to_be_bytes();
+    let address = SocketAddr::from(([10, 1, high, low], 8080));
+    let endpoint = ForwardedEndpoint { address, weight: 1.0, is_local: false };
+    let port = ForwardedPort {
+        service: ServiceKey::new(&"ns".into(), &format!("sticky{number}").as_str().into()),
+        name: "".into(),
+        cluster_ip: [10, 96, high, low].into(),
+        protocol: Protocol::Tcp,
+        number: 80,
+        affinity_seconds: Some(u32::from(number) + 1),
+        cluster: EndpointSet { endpoints: [endpoint].into() },
+        local: EndpointSet::default(),
+    };
+    Frontend {
+        place: port.place(),
+        kind: FrontendKind::ClusterIp,
+        outside: Outcome::Send(Scope::Cluster),
+        inside: None,
+        masquerade: Masquerade::NotPods,
+        source_ranges: None,
+        port: Arc::new(port),
+    }
+}
+
+pub(crate) fn classes_made_ready_fit_into_their_map() {
+    let mut kernel = Socket::open().unwrap();
+    let mut table = ForwardingTable::default();
+    let (mut renderer, program) = Renderer::start(&table);
+    load(&mut kernel, &program).unwrap();
+    let mut outgrown = 0;
+    // Each has a neighbour of its own, too: together 1,202 in a map of 1,024.
+    for number in 0..600 {
+        let new = sticky(number);
+        table.replace(&new.port.service.clone(), vec![new.clone()]);
+        match renderer.change(&[(&[], &[new])]) {
+            Edit::Changes(changes) => apply(&mut kernel, &changes).unwrap_or_else(|error| panic!("{error}")),
+            Edit::Outgrown => {
+                outgrown += 1;
+                let difference = diff(&held(&mut kernel), &renderer.whole(&table));
+                apply(&mut kernel, &difference.now).unwrap_or_else(|error| panic!("{error}"));
+                apply(&mut kernel, &difference.later).unwrap_or_else(|error| panic!("{error}"));
+            }
+        }
+    }
+    // Sweeping waits until changes are through.
+    apply(&mut kernel, &renderer.sweep()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(renderer.sweep(), []);
+    assert_eq!(outgrown, 1, "once, to twice of what is needed");
+    assert_same("many classes", &held(&mut kernel), &render(&table, renderer.sizes()));
+}
