@@ -34,7 +34,7 @@ use world::{ENDPOINTS, World};
 static COUNTING: allocation::Counting = allocation::Counting;
 
 const USE: &str = "\
-cargo xtask bench nftables [load] [changes] [memory] [connections] [--kube-proxy-10000]
+cargo xtask bench nftables [-- [load] [changes] [memory] [connections] [--kube-proxy-10000]]
     without a name, all four; --kube-proxy-10000 loads kube-proxy's layout at 10,000 Services too (minutes)";
 
 fn main() -> ExitCode {
