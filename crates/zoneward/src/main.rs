@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod input;
+#[allow(dead_code, reason = "filled step by step")]
 mod node;
 mod output;
 
