@@ -145,7 +145,7 @@ fn service_that_the_kernel_refuses_does_not_stop_the_others() {
     let mut world = World::new();
     let keys: Vec<_> = (1..=9).map(|n| world.set(n, 2)).collect();
     world.sync(&keys);
-    world.kernel.refuses.lock().unwrap().push(vec![10, 1, 4, 3]);
+    world.kernel.refuses.lock().unwrap().push(vec![10, 1, 4, 3, 0x1f, 0x90]);
     let keys: Vec<_> = (1..=9).map(|n| world.set(n, 3)).collect();
     let failed = world.sync(&keys);
     assert_eq!(failed.len(), 1, "{failed:?}");
