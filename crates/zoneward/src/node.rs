@@ -8,13 +8,21 @@
 //!
 //! `run` ties them together; everything else decides or does one thing.
 
+pub mod addresses;
+pub mod checks;
 pub mod config;
 pub mod forward;
 pub mod health;
 pub mod kernel;
+pub mod metrics;
 pub mod offline;
 pub mod pace;
+pub mod proxy;
+pub mod report;
+pub mod run;
+pub mod serve;
 pub mod sysctl;
+pub mod traffic;
 
 use model::{Name, Node};
 

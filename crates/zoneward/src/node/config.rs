@@ -74,7 +74,7 @@ pub fn settings(flags: &flags::Node) -> Result<(Settings, Vec<Notice>)> {
     if let Some(name) = &flags.fields.hostname_override {
         config.hostname_override.clone_from(name);
     }
-    if let Some(path) = flags.kubeconfig.as_ref().filter(|_| flags.config.is_none()) {
+    if let Some(path) = flags.connection.kubeconfig.as_ref().filter(|_| flags.config.is_none()) {
         config.client_connection.kubeconfig = path.display().to_string();
     }
     let (settings, more) = resolve(config, flags.strict_mode)?;
@@ -87,7 +87,7 @@ fn ignored_flags(flags: &flags::Node) -> Vec<Notice> {
     let given = flags::FieldFlags { hostname_override: None, ..flags.fields.clone() };
     let said = given.configuration() != flags::FieldFlags::default().configuration();
     let message = "flags that stand for fields of the configuration are ignored beside --config; write them into the file";
-    (said || flags.kubeconfig.is_some()).then(|| notice("FlagsIgnored", message)).into_iter().collect()
+    (said || flags.connection.kubeconfig.is_some()).then(|| notice("FlagsIgnored", message)).into_iter().collect()
 }
 
 fn notice(reason: &'static str, message: impl Into<String>) -> Notice {

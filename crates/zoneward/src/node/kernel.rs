@@ -23,6 +23,8 @@ pub enum Trouble {
     Apply(ApplyError),
     /// It did not show what it holds.
     Read(ReadError),
+    /// It refused the whole, and what it held before stays.
+    Kept(String),
 }
 
 impl fmt::Display for Trouble {
@@ -30,6 +32,7 @@ impl fmt::Display for Trouble {
         match self {
             Self::Apply(error) => error.fmt(f),
             Self::Read(error) => error.fmt(f),
+            Self::Kept(reason) => write!(f, "{reason}; the rules from before stay as a whole"),
         }
     }
 }
@@ -50,7 +53,7 @@ impl From<ReadError> for Trouble {
 
 impl Trouble {
     /// Whether the kernel looked at the changes and refused one: others may be fine.
-    fn is_refusal(&self) -> bool {
+    pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Apply(ApplyError { cause: NetlinkError::Refused { .. }, .. }))
     }
 }
@@ -99,6 +102,14 @@ impl Tables {
     /// Whether nobody else changed any table since we last did.
     pub fn is_untouched(&mut self) -> bool {
         self.generation.is_some() && self.kernel.generation().ok() == self.generation
+    }
+
+    /// Whether the kernel holds anything of a Service.
+    pub fn holds_services(&mut self) -> Result<bool, Trouble> {
+        let ours = [table_id(Family::V4), table_id(Family::V6)];
+        let (held, _) = read(&mut *self.kernel, &ours)?;
+        let mut sets = held.tables.values().flat_map(|table| &table.sets);
+        Ok(sets.any(|(name, set)| name.starts_with("cluster-ips") && !set.elements.is_empty()))
     }
 
     fn count(&mut self, transactions: usize) {

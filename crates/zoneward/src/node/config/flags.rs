@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::file::{API_VERSION, Configuration, KIND};
 use super::gates;
 use super::span::Span;
+use crate::cluster::Connection;
 
 /// `zoneward node`
 #[derive(Clone, Debug, Args)]
@@ -31,18 +32,12 @@ pub struct Node {
     /// Refuse to start in a mode other than nftables instead of running it as nftables
     #[arg(long)]
     pub strict_mode: bool,
-    /// How to reach the API [default: the service account of the pod]
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connection: Connection,
     /// The address of the API, in the place of that of the kubeconfig
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
-    /// The unix socket of an embedded API on this machine, as DIR/api.sock of `zoneward up --data-dir DIR`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "master"])]
-    pub api_socket: Option<PathBuf>,
     /// Where the Lease of this node is kept that says what is programmed; empty for no Lease
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,
