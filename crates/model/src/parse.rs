@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! JSON -> k8s-openapi type -> parse::<kind> -> Service | Slice | Pod | Node | Namespace | ServiceCidr | IpAddress
+//! JSON of our own kinds -> parse::route -> HttpRoute | GatewayHttpRoute | TcpRoute | Gateway
 //!                          \-> Notice: the object and field, what is wrong, what to do; the object counts as absent
 //! ```
 
@@ -9,6 +10,7 @@ mod ip_address;
 mod node;
 mod pod;
 pub mod quantity;
+pub mod route;
 mod service;
 mod slice;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use crate::node::{Namespace, Node};
 use crate::notice::{Notice, ObjectRef};
 use crate::pod::Pod;
 use crate::range::{IpAddress, ServiceCidr};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
 use crate::service::Service;
 use crate::slice::Slice;
 
@@ -55,6 +58,14 @@ pub enum Object {
     ServiceCidr(ServiceCidr),
     /// An IPAddress.
     IpAddress(IpAddress),
+    /// A MeshHTTPRoute.
+    HttpRoute(Box<HttpRoute>),
+    /// A MeshGatewayHTTPRoute.
+    GatewayHttpRoute(Box<GatewayHttpRoute>),
+    /// A MeshTCPRoute.
+    TcpRoute(Box<TcpRoute>),
+    /// A MeshGateway.
+    Gateway(Box<Gateway>),
 }
 
 /// What is wrong with one field.
@@ -106,6 +117,7 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
         ("networking.k8s.io", "IPAddress") => typed::<networking::IPAddress>(value)
             .and_then(|o| ip_address(&o, interner))
             .map(Object::IpAddress),
+        (route::GROUP, kind) if route::KINDS.contains(&kind) => return mesh_object(value, interner),
         _ => return (None, Vec::new()),
     };
     let about = object_ref(value);
@@ -118,6 +130,16 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
             (None, notices)
         }
     }
+}
+
+/// Everything that is wrong with a policy is told at once; then it counts as absent.
+fn mesh_object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
+    let about = object_ref(value);
+    let reading = route::mesh_object(value, interner);
+    let wrong = reading.problems.iter().map(|problem| malformed(about.clone(), problem));
+    let ignored = reading.ignored.iter().map(|problem| ignored_field(about.clone(), problem));
+    let notices = wrong.chain(ignored).collect();
+    (reading.object, notices)
 }
 
 /// Names the object that a piece of JSON holds, whatever its state.

@@ -17,11 +17,12 @@ use crate::name::Name;
 use crate::route::pattern::{Pattern, whole};
 use crate::route::request::Request;
 use crate::route::rule::{Conditions, PathMatch};
+use crate::route::table::HttpRule;
 
 /// One alternative of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The rule, as its place in the list of [`super::HttpRoutes::rules`].
+    /// The rule, as its place in the list of [`RouteGroup::rules`].
     pub rule: usize,
     /// The match, as its place within the rule.
     pub alternative: usize,
@@ -31,9 +32,10 @@ pub struct Entry {
     pub conditions: Conditions,
 }
 
-/// Entries in their order of precedence, and the maps to find the first that matches.
+/// Rules, their entries in order of precedence, and the maps to find the first that matches.
 #[derive(Clone, Debug, Default)]
 pub struct RouteGroup {
+    rules: Box<[HttpRule]>,
     entries: Box<[Entry]>,
     exact: BTreeMap<Name, Vec<u32>>,
     prefix: BTreeMap<Name, Vec<u32>>,
@@ -55,9 +57,9 @@ const PATTERNS_PER_SET: usize = 128;
 const SET_SIZE: usize = 16 << 20;
 
 impl RouteGroup {
-    /// The group of these entries; the first one that matches wins.
-    pub fn new(entries: Vec<Entry>) -> Self {
-        let mut group = Self::default();
+    /// The group of these rules and entries; the first entry that matches wins.
+    pub fn new(rules: Vec<HttpRule>, entries: Vec<Entry>) -> Self {
+        let mut group = Self { rules: rules.into(), ..Self::default() };
         let mut patterns: Vec<(Pattern, Vec<u32>)> = Vec::new();
         let mut place_by_pattern: BTreeMap<String, usize> = BTreeMap::new();
         for (i, entry) in entries.iter().enumerate() {
@@ -81,6 +83,11 @@ impl RouteGroup {
         group.patterns = patterns.chunks(PATTERNS_PER_SET).map(PatternSet::new).collect();
         group.entries = entries.into();
         group
+    }
+
+    /// The rules after merging, in merge order.
+    pub fn rules(&self) -> &[HttpRule] {
+        &self.rules
     }
 
     /// The entries, in their order of precedence.
@@ -161,6 +168,6 @@ impl PatternSet {
 impl PartialEq for RouteGroup {
     /// The maps follow from the entries.
     fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries
+        self.rules == other.rules && self.entries == other.entries
     }
 }

@@ -20,7 +20,7 @@ pub struct Rule {
 }
 
 /// One alternative of a rule: everything in it must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Match {
     /// The path; absent is every path.
     pub path: Option<PathMatch>,
@@ -29,7 +29,7 @@ pub struct Match {
 }
 
 /// What a match asks besides the path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conditions {
     /// The method, in capitals.
     pub method: Option<Name>,
@@ -40,7 +40,7 @@ pub struct Conditions {
 }
 
 /// What the path has to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathMatch {
     /// Exactly this.
     Exact(Name),
@@ -51,7 +51,7 @@ pub enum PathMatch {
 }
 
 /// What a header has to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeaderMatch {
     /// Its name, in lower case.
     pub name: Name,
@@ -60,7 +60,7 @@ pub struct HeaderMatch {
 }
 
 /// A test of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueTest {
     /// Exactly this.
     Exact(Name),
@@ -75,7 +75,7 @@ pub enum ValueTest {
 }
 
 /// What a query parameter has to be; its first value counts, as it was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueryMatch {
     /// Its name; case counts.
     pub name: Name,

@@ -125,7 +125,7 @@ pub enum Routing {
 impl Routing {
     fn add_backends(&self, found: &mut BTreeSet<BackendId>) {
         match self {
-            Self::Http(routes) => routes.rules.iter().for_each(|rule| rule.add_backends(found)),
+            Self::Http(routes) => routes.rules().for_each(|rule| rule.add_backends(found)),
             Self::Tcp(split) => add_legs(split, found),
         }
     }
@@ -193,26 +193,34 @@ impl Listener {
 /// The HTTP routes of one destination, or of one host at a gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpRoutes {
-    /// The rules after merging, in merge order.
-    pub rules: Box<[Arc<HttpRule>]>,
-    /// Entries in groups, all of a group before the next: at a gateway one for each host name that covers the host.
+    /// Rules in groups, all of a group before the next: at a gateway one for each host name that covers the host.
     pub groups: Box<[Arc<RouteGroup>]>,
 }
 
 impl HttpRoutes {
     /// The rule that a request hits. `None` at a gateway is 404; in the mesh the last rule takes everything.
     pub fn find(&self, request: &Request<'_>) -> Option<Hit<'_>> {
-        let entry = self.groups.iter().find_map(|group| group.find(request))?;
-        Some(Hit { rule: self.rules.get(entry.rule)?, entry })
+        self.groups.iter().find_map(|group| {
+            let entry = group.find(request)?;
+            Some(Hit { rule: group.rules().get(entry.rule)?, entry })
+        })
     }
 
-    /// Every entry in the order in which they are asked.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.groups.iter().flat_map(|group| group.entries())
+    /// Every entry with its rule, in the order in which they are asked.
+    pub fn entries(&self) -> impl Iterator<Item = Hit<'_>> {
+        self.groups.iter().flat_map(|group| {
+            let rules = group.rules();
+            group.entries().iter().filter_map(|entry| Some(Hit { rule: rules.get(entry.rule)?, entry }))
+        })
+    }
+
+    /// Every rule.
+    pub fn rules(&self) -> impl Iterator<Item = &HttpRule> {
+        self.groups.iter().flat_map(|group| group.rules())
     }
 }
 
-/// What a request hit.
+/// An alternative of a rule, as what a request hit.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'t> {
     /// The rule.

@@ -129,7 +129,7 @@ fn the_first_entry_in_order_wins_whichever_map_it_is_found_by() {
     for turn in 0..entries.len() {
         let mut turned = entries.clone();
         turned.rotate_left(turn);
-        let group = RouteGroup::new(turned.clone());
+        let group = RouteGroup::new(Vec::new(), turned.clone());
         let none = HeaderList::default();
         for path in ["/", "/a", "/a/", "/a/b", "/a/b/c", "/a/b/c/d", "/ab", "/x/y/z", ""] {
             let wanted = turned.iter().find(|e| e.path.matches(path)).map(|e| e.rule);
@@ -146,7 +146,7 @@ fn many_patterns_are_matched_in_sets() {
         path: PathMatch::Regex(Pattern::new(&format!("/item-{rule}/[a-z]+")).unwrap()),
         conditions: Conditions::default(),
     };
-    let group = RouteGroup::new((0..500).map(entry).collect());
+    let group = RouteGroup::new(Vec::new(), (0..500).map(entry).collect());
     let none = HeaderList::default();
     assert_eq!(group.find(&request("/item-499/abc", &none)).map(|e| e.rule), Some(499));
     assert!(group.find(&request("/item-499/ABC", &none)).is_none());

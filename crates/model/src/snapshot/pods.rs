@@ -123,6 +123,10 @@ impl PodIndex {
         pods.take_while(|p| p.key.namespace == *namespace).collect()
     }
 
+    pub(super) fn pod(&self, key: &ObjectKey) -> Option<&Pod> {
+        self.pods.get(key).map(|pod| &*pod.0)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pod> {
         self.pods.iter().map(|p| &*p.0)
     }
