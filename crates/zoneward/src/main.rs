@@ -8,6 +8,7 @@ mod commands;
 mod input;
 mod node;
 mod output;
+mod routes;
 
 use std::process::ExitCode;
 
