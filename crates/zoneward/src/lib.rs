@@ -10,4 +10,5 @@ pub mod controller;
 pub mod input;
 pub mod node;
 pub mod output;
+pub mod routes;
 pub mod planner;

@@ -197,7 +197,7 @@ impl Proxy {
                 }
             }
             Object::Node(_) | Object::ServiceCidr(_) => self.node_changed = true,
-            Object::Pod(_) | Object::Namespace(_) | Object::IpAddress(_) => {}
+            _ => {}
         }
     }
 
