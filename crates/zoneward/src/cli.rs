@@ -81,6 +81,18 @@ Examples:
   zoneward controller --kubeconfig ~/.kube/config
   zoneward controller --coexist --default-traffic-distribution PreferSameZone")]
     Controller(Controller),
+    /// Show it all on this machine: three zones, six nodes, thirty pods, real traffic
+    ///
+    /// Makes a cluster out of network namespaces, without root, and touches nothing of the machine's own network.
+    /// Clients on every node connect to the same pods under each traffic distribution; a zone loses its pods; pods
+    /// are replaced under load. Each time it shows where connections went. The exit code is 1 if a share is out of
+    /// line with the plan or a connection failed that should not have.
+    #[command(after_help = "\
+Examples:
+  zoneward demo
+  zoneward demo --keep
+  zoneward demo -o json")]
+    Demo(crate::demo::Demo),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.

@@ -32,6 +32,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Store(command) => store::run(&command),
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),
+        Command::Demo(args) => crate::demo::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod cluster;
 pub mod commands;
 pub mod controller;
+pub mod demo;
 pub mod input;
 pub mod node;
 pub mod output;
