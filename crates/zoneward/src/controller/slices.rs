@@ -502,3 +502,6 @@ impl Head {
         Some(events::event(&notice, uid.as_deref(), clock))
     }
 }
+
+#[cfg(test)]
+mod tests;
