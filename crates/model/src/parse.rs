@@ -7,6 +7,7 @@
 //! ```
 
 mod ip_address;
+mod lean;
 mod node;
 mod pod;
 pub mod quantity;
@@ -144,6 +145,11 @@ pub fn text(
 /// What an object can be read from.
 trait Source {
     fn typed<T: DeserializeOwned>(&self) -> Checked<T>;
+
+    /// A Pod; perhaps only the part of it that counts.
+    fn pod(&self) -> Checked<core::Pod> {
+        self.typed()
+    }
 }
 
 impl Source for &Value {
@@ -155,6 +161,10 @@ impl Source for &Value {
 impl Source for &str {
     fn typed<T: DeserializeOwned>(&self) -> Checked<T> {
         serde_json::from_str(self).map_err(|error| Problem::new("object", error.to_string()))
+    }
+
+    fn pod(&self) -> Checked<core::Pod> {
+        lean::pod(self).map_err(|error| Problem::new("object", error.to_string()))
     }
 }
 
@@ -175,9 +185,7 @@ fn by_kind(
             .typed::<discovery::EndpointSlice>()
             .and_then(|o| slice(&o, interner))
             .map(|o| Object::Slice(o.into())),
-        ("", "Pod") => {
-            from.typed::<core::Pod>().and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into()))
-        }
+        ("", "Pod") => from.pod().and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into())),
         ("", "Node") => {
             from.typed::<core::Node>().and_then(|o| node(&o, interner)).map(|o| Object::Node(o.into()))
         }
