@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use dataplane::conntrack::UdpService;
 use model::forward::{FrontendKind, Outcome};
 use model::{
-    AddressType, Family, ForwardingTable, Frontend, Notice, Protocol, Service, ServiceKey, ServiceType, Slice,
-    Snapshot, TrafficPolicy,
+    AddressType, Family, ForwardingTable, Frontend, Notice, Protocol, Service, ServiceKey, ServiceType,
+    Slice, Snapshot, TrafficPolicy,
 };
 use plan::forward::{Claims, NodeConfig, forward};
 use plan::select::{external_policy, not_proxied};
@@ -195,7 +195,6 @@ impl Forwarder {
             })
             .collect()
     }
-
 }
 
 /// The UDP frontends that a change took away: nobody answers there any more.
@@ -224,9 +223,11 @@ fn addresses(service: &Service) -> impl Iterator<Item = IpAddr> + '_ {
 fn serving(slices: &[Slice], port: &str) -> BTreeSet<SocketAddr> {
     let mut found = BTreeSet::new();
     for slice in slices {
-        let numbers = slice.content.ports.iter().filter(|p| {
-            p.protocol == Protocol::Udp && p.name.as_ref().is_some_and(|name| *name == port)
-        });
+        let numbers = slice
+            .content
+            .ports
+            .iter()
+            .filter(|p| p.protocol == Protocol::Udp && p.name.as_ref().is_some_and(|name| *name == port));
         for number in numbers.filter_map(|p| p.port) {
             let endpoints = slice.content.endpoints.iter().filter(|e| e.conditions.is_serving());
             found.extend(endpoints.map(|e| SocketAddr::new(e.addresses.first(), number)));

@@ -186,7 +186,8 @@ impl Proxy {
                 let version = slice.resource_version.as_deref().and_then(|version| version.parse().ok());
                 self.seen_revision = self.seen_revision.max(version.unwrap_or(0));
                 let trigger = slice.content.annotation(annotation::TRIGGER_TIME);
-                let trigger = trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.began_at);
+                let trigger =
+                    trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.began_at);
                 if let (Some(at), Some(family)) = (trigger, families.first())
                     && self.triggers.len() < MEASURED
                 {
@@ -388,7 +389,11 @@ impl Proxy {
         self.failed.clear();
         match compared {
             Ok(compared) => {
-                tracing::debug!(changes = compared.changes, first = compared.is_first, "compared with the kernel");
+                tracing::debug!(
+                    changes = compared.changes,
+                    first = compared.is_first,
+                    "compared with the kernel"
+                );
                 for problem in compared.problems {
                     self.reporter.warn_of_node("ForeignRules", problem);
                 }
@@ -405,11 +410,12 @@ impl Proxy {
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
     fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
         tracing::warn!(%trouble, "looking for the Services that the kernel refuses");
-        let all: Vec<Delta> = self.forwarder.table().services().map(|(key, new)| Delta {
-            service: key.clone(),
-            old: Vec::new(),
-            new: new.to_vec(),
-        }).collect();
+        let all: Vec<Delta> = self
+            .forwarder
+            .table()
+            .services()
+            .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
+            .collect();
         if self.tables.holds_services()? {
             // What is there carries traffic: it stays until what is wrong is put right.
             return Err(Trouble::Kept(trouble.to_string()));
@@ -429,7 +435,8 @@ impl Proxy {
             self.failed.remove(key);
         }
         for failed in failed {
-            let notice = Notice::new(model::ObjectRef::service(&failed.service), "NotProgrammed", &failed.reason);
+            let notice =
+                Notice::new(model::ObjectRef::service(&failed.service), "NotProgrammed", &failed.reason);
             self.reporter.warn(notice);
             self.failed.insert(failed.service, failed.reason);
         }
@@ -443,7 +450,10 @@ impl Proxy {
             let compared = self.tables.compare(self.forwarder.table())?;
             if compared.changes > 0 {
                 self.shared.metrics.repairs.inc();
-                tracing::warn!(changes = compared.changes, "somebody else altered our tables; they are as they should be again");
+                tracing::warn!(
+                    changes = compared.changes,
+                    "somebody else altered our tables; they are as they should be again"
+                );
             }
         }
         if self.failed.is_empty() {
@@ -491,7 +501,9 @@ impl Proxy {
                 let took = started.elapsed().as_secs_f64();
                 FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
             }
-            Err(error) => tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again"),
+            Err(error) => {
+                tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again")
+            }
         }
     }
 

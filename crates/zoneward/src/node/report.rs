@@ -130,7 +130,12 @@ fn seconds(now: jiff::Timestamp) -> String {
 }
 
 /// Keeps the Lease of a node until the sender is gone.
-pub async fn keep_lease(client: Client, namespace: String, node: String, mut progress: watch::Receiver<Progress>) {
+pub async fn keep_lease(
+    client: Client,
+    namespace: String,
+    node: String,
+    mut progress: watch::Receiver<Progress>,
+) {
     let api: Api<Lease> = Api::namespaced(client, &namespace);
     loop {
         let now = progress.borrow_and_update().clone();
