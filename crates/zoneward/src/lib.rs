@@ -6,6 +6,8 @@
 pub mod cli;
 pub mod cluster;
 pub mod commands;
+pub mod controller;
 pub mod input;
 pub mod node;
 pub mod output;
+pub mod planner;
