@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
-use model::{Family, ForwardingTable, Notice, Object, ServiceKey, Snapshot, Timestamp, annotation};
+use model::{Family, ForwardingTable, Notice, Object, ServiceKey, Timestamp, annotation};
 use plan::forward::NodeConfig;
 use tokio::sync::watch;
 
@@ -76,6 +76,8 @@ pub struct Proxy {
     has_started: bool,
     node_changed: bool,
     rebuild: Option<NodeConfig>,
+    /// Everything was decided anew, and what follows from that is yet to be done.
+    all_is_new: bool,
     dirty: BTreeSet<ServiceKey>,
     failed: BTreeMap<ServiceKey, String>,
     triggers: Vec<(Family, Timestamp)>,
@@ -111,6 +113,7 @@ impl Proxy {
             has_started: false,
             node_changed: true,
             rebuild: None,
+            all_is_new: false,
             dirty: BTreeSet::new(),
             failed: BTreeMap::new(),
             triggers: Vec::new(),
@@ -284,9 +287,13 @@ impl Proxy {
         let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
         let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local);
         self.say_all(&notices);
-        if !self.has_started || config != *self.forwarder.config() {
+        if !self.has_started || !is_same_but_for_addresses(&config, self.forwarder.config()) {
             self.rebuild = Some(config);
             self.pace.compare();
+        } else if config != *self.forwarder.config() {
+            // The rules ask the kernel what is local: only who answers health checks depends on this.
+            self.forwarder.set_addresses(config.rules.addresses);
+            self.set_checks();
         }
     }
 
@@ -376,7 +383,7 @@ impl Proxy {
     fn whole(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
         let snapshot = self.mirror.snapshot();
         let mut lost = Vec::new();
-        let everything = self.rebuild.is_some();
+        self.all_is_new |= self.rebuild.is_some();
         match self.rebuild.take() {
             Some(config) => self.forwarder.rebuild(snapshot, config),
             None => {
@@ -401,9 +408,15 @@ impl Proxy {
             Err(trouble) if trouble.is_refusal() => self.load_apart(&trouble)?,
             Err(trouble) => return Err(trouble),
         }
-        let keys: BTreeSet<ServiceKey> =
-            if everything { snapshot_keys(self.mirror.snapshot()) } else { dirty.clone() };
-        self.after(&keys, lost);
+        let mut keys = dirty.clone();
+        if std::mem::take(&mut self.all_is_new) {
+            keys.extend(self.mirror.snapshot().services().map(|(service, _)| service.key.clone()));
+            self.after(&keys, lost);
+            // The addresses that take node ports may be others.
+            self.set_checks();
+        } else {
+            self.after(&keys, lost);
+        }
         Ok(())
     }
 
@@ -456,6 +469,9 @@ impl Proxy {
                 );
             }
         }
+        if self.checks.lacks_some() {
+            self.set_checks();
+        }
         if self.failed.is_empty() {
             return Ok(());
         }
@@ -478,16 +494,21 @@ impl Proxy {
                 None => drop(self.wanted_checks.remove(key)),
             }
         }
-        let at = addresses::listening(&self.forwarder.config().rules, &self.local);
-        if before != self.wanted_checks || !self.has_started || !self.wanted_checks.is_empty() {
-            let notices = self.checks.set(&self.wanted_checks, &at);
-            self.say_all(&notices);
+        if before != self.wanted_checks {
+            self.set_checks();
         }
-        let notices: Vec<Notice> = self.forwarder.notices().cloned().collect();
+        let said = keys.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
+        let notices: Vec<Notice> = said.collect();
         self.say_all(&notices);
         if !udp.is_empty() {
             self.clean(&udp);
         }
+    }
+
+    fn set_checks(&mut self) {
+        let at = addresses::listening(&self.forwarder.config().rules, &self.local);
+        let notices = self.checks.set(&self.wanted_checks, &at);
+        self.say_all(&notices);
     }
 
     /// Pitfall 20: after the rules, never before.
@@ -521,8 +542,10 @@ impl Proxy {
     }
 }
 
-fn snapshot_keys(snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
-    snapshot.services().map(|(service, _)| service.key.clone()).collect()
+fn is_same_but_for_addresses(a: &NodeConfig, b: &NodeConfig) -> bool {
+    let mut a = a.clone();
+    a.rules.addresses.clone_from(&b.rules.addresses);
+    a == *b
 }
 
 fn wall() -> Timestamp {
