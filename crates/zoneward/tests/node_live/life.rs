@@ -75,8 +75,11 @@ pub(crate) fn stop_leaves_the_rules_and_a_new_configuration_ends_the_process() {
 
 pub(crate) fn lease_says_what_is_programmed_and_events_say_what_is_odd() {
     let world = shop();
+    let mut web = service("web", &["10.96.0.7", "fd00:96::7"]);
+    web["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.put(web);
     let mut other = service("other", &["10.96.0.7"]);
-    other["metadata"]["creationTimestamp"] = "2030-01-01T00:00:00Z".into();
+    other["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z".into();
     world.put(other);
     let revision = world.put(slice("web", &[("10.1.0.1", "za"), ("10.1.0.2", "zb")]));
     // No mode: kube-proxy would run iptables.

@@ -43,6 +43,9 @@ impl World {
         let engine = Engine::open(&folder.join("store"), Options::default()).unwrap();
         let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
         let mut world = World { runtime, api, folder, stop: None };
+        for name in ["default", "kube-system", "ns"] {
+            world.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+        }
         world.serve();
         world
     }

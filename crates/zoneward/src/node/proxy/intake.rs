@@ -14,7 +14,10 @@ const MEASURED: usize = 10_000;
 impl Proxy {
     /// Takes an event in.
     pub fn take(&mut self, event: Event) {
-        for change in self.mirror.read(event) {
+        for mut change in self.mirror.read(event) {
+            if let Change::Put(Object::Slice(slice), _) = &mut change {
+                slim(slice);
+            }
             self.note(&change);
             self.mirror.apply(change);
         }
@@ -118,5 +121,14 @@ impl Proxy {
         self.shared.health(|health| families.iter().for_each(|family| health.queued(*family, now)));
         self.dirty.insert(service);
         self.pace.change();
+    }
+}
+
+/// Which pod is behind an endpoint, and under which name, decides nothing on a node; of all that a slice says they are
+/// the most.
+fn slim(slice: &mut Slice) {
+    for endpoint in &mut slice.content.endpoints {
+        endpoint.target = None;
+        endpoint.hostname = None;
     }
 }
