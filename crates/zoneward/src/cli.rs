@@ -81,6 +81,18 @@ Examples:
   zoneward controller --kubeconfig ~/.kube/config
   zoneward controller --coexist --default-traffic-distribution PreferSameZone")]
     Controller(Controller),
+    /// Show it all on this machine: three zones, six nodes, thirty pods, real traffic
+    ///
+    /// Makes a cluster out of network namespaces, without root, and touches nothing of the machine's own network.
+    /// Clients on every node connect to the same pods under each traffic distribution; a zone loses its pods; pods
+    /// are replaced under load. Each time it shows where connections went. The exit code is 1 if a share is out of
+    /// line with the plan or a connection failed that should not have.
+    #[command(after_help = "\
+Examples:
+  zoneward demo
+  zoneward demo --keep
+  zoneward demo -o json")]
+    Demo(crate::demo::Demo),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -120,8 +132,8 @@ Examples:
     Addresses(PlanAddresses),
     /// What an API server would refuse, before one is asked
     ///
-    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs and IPAddresses. Other kinds are
-    /// passed over. The exit code is 1 if anything is refused.
+    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs, IPAddresses, and the kinds of
+    /// zoneward.dev: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway. Other kinds are passed over. The exit code is 1 if anything is refused.
     #[command(after_help = "Examples:\n  zoneward plan validate -R -f manifests/")]
     Validate(PlanValidate),
     /// The nftables changes of a node when objects change
@@ -134,6 +146,16 @@ Examples:
   zoneward plan node -f cluster.yaml --node node-a1 --with changed-service.yaml
   sudo zoneward plan node -f cluster.yaml --node node-a1 --live -o json")]
     Node(PlanNode),
+    /// The routes that count for a client and a destination, or at a gateway
+    ///
+    /// Merges the policies that apply and shows the rules that are left, each with the policy that every part of it
+    /// comes from, and the order in which their matches are asked.
+    #[command(after_help = "\
+Examples:
+  zoneward plan routes -f routes.yaml --from frontend --to backend
+  zoneward plan routes -f routes.yaml --from frontend,version=v2 --to backend:8080 -o json
+  zoneward plan routes -f gateway.yaml --gateway edge --host shop.example.com")]
+    Routes(PlanRoutes),
 }
 
 /// `zoneward trace ...`
@@ -158,6 +180,15 @@ Examples:
   zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
   zoneward trace packet -f cluster.yaml --node node-a1 --config kube-proxy.yaml --packets packets.json -o json")]
     Packet(TracePacket),
+    /// Which route an HTTP request would take, and why not the others
+    ///
+    /// The request is a JSON file: {"method", "host", "path", "headers": {name: value or [values]}} and, to see what
+    /// becomes of an answer, "upstreamResponseHeaders".
+    #[command(after_help = "\
+Examples:
+  zoneward trace http -f routes.yaml --from frontend --to backend --request request.json
+  zoneward trace http -f gateway.yaml --gateway edge:https --request request.json -o json")]
+    Http(TraceHttp),
 }
 
 /// `zoneward store ...`
@@ -447,6 +478,55 @@ pub struct NodeArgs {
 pub enum ProxyMode {
     /// Maps and sets of nf_tables
     Nftables,
+}
+
+/// Whose routes: a client's to a Service, or a gateway's.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whose").required(true).args(["to", "gateway"]))]
+pub struct RouteArgs {
+    /// The Service that requests come from, and tags of its pods
+    #[arg(long, value_name = "SERVICE[,TAG=VALUE...]", requires = "to")]
+    pub from: Option<String>,
+    /// The Service that requests go to; without a port the first that speaks HTTP
+    #[arg(long, value_name = "SERVICE[:PORT]", requires = "from")]
+    pub to: Option<String>,
+    /// The MeshGateway that requests arrive at; without a listener the one for the host
+    #[arg(long, value_name = "NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
+    pub gateway: Option<String>,
+}
+
+/// `zoneward plan routes`
+#[derive(Debug, Args)]
+pub struct PlanRoutes {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub routes: RouteArgs,
+    /// At a gateway, only this host [default: all hosts]
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["from", "to"])]
+    pub host: Option<String>,
+}
+
+/// `zoneward trace http`
+#[derive(Debug, Args)]
+pub struct TraceHttp {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub routes: RouteArgs,
+    /// The request: a JSON file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub request: PathBuf,
 }
 
 /// `zoneward trace packet`

@@ -69,7 +69,7 @@ impl Proxy {
             }
             Object::Slice(slice) => self.note_slice(slice),
             Object::Node(_) | Object::ServiceCidr(_) => self.node_changed = true,
-            Object::Pod(_) | Object::Namespace(_) | Object::IpAddress(_) => {}
+            _ => {}
         }
     }
 
