@@ -99,7 +99,9 @@ pub(crate) fn skew_has_the_six_outcomes() {
         let objects = cluster(&world, has_annotation, has_field);
         let made = slices(objects, is_old_controller);
         assert!(!made.is_empty(), "{about}");
-        made.into_iter().for_each(|slice| drop(world.put(slice)));
+        for slice in made {
+            world.put(slice);
+        }
         let _node = world.node("n1", &["--proxy-mode=nftables"]);
         world.until(&format!("{about}: {expected:?}"), || endpoints("10.96.0.7:80") == expected);
     }
