@@ -140,9 +140,8 @@ pub async fn keep_lease(
             tokio::time::sleep(LEAST_BETWEEN).await;
         }
         let heartbeat = HEARTBEAT - LEAST_BETWEEN;
-        match tokio::time::timeout(heartbeat, progress.changed()).await {
-            Ok(Err(_)) => return,
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(_)) = tokio::time::timeout(heartbeat, progress.changed()).await {
+            return;
         }
     }
 }
