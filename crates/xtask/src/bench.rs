@@ -23,6 +23,11 @@ const BENCHES: &[Bench] = &[
         says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
     },
     Bench {
+        name: "node",
+        package: "zoneward",
+        says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
+    },
+    Bench {
         name: "plan",
         package: "plan",
         says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",

@@ -146,9 +146,15 @@ impl Forwarder {
         }
     }
 
-    /// What there is to say about Services.
-    pub fn notices(&self) -> impl Iterator<Item = &Notice> {
-        self.notices.values().flatten()
+    /// What there is to say about a Service.
+    pub fn notices(&self, service: &ServiceKey) -> &[Notice] {
+        self.notices.get(service).map_or(&[], |notices| notices)
+    }
+
+    /// The machine's addresses changed, and nothing else.
+    pub fn set_addresses(&mut self, addresses: Box<[IpAddr]>) {
+        self.table.node.addresses.clone_from(&addresses);
+        self.config.rules.addresses = addresses;
     }
 
     fn note_dropped(&mut self, key: &ServiceKey, frontends: &[Frontend]) {

@@ -155,7 +155,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(queries, 11);
+        assert_eq!(queries, 13);
     }
 
     fn check(answer: &Answer, expect: &Value, id: &Value, step: usize) {

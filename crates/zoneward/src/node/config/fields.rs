@@ -179,7 +179,7 @@ pub fn without_effect(value: &Value) -> Vec<(&'static str, &'static str)> {
 fn is_default(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "0s",
+        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.values().all(is_default),
