@@ -78,8 +78,8 @@ fn wrapped(resource: &Value) -> Value {
 }
 
 fn vectors() -> Value {
-    let text = std::fs::read_to_string(root().join("vectors/l7-routing.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+    let text = std::fs::read_to_string(root().join("vectors/l7-routing.json"));
+    serde_json::from_str(&text.expect("the vectors are in the repository")).expect("the vectors are JSON")
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn schema_and_plan_validate_are_of_one_mind() {
         .output()
         .unwrap();
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for i in 0..bad.len() {
+    for (i, object) in bad.iter().enumerate() {
         let name = format!("MeshHTTPRoute default/p{i}");
         let told = answer["violations"].as_array().unwrap().iter().any(|v| v["object"] == name.as_str());
-        assert!(told, "plan validate lets through: {}", bad[i]);
+        assert!(told, "plan validate lets through: {object}");
     }
 }
