@@ -7,7 +7,8 @@ use crate::label::Labels;
 use crate::name::Name;
 use crate::route::action::{Body, PathChange};
 use crate::route::rule::{
-    BackendRef, Filter, HeaderModifier, Match, PathMatch, RedirectFilter, RewriteFilter, Rule, ValueTest,
+    BackendRef, Filter, HeaderModifier, Match, PathMatch, Percentage, RedirectFilter, RewriteFilter, Rule,
+    ValueTest,
 };
 
 /// A rule: `matches`, and `filters` and `backendRefs` where some policy has them.
@@ -74,7 +75,7 @@ fn filter_value(filter: &Filter) -> Value {
         Filter::Mirror { backend, percentage } => {
             let mut mirror = json!({"backendRef": backend_value(backend)});
             if let Some(percentage) = percentage {
-                mirror["percentage"] = percentage.as_f64().to_string().into();
+                mirror["percentage"] = percentage_value(*percentage);
             }
             json!({"type": "RequestMirror", "requestMirror": mirror})
         }
@@ -89,6 +90,14 @@ fn filter_value(filter: &Filter) -> Value {
             }
             json!({"type": "DirectResponse", "directResponse": response})
         }
+    }
+}
+
+/// A whole number, or a text for decimals: as the schema takes it.
+fn percentage_value(percentage: Percentage) -> Value {
+    match percentage.0 % 10_000 {
+        0 => (percentage.0 / 10_000).into(),
+        _ => percentage.as_f64().to_string().into(),
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Source<'a> {
 
 /// The effective rules, with where each part comes from. `sources` has the highest precedence first; so has the
 /// result: all rules of the first source in their own order, then what is left of the next.
+// Patterns are compared by their text; the caches inside their engines are not part of the key.
+#[allow(clippy::mutable_key_type)]
 pub fn merge(sources: &[Source<'_>]) -> Vec<(Rule, RuleOrigin)> {
     let mut merged: Vec<(Rule, RuleOrigin)> = Vec::new();
     let mut place_by_matches: BTreeMap<&[Match], usize> = BTreeMap::new();

@@ -50,7 +50,7 @@ pub struct Outcome {
     pub legs: Vec<Leg>,
     /// Where copies go.
     pub mirrors: Vec<Mirror>,
-    /// The host that a backend sees.
+    /// The host that a backend sees; what came in, where the proxy answers by itself.
     pub host: String,
     /// The path that a backend sees, with its query.
     pub path: String,
@@ -60,6 +60,17 @@ pub struct Outcome {
     pub response_headers: Vec<(Name, Name)>,
     /// The body of the answer, if the proxy gives it.
     pub body: Option<Body>,
+}
+
+impl Outcome {
+    fn unchanged(incoming: &Incoming) -> Self {
+        Self {
+            host: incoming.host.clone(),
+            path: incoming.path.clone(),
+            headers: incoming.headers.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// How many matches that do not hold are told one by one.
@@ -82,14 +93,14 @@ pub fn trace<'t>(routes: Option<&'t HttpRoutes>, incoming: &Incoming, at: &Arriv
             "host",
             format!("no listener and route of this gateway is for the host {host:?}: 404"),
         ));
-        let outcome = Outcome { status: Some(404), ..Outcome::default() };
+        let outcome = Outcome { status: Some(404), ..Outcome::unchanged(incoming) };
         return Trace { hit: None, outcome, why };
     };
     let hit = routes.find(&request);
     explain_matches(routes, hit.as_ref(), &request, &mut why);
     let outcome = match &hit {
         Some(hit) => follow(&hit.rule.action, &hit.entry.path, incoming, &request, at, &mut why),
-        None => Outcome { status: Some(404), ..Outcome::default() },
+        None => Outcome { status: Some(404), ..Outcome::unchanged(incoming) },
     };
     if hit.is_none() {
         why.push(step("no match", "no rule holds, and a gateway has nothing behind its rules: 404"));
@@ -191,7 +202,7 @@ fn follow(
     at: &Arrival,
     why: &mut Vec<Step>,
 ) -> Outcome {
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome::unchanged(incoming);
     match &action.end {
         End::Forward(split) => {
             forward(action, matched, incoming, request, &mut outcome);
@@ -232,7 +243,6 @@ fn forward(
     outcome.host = host.unwrap_or(&incoming.host).to_owned();
     let path = action.rewrite.path.as_ref().map(|change| change.apply(request.path, matched));
     outcome.path = path::join(path.as_deref().unwrap_or(request.path), request.query);
-    outcome.headers = incoming.headers.clone();
     action.request_headers.apply(&mut outcome.headers);
 }
 

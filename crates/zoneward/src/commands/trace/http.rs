@@ -109,10 +109,7 @@ fn value(trace: &Trace<'_>) -> Value {
         .collect();
     let why: Vec<Value> =
         trace.why.iter().map(|step| json!({"rule": step.rule, "detail": step.detail})).collect();
-    let request = match legs.is_empty() {
-        true => Value::Null,
-        false => json!({"host": host, "path": path, "headers": headers_value(headers)}),
-    };
+    let request = json!({"host": host, "path": path, "headers": headers_value(headers)});
     json!({
         "matched": matched,
         "status": status,
