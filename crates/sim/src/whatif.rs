@@ -221,13 +221,17 @@ fn is_ready_in(endpoint: &Endpoint, zone: &Name) -> bool {
     endpoint.conditions.is_ready() && endpoint.zone.as_ref() == Some(zone)
 }
 
-/// An endpoint at an address that is reserved and so belongs to no other.
-fn new_endpoint(family: Family, number: usize, zone: &Name, node: Option<Name>) -> Endpoint {
-    let number = u32::try_from(number).unwrap_or(u32::MAX);
-    let address = match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff))),
+/// An address that is reserved and so belongs to nobody else.
+pub(crate) fn spare_address(family: Family, number: u64) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff) as u32)),
         Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(0x0100_u128 << 112 | u128::from(number))),
-    };
+    }
+}
+
+/// A ready endpoint that was not there before.
+fn new_endpoint(family: Family, number: usize, zone: &Name, node: Option<Name>) -> Endpoint {
+    let address = spare_address(family, number as u64);
     Endpoint {
         addresses: Addresses::one(address),
         conditions: Conditions::new(true, true, false),
@@ -240,7 +244,7 @@ fn new_endpoint(family: Family, number: usize, zone: &Name, node: Option<Name>) 
 }
 
 /// The Service as if it asked for a mechanism.
-fn asking(service: &Service, mechanism: Mechanism) -> Service {
+pub(crate) fn asking(service: &Service, mechanism: Mechanism) -> Service {
     let value = if mechanism == Mechanism::None { "Balanced" } else { mechanism.as_str() };
     let others = service.annotations.iter().filter(|(key, _)| key != annotation::TRAFFIC_DISTRIBUTION);
     let own = (Name::new(annotation::TRAFFIC_DISTRIBUTION), Name::new(value));

@@ -137,6 +137,46 @@ fn spill_never_overloads_by_more_than_its_rounding() {
     assert!(spill["max_overload_pct"].as_f64().expect("a number") < 2.0, "{spill}");
 }
 
+#[test]
+fn replay_counts_the_events_of_a_file_and_tells_the_bad_ones() {
+    let path = scratch("events.yaml");
+    let events = "events:\n- {at: 60, event: scale, service: shop/cart, by: 2}\n- {at: 5, event: explode}\n\
+                  - {at: 90, event: roll, service: shop/cart}\n- {at: 99, event: node-loss, node: nowhere}\n\
+                  - {at: 400, event: zone-loss, zone: zone-a}\n- {at: 900, event: zone-back, zone: zone-a}\n";
+    std::fs::write(&path, events).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let args = ["replay", "-f", "examples/shop", "--event-file", path, "-o", "json"];
+    let answer = json(&args);
+    assert_eq!(answer["events"].as_array().expect("a list").len(), 4, "{answer}");
+    let notices = answer["notices"].to_string();
+    assert!(notices.contains("explode") && notices.contains("nowhere"), "{notices}");
+    let mechanisms = answer["mechanisms"].as_array().expect("a list");
+    assert_eq!(mechanisms.len(), 7);
+    for m in mechanisms {
+        let written = m["slices_written"].as_u64().expect("a number");
+        assert!(written > 5 && m["watch_bytes"].as_u64() > Some(1_000 * written), "{m}");
+        let over_time = m["over_time"].as_array().expect("a list");
+        let sum: u64 = over_time.iter().filter_map(|moment| moment["slices_written"].as_u64()).sum();
+        assert_eq!(sum, written, "{m}");
+        assert!(m["writes_to_balanced"].as_f64() >= Some(1.0), "{m}");
+    }
+    assert_eq!(mechanisms[0]["hints_flipped"], 0, "without a mechanism there are no hints");
+}
+
+#[test]
+fn replay_by_chance_is_the_same_for_the_same_seed() {
+    let run = |seed: &str| {
+        let args =
+            ["replay", "--nodes", "6", "--services", "3", "--endpoints", "9", "--events", "20", "-o", "csv"];
+        stdout(&zoneward(&[&args[..], &["--seed", seed]].concat()))
+    };
+    assert_eq!(run("4"), run("4"));
+    assert_ne!(run("4"), run("5"));
+    assert_eq!(run("4").lines().count(), 8);
+    let refused = zoneward(&["replay", "-f", "examples/shop", "--zones", "2"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// Opens a page in a browser that may reach nothing but the page, and gives what it made of it.
 fn opened(html: &str, name: &str) -> (String, String) {
     let page = scratch(name);
@@ -161,7 +201,9 @@ fn opened(html: &str, name: &str) -> (String, String) {
 fn reports_open_in_a_browser_with_all_plots_and_no_request() {
     let scores = stdout(&zoneward(&["run", "--input", "representative", "-o", "html"]));
     let what_if = stdout(&zoneward(&["what-if", "-f", "examples/shop", "-o", "html"]));
-    for (html, name, plots) in [(scores, "scores.html", 15), (what_if, "what-if.html", 14)] {
+    let churn = stdout(&zoneward(&["replay", "-f", "examples/shop", "--events", "40", "-o", "html"]));
+    let pages = [(scores, "scores.html", 15), (what_if, "what-if.html", 14), (churn, "churn.html", 4)];
+    for (html, name, plots) in pages {
         for outside in ["http://", "https://", "<script", "@import", "url("] {
             assert!(!html.contains(outside), "{name} has {outside}");
         }

@@ -1,6 +1,8 @@
 //! `zoneward simulate ...`: scores of algorithms, and what a change would do to a cluster.
 
+mod events;
 mod inputs;
+mod replay;
 mod rows;
 mod run;
 mod what_if;
@@ -35,6 +37,64 @@ Examples:
   zoneward simulate what-if -f cluster.yaml --scale svc/web=+2@zone-b --set svc/web=Spill
   zoneward simulate what-if -f cluster.yaml --traffic zone-a=500,zone-b=300 --price 0.02 --demand measured")]
     WhatIf(SimulateWhatIf),
+    /// Replay events under each mechanism and count what they cost
+    ///
+    /// Pods are scaled, rolled out and lost with their nodes in virtual time, and the controller's own functions plan
+    /// every Service that changes: slices written, hints flipped, endpoints that serve other zones, bytes that the API
+    /// sends to all nodes. Starts from files, or from a made-up cluster. Changes nothing.
+    #[command(after_help = "\
+Examples:
+  zoneward simulate replay --seed 7 --events 200
+  zoneward simulate replay --zones 3 --nodes 100 --services 200 --endpoints 20 -o html > churn.html
+  zoneward simulate replay -f cluster.yaml --event-file monday.yaml")]
+    Replay(SimulateReplay),
+}
+
+/// `zoneward simulate replay`
+#[derive(Debug, Args)]
+pub struct SimulateReplay {
+    /// Start from these objects: Services, Nodes, Pods, EndpointSlices [default: a made-up cluster]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
+    pub files: Vec<PathBuf>,
+    /// Go into the folders of a folder, too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Only Services of this namespace; also the namespace of Services that events name without one
+    #[arg(short = 'n', long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// The events: YAML or JSON, as {at: 60, event: roll, service: shop/cart} [default: by chance]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "events"])]
+    pub event_file: Option<PathBuf>,
+    /// Makes the events by chance repeatable
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How many events by chance
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub events: u32,
+    /// Zones of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "files", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub zones: u16,
+    /// Nodes of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: u32,
+    /// Services of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub services: u32,
+    /// Endpoints of each Service of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub endpoints: u32,
+    /// Seconds from the making of a pod to its readiness
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub pod_start: u64,
+    /// Seconds from the deletion of a pod to its end
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub pod_stop: u64,
+    /// Seconds from the loss of a node to the replacement of its pods
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub eviction: u64,
+    /// How to write the answer
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
+    pub format: ReportFormat,
 }
 
 /// `zoneward simulate what-if`
@@ -129,6 +189,7 @@ pub fn run(command: &SimulateCommand) -> Result<bool> {
     match command {
         SimulateCommand::Run(args) => run::run(args),
         SimulateCommand::WhatIf(args) => what_if::run(args),
+        SimulateCommand::Replay(args) => replay::run(args),
     }
 }
 
