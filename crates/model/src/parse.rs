@@ -80,33 +80,11 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// Reads an object of any kind. A kind that we do not know is no object and no Notice.
 pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
-    let mut remarks = Vec::new();
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let kind = value["kind"].as_str().unwrap_or_default();
-    let parsed = match (group, kind) {
-        ("", "Service") => typed::<core::Service>(value)
-            .and_then(|o| service(&o, interner, &mut remarks))
-            .map(|o| Object::Service(o.into())),
-        ("discovery.k8s.io", "EndpointSlice") => typed::<discovery::EndpointSlice>(value)
-            .and_then(|o| slice(&o, interner))
-            .map(|o| Object::Slice(o.into())),
-        ("", "Pod") => {
-            typed::<core::Pod>(value).and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into()))
-        }
-        ("", "Node") => {
-            typed::<core::Node>(value).and_then(|o| node(&o, interner)).map(|o| Object::Node(o.into()))
-        }
-        ("", "Namespace") => {
-            typed::<core::Namespace>(value).map(|o| Object::Namespace(namespace(&o, interner)))
-        }
-        ("networking.k8s.io", "ServiceCIDR") => typed::<networking::ServiceCIDR>(value)
-            .and_then(|o| service_cidr(&o, interner))
-            .map(Object::ServiceCidr),
-        ("networking.k8s.io", "IPAddress") => typed::<networking::IPAddress>(value)
-            .and_then(|o| ip_address(&o, interner))
-            .map(Object::IpAddress),
-        _ => return (None, Vec::new()),
+    let mut remarks = Vec::new();
+    let Some(parsed) = by_kind(api_version, kind, &value, interner, &mut remarks) else {
+        return (None, Vec::new());
     };
     let about = object_ref(value);
     let mut notices: Vec<Notice> =
@@ -118,6 +96,91 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
             (None, notices)
         }
     }
+}
+
+/// Reads an object from the text that an API sent, whose kind is known by where it came from: items of lists do
+/// not name theirs.
+pub fn text(
+    api_version: &str,
+    kind: &str,
+    text: &str,
+    interner: &mut Interner,
+) -> (Option<Object>, Vec<Notice>) {
+    let mut remarks = Vec::new();
+    if let Some(Ok(object)) = by_kind(api_version, kind, &text, interner, &mut remarks)
+        && remarks.is_empty()
+    {
+        return (Some(object), Vec::new());
+    }
+    // Something is to be said about it: the slow way knows its name and how to say it.
+    let mut value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => {
+            let problem = Problem::new("object", error.to_string());
+            return (None, vec![malformed(ObjectRef::new(kind, "", "(no name)"), &problem)]);
+        }
+    };
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("apiVersion".into(), api_version.into());
+        fields.insert("kind".into(), kind.into());
+    }
+    object(&value, interner)
+}
+
+/// What an object can be read from.
+trait Source {
+    fn typed<T: DeserializeOwned>(&self) -> Checked<T>;
+}
+
+impl Source for &Value {
+    fn typed<T: DeserializeOwned>(&self) -> Checked<T> {
+        typed(self)
+    }
+}
+
+impl Source for &str {
+    fn typed<T: DeserializeOwned>(&self) -> Checked<T> {
+        serde_json::from_str(self).map_err(|error| Problem::new("object", error.to_string()))
+    }
+}
+
+/// Reads an object of a kind that we know.
+fn by_kind(
+    api_version: &str,
+    kind: &str,
+    from: &impl Source,
+    interner: &mut Interner,
+    remarks: &mut Vec<Problem>,
+) -> Option<Checked<Object>> {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    Some(match (group, kind) {
+        ("", "Service") => from
+            .typed::<core::Service>()
+            .and_then(|o| service(&o, interner, remarks))
+            .map(|o| Object::Service(o.into())),
+        ("discovery.k8s.io", "EndpointSlice") => from
+            .typed::<discovery::EndpointSlice>()
+            .and_then(|o| slice(&o, interner))
+            .map(|o| Object::Slice(o.into())),
+        ("", "Pod") => {
+            from.typed::<core::Pod>().and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into()))
+        }
+        ("", "Node") => {
+            from.typed::<core::Node>().and_then(|o| node(&o, interner)).map(|o| Object::Node(o.into()))
+        }
+        ("", "Namespace") => {
+            from.typed::<core::Namespace>().map(|o| Object::Namespace(namespace(&o, interner)))
+        }
+        ("networking.k8s.io", "ServiceCIDR") => from
+            .typed::<networking::ServiceCIDR>()
+            .and_then(|o| service_cidr(&o, interner))
+            .map(Object::ServiceCidr),
+        ("networking.k8s.io", "IPAddress") => from
+            .typed::<networking::IPAddress>()
+            .and_then(|o| ip_address(&o, interner))
+            .map(Object::IpAddress),
+        _ => return None,
+    })
 }
 
 /// Names the object that a piece of JSON holds, whatever its state.

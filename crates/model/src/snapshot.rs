@@ -186,6 +186,16 @@ impl Snapshot {
         self.namespaces.get(name)
     }
 
+    /// Every namespace, by name.
+    pub fn namespaces(&self) -> &BTreeMap<Name, Namespace> {
+        &self.namespaces
+    }
+
+    /// The key of every slice.
+    pub fn slice_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.service_by_slice.keys()
+    }
+
     /// Every ServiceCIDR, by name.
     pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
         self.service_cidrs.values()

@@ -1,17 +1,9 @@
-//! The one binary: service traffic that stays close.
-//!
-//! Commands parse their flags, read the world through [`input`], ask the brain (`plan`) and print through
-//! [`output`]. Nothing is decided here.
-
-mod cli;
-mod commands;
-mod input;
-mod node;
-mod output;
+//! Service traffic that stays close: the command line's way in and the exit codes.
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use zoneward::{cli, commands, output};
 
 /// The answer is "no", or something failed; wrong use is 2, as clap has it.
 const FAILED: u8 = 1;

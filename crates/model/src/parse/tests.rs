@@ -97,3 +97,20 @@ fn sidecars_offer_ports_and_plain_init_containers_do_not() {
     let names: Vec<&str> = pod.ports().iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["http", "admin"]);
 }
+
+#[test]
+fn text_of_a_list_item_that_names_no_kind_is_read_by_where_it_came_from() {
+    let item = r#"{"metadata":{"name":"a","labels":{"topology.kubernetes.io/zone":"z"}}}"#;
+    let (object, notices) = text("v1", "Node", item, &mut Interner::default());
+    assert!(matches!(object, Some(Object::Node(node)) if node.zone.as_deref() == Some("z")));
+    assert!(notices.is_empty());
+}
+
+#[test]
+fn text_with_a_wrong_field_gets_the_same_notice_as_a_file() {
+    let item = r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"ports":[{"port":"x"}]}}"#;
+    let (object, notices) = text("v1", "Service", item, &mut Interner::default());
+    assert!(object.is_none());
+    assert_eq!(notices[0].object.to_string(), "Service n/a");
+    assert!(notices[0].message.contains("spec.ports[0].port"), "{}", notices[0].message);
+}

@@ -1,0 +1,62 @@
+//! The one way to the API: a `kube::Client` for a cluster, for the embedded API by its socket, or for the embedded
+//! API in the same process. Controllers, the node proxy and `simulate` all come through here.
+
+mod kind;
+mod mirror;
+mod socket;
+mod watch;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use store::api::{Api, Caller};
+use store::server::Local;
+
+pub use kind::Kind;
+pub use mirror::{Change, Mirror};
+pub use watch::{Event, Feed, Wanted, Watched};
+
+/// Which API to speak to.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Connection {
+    /// The kubeconfig to use [default: $KUBECONFIG, ~/.kube/config, or the pod's own service account]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig to use [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The unix socket of an embedded API, which `zoneward up` makes as api.sock in its data directory
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "context"])]
+    pub api_socket: Option<PathBuf>,
+}
+
+/// A client for the API that the flags name. Nothing is sent yet.
+pub async fn connect(connection: &Connection) -> Result<Client> {
+    if let Some(path) = &connection.api_socket {
+        return Ok(socket::client(path));
+    }
+    let config = match (&connection.kubeconfig, &connection.context) {
+        (None, None) => Config::infer().await.context(
+            "no way to a cluster: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account",
+        )?,
+        (file, context) => {
+            let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+            let kubeconfig = match file {
+                Some(file) => Kubeconfig::read_from(file)
+                    .with_context(|| format!("--kubeconfig {}", file.display()))?,
+                None => Kubeconfig::read().context("reading the kubeconfig")?,
+            };
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.context("reading the kubeconfig")?
+        }
+    };
+    let server = config.cluster_url.clone();
+    Client::try_from(config).with_context(|| format!("a client for {server}"))
+}
+
+/// A client for the embedded API in this process, with all rights.
+pub fn in_process(api: Api) -> Client {
+    Client::new(Local::new(api, Caller::own()), "default")
+}

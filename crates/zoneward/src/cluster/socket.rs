@@ -1,0 +1,100 @@
+//! A client by unix socket: for processes of the same user on the same machine. The file's mode is the credential.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::Uri;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::Client;
+use tokio::net::UnixStream;
+use tower::ServiceExt;
+
+/// A client of the API behind a socket. Every watch has a connection of its own; they are made when needed.
+pub fn client(path: &Path) -> Client {
+    let connector = Connector { path: Arc::new(path.to_owned()) };
+    let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = http.map_request(|mut request: http::Request<kube::client::Body>| {
+        *request.uri_mut() = absolute(request.uri());
+        request
+    });
+    Client::new(service, "default")
+}
+
+/// hyper wants to know where to; the connector goes to the socket whatever is said.
+fn absolute(uri: &Uri) -> Uri {
+    let mut parts = uri.clone().into_parts();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Some(Authority::from_static("localhost"));
+    parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+    Uri::from_parts(parts).expect("scheme, authority and path are all there")
+}
+
+#[derive(Clone)]
+struct Connector {
+    path: Arc<PathBuf>,
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = Stream;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = self.path.clone();
+        Box::pin(async move {
+            let stream = UnixStream::connect(path.as_path()).await;
+            let stream = stream
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            Ok(Stream(TokioIo::new(stream)))
+        })
+    }
+}
+
+/// A connected socket, as hyper's client wants it.
+struct Stream(TokioIo<UnixStream>);
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

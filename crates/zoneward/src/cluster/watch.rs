@@ -1,0 +1,268 @@
+//! Watches: one task for each kind, one bounded queue for all.
+//!
+//! Objects travel as the text that came, so that whoever takes them out parses them once, into its own model. A
+//! watch that breaks is resumed where it was; when the API no longer knows that place, everything is listed again.
+
+use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, ApiResource};
+use kube::core::DynamicResourceScope;
+use kube::runtime::watcher;
+use kube::{Client, Resource};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::Kind;
+
+/// How many events may wait: when the reader is slow, the API's stream is not read on.
+const QUEUE: usize = 256;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A kind to watch, or a part of it.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    kind: Kind,
+    config: watcher::Config,
+    namespace: Option<String>,
+}
+
+impl Wanted {
+    /// All objects of a kind.
+    pub fn all(kind: Kind) -> Self {
+        Self { kind, config: watcher::Config::default().streaming_lists(), namespace: None }
+    }
+
+    /// Only those with such labels, as `!service.kubernetes.io/headless`.
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.config.label_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// Only those with such fields, as `metadata.name=node-a`.
+    pub fn fields(mut self, selector: &str) -> Self {
+        self.config.field_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// Only those of a namespace.
+    pub fn within(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+}
+
+/// What came in.
+#[derive(Debug)]
+pub enum Event {
+    /// All objects of the kind follow; what does not come before [`Event::Listed`] is gone.
+    Listing(Kind),
+    /// An object, new or changed.
+    Put(Kind, Watched),
+    /// An object as it last was; it is gone.
+    Gone(Kind, Watched),
+    /// All objects of the kind have come.
+    Listed(Kind),
+    /// The API cannot be reached or refuses; it is tried again.
+    Trouble(Kind, String),
+}
+
+/// An object as text, with the part of its metadata that a watch needs.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    meta: ObjectMeta,
+    text: Box<RawValue>,
+}
+
+impl Watched {
+    /// The object as JSON.
+    pub fn text(&self) -> &str {
+        self.text.get()
+    }
+
+    /// Its namespace; empty for objects that have none.
+    pub fn namespace(&self) -> &str {
+        self.meta.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.meta.name.as_deref().unwrap_or_default()
+    }
+
+    /// Its version.
+    pub fn resource_version(&self) -> &str {
+        self.meta.resource_version.as_deref().unwrap_or_default()
+    }
+}
+
+impl<'de> Deserialize<'de> for Watched {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Head {
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metadata {
+            name: Option<String>,
+            namespace: Option<String>,
+            resource_version: Option<String>,
+        }
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let head: Head = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
+        let Metadata { name, namespace, resource_version } = head.metadata;
+        Ok(Self { meta: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() }, text })
+    }
+}
+
+impl Resource for Watched {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+/// The events of several watches. Dropping it ends them.
+pub struct Feed {
+    events: mpsc::Receiver<Event>,
+    _tasks: JoinSet<()>,
+}
+
+impl Feed {
+    /// Starts a watch for each kind.
+    pub fn start(client: &Client, wanted: impl IntoIterator<Item = Wanted>) -> Self {
+        let (sender, events) = mpsc::channel(QUEUE);
+        let mut tasks = JoinSet::new();
+        for wanted in wanted {
+            tasks.spawn(follow(client.clone(), wanted, sender.clone()));
+        }
+        Self { events, _tasks: tasks }
+    }
+
+    /// The next event. It waits for ever when the API is away, and may be dropped and called again.
+    pub async fn next(&mut self) -> Event {
+        match self.events.recv().await {
+            Some(event) => event,
+            // The tasks never end by themselves, so this only happens while the process goes down.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next event if it is already there.
+    pub fn ready(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+}
+
+/// Passes on the events of one kind until nobody reads them.
+async fn follow(client: Client, mut wanted: Wanted, sender: mpsc::Sender<Event>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut stream = std::pin::pin!(watched(&client, wanted.clone()));
+        let mut listed = false;
+        while let Some(item) = stream.next().await {
+            let event = match item {
+                Ok(event) => {
+                    pause = FIRST_PAUSE;
+                    listed |= matches!(event, watcher::Event::InitDone);
+                    translate(wanted.kind, event)
+                }
+                Err(error) => {
+                    if sender.send(Event::Trouble(wanted.kind, explain(&error))).await.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(jittered(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    if !listed && refuses_streaming(&error) {
+                        // Before Kubernetes 1.32 watches do not bring the list; it is asked for by pages.
+                        wanted.config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
+                        break;
+                    }
+                    continue;
+                }
+            };
+            if sender.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn watched(
+    client: &Client,
+    wanted: Wanted,
+) -> impl Stream<Item = watcher::Result<watcher::Event<Watched>>> + Send + use<> {
+    let resource = wanted.kind.resource();
+    let api: Api<Watched> = match &wanted.namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    watcher(api, wanted.config)
+}
+
+fn translate(kind: Kind, event: watcher::Event<Watched>) -> Event {
+    match event {
+        watcher::Event::Init => Event::Listing(kind),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Event::Put(kind, object),
+        watcher::Event::Delete(object) => Event::Gone(kind, object),
+        watcher::Event::InitDone => Event::Listed(kind),
+    }
+}
+
+/// Whether the API does not know how to begin a watch with the list.
+fn refuses_streaming(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 400 | 422),
+        _ => false,
+    }
+}
+
+/// The error with its causes: `watch stream failed: ...` alone says nothing.
+fn explain(error: &watcher::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// Between half and all of it, so that thousands of nodes do not come back in the same instant.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0u8) % 1_000;
+    pause / 2 + pause.mul_f64(random as f64 / 2_000.0)
+}

@@ -1,0 +1,11 @@
+//! The one binary, as a library: `main.rs` only calls it, so that tests and benches reach its parts.
+//!
+//! Commands parse their flags, read the world through [`input`] or [`cluster`], ask the brain (`plan`) and print
+//! through [`output`]. Nothing is decided here.
+
+pub mod cli;
+pub mod cluster;
+pub mod commands;
+pub mod input;
+pub mod node;
+pub mod output;

@@ -1,0 +1,79 @@
+//! The way to the API on the embedded one: in process and by socket, a mirror follows what is written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
+use serde_json::json;
+use store::admission::service::Ranges;
+use store::api::{Api as Store, Limits};
+use store::engine::{Engine, Options};
+use zoneward::cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
+
+/// A store in a folder of its own.
+fn store(name: &str) -> Store {
+    let folder = std::env::temp_dir().join(format!("zoneward-cluster-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let engine = Engine::open(&folder.join("store"), Options::default()).expect("a store");
+    // Open files live on; nothing is left behind.
+    std::fs::remove_dir_all(&folder).expect("removing the folder");
+    Store::new(Arc::new(engine), Ranges::default(), Limits::default())
+}
+
+async fn put_node(client: &Client, name: &str) {
+    let resource = Kind::Node.resource();
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let node = DynamicObject::new(name, &resource).data(json!({}));
+    api.create(&PostParams::default(), &node).await.expect("the node is created");
+}
+
+async fn until(feed: &mut Feed, mirror: &mut Mirror, what: &str, done: impl Fn(&Mirror) -> bool) {
+    let waiting = async {
+        while !done(mirror) {
+            for change in mirror.read(feed.next().await) {
+                mirror.apply(change);
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+async fn follows(client: Client) {
+    put_node(&client, "early").await;
+    let (mut feed, mut mirror) = (Feed::start(&client, [Wanted::all(Kind::Node)]), Mirror::default());
+    until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[Kind::Node])).await;
+    assert!(mirror.snapshot().node("early").is_some());
+    put_node(&client, "late").await;
+    until(&mut feed, &mut mirror, "what is new comes", |m| m.snapshot().node("late").is_some()).await;
+    let api: Api<DynamicObject> = Api::all_with(client, &Kind::Node.resource());
+    api.delete("early", &DeleteParams::default()).await.expect("the node is deleted");
+    until(&mut feed, &mut mirror, "what is gone goes", |m| m.snapshot().node("early").is_none()).await;
+}
+
+#[tokio::test]
+async fn a_mirror_follows_the_api_in_the_same_process() {
+    follows(cluster::in_process(store("process"))).await;
+}
+
+#[tokio::test]
+async fn a_mirror_follows_the_api_by_its_socket() {
+    let folder = std::env::temp_dir().join(format!("zoneward-socket-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("api.sock");
+    let listener = tokio::net::UnixListener::bind(&path).expect("a socket");
+    let credentials = store::credentials::Credentials::open(&folder).expect("credentials");
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let server = store::server::Server::new(store("socket"), Arc::new(credentials), stopped);
+    tokio::spawn(server.serve_unix(listener));
+    let connection = Connection { api_socket: Some(path), ..Connection::default() };
+    follows(cluster::connect(&connection).await.expect("a client")).await;
+    std::fs::remove_dir_all(&folder).expect("removing the folder");
+}
+
+#[tokio::test]
+async fn a_missing_kubeconfig_is_named() {
+    let connection = Connection { kubeconfig: Some("no/such/file".into()), ..Connection::default() };
+    let error = cluster::connect(&connection).await.err().expect("an error");
+    assert!(format!("{error:#}").contains("no/such/file"), "{error:#}");
+}
