@@ -25,6 +25,8 @@ pub use chance::{Chance, events};
 pub use churn::{Churn, Moment};
 pub use made::{Size, cluster};
 
+pub(crate) use workload::{surge, unavailable};
+
 use churn::Plane;
 use state::State;
 

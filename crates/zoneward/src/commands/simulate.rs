@@ -1,5 +1,6 @@
 //! `zoneward simulate ...`: scores of algorithms, and what a change would do to a cluster.
 
+mod capture;
 mod events;
 mod inputs;
 mod replay;
@@ -30,10 +31,11 @@ Examples:
     ///
     /// Reads Services, Nodes, EndpointSlices and Pods. For every Service and mechanism: traffic that stays in its zone,
     /// overload, endpoints without traffic, what would be written, what crosses zones and costs, and the same when a
-    /// zone fails; with a recommendation to apply. Changes nothing.
+    /// zone fails, during a rolling update and with one replica more; with a recommendation to apply. Changes nothing.
     #[command(after_help = "\
 Examples:
-  kubectl get svc,nodes,endpointslices -A -o json | zoneward simulate what-if -f -
+  zoneward simulate what-if -A
+  kubectl get svc,nodes,endpointslices,pods -A -o json | zoneward simulate what-if -f -
   zoneward simulate what-if -f cluster.yaml --scale svc/web=+2@zone-b --set svc/web=Spill
   zoneward simulate what-if -f cluster.yaml --traffic zone-a=500,zone-b=300 --price 0.02 --demand measured")]
     WhatIf(SimulateWhatIf),
@@ -48,6 +50,44 @@ Examples:
   zoneward simulate replay --zones 3 --nodes 100 --services 200 --endpoints 20 -o html > churn.html
   zoneward simulate replay -f cluster.yaml --event-file monday.yaml")]
     Replay(SimulateReplay),
+    /// Write a snapshot of a cluster that what-if, replay, plan and trace can read
+    ///
+    /// Holds Services, EndpointSlices, Pods, Nodes and Namespaces with what planning reads of them and nothing else: no
+    /// environment, no commands, no images, no annotations of others. With --hash-names also no name of yours.
+    #[command(after_help = "\
+Examples:
+  zoneward simulate capture -A cluster.yaml
+  zoneward simulate capture -A --hash-names -o json > for-others.json")]
+    Capture(SimulateCapture),
+}
+
+/// `zoneward simulate capture`
+#[derive(Debug, Args)]
+pub struct SimulateCapture {
+    /// Where to write it [default: standard output]
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: crate::cli::Input,
+    /// Put hashes for namespaces, names, labels and node names, and other addresses, zones and identities
+    #[arg(long)]
+    pub hash_names: bool,
+    /// Makes the hashes repeatable; whoever knows it can guess names [default: random, kept by nobody]
+    #[arg(long, value_name = "TEXT", requires = "hash_names")]
+    pub salt: Option<String>,
+    /// How to write it
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
+    pub format: CaptureFormat,
+}
+
+/// How a snapshot is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CaptureFormat {
+    /// Easy to look through
+    Yaml,
+    /// Faster to read back
+    Json,
 }
 
 /// `zoneward simulate replay`
@@ -109,9 +149,13 @@ pub struct SimulateWhatIf {
     /// What the traffic of a zone is proportional to
     #[arg(long, value_name = "WHAT", default_value = "cpu")]
     pub demand: DemandBy,
-    /// Gigabytes per month that each Service gets: one number, or one per zone as zone-a=500,zone-b=300
-    #[arg(long, value_name = "GB|ZONE=GB,...")]
+    /// Gigabytes per month that each Service gets: one number, one per zone as zone-a=500,zone-b=300, or a file with
+    /// the nodes' metrics as nodes.prom
+    #[arg(long, value_name = "GB|ZONE=GB,...|FILE.prom")]
     pub traffic: Option<what_if::Traffic>,
+    /// How many days the counters in the file of --traffic cover
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0, value_parser = parse_days, requires = "traffic")]
+    pub traffic_days: f64,
     /// What a gigabyte between zones costs
     #[arg(long, value_name = "MONEY", value_parser = parse_price, requires = "traffic")]
     pub price: Option<f64>,
@@ -133,7 +177,7 @@ pub enum DemandBy {
     Nodes,
     /// The allocatable CPU of its ready nodes
     Cpu,
-    /// What --traffic says per zone
+    /// What --traffic says per zone, or per Service and zone
     Measured,
 }
 
@@ -190,12 +234,18 @@ pub fn run(command: &SimulateCommand) -> Result<bool> {
         SimulateCommand::Run(args) => run::run(args),
         SimulateCommand::WhatIf(args) => what_if::run(args),
         SimulateCommand::Replay(args) => replay::run(args),
+        SimulateCommand::Capture(args) => capture::run(args),
     }
 }
 
 fn parse_threshold(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
     share.ok_or_else(|| "write a number above 0, as 0.5".to_owned())
+}
+
+fn parse_days(text: &str) -> Result<f64, String> {
+    let days = text.parse::<f64>().ok().filter(|days| days.is_finite() && *days > 0.0);
+    days.ok_or_else(|| "write a number above 0, as 7 or 0.5".to_owned())
 }
 
 fn parse_price(text: &str) -> Result<f64, String> {

@@ -55,6 +55,7 @@ fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
         files: args.files.clone(),
         recursive: args.recursive,
         namespace: args.namespace.clone(),
+        ..crate::cli::Input::default()
     };
     let world = World::read(&input)?;
     let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
