@@ -130,6 +130,89 @@ fn what_if_tries_replicas_and_settings() {
 }
 
 #[test]
+fn what_if_knows_the_moments_that_hurt() {
+    let answer = json(&["what-if", "shop/web", "-f", "examples/shop", "-o", "json"]);
+    let service = &answer["services"][0];
+    let ready: u64 =
+        service["endpoints"].as_object().expect("zones").values().filter_map(Value::as_u64).sum();
+    for m in service["mechanisms"].as_array().expect("a list") {
+        let rolling = &m["rolling_update"];
+        let least = ready - ready / 4;
+        assert!(rolling["ready"].as_u64().expect("a number") >= least, "{m}");
+        assert!(rolling["in_zone_pct"].is_f64() && rolling["max_overload_pct"].is_f64(), "{m}");
+        assert!(m["replica_added"]["zone"].as_str().expect("a zone").starts_with("zone-"), "{m}");
+        assert!(m["zone_failure"]["zone"].is_string(), "{m}");
+    }
+}
+
+#[test]
+fn what_if_takes_traffic_from_metrics() {
+    let path = scratch("nodes.prom");
+    let series = "zoneward_service_bytes_total{namespace=\"shop\",service=\"cart\",from_zone=";
+    let text =
+        format!("{series}\"zone-a\",to_zone=\"zone-a\"}} 3e9\n{series}\"zone-b\",to_zone=\"zone-a\"}} 1e9\n");
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let args = ["what-if", "shop/cart", "-f", "examples/shop", "--traffic", path, "--traffic-days", "15"];
+    let answer = json(&[&args[..], &["--demand", "measured", "--price", "2", "-o", "json"]].concat());
+    let service = &answer["services"][0];
+    assert_eq!(service["measured"], serde_json::json!({"gb": 8.0, "in_zone_pct": 75.0}));
+    for m in service["mechanisms"].as_array().expect("a list") {
+        let from: f64 =
+            m["zones"]["zone-a"].as_object().map_or(0.0, |to| to.values().filter_map(Value::as_f64).sum());
+        assert!((from - 0.75).abs() < 1e-9, "{m}");
+        assert!(m["zones"]["zone-c"].is_null(), "nothing was measured from there: {m}");
+        let crossing = m["cross_zone_gb"].as_f64().expect("a number");
+        assert!((m["cost"].as_f64().expect("a number") - 2.0 * crossing).abs() < 1e-9, "{m}");
+    }
+    let none = zoneward(&["what-if", "-f", "examples/shop", "--traffic", "no-such.prom"]);
+    assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn misplaced_endpoints_are_told_with_yaml_for_their_workload() {
+    let node = |name: &str, zone: &str, cpu: &str| {
+        format!(
+            "---\nkind: Node\napiVersion: v1\nmetadata: {{name: {name}, labels: {{topology.kubernetes.io/zone: {zone}}}}}\n\
+             status: {{allocatable: {{cpu: '{cpu}'}}, conditions: [{{type: Ready, status: 'True'}}]}}\n"
+        )
+    };
+    let pod = |at: usize| {
+        format!(
+            "---\nkind: Pod\napiVersion: v1\nmetadata: {{name: w-{at}, namespace: default, labels: {{app: w, pod-template-hash: 5d9}}, \
+             ownerReferences: [{{kind: ReplicaSet, name: w-5d9, controller: true, apiVersion: apps/v1, uid: r}}]}}\n\
+             spec: {{nodeName: n1, containers: [{{name: c}}]}}\n\
+             status: {{phase: Running, podIP: 10.0.0.{at}, podIPs: [{{ip: 10.0.0.{at}}}], conditions: [{{type: Ready, status: 'True'}}]}}\n"
+        )
+    };
+    let service = "---\nkind: Service\napiVersion: v1\nmetadata: {name: w, namespace: default}\n\
+                   spec: {selector: {app: w}, clusterIP: 10.96.0.9, ports: [{port: 80}]}\n";
+    let pods: String = (1..=9).map(pod).collect();
+    for (cpus, placement, wanted) in [
+        (["4", "4", "4"], "topology-spread", "topologySpreadConstraints"),
+        (["1", "2", "13"], "deployment-per-zone", "name: w-zone-c"),
+    ] {
+        let nodes: String = ["zone-a", "zone-b", "zone-c"]
+            .iter()
+            .zip(cpus)
+            .enumerate()
+            .map(|(at, (z, c))| node(&format!("n{}", at + 1), z, c))
+            .collect();
+        let path = scratch(&format!("{placement}.yaml"));
+        std::fs::write(&path, format!("{nodes}{service}{pods}")).expect("written");
+        let answer = json(&["what-if", "-f", path.to_str().expect("UTF-8"), "-o", "json"]);
+        let advice = &answer["services"][0]["recommendation"];
+        assert_eq!(advice["placement"], placement, "{advice}");
+        let yaml = advice["yaml"].as_str().expect("text");
+        assert!(yaml.contains(wanted) && !yaml.contains("FILL-IN"), "{yaml}");
+        assert!(
+            placement != "topology-spread" || yaml.contains("kind: Deployment\nmetadata:\n  name: w\n"),
+            "{yaml}"
+        );
+    }
+}
+
+#[test]
 fn spill_never_overloads_by_more_than_its_rounding() {
     let answer = json(&["what-if", "shop/cart", "-f", "examples/shop", "-o", "json"]);
     let mechanisms = answer["services"][0]["mechanisms"].as_array().expect("a list");
