@@ -236,17 +236,24 @@ pub struct StoreCheck {
 }
 
 /// Where objects come from.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Input {
-    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
+    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated [default: the cluster]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
     pub files: Vec<PathBuf>,
     /// Go into the folders of a folder, too
-    #[arg(short = 'R', long)]
+    #[arg(short = 'R', long, requires = "files")]
     pub recursive: bool,
-    /// Only Services of this namespace; also the namespace of objects that name none [default: all; default]
+    /// Only Services of this namespace; also the namespace of objects that name none [default: all of the files, the
+    /// context's of the cluster]
     #[arg(short = 'n', long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// Services of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connection: crate::cluster::Connection,
 }
 
 /// How an answer is written.
