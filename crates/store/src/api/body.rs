@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -49,6 +49,14 @@ impl hyper::body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         matches!(self, Self::Full(None))
+    }
+
+    /// What is known is said, so that HTTP/1 needs no chunks.
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Stream(_) | Self::Pages(_) => SizeHint::default(),
+        }
     }
 }
 
