@@ -123,7 +123,9 @@ async fn forward(kind: &'static Kind, mut watcher: crate::engine::Watcher, sende
 }
 
 fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
-    if change.kind != ChangeKind::Deleted && is_plain(&change.json) && change.before.as_deref().is_none_or(is_plain)
+    if change.kind != ChangeKind::Deleted
+        && is_plain(&change.json)
+        && change.before.as_deref().is_none_or(is_plain)
     {
         return;
     }

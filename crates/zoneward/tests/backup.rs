@@ -58,7 +58,8 @@ fn ask(data: &Path, method: &str, path: &str, body: &str) -> (u16, Value) {
 }
 
 fn put(data: &Path, number: u64) -> u64 {
-    let object = json!({"metadata": {"name": format!("map-{number}")}, "data": {"number": number.to_string()}});
+    let object =
+        json!({"metadata": {"name": format!("map-{number}")}, "data": {"number": number.to_string()}});
     let (code, made) = ask(data, "POST", CONFIG_MAPS, &object.to_string());
     assert_eq!(code, 201, "{made}");
     made["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
@@ -104,10 +105,7 @@ fn a_backup_of_a_running_api_holds_what_it_says() {
     assert_eq!(store(&["check", "--backup", name]).status.code(), Some(0));
     drop(up);
 
-    assert_eq!(
-        store(&["restore", "--data-dir", restored.to_str().unwrap(), name]).status.code(),
-        Some(0)
-    );
+    assert_eq!(store(&["restore", "--data-dir", restored.to_str().unwrap(), name]).status.code(), Some(0));
     let up = Up::start(&restored);
     let (code, list) = ask(&up.data, "GET", CONFIG_MAPS, "");
     assert_eq!(code, 200);

@@ -238,11 +238,8 @@ async fn finish(history: &Shared, client: &Client) {
         tokio::time::timeout(Duration::from_secs(30), watch).await.expect("a watcher catches up");
     }
     let there = api.list(&ListParams::default()).await.unwrap();
-    let there: BTreeMap<String, (u64, String)> = there
-        .items
-        .iter()
-        .map(|object| (object.name_any(), (version(object), content(object))))
-        .collect();
+    let there: BTreeMap<String, (u64, String)> =
+        there.items.iter().map(|object| (object.name_any(), (version(object), content(object)))).collect();
     let history = history.lock().unwrap();
     let story = &history.watchers[0];
     assert_eq!(story.last().map(|seen| seen.name.as_str()), Some(END), "the watch ended too early");

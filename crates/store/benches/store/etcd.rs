@@ -24,14 +24,20 @@ enum Side {
 
 pub async fn run() {
     let size = slice(0, 0, 0).len();
-    println!("\nupdates of an EndpointSlice of {size} bytes, TLS, a connection each; {ROUNDS} rounds of {SECONDS} s in turn");
+    println!(
+        "\nupdates of an EndpointSlice of {size} bytes, TLS, a connection each; {ROUNDS} rounds of {SECONDS} s in turn"
+    );
     let api = Running::api();
     let Some(etcd) = Running::etcd() else {
         println!("etcd is not here: `cargo xtask bench store` brings it");
         return;
     };
-    println!("writers |  ours/s | p50 ms | p99 ms |  etcd/s | p50 ms | p99 ms | ratio | processors ours, etcd");
-    println!("--------+---------+--------+--------+---------+--------+--------+-------+----------------------");
+    println!(
+        "writers |  ours/s | p50 ms | p99 ms |  etcd/s | p50 ms | p99 ms | ratio | processors ours, etcd"
+    );
+    println!(
+        "--------+---------+--------+--------+---------+--------+--------+-------+----------------------"
+    );
     for writers in [1, 16, 256] {
         row(&api, &etcd, writers).await;
     }
@@ -110,7 +116,13 @@ async fn round_of(side: Side, server: &Running, writers: u64, round: u64, score:
     score.rates.push(count as f64 / start.elapsed().as_secs_f64());
 }
 
-async fn write(side: Side, mut connection: Connection, writer: u64, round: u64, end: Instant) -> Vec<Duration> {
+async fn write(
+    side: Side,
+    mut connection: Connection,
+    writer: u64,
+    round: u64,
+    end: Instant,
+) -> Vec<Duration> {
     let mut times = Vec::new();
     for step in 1.. {
         let start = Instant::now();

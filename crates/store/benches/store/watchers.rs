@@ -57,9 +57,15 @@ impl Events {
 }
 
 pub async fn run() {
-    println!("\n{WATCHERS} watchers of EndpointSlices (630 bytes), TLS, a connection each; {SECONDS} s for each rate");
-    println!("selector | events/s | delivered | to the last: p50 ms | p99 ms | max ms | processors of the server");
-    println!("---------+----------+-----------+---------------------+--------+--------+-------------------------");
+    println!(
+        "\n{WATCHERS} watchers of EndpointSlices (630 bytes), TLS, a connection each; {SECONDS} s for each rate"
+    );
+    println!(
+        "selector | events/s | delivered | to the last: p50 ms | p99 ms | max ms | processors of the server"
+    );
+    println!(
+        "---------+----------+-----------+---------------------+--------+--------+-------------------------"
+    );
     for selector in ["", SELECTOR] {
         for rate in RATES {
             row(rate, selector).await;

@@ -10,8 +10,7 @@ use crate::selector::Labels;
 /// else has to be read.
 pub(super) fn may_match(constraints: &Value, attempt: &Attempt<'_>) -> bool {
     let rules = &constraints["resourceRules"];
-    rules.is_null()
-        || rules.as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
+    rules.is_null() || rules.as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
 }
 
 /// Whether `constraints` (matchConstraints, or matchResources of a binding) cover the write.
