@@ -9,13 +9,12 @@
 //!
 //! With a selector, an object that comes into view is ADDED and one that leaves it is DELETED.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Response;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::accept::Form;
@@ -33,12 +32,6 @@ use crate::table::{self, IncludeObject};
 const PIECES: usize = 16;
 /// How large a piece grows before it is sent.
 const PIECE: usize = 64 << 10;
-/// After a piece a watcher rests for this long times the number of watchers, so that with many of them changes go out
-/// some at a time: a piece costs each side a wakeup, a record and a system call, however much is in it.
-const REST_PER_WATCHER: Duration = Duration::from_micros(20);
-const LONGEST_REST: Duration = Duration::from_millis(50);
-/// Below this rest it is not worth a timer.
-const SHORTEST_REST: Duration = Duration::from_millis(2);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Clients that say nothing are asked to come again after this time.
 const LONGEST_SECONDS: u64 = 3_600;
@@ -83,8 +76,7 @@ impl Api {
         let watcher = self.engine.watch(ResourceId(kind.id), namespace, revision).map_err(read_failure)?;
         let view = View { kind, options, form: call.accept.form, include: included(call), described: false };
         let (sender, pieces) = mpsc::channel(PIECES);
-        let turn = Turn { permit, all: self.watches.clone(), most: self.limits.watches };
-        tokio::spawn(run(view, first, watcher, revision, sender, turn));
+        tokio::spawn(run(view, first, watcher, revision, sender, permit));
         Ok(body::stream(pieces))
     }
 }
@@ -97,31 +89,13 @@ fn has_declined(call: &Call) -> bool {
 /// A client that went away.
 struct Left;
 
-/// A watcher's place among all watchers.
-struct Turn {
-    permit: OwnedSemaphorePermit,
-    all: Arc<Semaphore>,
-    most: usize,
-}
-
-impl Turn {
-    /// Lets changes gather after some were sent. Who comes after a pause does not wait.
-    async fn rest(&self) {
-        let open = self.most.saturating_sub(self.all.available_permits()).max(self.permit.num_permits());
-        let rest = REST_PER_WATCHER.saturating_mul(u32::try_from(open).unwrap_or(u32::MAX)).min(LONGEST_REST);
-        if rest >= SHORTEST_REST {
-            tokio::time::sleep(rest).await;
-        }
-    }
-}
-
 async fn run(
     mut view: View,
     first: Option<Pages>,
     mut watcher: Watcher,
     revision: Revision,
     sender: mpsc::Sender<Bytes>,
-    turn: Turn,
+    _permit: OwnedSemaphorePermit,
 ) {
     if view.begin(first, revision, &sender).await.is_err() {
         return;
@@ -133,11 +107,7 @@ async fn run(
     loop {
         let sent = tokio::select! {
             changes = watcher.changes() => match changes {
-                Ok(changes) => {
-                    let sent = view.send(&changes, &sender).await;
-                    turn.rest().await;
-                    sent
-                }
+                Ok(changes) => view.send(&changes, &sender).await,
                 Err(error) => {
                     let failure = read_failure(error).to_json();
                     let _ = sender.send(line("ERROR", failure.to_string().as_bytes())).await;
@@ -196,7 +166,11 @@ impl View {
         Ok(())
     }
 
-    async fn send(&mut self, changes: &[Arc<Change>], sender: &mpsc::Sender<Bytes>) -> Result<(), Left> {
+    async fn send(
+        &mut self,
+        changes: &[std::sync::Arc<Change>],
+        sender: &mpsc::Sender<Bytes>,
+    ) -> Result<(), Left> {
         let mut piece = BytesMut::new();
         for change in changes {
             if let Some(word) = self.event(change) {
