@@ -197,7 +197,7 @@ pub enum StoreCommand {
     /// Copy everything that is stored into one new file
     ///
     /// The copy is complete and durable before it gets its name, and only its owner can read it: Secrets are inside.
-    /// The API must not be running on the data.
+    /// The API may be running: then it makes the copy itself, and nobody has to wait for it.
     #[command(after_help = "Examples:\n  zoneward store backup --data-dir ./zoneward-data monday.backup")]
     Backup(StoreFile),
     /// Make new data from a backup
@@ -208,8 +208,11 @@ pub enum StoreCommand {
     Restore(StoreFile),
     /// Read everything that is stored and say what is wrong with it
     ///
-    /// The exit code is 1 if anything is. The API must not be running on the data.
-    #[command(after_help = "Examples:\n  zoneward store check --data-dir ./zoneward-data")]
+    /// The exit code is 1 if anything is. The API must not be running on the data; a backup can always be checked.
+    #[command(after_help = "\
+Examples:
+  zoneward store check --data-dir ./zoneward-data
+  zoneward store check --backup monday.backup")]
     Check(StoreCheck),
 }
 
@@ -228,8 +231,11 @@ pub struct StoreFile {
 #[derive(Debug, Args)]
 pub struct StoreCheck {
     /// The folder that `zoneward up` was given
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "backup")]
+    pub data_dir: Option<PathBuf>,
+    /// A backup, instead of a folder
+    #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
+    pub backup: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
