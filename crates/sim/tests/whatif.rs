@@ -24,6 +24,8 @@ fn stored(start: &Start) -> Vec<Slice> {
         generation: 0,
         resource_version: None,
         deleting: false,
+        annotated: true,
+        written_by: None,
         owners: [Owner { name: service.key.name.clone(), uid: Uid::new("") }].into(),
         content,
     };

@@ -23,11 +23,13 @@ const BENCHES: &[Bench] = &[
         name: "controllers",
         package: "zoneward",
         says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
+        needs: &[],
     },
     Bench {
         name: "node",
         package: "zoneward",
         says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
+        needs: &[],
     },
     Bench {
         name: "plan",

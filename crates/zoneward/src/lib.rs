@@ -11,5 +11,5 @@ pub mod demo;
 pub mod input;
 pub mod node;
 pub mod output;
-pub mod routes;
 pub mod planner;
+pub mod routes;

@@ -216,6 +216,8 @@ fn stored(service: &Service, number: u64, content: SliceContent) -> Slice {
         generation: 0,
         resource_version: None,
         deleting: false,
+        annotated: true,
+        written_by: None,
         owners: [Owner { name: service.key.name.clone(), uid }].into(),
         content,
     }
