@@ -46,10 +46,10 @@ impl Pages {
     }
 
     /// The first page if it is all.
-    pub(super) fn into_one(mut self) -> Result<Listed, Self> {
+    pub(super) fn into_one(mut self) -> Result<Listed, Box<Self>> {
         match self.next.take() {
             Some(page) if page.next_token().is_none() => Ok(page),
-            page => Err(Self { next: page, ..self }),
+            page => Err(Box::new(Self { next: page, ..self })),
         }
     }
 

@@ -40,7 +40,7 @@ impl Api {
         let page = if options.limit == 0 && call.accept.form == Form::Object {
             match Pages::begin(self, &call.target, &options)?.into_one() {
                 Ok(page) => page,
-                Err(pages) => return Ok(pages::respond(call, pages)),
+                Err(pages) => return Ok(pages::respond(call, *pages)),
             }
         } else {
             self.page(&call.target, &options, true)?
