@@ -113,6 +113,10 @@ fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
         format!("{base}/{}", kind.plural)
     };
     let one = format!("{all}/{{name}}");
+    if !kind.is_stored() {
+        paths.insert(all, json!({"post": writing(kind, "post")}));
+        return;
+    }
     paths.insert(all, json!({"get": operation(kind, "list", &[]), "post": writing(kind, "post")}));
     let object = json!({
         "get": operation(kind, "get", &[]),

@@ -10,8 +10,9 @@ mod keys;
 use std::sync::OnceLock;
 
 use k8s_openapi::api::{
-    admissionregistration::v1 as admission, coordination::v1 as coordination, core::v1 as core,
-    discovery::v1 as discovery, networking::v1 as networking,
+    admissionregistration::v1 as admission, authentication::v1 as authentication,
+    authorization::v1 as authorization, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, events::v1 as events, networking::v1 as networking,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Status};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -67,8 +68,12 @@ fn add_kinds(generator: &mut SchemaGenerator) {
         core::Service,
         admission::ValidatingAdmissionPolicy,
         admission::ValidatingAdmissionPolicyBinding,
+        authentication::SelfSubjectReview,
+        authorization::SelfSubjectAccessReview,
+        authorization::SelfSubjectRulesReview,
         coordination::Lease,
         discovery::EndpointSlice,
+        events::Event,
         networking::IPAddress,
         networking::ServiceCIDR,
         ObjectMeta,

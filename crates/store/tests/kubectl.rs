@@ -161,8 +161,6 @@ fn mistakes_are_explained() {
     assert!(applied.contains("without --server-side"), "{applied}");
     let token = kubectl.fails("create token default");
     assert!(token.contains("service accounts and their tokens are not served here"), "{token}");
-    let typed = kubectl.fails("create namespace shop");
-    assert!(typed.contains("--dry-run=client -o yaml"), "{typed}");
     let reader = kubectl.as_reader();
     assert!(reader.run("get svc web --no-headers").starts_with("web "));
     assert!(reader.fails("delete svc web").contains("Forbidden"));

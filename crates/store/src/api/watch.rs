@@ -180,7 +180,7 @@ impl View {
                 ChangeKind::Deleted => "DELETED",
             });
         }
-        let selected = |json: &[u8]| is_selected(&self.options, json).unwrap_or(false);
+        let selected = |json: &[u8]| is_selected(self.kind, &self.options, json).unwrap_or(false);
         let before = change.before.as_deref().is_some_and(selected);
         let after = change.kind != ChangeKind::Deleted && selected(&change.json);
         match (before, after) {
@@ -192,11 +192,12 @@ impl View {
     }
 
     fn line(&mut self, word: &str, json: &[u8]) -> Option<Bytes> {
-        if self.form == Form::Object {
+        if self.form == Form::Object && !self.kind.is_view() {
             return Some(line(word, json));
         }
         let object = parse(json).ok()?;
         let shown = match self.form {
+            Form::Object => self.kind.shown(&object).into_owned(),
             Form::Metadata => table::partial(&object),
             _ => self.table(&object),
         };

@@ -1,5 +1,6 @@
 //! For tests: a server of its own on loopback, and kubectl pointed at it and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
