@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask test` installs it below the target directory. Without it these tests fail and say so.
 
+#[path = "api/served.rs"]
+mod served;
 #[path = "kubectl/session.rs"]
 mod session;
 

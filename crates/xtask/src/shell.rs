@@ -34,6 +34,11 @@ pub(crate) fn wheels_dir() -> PathBuf {
     tools_dir().join("python")
 }
 
+/// Where Python libraries for tests go.
+pub(crate) fn python_libraries_dir() -> PathBuf {
+    tools_dir().join("python-client")
+}
+
 /// PATH with the installed tools in front, so that `cargo nextest` finds them.
 pub(crate) fn search_path() -> OsString {
     let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin")];

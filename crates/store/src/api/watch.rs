@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::accept::Form;
 use super::read::{included, is_selected, now};
 use super::{Api, Body, Call, body, parse, read_failure};
-use crate::engine::{Change, ChangeKind, ResourceId, Revision, Watcher};
+use crate::engine::{Change, ChangeKind, ReadError, ResourceId, Revision, Watcher};
 use crate::kinds::Kind;
 use crate::query::ListOptions;
 use crate::status::Failure;
@@ -70,12 +70,25 @@ impl Api {
             revision = self.engine.revision();
         }
         let (kind, namespace) = (call.target.kind, call.target.namespace.as_deref());
-        let watcher = self.engine.watch(ResourceId(kind.id), namespace, revision).map_err(read_failure)?;
+        let watcher = match self.engine.watch(ResourceId(kind.id), namespace, revision) {
+            Ok(watcher) => watcher,
+            // As API servers do it: the watch begins, and its only event says why it ends.
+            Err(error @ ReadError::Gone { .. }) => return Ok(ended(&read_failure(error))),
+            Err(error) => return Err(read_failure(error)),
+        };
         let view = View { kind, options, form: call.accept.form, include: included(call), described: false };
         let (sender, pieces) = mpsc::channel(PIECES);
         tokio::spawn(run(view, first, watcher, revision, sender, permit));
         Ok(body::stream(pieces))
     }
+}
+
+/// A watch that is over before it began.
+fn ended(failure: &Failure) -> Response<Body> {
+    let (sender, pieces) = mpsc::channel(1);
+    // There is room for one.
+    let _ = sender.try_send(line("ERROR", failure.to_json().to_string().as_bytes()));
+    body::stream(pieces)
 }
 
 /// `sendInitialEvents=false` asks for changes alone.
