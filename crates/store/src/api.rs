@@ -178,7 +178,7 @@ impl Api {
     async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let named = call.target.name.is_some();
         match (call.method.as_str(), named) {
-            ("GET" | "HEAD", true) if call.query.value("watch").is_none() => self.get(&call),
+            ("GET" | "HEAD", true) if !call.query.is_watch()? => self.get(&call),
             ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
             ("POST", false) => self.create(call, caller).await,
             ("PUT", true) => self.replace(call, caller).await,

@@ -48,6 +48,9 @@ pub struct Kind {
     pub selectable: &'static [&'static str],
     /// The definition of its schema in OpenAPI.
     pub definition: &'static str,
+    /// A schema of our own in place of the definition, with limits and CEL rules that writes are held to; see
+    /// [`crate::schema::of_crd`].
+    pub schema: Option<fn() -> &'static Value>,
     /// What `kubectl get` shows.
     pub columns: &'static [Column],
     /// After how many seconds its objects go by themselves.
@@ -95,6 +98,7 @@ const BASE: Kind = Kind {
     naming: Naming::Subdomain,
     selectable: &[],
     definition: "",
+    schema: None,
     columns: OTHER,
     lifetime: None,
     needs_version: false,

@@ -48,7 +48,7 @@ fn group(path: &str) -> Value {
         operations(kind, &mut paths);
         collect(kind.definition, &mut schemas);
         let name = definition_name(kind);
-        let mut definition = schema::definition(kind.definition).cloned().unwrap_or(Value::Null);
+        let mut definition = schema::of(kind).cloned().unwrap_or(Value::Null);
         definition["x-kubernetes-group-version-kind"] =
             json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
         schemas.insert(name, definition);

@@ -50,6 +50,9 @@ pub fn defaults(kind: &Kind, object: &mut Value) {
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy(object),
         _ => {}
     }
+    if let Some(schema) = kind.schema {
+        *object = kube_cel::apply_defaults(schema(), object);
+    }
 }
 
 fn set_default(object: &mut Value, name: &str, value: impl Into<Value>) {

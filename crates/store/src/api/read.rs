@@ -32,7 +32,10 @@ impl Api {
     }
 
     pub(super) async fn list_or_watch(&self, call: &Call) -> Result<Response<Body>, Failure> {
-        let options = call.query.list_options(call.target.kind)?;
+        let mut options = call.query.list_options(call.target.kind)?;
+        if let Some(name) = &call.target.name {
+            options.fields.require_name(name);
+        }
         if options.watch {
             return self.watch(call, options).await;
         }

@@ -152,8 +152,7 @@ pub(super) fn admit_shape(terms: &Terms, document: &mut Document) -> Result<Vec<
         )));
     }
     kind.stamp(object);
-    let schema = schema::definition(kind.definition);
-    let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
+    let schema = schema::of(kind).ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
     let findings = schema::check(object, schema);
     if !findings.mistyped.is_empty() {
         let what = findings.mistyped.join(", ");
