@@ -85,6 +85,16 @@ fn what_cannot_be_read_is_an_error_and_no_panic() {
     }
 }
 
+proptest::proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..100)) {
+        for (api_version, kind) in [("v1", "Pod"), ("v1", "Service"), ("events.k8s.io/v1", "Event")] {
+            let _ = object(&envelope(api_version, kind, &bytes));
+        }
+        let _ = object(&[MAGIC, &bytes].concat());
+    }
+}
+
 #[test]
 fn every_field_of_the_schemas_has_its_number() {
     for (name, rows) in table::messages() {
