@@ -8,6 +8,7 @@ mod defaults;
 pub mod policy;
 pub mod ports;
 pub mod service;
+pub mod structural;
 mod warnings;
 
 use plan::validate::{Settings, Violation};
@@ -35,6 +36,9 @@ pub fn validate(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Val
         let object = model::parse::object_ref(new);
         violations.push(Violation { object, field: "metadata.resourceVersion".to_owned(), reason });
     }
+    let object = model::parse::object_ref(new);
+    let found = structural::check(kind, old, new).into_iter().chain(event_violations(kind, new));
+    violations.extend(found.map(|(field, reason)| Violation { object: object.clone(), field, reason }));
     if kind.kind == "ValidatingAdmissionPolicy" {
         policy_violations(new, &mut violations);
     }
@@ -62,6 +66,14 @@ fn metadata_violations(settings: &Settings, kind: &Kind, old: Option<&Value>, ne
         None => settings.validate(&alias(new)),
     };
     found.into_iter().filter(|violation| violation.field.starts_with("metadata")).collect()
+}
+
+/// An event lives with what it is about; one about an object without a namespace lives in `default`.
+fn event_violations(kind: &Kind, event: &Value) -> Option<(String, String)> {
+    let about = event["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    let (own, wanted) = (meta::text(event, "namespace"), if about.is_empty() { "default" } else { about });
+    let wrong = kind.kind == "Event" && own != wanted;
+    wrong.then(|| ("involvedObject.namespace".to_owned(), format!("does not match event.namespace: {own:?}")))
 }
 
 fn policy_violations(policy: &Value, violations: &mut Vec<Violation>) {

@@ -29,8 +29,9 @@ use crate::admission::service::Ranges;
 use crate::engine::{Engine, ReadError, WriteError};
 use crate::objects::Objects;
 use crate::query::Query;
+use crate::reviews::Act;
 use crate::status::Failure;
-use crate::{discovery, openapi};
+use crate::{discovery, openapi, reviews};
 
 use accept::Accept;
 pub use body::Body;
@@ -54,6 +55,11 @@ impl Caller {
     /// Zoneward itself.
     pub fn own() -> Self {
         Self { name: "system:zoneward".to_owned(), read_only: false }
+    }
+
+    /// The groups, by the names that Kubernetes has for them where it has one.
+    pub fn groups(&self) -> [&'static str; 2] {
+        [if self.read_only { "zoneward:readers" } else { "system:masters" }, "system:authenticated"]
     }
 }
 
@@ -120,12 +126,16 @@ impl Api {
 
     async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Result<Response<Body>, Failure> {
         let (head, content) = request.into_parts();
+        refuse_impersonation(&head.headers)?;
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let accept = Accept::of(&head.headers)?;
         let route = route::parse(head.uri.path())?;
         if let Route::Resource(target) = route {
             check_access(caller, &head.method, &target)?;
             let call = Call { method: head.method, headers: head.headers, target, query, accept, content };
+            if !call.target.kind.is_stored() {
+                return self.review(&call, caller);
+            }
             return self.resource(call, caller).await;
         }
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -156,10 +166,24 @@ impl Api {
         Ok(body::text(200, "ok"))
     }
 
+    /// Answers a question that is not kept.
+    fn review(&self, call: &Call, caller: &Caller) -> Result<Response<Body>, Failure> {
+        if call.method != Method::POST || call.target.name.is_some() {
+            return Err(Failure::method_not_allowed());
+        }
+        let terms = self.terms(call.target.kind, caller, call.query.write_options()?)?;
+        let mut document = body::object(&call.headers, &call.content)?;
+        let warnings = write::admit_shape(&terms, &mut document)?;
+        let answer = reviews::answer(call.target.kind, document.value, caller, jiff::Timestamp::now());
+        let mut response = body::json(201, &read::shown(call, &answer));
+        body::warn(&mut response, &warnings);
+        Ok(response)
+    }
+
     async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let named = call.target.name.is_some();
         match (call.method.as_str(), named) {
-            ("GET" | "HEAD", true) if call.query.value("watch").is_none() => self.get(&call),
+            ("GET" | "HEAD", true) if !call.query.is_watch()? => self.get(&call),
             ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
             ("POST", false) => self.create(call, caller).await,
             ("PUT", true) => self.replace(call, caller).await,
@@ -208,9 +232,25 @@ struct Call {
     content: Bytes,
 }
 
+/// Whoever asks to be somebody else would get their own answer: better none.
+fn refuse_impersonation(headers: &http::HeaderMap) -> Result<(), Failure> {
+    if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        let message =
+            "impersonation (--as, Impersonate-User) is not served here: use the kubeconfig of that user";
+        return Err(Failure::forbidden(message));
+    }
+    Ok(())
+}
+
 fn check_access(caller: &Caller, method: &Method, target: &Target) -> Result<(), Failure> {
-    let reads = method == Method::GET || method == Method::HEAD;
-    if !caller.read_only || reads && target.kind.kind != "Secret" {
+    let verb = match method.as_str() {
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        _ => "delete",
+    };
+    if reviews::may(caller, Act { verb, group: target.kind.group, resource: target.kind.plural }) {
         return Ok(());
     }
     let what = target.kind.qualified();

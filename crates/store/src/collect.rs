@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::api::Api;
 use crate::engine::{Change, ChangeKind, Query, ReadError, ResourceId, Revision, Stored};
-use crate::kinds::{KINDS, Kind};
+use crate::kinds::{self, Kind};
 use crate::meta;
 
 use index::{Index, Place};
@@ -56,7 +56,7 @@ async fn collect(api: &Api) {
     let Ok(revision) = read_all(api, &mut index) else { return };
     let (sender, mut news) = mpsc::channel(QUEUE);
     let mut watches = tokio::task::JoinSet::new();
-    for kind in KINDS {
+    for kind in kinds::stored() {
         let Ok(watcher) = api.engine().watch(ResourceId(kind.id), None, revision) else { return };
         watches.spawn(forward(kind, watcher, sender.clone()));
     }
@@ -82,7 +82,7 @@ async fn collect(api: &Api) {
 
 fn read_all(api: &Api, index: &mut Index) -> Result<Revision, ReadError> {
     let revision = api.engine().revision();
-    for kind in KINDS {
+    for kind in kinds::stored() {
         let mut after = None;
         loop {
             let all = Query::all(ResourceId(kind.id));

@@ -6,7 +6,6 @@ use crate::api::accept::Accept;
 use crate::kinds::{KINDS, Kind};
 use crate::status::Failure;
 
-const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// The version of Kubernetes that this API is like.
@@ -87,7 +86,7 @@ fn resources(group: &str, version: &str) -> Result<Value, Failure> {
     for kind in &kinds {
         let mut entry = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-            "kind": kind.kind, "verbs": VERBS,
+            "kind": kind.kind, "verbs": kind.verbs,
         });
         if !kind.short.is_empty() {
             entry["shortNames"] = json!(kind.short);
@@ -123,7 +122,7 @@ fn aggregated(wanted: impl Fn(&str) -> bool) -> Value {
 fn aggregated_kind(kind: &Kind) -> Value {
     let response = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut entry = json!({
-        "resource": kind.plural, "responseKind": response, "singularResource": kind.singular, "verbs": VERBS,
+        "resource": kind.plural, "responseKind": response, "singularResource": kind.singular, "verbs": kind.verbs,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
     });
     if !kind.short.is_empty() {

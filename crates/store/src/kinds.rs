@@ -5,6 +5,9 @@
 
 mod cells;
 mod columns;
+mod views;
+
+use std::borrow::Cow;
 
 use serde_json::Value;
 
@@ -18,7 +21,8 @@ pub use columns::{Cell, Column};
 /// What is particular about a kind.
 #[derive(Debug)]
 pub struct Kind {
-    /// Its number on disk, which is its own for ever.
+    /// Its number on disk, which is its own for ever; 0 for kinds that are not stored. A view has the number of
+    /// the kind that it is a view of.
     pub id: u16,
     /// The API group, empty for core.
     pub group: &'static str,
@@ -44,6 +48,9 @@ pub struct Kind {
     pub selectable: &'static [&'static str],
     /// The definition of its schema in OpenAPI.
     pub definition: &'static str,
+    /// A schema of our own in place of the definition, with limits and CEL rules that writes are held to; see
+    /// [`crate::schema::of_crd`].
+    pub schema: Option<fn() -> &'static Value>,
     /// What `kubectl get` shows.
     pub columns: &'static [Column],
     /// After how many seconds its objects go by themselves.
@@ -52,7 +59,17 @@ pub struct Kind {
     pub needs_version: bool,
     /// Whether a delete answers with the object that went instead of a Status.
     pub returns_deleted: bool,
+    /// What may be done with it.
+    pub verbs: &'static [&'static str],
+    /// For a view of another kind's objects: each field as it is stored, and as it is shown.
+    pub renamed: &'static [(&'static str, &'static str)],
 }
+
+/// What may be done with kinds that are stored.
+pub const VERBS: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// A question that is answered and not kept.
+const QUESTION: &[&str] = &["create"];
 
 /// How names of a kind are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +98,13 @@ const BASE: Kind = Kind {
     naming: Naming::Subdomain,
     selectable: &[],
     definition: "",
+    schema: None,
     columns: OTHER,
     lifetime: None,
     needs_version: false,
     returns_deleted: false,
+    verbs: VERBS,
+    renamed: &[],
 };
 
 /// An hour, as API servers keep events.
@@ -231,6 +251,36 @@ pub static KINDS: &[Kind] = &[
         ..BASE
     },
     Kind {
+        group: "authentication.k8s.io",
+        kind: "SelfSubjectReview",
+        plural: "selfsubjectreviews",
+        singular: "selfsubjectreview",
+        namespaced: false,
+        definition: "io.k8s.api.authentication.v1.SelfSubjectReview",
+        verbs: QUESTION,
+        ..BASE
+    },
+    Kind {
+        group: "authorization.k8s.io",
+        kind: "SelfSubjectAccessReview",
+        plural: "selfsubjectaccessreviews",
+        singular: "selfsubjectaccessreview",
+        namespaced: false,
+        definition: "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
+        verbs: QUESTION,
+        ..BASE
+    },
+    Kind {
+        group: "authorization.k8s.io",
+        kind: "SelfSubjectRulesReview",
+        plural: "selfsubjectrulesreviews",
+        singular: "selfsubjectrulesreview",
+        namespaced: false,
+        definition: "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
+        verbs: QUESTION,
+        ..BASE
+    },
+    Kind {
         group: "coordination.k8s.io",
         id: 10,
         kind: "Lease",
@@ -249,6 +299,20 @@ pub static KINDS: &[Kind] = &[
         singular: "endpointslice",
         definition: "io.k8s.api.discovery.v1.EndpointSlice",
         columns: ENDPOINT_SLICE,
+        ..BASE
+    },
+    Kind {
+        group: "events.k8s.io",
+        id: 2,
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short: &["ev"],
+        selectable: views::EVENT_FIELDS,
+        definition: "io.k8s.api.events.v1.Event",
+        columns: EVENT,
+        lifetime: Some(EVENT_LIFETIME),
+        renamed: views::EVENT,
         ..BASE
     },
     Kind {
@@ -313,7 +377,12 @@ pub fn of(api_version: &str, kind: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|row| row.kind == kind && row.api_version() == api_version)
 }
 
-/// The kind by its word alone, where no other group has the same.
+/// The kinds that have objects of their own.
+pub fn stored() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(|kind| kind.is_stored() && !kind.is_view())
+}
+
+/// The kind by its word alone; where two groups have it, the one whose objects are stored.
 pub fn named(kind: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|row| row.kind == kind)
 }
@@ -338,6 +407,41 @@ impl Kind {
         join(self.kind, self.group)
     }
 
+    /// Whether objects of it are kept at all.
+    pub fn is_stored(&self) -> bool {
+        self.id != 0
+    }
+
+    /// Whether its objects are those of another kind, with other names of fields.
+    pub fn is_view(&self) -> bool {
+        !self.renamed.is_empty()
+    }
+
+    /// The kind whose objects are stored for this one.
+    pub fn as_stored(&'static self) -> &'static Kind {
+        if self.is_view() { stored().find(|kind| kind.id == self.id).unwrap_or(self) } else { self }
+    }
+
+    /// A stored object as this kind shows it.
+    pub fn shown<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
+        if !self.is_view() {
+            return Cow::Borrowed(object);
+        }
+        let mut shown = views::renamed(object, self.renamed.iter().copied());
+        self.stamp(&mut shown);
+        Cow::Owned(shown)
+    }
+
+    /// An object that this kind shows, as it is stored.
+    pub fn kept<'a>(&'static self, object: &'a Value) -> Cow<'a, Value> {
+        if !self.is_view() {
+            return Cow::Borrowed(object);
+        }
+        let mut kept = views::renamed(object, self.renamed.iter().map(|(stored, shown)| (*shown, *stored)));
+        self.as_stored().stamp(&mut kept);
+        Cow::Owned(kept)
+    }
+
     /// Puts kind and apiVersion first in an object.
     pub fn stamp(&self, object: &mut Value) {
         if let Some(map) = object.as_object_mut() {
@@ -358,7 +462,8 @@ mod tests {
     #[test]
     fn no_two_kinds_share_a_word_that_people_type() {
         let mut words: Vec<&str> = Vec::new();
-        for kind in KINDS {
+        // kubectl takes the first of two groups that have the same word, as with Kubernetes' two kinds of Event.
+        for kind in KINDS.iter().filter(|kind| !kind.is_view()) {
             words.extend([kind.plural, kind.singular]);
             words.extend(kind.short);
         }
@@ -370,8 +475,8 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_own_number() {
-        let ids: std::collections::BTreeSet<u16> = KINDS.iter().map(|kind| kind.id).collect();
-        assert_eq!(ids.len(), KINDS.len());
+        let ids: std::collections::BTreeSet<u16> = stored().map(|kind| kind.id).collect();
+        assert_eq!(ids.len(), stored().count());
         assert!(!ids.contains(&0));
     }
 
@@ -386,6 +491,7 @@ mod tests {
             ("networking.k8s.io/v1", "ServiceCIDR"),
             ("networking.k8s.io/v1", "IPAddress"),
             ("v1", "Event"),
+            ("events.k8s.io/v1", "Event"),
             ("coordination.k8s.io/v1", "Lease"),
             ("v1", "ConfigMap"),
             ("v1", "Secret"),

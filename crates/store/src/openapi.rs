@@ -48,7 +48,7 @@ fn group(path: &str) -> Value {
         operations(kind, &mut paths);
         collect(kind.definition, &mut schemas);
         let name = definition_name(kind);
-        let mut definition = schema::definition(kind.definition).cloned().unwrap_or(Value::Null);
+        let mut definition = schema::of(kind).cloned().unwrap_or(Value::Null);
         definition["x-kubernetes-group-version-kind"] =
             json!([{"group": kind.group, "version": kind.version, "kind": kind.kind}]);
         schemas.insert(name, definition);
@@ -113,6 +113,10 @@ fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
         format!("{base}/{}", kind.plural)
     };
     let one = format!("{all}/{{name}}");
+    if !kind.is_stored() {
+        paths.insert(all, json!({"post": writing(kind, "post")}));
+        return;
+    }
     paths.insert(all, json!({"get": operation(kind, "list", &[]), "post": writing(kind, "post")}));
     let object = json!({
         "get": operation(kind, "get", &[]),

@@ -55,16 +55,14 @@ fn server_side_apply() -> Failure {
 }
 
 /// The object after the patch.
-pub fn apply(how: PatchKind, kind: &Kind, object: &Value, body: &[u8]) -> Result<Value, Failure> {
-    let patch: Value = serde_json::from_slice(body)
-        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+pub fn apply(how: PatchKind, kind: &Kind, object: &Value, patch: &Value) -> Result<Value, Failure> {
     match how {
-        PatchKind::Json => json(object, patch),
-        PatchKind::Merge => merge(object, &patch),
+        PatchKind::Json => json(object, patch.clone()),
+        PatchKind::Merge => merge(object, patch),
         PatchKind::Strategic => {
             let schema = schema::definition(kind.definition);
             let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
-            strategic::apply(object, &patch, schema)
+            strategic::apply(object, patch, schema)
         }
     }
 }
@@ -105,7 +103,7 @@ mod tests {
     }
 
     fn patched(how: PatchKind, object: Value, patch: Value) -> Result<Value, u16> {
-        apply(how, service(), &object, patch.to_string().as_bytes()).map_err(|failure| failure.code)
+        apply(how, service(), &object, &patch).map_err(|failure| failure.code)
     }
 
     #[test]

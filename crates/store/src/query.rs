@@ -94,6 +94,11 @@ impl Query {
         self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Whether changes are asked for.
+    pub fn is_watch(&self) -> Result<bool, Failure> {
+        self.flag("watch")
+    }
+
     fn flag(&self, key: &str) -> Result<bool, Failure> {
         match self.0.get(key).map(String::as_str) {
             None => Ok(false),

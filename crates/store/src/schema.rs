@@ -10,14 +10,15 @@ mod keys;
 use std::sync::OnceLock;
 
 use k8s_openapi::api::{
-    admissionregistration::v1 as admission, coordination::v1 as coordination, core::v1 as core,
-    discovery::v1 as discovery, networking::v1 as networking,
+    admissionregistration::v1 as admission, authentication::v1 as authentication,
+    authorization::v1 as authorization, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, events::v1 as events, networking::v1 as networking,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Status};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::kinds::OPEN_DEFINITION;
+use crate::kinds::{Kind, OPEN_DEFINITION};
 
 pub use check::{Findings, check};
 
@@ -67,8 +68,12 @@ fn add_kinds(generator: &mut SchemaGenerator) {
         core::Service,
         admission::ValidatingAdmissionPolicy,
         admission::ValidatingAdmissionPolicyBinding,
+        authentication::SelfSubjectReview,
+        authorization::SelfSubjectAccessReview,
+        authorization::SelfSubjectRulesReview,
         coordination::Lease,
         discovery::EndpointSlice,
+        events::Event,
         networking::IPAddress,
         networking::ServiceCIDR,
         ObjectMeta,
@@ -112,6 +117,31 @@ fn wrap_references(schema: &mut Value) {
     }
 }
 
+/// The schema of a kind.
+pub fn of(kind: &Kind) -> Option<&'static Value> {
+    kind.schema.map(|schema| schema()).or_else(|| definition(kind.definition))
+}
+
+/// The schema of a version out of a CustomResourceDefinition (YAML or JSON), for the `schema` of a kind's row. What all
+/// objects have in common is put in, so that `metadata` is checked and explained as everywhere.
+pub fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
+    let crd: Value = serde_saphyr::from_str(crd).map_err(|error| error.to_string())?;
+    let mut versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+    let found = versions.find(|entry| entry["name"] == version);
+    let found = found.ok_or_else(|| format!("spec.versions: there is no version {version:?}"))?;
+    let mut schema = found["schema"]["openAPIV3Schema"].clone();
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+        return Err(format!("version {version:?} has no schema.openAPIV3Schema.properties"));
+    };
+    for (name, common) in open_object()["properties"].as_object().into_iter().flatten() {
+        if matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+            properties.insert(name.clone(), common.clone());
+        }
+    }
+    wrap_references(&mut schema);
+    Ok(schema)
+}
+
 /// The schema itself, or the one that it refers to.
 pub fn resolve(schema: &'static Value) -> &'static Value {
     let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
@@ -132,7 +162,7 @@ mod tests {
     #[test]
     fn every_kind_has_its_schema_and_every_reference_leads_somewhere() {
         for kind in KINDS {
-            assert!(definition(kind.definition).is_some(), "{}", kind.definition);
+            assert!(of(kind).is_some(), "{}", kind.definition);
         }
         for (name, schema) in definitions() {
             let text = schema.to_string();
@@ -141,6 +171,23 @@ mod tests {
                 assert!(definition(target).is_some(), "{name} refers to {target}");
             }
         }
+    }
+
+    #[test]
+    fn a_crd_brings_its_schema_and_gets_the_common_fields() {
+        let crd = "
+spec:
+  versions:
+  - name: v1alpha1
+    schema:
+      openAPIV3Schema: {type: object, properties: {metadata: {type: object}, spec: {type: object}}}
+";
+        let schema: &'static Value = Box::leak(Box::new(of_crd(crd, "v1alpha1").unwrap()));
+        let mut object = json!({"metadata": {"name": "a", "nmae": "b"}, "spec": {}, "extra": 1});
+        assert_eq!(check(&mut object, schema).unknown, ["extra", "metadata.nmae"]);
+        assert!(
+            of_crd(crd, "v9").is_err() && of_crd("spec: {}", "v1").is_err() && of_crd("[", "v1").is_err()
+        );
     }
 
     #[test]

@@ -193,6 +193,12 @@ impl Fields {
         Ok(Self(requirements))
     }
 
+    /// Asks for one name beside everything else.
+    pub fn require_name(&mut self, name: &str) {
+        let (path, value) = ("metadata.name".to_owned(), name.to_owned());
+        self.0.push(FieldRequirement { path, value, negated: false });
+    }
+
     /// The one name that is asked for.
     pub fn name(&self) -> Option<&str> {
         let by_name = |r: &&FieldRequirement| r.path == "metadata.name" && !r.negated;

@@ -16,7 +16,7 @@ pub enum IncludeObject {
     Object,
 }
 
-/// A table over objects; `list_meta` is the metadata of the list.
+/// A table over objects as they are stored; `list_meta` is the metadata of the list.
 pub fn table(kind: &Kind, objects: &[Value], list_meta: Value, include: IncludeObject, now: i64) -> Value {
     json!({
         "kind": "Table",
@@ -37,6 +37,7 @@ fn definition(column: &Column) -> Value {
 
 fn row(kind: &Kind, object: &Value, include: IncludeObject, now: i64) -> Value {
     let cells: Vec<Value> = kind.columns.iter().map(|column| cell(column, object, now)).collect();
+    let object = &*kind.shown(object);
     match include {
         IncludeObject::None => json!({"cells": cells}),
         IncludeObject::Metadata => json!({"cells": cells, "object": partial(object)}),

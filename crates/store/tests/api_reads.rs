@@ -70,12 +70,18 @@ async fn what_is_compacted_is_gone() {
     tokio::task::spawn_blocking(move || engine.compact(newest).unwrap()).await.unwrap();
     for path in [
         format!("{CONFIG_MAPS}?limit=1&continue={token}"),
-        format!("{CONFIG_MAPS}?watch=true&resourceVersion=1"),
         format!("{CONFIG_MAPS}?resourceVersion=1&resourceVersionMatch=Exact"),
     ] {
         let (code, status) = world.get(&path).await;
         assert_eq!((code, status["reason"].as_str()), (410, Some("Expired")), "{path}");
     }
+    let mut lines = watch(&world, "resourceVersion=1").await;
+    let (word, status) = lines.next().await.unwrap();
+    assert_eq!(
+        (word.as_str(), &status["code"], &status["reason"]),
+        ("ERROR", &json!(410), &json!("Expired"))
+    );
+    assert!(lines.next().await.is_none(), "that was all");
 }
 
 async fn watch(world: &World, query: &str) -> Lines {

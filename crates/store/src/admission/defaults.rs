@@ -1,5 +1,7 @@
 //! What an API server fills in where the writer said nothing.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
@@ -41,12 +43,15 @@ pub fn defaults(kind: &Kind, object: &mut Value) {
     match (kind.group, kind.kind) {
         ("", "Service") => service(object),
         ("", "Pod") => pod(object),
-        ("", "Secret") => set_default(object, "type", "Opaque"),
+        ("", "Secret") => secret(object),
         ("", "Event") => event(object),
         ("", "Namespace") => namespace(object),
         ("discovery.k8s.io", "EndpointSlice") => slice(object),
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy(object),
         _ => {}
+    }
+    if let Some(schema) = kind.schema {
+        *object = kube_cel::apply_defaults(schema(), object);
     }
 }
 
@@ -55,6 +60,25 @@ fn set_default(object: &mut Value, name: &str, value: impl Into<Value>) {
         let missing = map.get(name).is_none_or(|value| value.is_null() || value == "");
         if missing {
             map.insert(name.to_owned(), value.into());
+        }
+    }
+}
+
+/// `stringData` is for writers: it goes into `data` and is never shown.
+fn secret(object: &mut Value) {
+    set_default(object, "type", "Opaque");
+    let Some(map) = object.as_object_mut() else { return };
+    let Some(Value::Object(texts)) = map.shift_remove("stringData") else { return };
+    if texts.is_empty() {
+        return;
+    }
+    let data = map.entry("data").or_insert_with(|| json!({}));
+    if data.is_null() {
+        *data = json!({});
+    }
+    for (name, text) in texts {
+        if let (Value::Object(data), Some(text)) = (&mut *data, text.as_str()) {
+            data.insert(name, STANDARD.encode(text).into());
         }
     }
 }
@@ -184,6 +208,13 @@ mod tests {
         let mut service = json!({"spec": {"sessionAffinity": "ClientIP"}});
         defaults(kinds::find("", "v1", "services").unwrap(), &mut service);
         assert_eq!(at(&service, "spec.sessionAffinityConfig.clientIP.timeoutSeconds"), 10_800);
+    }
+
+    #[test]
+    fn texts_of_a_secret_become_its_data() {
+        let mut secret = json!({"data": {"a": "MQ=="}, "stringData": {"b": "2"}});
+        defaults(kinds::named("Secret").unwrap(), &mut secret);
+        assert_eq!(secret, json!({"data": {"a": "MQ==", "b": "Mg=="}, "type": "Opaque"}));
     }
 
     #[test]

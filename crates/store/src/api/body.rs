@@ -8,8 +8,11 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::{Frame, SizeHint};
 use serde_json::Value;
+use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
 
+use crate::document::Document;
+use crate::protobuf;
 use crate::status::Failure;
 
 /// The body of a response: all at once, or as long as a watch lasts.
@@ -124,32 +127,36 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads the object of a request: JSON, or YAML where the client says so.
-pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Value, Failure> {
-    let object: Value = match media_type(headers) {
-        "" | "application/json" | "text/json" => serde_json::from_slice(content).map_err(unreadable)?,
-        "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            let text = std::str::from_utf8(content).map_err(unreadable)?;
-            serde_saphyr::from_str(text).map_err(unreadable)?
-        }
-        "application/vnd.kubernetes.protobuf" => {
-            return Err(Failure::unsupported_media_type(
-                "protobuf is not read here; of `kubectl create NOUN ...` make a manifest with --dry-run=client -o yaml, and \
-                 pipe that into `kubectl apply -f -`",
-            ));
-        }
+/// Reads the object of a request: JSON, or YAML or protobuf where the client says so.
+pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Document, Failure> {
+    let document = match media_type(headers) {
+        "" | "application/json" | "text/json" => Document::read(content).map_err(unreadable)?,
+        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(content)?,
+        "application/vnd.kubernetes.protobuf" => protobuf::object(content).map_err(unreadable)?.into(),
         other => {
             return Err(Failure::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml; this one is {other:?}"
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf; this one is {other:?}"
             )));
         }
     };
-    if object.is_object() { Ok(object) } else { Err(unreadable("it is no object")) }
+    if document.value.is_object() { Ok(document) } else { Err(unreadable("it is no object")) }
+}
+
+/// YAML; of two members with one name the last counts, and strict clients are told.
+fn yaml(content: &[u8]) -> Result<Document, Failure> {
+    let text = std::str::from_utf8(content).map_err(unreadable)?;
+    let strict = match serde_saphyr::from_str::<Value>(text) {
+        Ok(value) => return Ok(value.into()),
+        Err(error) => error.to_string(),
+    };
+    let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+    let value = serde_saphyr::from_str_with_options(text, lenient).map_err(unreadable)?;
+    Ok(Document { value, doubles: vec![format!("yaml: {}", strict.lines().next().unwrap_or_default())] })
 }
 
 fn unreadable(error: impl std::fmt::Display) -> Failure {
     Failure::bad_request(format!(
-        "the object provided is unrecognized (must be of type JSON or YAML): {error}"
+        "the object provided is unrecognized (must be of type JSON, YAML or protobuf): {error}"
     ))
 }

@@ -64,7 +64,7 @@ impl DeleteOptions {
         let mut options = if call.content.is_empty() {
             Self::default()
         } else {
-            let object = body::object(&call.headers, &call.content)?;
+            let object = body::object(&call.headers, &call.content)?.value;
             let read = serde_json::from_value(object);
             read.map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))?
         };
@@ -113,7 +113,8 @@ impl Api {
         let work =
             move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
         let answer = self.commit(rehearsal, work).await?;
-        Ok(body::json(200, &answer))
+        let is_object = answer["kind"] == kind.kind;
+        Ok(body::json(200, &if is_object { kind.shown(&answer).into_owned() } else { answer }))
     }
 
     pub(super) async fn delete_collection(
@@ -144,8 +145,9 @@ impl Api {
                 Err(failure) => return Err(failure),
             }
         }
+        let shown: Vec<Value> = items.iter().map(|object| kind.shown(object).into_owned()).collect();
         let mut list = json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
-            "metadata": {"resourceVersion": listed.revision.to_string()}, "items": items});
+            "metadata": {"resourceVersion": listed.revision.to_string()}, "items": shown});
         if call.accept.form == super::accept::Form::Table {
             let include = read::included(&call);
             list = crate::table::table(kind, &items, list["metadata"].take(), include, read::now());

@@ -26,18 +26,22 @@ impl Api {
             (namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default());
         let found = self.engine.get(&key(kind, namespace, name)).map_err(read_failure)?;
         let stored = found.ok_or_else(|| Failure::not_found(kind, name))?;
-        if call.accept.form == Form::Object {
+        if call.accept.form == Form::Object && !kind.is_view() {
             return Ok(body::bytes(200, stored.json));
         }
         Ok(body::json(200, &shown(call, &parse(&stored.json)?)))
     }
 
     pub(super) async fn list_or_watch(&self, call: &Call) -> Result<Response<Body>, Failure> {
-        let options = call.query.list_options(call.target.kind)?;
+        let mut options = call.query.list_options(call.target.kind)?;
+        if let Some(name) = &call.target.name {
+            options.fields.require_name(name);
+        }
         if options.watch {
             return self.watch(call, options).await;
         }
-        let page = if options.limit == 0 && call.accept.form == Form::Object {
+        let whole = options.limit == 0 && call.accept.form == Form::Object && !call.target.kind.is_view();
+        let page = if whole {
             match Pages::begin(self, &call.target, &options)?.into_one() {
                 Ok(page) => page,
                 Err(pages) => return Ok(pages::respond(call, *pages)),
@@ -47,7 +51,10 @@ impl Api {
         };
         let list = page.meta();
         match call.accept.form {
-            Form::Object => Ok(body::bytes(200, concatenated(call.target.kind, &list, &page.items))),
+            Form::Object => {
+                let items = viewed(call.target.kind, page.items)?;
+                Ok(body::bytes(200, concatenated(call.target.kind, &list, &items)))
+            }
             form => Ok(body::json(200, &collected(call, form, &list, &page.items)?)),
         }
     }
@@ -76,7 +83,7 @@ impl Api {
             listed.revision = page.revision;
             let (rest, read) = (page.more, page.items);
             for stored in read {
-                if selects && !is_selected(options, &stored.json)? {
+                if selects && !is_selected(target.kind, options, &stored.json)? {
                     continue;
                 }
                 if options.limit > 0 && listed.items.len() == options.limit {
@@ -126,8 +133,8 @@ fn continuation(key: &Key, revision: Revision) -> Continuation {
 }
 
 /// Whether an object is one that the selectors ask for.
-pub(super) fn is_selected(options: &ListOptions, json: &[u8]) -> Result<bool, Failure> {
-    Ok(selects(options, &parse(json)?))
+pub(super) fn is_selected(kind: &Kind, options: &ListOptions, json: &[u8]) -> Result<bool, Failure> {
+    Ok(selects(options, &kind.shown(&parse(json)?)))
 }
 
 /// Whether an object, or what selectors see of it, is one that they ask for.
@@ -161,6 +168,14 @@ impl Listed {
         }
         meta
     }
+}
+
+/// Objects as a kind shows them: the stored bytes, unless it is a view.
+fn viewed(kind: &Kind, items: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
+    if !kind.is_view() {
+        return Ok(items);
+    }
+    items.iter().map(|item| Ok(Bytes::from(kind.shown(&parse(item)?).to_string()))).collect()
 }
 
 /// A list without looking into its items.
@@ -211,10 +226,10 @@ pub(super) fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-/// One object in the form that the client asks for.
+/// One stored object in the form that the client asks for.
 pub(super) fn shown(call: &Call, object: &Value) -> Value {
     match call.accept.form {
-        Form::Object => object.clone(),
+        Form::Object => call.target.kind.shown(object).into_owned(),
         Form::Metadata => table::partial(object),
         Form::Table => {
             let list = json!({"resourceVersion": object["metadata"]["resourceVersion"]});

@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep_until};
 use super::accept::Form;
 use super::basis::Basis;
 use super::pages::Pages;
-use super::read::{included, now, selects};
+use super::read::{included, is_selected, now, selects};
 use super::{Api, Body, Call, body, parse, read_failure};
-use crate::engine::{Change, ChangeKind, ResourceId, Revision, Watcher};
+use crate::engine::{Change, ChangeKind, ReadError, ResourceId, Revision, Watcher};
 use crate::kinds::Kind;
 use crate::query::ListOptions;
 use crate::status::Failure;
@@ -73,12 +73,25 @@ impl Api {
             revision = self.engine.revision();
         }
         let (kind, namespace) = (call.target.kind, call.target.namespace.as_deref());
-        let watcher = self.engine.watch(ResourceId(kind.id), namespace, revision).map_err(read_failure)?;
+        let watcher = match self.engine.watch(ResourceId(kind.id), namespace, revision) {
+            Ok(watcher) => watcher,
+            // As API servers do it: the watch begins, and its only event says why it ends.
+            Err(error @ ReadError::Gone { .. }) => return Ok(ended(&read_failure(error))),
+            Err(error) => return Err(read_failure(error)),
+        };
         let view = View { kind, options, form: call.accept.form, include: included(call), described: false };
         let (sender, pieces) = mpsc::channel(PIECES);
         tokio::spawn(run(view, first, watcher, revision, sender, permit));
         Ok(body::stream(pieces))
     }
+}
+
+/// A watch that is over before it began.
+fn ended(failure: &Failure) -> Response<Body> {
+    let (sender, pieces) = mpsc::channel(1);
+    // There is room for one.
+    let _ = sender.try_send(line("ERROR", failure.to_json().to_string().as_bytes()));
+    body::stream(pieces)
 }
 
 /// `sendInitialEvents=false` asks for changes alone.
@@ -192,9 +205,7 @@ impl View {
                 ChangeKind::Deleted => "DELETED",
             });
         }
-        let basis = Basis::of(change, self.kind);
-        let before = basis.before.as_ref().is_some_and(|object| selects(&self.options, object));
-        let after = basis.after.as_ref().is_some_and(|object| selects(&self.options, object));
+        let (before, after) = self.selected(change);
         match (before, after) {
             (false, true) => Some("ADDED"),
             (true, true) => Some("MODIFIED"),
@@ -203,12 +214,26 @@ impl View {
         }
     }
 
+    /// Whether the object is asked for before and after a change.
+    fn selected(&self, change: &Change) -> (bool, bool) {
+        if self.kind.is_view() {
+            // What is noted of a change is for those who watch it as it is stored.
+            let selected = |json: &[u8]| is_selected(self.kind, &self.options, json).unwrap_or(false);
+            let after = change.kind != ChangeKind::Deleted && selected(&change.json);
+            return (change.before.as_deref().is_some_and(selected), after);
+        }
+        let basis = Basis::of(change, self.kind);
+        let selected = |part: &Option<Value>| part.as_ref().is_some_and(|part| selects(&self.options, part));
+        (selected(&basis.before), selected(&basis.after))
+    }
+
     fn put(&mut self, word: &str, json: &[u8], piece: &mut BytesMut) {
-        if self.form == Form::Object {
+        if self.form == Form::Object && !self.kind.is_view() {
             return put_line(piece, word, json);
         }
         let Ok(object) = parse(json) else { return };
         let shown = match self.form {
+            Form::Object => self.kind.shown(&object).into_owned(),
             Form::Metadata => table::partial(&object),
             _ => self.table(&object),
         };

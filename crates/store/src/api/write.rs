@@ -12,6 +12,7 @@ use super::{Api, Body, Call, Caller, body, read};
 use crate::admission::policy::{Attempt, Operation};
 use crate::admission::service::{self, Ranges};
 use crate::admission::{self, policy};
+use crate::document::Document;
 use crate::kinds::{self, Kind};
 use crate::objects::{Objects, revision_of};
 use crate::patch::{self, PatchKind};
@@ -61,8 +62,9 @@ impl Api {
             return Err(Failure::method_not_allowed());
         }
         let terms = self.terms(kind, caller, call.query.write_options()?)?;
-        let mut object = body::object(&call.headers, &call.content)?;
-        let warnings = admit_shape(&terms, &mut object)?;
+        let mut document = body::object(&call.headers, &call.content)?;
+        let warnings = admit_shape(&terms, &mut document)?;
+        let (terms, mut object) = keep(terms, &document.value);
         place(&mut object, namespace.as_deref())?;
         let dry_run = terms.options.dry_run;
         let mut change = self.commit(dry_run, move |objects| create_in(objects, &terms, object)).await?;
@@ -76,8 +78,9 @@ impl Api {
             ..self.terms(call.target.kind, caller, call.query.write_options()?)?
         };
         let (namespace, name) = identity(&call);
-        let mut object = body::object(&call.headers, &call.content)?;
-        let warnings = admit_shape(&terms, &mut object)?;
+        let mut document = body::object(&call.headers, &call.content)?;
+        let warnings = admit_shape(&terms, &mut document)?;
+        let (terms, mut object) = keep(terms, &document.value);
         place(&mut object, call.target.namespace.as_deref())?;
         let given = meta::text(&object, "name");
         if given != name {
@@ -100,17 +103,21 @@ impl Api {
         let terms =
             Terms { status: call.target.status, ..self.terms(kind, caller, call.query.write_options()?)? };
         let (namespace, name) = identity(&call);
-        let (content, wanted) = (call.content.clone(), name.clone());
+        let wanted = name.clone();
+        let content = Document::read(&call.content)
+            .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
         let dry_run = terms.options.dry_run;
         let shape = terms.clone();
+        let terms = Terms { kind: kind.as_stored(), ..terms };
         // The patch meets the object inside the transaction, so there is nothing to race with.
         let patched = move |old: &Value| {
-            let mut new = patch::apply(how, kind, old, &content)?;
+            let value = patch::apply(how, kind, &kind.shown(old), &content.value)?;
+            let mut new = Document { value, doubles: content.doubles };
             let warnings = admit_shape(&shape, &mut new)?;
-            if meta::text(&new, "name") != wanted {
+            if meta::text(&new.value, "name") != wanted {
                 return Err(Failure::bad_request("the name of an object cannot be patched"));
             }
-            Ok((new, warnings))
+            Ok((kind.kept(&new.value).into_owned(), warnings))
         };
         let work =
             move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
@@ -132,9 +139,15 @@ fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
     response
 }
 
-/// Checks kind, version, types and unknown fields; the result is what to warn of.
-fn admit_shape(terms: &Terms, object: &mut Value) -> Result<Vec<String>, Failure> {
-    let kind = terms.kind;
+/// A view's object, and the terms of its write, as they are for the kind that is stored.
+fn keep(terms: Terms, object: &Value) -> (Terms, Value) {
+    let object = terms.kind.kept(object).into_owned();
+    (Terms { kind: terms.kind.as_stored(), ..terms }, object)
+}
+
+/// Checks kind, version, types, unknown fields and such that stand twice; the result is what to warn of.
+pub(super) fn admit_shape(terms: &Terms, document: &mut Document) -> Result<Vec<String>, Failure> {
+    let (kind, object) = (terms.kind, &mut document.value);
     let said = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
     let (version, word) = (said("apiVersion"), said("kind"));
     if !version.is_empty() && version != kind.api_version() || !word.is_empty() && word != kind.kind {
@@ -146,8 +159,7 @@ fn admit_shape(terms: &Terms, object: &mut Value) -> Result<Vec<String>, Failure
         )));
     }
     kind.stamp(object);
-    let schema = schema::definition(kind.definition);
-    let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
+    let schema = schema::of(kind).ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
     let findings = schema::check(object, schema);
     if !findings.mistyped.is_empty() {
         let what = findings.mistyped.join(", ");
@@ -156,8 +168,8 @@ fn admit_shape(terms: &Terms, object: &mut Value) -> Result<Vec<String>, Failure
             "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
         )));
     }
-    let unknown: Vec<String> =
-        findings.unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+    let mut unknown = std::mem::take(&mut document.doubles);
+    unknown.extend(findings.unknown.iter().map(|path| format!("unknown field {path:?}")));
     match terms.options.field_validation {
         FieldValidation::Strict if !unknown.is_empty() => {
             Err(Failure::bad_request(format!("strict decoding error: {}", unknown.join(", "))))

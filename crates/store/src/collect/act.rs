@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::index::{Index, Place, owner_kind, owners, text};
 use crate::api::{Api, DeleteOptions, FOREGROUND, ORPHAN, Propagation, delete_in, is_free_to_go, remove};
-use crate::kinds::{self, KINDS};
+use crate::kinds;
 use crate::meta;
 use crate::objects::Objects;
 use crate::status::Failure;
@@ -146,7 +146,7 @@ fn store_or_remove(objects: &mut Objects<'_, '_>, place: &Place, mut object: Val
 fn empty(objects: &mut Objects<'_, '_>, name: &str) -> Result<bool, Failure> {
     let mut found = 0;
     let mut remain = false;
-    for kind in KINDS.iter().filter(|kind| kind.namespaced) {
+    for kind in kinds::stored().filter(|kind| kind.namespaced) {
         for object in objects.list(kind, Some(name))? {
             remain = true;
             if meta::is_deleting(&object) && meta::at(&object, "metadata.deletionGracePeriodSeconds") == 0 {

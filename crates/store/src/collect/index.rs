@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::api::{FOREGROUND, ORPHAN};
-use crate::kinds::{self, KINDS, Kind};
+use crate::kinds::{self, Kind};
 use crate::meta;
 
 /// Where an object is.
@@ -18,7 +18,7 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn kind(&self) -> &'static Kind {
-        KINDS.iter().find(|kind| kind.id == self.kind).expect("places are made from kinds of the table")
+        kinds::stored().find(|kind| kind.id == self.kind).expect("places are made from kinds of the table")
     }
 }
 

@@ -1,28 +1,23 @@
 //! For tests: a server of its own on loopback, and kubectl pointed at it and nothing else.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
-use store::credentials::Credentials;
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
-use store::server::Server;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use store::engine::Options;
+
+use super::served::Served;
 
 pub struct Session {
     data: PathBuf,
     kubeconfig: PathBuf,
     program: PathBuf,
-    server: Option<(tokio::runtime::Runtime, watch::Sender<bool>)>,
+    /// Kept for as long as the session lasts; a reader's session is over with the admin's.
+    _server: Option<Served>,
 }
 
 /// The kubectl that `cargo xtask test` put below the target directory, else the one on PATH.
@@ -41,15 +36,9 @@ fn program() -> PathBuf {
 
 impl Session {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kubectl-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&data).unwrap();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (stop, stopped) = watch::channel(false);
-        let kubeconfig = runtime.block_on(serve(&data, stopped));
-        Self { data, kubeconfig, program: program(), server: Some((runtime, stop)) }
+        let served = Served::new("kubectl", Options::default());
+        let (data, kubeconfig) = (served.data.clone(), served.kubeconfig.clone());
+        Self { data, kubeconfig, program: program(), _server: Some(served) }
     }
 
     /// The same server for the user who may only look.
@@ -57,7 +46,7 @@ impl Session {
         let data = self.data.join("reader");
         std::fs::create_dir_all(&data).unwrap();
         let kubeconfig = self.data.join("reader.kubeconfig");
-        Self { data, kubeconfig, program: self.program.clone(), server: None }
+        Self { data, kubeconfig, program: self.program.clone(), _server: None }
     }
 
     fn command(&self, words: &str) -> Command {
@@ -117,32 +106,6 @@ impl Session {
         // So that what follows happens while it watches.
         running.settle();
         running
-    }
-}
-
-async fn serve(data: &Path, stopped: watch::Receiver<bool>) -> PathBuf {
-    let engine = Engine::open(&data.join("store"), Options::default()).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let listen = listener.local_addr().unwrap();
-    let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
-    begin(&api, Beginning { service_cidrs, listen }).await.unwrap();
-    let credentials = Credentials::open(data).unwrap();
-    let config = credentials.server_config(&[listen.ip()]).unwrap();
-    let kubeconfig = credentials.write_kubeconfigs(listen).unwrap();
-    let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
-    tokio::spawn(server.serve_tls(listener, config));
-    tokio::spawn(store::collect::run(api, stopped));
-    kubeconfig
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if let Some((runtime, stop)) = self.server.take() {
-            stop.send_replace(true);
-            runtime.shutdown_timeout(Duration::from_secs(3));
-            let _ = std::fs::remove_dir_all(&self.data);
-        }
     }
 }
 

@@ -1,0 +1,207 @@
+//! Objects of our own kinds held against their schema, as API servers hold custom resources: what must be there,
+//! limits, patterns, choices, and rules in CEL (`x-kubernetes-validations`), each with the path of its field.
+//!
+//! Types and unknown fields were settled when the object was read; this is what follows.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use kube_cel::{CompiledSchema, Validator, compile_schema};
+use regex::Regex;
+use serde_json::Value;
+
+use crate::kinds::{self, Kind};
+use crate::schema::resolve;
+
+/// A field's path, and what is wrong with it.
+pub type Fault = (String, String);
+
+/// Everything that is wrong with an object of a kind with a schema of its own.
+pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Fault> {
+    let Some(schema) = kind.schema else { return Vec::new() };
+    let mut faults = limits(schema(), new);
+    if let (true, Some(rules)) = (faults.is_empty(), compiled().get(&kind.id)) {
+        // As API servers do it: rules may rely on what the schema promises.
+        faults = rule_faults(rules, old, new);
+    }
+    faults
+}
+
+fn compiled() -> &'static BTreeMap<u16, CompiledSchema> {
+    static COMPILED: OnceLock<BTreeMap<u16, CompiledSchema>> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let with_schema = kinds::stored().filter_map(|kind| Some((kind.id, kind.schema?)));
+        with_schema.map(|(id, schema)| (id, compile_schema(schema()))).collect()
+    })
+}
+
+/// The rules that do not hold.
+fn rule_faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Fault> {
+    let run = || Validator::new().validate_compiled(rules, new, old);
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => Vec::new(),
+        Ok(Err(errors)) => {
+            errors.into_vec().into_iter().map(|error| (error.field_path, error.message)).collect()
+        }
+        Err(_) => vec![(String::new(), "a rule of the schema cannot be evaluated".to_owned())],
+    }
+}
+
+/// What the schema itself asks for.
+fn limits(schema: &'static Value, object: &Value) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    walk(schema, object, "", &mut faults);
+    faults
+}
+
+fn walk(schema: &'static Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
+    let schema = resolve(schema);
+    if value.is_null() {
+        return;
+    }
+    let mut fault = |reason: String| faults.push((path.to_owned(), reason));
+    choices(schema, value, &mut fault);
+    match value {
+        Value::String(text) => lengths(schema, text, &mut fault),
+        Value::Number(number) => range(schema, number.as_f64().unwrap_or(f64::NAN), &mut fault),
+        Value::Array(items) => {
+            count(schema, ["minItems", "maxItems"], items.len(), "items", &mut fault);
+            for (i, item) in items.iter().enumerate() {
+                walk(&schema["items"], item, &format!("{path}[{i}]"), faults);
+            }
+        }
+        Value::Object(members) => {
+            count(schema, ["minProperties", "maxProperties"], members.len(), "members", &mut fault);
+            for (name, value) in members {
+                let field = match &schema["properties"][name] {
+                    Value::Null => &schema["additionalProperties"],
+                    field => field,
+                };
+                walk(field, value, &below(path, name), faults);
+            }
+            required(schema, value, path, faults);
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn required(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if value[name].is_null() {
+            faults.push((below(path, name), "Required value".to_owned()));
+        }
+    }
+}
+
+fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(String)) {
+    let Some(allowed) = schema["enum"].as_array() else { return };
+    if !allowed.contains(value) {
+        let words: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        fault(format!("Unsupported value: {value}: supported values: {}", words.join(", ")));
+    }
+}
+
+fn lengths(schema: &Value, text: &str, fault: &mut impl FnMut(String)) {
+    count(schema, ["minLength", "maxLength"], text.chars().count(), "letters", fault);
+    let Some(pattern) = schema["pattern"].as_str() else { return };
+    match Regex::new(pattern) {
+        Ok(regex) if regex.is_match(text) => {}
+        Ok(_) => fault(format!("Invalid value: {text:?}: should match '{pattern}'")),
+        Err(error) => fault(format!("the pattern of the schema cannot be read: {error}")),
+    }
+}
+
+fn range(schema: &Value, number: f64, fault: &mut impl FnMut(String)) {
+    let strict = |name: &str| schema[name] == true;
+    if let Some(least) = schema["minimum"].as_f64() {
+        let exclusive = strict("exclusiveMinimum");
+        if number < least || exclusive && number <= least {
+            let words = if exclusive { "greater than" } else { "greater than or equal to" };
+            fault(format!("Invalid value: {number}: should be {words} {least}"));
+        }
+    }
+    if let Some(most) = schema["maximum"].as_f64() {
+        let exclusive = strict("exclusiveMaximum");
+        if number > most || exclusive && number >= most {
+            let words = if exclusive { "less than" } else { "less than or equal to" };
+            fault(format!("Invalid value: {number}: should be {words} {most}"));
+        }
+    }
+}
+
+fn count(schema: &Value, [least, most]: [&str; 2], found: usize, what: &str, fault: &mut impl FnMut(String)) {
+    let found = u64::try_from(found).unwrap_or(u64::MAX);
+    if let Some(least) = schema[least].as_u64().filter(|least| found < *least) {
+        fault(format!("Invalid value: should have at least {least} {what}, has {found}"));
+    }
+    if let Some(most) = schema[most].as_u64().filter(|most| found > *most) {
+        fault(format!("Too long: may not have more than {most} {what}, has {found}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> &'static Value {
+        static SCHEMA: OnceLock<Value> = OnceLock::new();
+        SCHEMA.get_or_init(|| {
+            json!({"type": "object", "properties": {"spec": {
+                "type": "object",
+                "required": ["to"],
+                "x-kubernetes-validations": [
+                    {"rule": "!has(self.weight) || self.weight != 13", "message": "thirteen brings bad luck"},
+                    {"rule": "!has(oldSelf.to) || self.to == oldSelf.to", "message": "to cannot change"},
+                ],
+                "properties": {
+                    "to": {"type": "array", "minItems": 1, "maxItems": 2, "items": {
+                        "type": "string", "pattern": "^[a-z]+$", "maxLength": 3}},
+                    "mode": {"type": "string", "enum": ["a", "b"]},
+                    "weight": {"type": "integer", "minimum": 0, "maximum": 100, "exclusiveMaximum": true},
+                    "tags": {"type": "object", "maxProperties": 1, "additionalProperties": {"minLength": 1}},
+                },
+            }}})
+        })
+    }
+
+    fn fields(spec: Value) -> Vec<String> {
+        limits(schema(), &json!({"spec": spec})).into_iter().map(|(field, _)| field).collect()
+    }
+
+    #[test]
+    fn limits_are_held_to_with_the_path_of_the_field() {
+        assert!(fields(json!({"to": ["a", "b"], "mode": "a", "weight": 0, "tags": {"x": "y"}})).is_empty());
+        for (spec, field) in [
+            (json!({}), "spec.to"),
+            (json!({"to": []}), "spec.to"),
+            (json!({"to": ["a", "b", "c"]}), "spec.to"),
+            (json!({"to": ["a", "B"]}), "spec.to[1]"),
+            (json!({"to": ["aaaa"]}), "spec.to[0]"),
+            (json!({"to": ["a"], "mode": "c"}), "spec.mode"),
+            (json!({"to": ["a"], "weight": -1}), "spec.weight"),
+            (json!({"to": ["a"], "weight": 100}), "spec.weight"),
+            (json!({"to": ["a"], "tags": {"x": ""}}), "spec.tags.x"),
+            (json!({"to": ["a"], "tags": {"x": "1", "y": "2"}}), "spec.tags"),
+        ] {
+            assert_eq!(fields(spec.clone()), [field], "{spec}");
+        }
+    }
+
+    #[test]
+    fn rules_in_cel_see_the_object_and_the_one_before() {
+        let rules = compile_schema(schema());
+        let spec = |to: &str, weight: u8| json!({"spec": {"to": [to], "weight": weight}});
+        assert!(rule_faults(&rules, None, &spec("a", 1)).is_empty());
+        let unlucky = rule_faults(&rules, None, &spec("a", 13));
+        assert_eq!(unlucky, [("spec".to_owned(), "thirteen brings bad luck".to_owned())]);
+        let moved = rule_faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
+        assert_eq!(moved, [("spec".to_owned(), "to cannot change".to_owned())]);
+        assert!(rule_faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
+    }
+}

@@ -1,0 +1,219 @@
+//! Bodies in protobuf, as kubectl and client-go send typed objects: read into the same JSON that others send.
+//!
+//! ```text
+//! "k8s\0" + Unknown { typeMeta { apiVersion, kind }, raw } -> message of that kind, by the numbers in `table`
+//! ```
+//!
+//! Only requests are read. Answers are JSON, which every client that sends protobuf accepts as well.
+
+mod table;
+mod wire;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::kinds;
+use table::{Field, Plain, Shape, Type};
+use wire::{Fields, Malformed, Raw};
+
+const MAGIC: &[u8] = b"k8s\0";
+/// Messages inside each other; the deepest that we serve has nine.
+const DEEPEST: usize = 32;
+
+/// Reads an object; the error says what is wrong with it.
+pub fn object(content: &[u8]) -> Result<Value, String> {
+    let envelope = content.strip_prefix(MAGIC).ok_or("it does not begin with the four bytes k8s\\0")?;
+    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
+    for field in Fields::of(envelope) {
+        match field.map_err(describe)? {
+            (1, Raw::Bytes(meta)) => (api_version, kind) = type_meta(meta).map_err(describe)?,
+            (2, Raw::Bytes(bytes)) => raw = bytes,
+            (3, Raw::Bytes(encoding)) if !encoding.is_empty() => {
+                return Err("encoded content (contentEncoding) is not read here".to_owned());
+            }
+            _ => {}
+        }
+    }
+    let name = message_of(&api_version, &kind)
+        .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
+    let mut object = Map::new();
+    object.insert("kind".to_owned(), kind.into());
+    object.insert("apiVersion".to_owned(), api_version.into());
+    message(&name, raw, &mut object, DEEPEST).map_err(describe)?;
+    Ok(Value::Object(object))
+}
+
+fn describe(error: Malformed) -> String {
+    format!("protobuf that cannot be read: {error}")
+}
+
+fn type_meta(bytes: &[u8]) -> Result<(String, String), Malformed> {
+    let (mut api_version, mut kind) = (String::new(), String::new());
+    for field in Fields::of(bytes) {
+        match field? {
+            (1, raw) => api_version = raw.text()?,
+            (2, raw) => kind = raw.text()?,
+            _ => {}
+        }
+    }
+    Ok((api_version, kind))
+}
+
+/// The table's name of a kind's message, as `core.v1.Service`.
+fn message_of(api_version: &str, kind: &str) -> Option<String> {
+    if kind == "DeleteOptions" {
+        // Every group has it, and means the same by it.
+        return Some("meta.v1.DeleteOptions".to_owned());
+    }
+    let served = kinds::of(api_version, kind).is_some() || crate::reviews::is_review(api_version, kind);
+    let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
+    let name = format!("{}.{version}.{kind}", group.split('.').next().unwrap_or_default());
+    (served && table::message(&name).is_some()).then_some(name)
+}
+
+fn message(name: &str, bytes: &[u8], object: &mut Map<String, Value>, depth: usize) -> Result<(), Malformed> {
+    let rows = table::message(name).ok_or(Malformed("a message that is not in the table"))?;
+    let depth = depth.checked_sub(1).ok_or(Malformed("messages too deep inside each other"))?;
+    for item in Fields::of(bytes) {
+        let (number, raw) = item?;
+        // What a newer client knows and we do not is left out, as an API server does.
+        let Some(field) = rows.get(&number) else { continue };
+        if field.is_inline() {
+            if let Type::Message(inner) = &field.of {
+                message(inner, raw.bytes()?, object, depth)?;
+            }
+            continue;
+        }
+        put(object, field, raw, depth)?;
+    }
+    Ok(())
+}
+
+fn put(object: &mut Map<String, Value>, field: &Field, raw: Raw<'_>, depth: usize) -> Result<(), Malformed> {
+    match field.shape {
+        Shape::One => {
+            let value = value(&field.of, raw, depth)?;
+            if field.kept || !is_zero(&value) {
+                object.insert(field.name.clone(), value);
+            }
+        }
+        Shape::List => {
+            let list = object.entry(field.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
+            if let Value::Array(list) = list {
+                list.push(value(&field.of, raw, depth)?);
+            }
+        }
+        Shape::Map => {
+            let (key, value) = entry(&field.of, raw.bytes()?, depth)?;
+            let map = object.entry(field.name.clone()).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(map) = map {
+                map.insert(key, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What Go leaves out of JSON. An empty message is not among it: `emptyDir: {}` says something.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+/// One entry of a map: a message of key (1) and value (2).
+fn entry(of: &Type, bytes: &[u8], depth: usize) -> Result<(String, Value), Malformed> {
+    let (mut key, mut found) = (String::new(), None);
+    for field in Fields::of(bytes) {
+        match field? {
+            (1, raw) => key = raw.text()?,
+            (2, raw) => found = Some(value(of, raw, depth)?),
+            _ => {}
+        }
+    }
+    // An empty value may be left out on the wire.
+    let found = found.map_or_else(|| value(of, Raw::Bytes(&[]), depth), Ok)?;
+    Ok((key, found))
+}
+
+fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, Malformed> {
+    match of {
+        Type::Message(name) => {
+            let mut object = Map::new();
+            message(name, raw.bytes()?, &mut object, depth)?;
+            Ok(Value::Object(object))
+        }
+        Type::Plain(plain) => self::plain(*plain, raw),
+    }
+}
+
+fn plain(of: Plain, raw: Raw<'_>) -> Result<Value, Malformed> {
+    Ok(match of {
+        Plain::Text => raw.text()?.into(),
+        Plain::Bool => (raw.number()? != 0).into(),
+        Plain::Integer => raw.number()?.into(),
+        Plain::Double => raw.double()?.into(),
+        Plain::Bytes => STANDARD.encode(raw.bytes()?).into(),
+        Plain::Quantity => wrapped(raw.bytes()?)?.text()?.into(),
+        Plain::IntOrString => int_or_string(raw.bytes()?)?,
+        Plain::Time => time(raw.bytes()?, false)?,
+        Plain::MicroTime => time(raw.bytes()?, true)?,
+        Plain::Raw => match wrapped(raw.bytes()?)?.bytes()? {
+            [] => Value::Null,
+            json => {
+                serde_json::from_slice(json).map_err(|_| Malformed("embedded content that is no JSON"))?
+            }
+        },
+    })
+}
+
+/// The one field of a message that wraps a plain value; empty where it is left out.
+fn wrapped(bytes: &[u8]) -> Result<Raw<'_>, Malformed> {
+    let mut found = Raw::Bytes(&[]);
+    for field in Fields::of(bytes) {
+        if let (1, raw) = field? {
+            found = raw;
+        }
+    }
+    Ok(found)
+}
+
+fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
+    let (mut is_text, mut number, mut text) = (false, 0, String::new());
+    for field in Fields::of(bytes) {
+        match field? {
+            (1, raw) => is_text = raw.number()? == 1,
+            (2, raw) => number = raw.number()?,
+            (3, raw) => text = raw.text()?,
+            _ => {}
+        }
+    }
+    Ok(if is_text { text.into() } else { number.into() })
+}
+
+/// Seconds (1) and nanoseconds (2) since 1970. An empty message is no time at all.
+fn time(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let (mut seconds, mut nanos) = (0, 0);
+    for field in Fields::of(bytes) {
+        match field? {
+            (1, raw) => seconds = raw.number()?,
+            (2, raw) => nanos = raw.number()?,
+            _ => {}
+        }
+    }
+    let nanos = i32::try_from(nanos).map_err(|_| Malformed("a time out of range"))?;
+    let time = jiff::Timestamp::new(seconds, if micro { nanos } else { 0 });
+    let time = time.map_err(|_| Malformed("a time out of range"))?;
+    Ok(if micro { format!("{time:.6}").into() } else { time.to_string().into() })
+}
+
+#[cfg(test)]
+mod tests;

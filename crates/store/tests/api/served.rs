@@ -1,0 +1,70 @@
+//! For tests: a server of its own on loopback and on a socket, with the kubeconfigs that `zoneward up` writes.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use store::admission::service::Ranges;
+use store::api::{Api, Limits};
+use store::credentials::Credentials;
+use store::engine::{Engine, Options};
+use store::first_start::{Beginning, begin};
+use store::server::Server;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// A server that ends with the test.
+pub struct Served {
+    pub api: Api,
+    pub data: PathBuf,
+    pub kubeconfig: PathBuf,
+    pub socket: PathBuf,
+    runtime: Option<Runtime>,
+    stop: watch::Sender<bool>,
+}
+
+impl Served {
+    pub fn new(name: &str, options: Options) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&data).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let (api, kubeconfig) = runtime.block_on(serve(&data, options, stopped));
+        let socket = data.join("api.sock");
+        Self { api, data, kubeconfig, socket, runtime: Some(runtime), stop }
+    }
+}
+
+async fn serve(data: &Path, options: Options, stopped: watch::Receiver<bool>) -> (Api, PathBuf) {
+    let engine = Engine::open(&data.join("store"), options).unwrap();
+    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listen = listener.local_addr().unwrap();
+    let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
+    begin(&api, Beginning { service_cidrs, listen }).await.unwrap();
+    let credentials = Credentials::open(data).unwrap();
+    let config = credentials.server_config(&[listen.ip()]).unwrap();
+    let kubeconfig = credentials.write_kubeconfigs(listen).unwrap();
+    let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
+    tokio::spawn(server.clone().serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
+    tokio::spawn(server.serve_tls(listener, config));
+    tokio::spawn(store::collect::run(api.clone(), stopped));
+    (api, kubeconfig)
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(3));
+        }
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
