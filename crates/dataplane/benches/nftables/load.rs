@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-use dataplane::nftables::apply::apply_groups;
+use dataplane::nftables::apply::{apply_groups, load_portions};
 use dataplane::nftables::ir::{
     Change, Data, DataType, Element, Family, FieldType, Key, Program, Ranges, SetSpec, TableId,
 };
@@ -41,8 +41,7 @@ pub(crate) fn ours(services: usize) -> Loaded {
 #[inline(never)]
 pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, usize) {
     let renderer = Renderer::new(&world.table);
-    let portions = portions(&renderer, &world.table);
-    let sent = portions.map(|groups| apply_groups(kernel, &groups).expect("the kernel takes it")).sum();
+    let sent = load_portions(kernel, portions(&renderer, &world.table)).expect("the kernel takes it");
     (renderer, sent)
 }
 

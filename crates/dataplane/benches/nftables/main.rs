@@ -19,6 +19,7 @@ mod namespace;
 mod net;
 mod packets;
 mod report;
+mod restart;
 mod usage;
 mod world;
 
@@ -34,8 +35,8 @@ use world::{ENDPOINTS, World};
 static COUNTING: allocation::Counting = allocation::Counting;
 
 const USE: &str = "\
-cargo xtask bench nftables [-- [load] [changes] [memory] [connections] [--kube-proxy-10000]]
-    without a name, all four; --kube-proxy-10000 loads kube-proxy's layout at 10,000 Services too (minutes)";
+cargo xtask bench nftables [-- [load] [changes] [restart] [memory] [connections] [--kube-proxy-10000]]
+    without a name, all five; --kube-proxy-10000 loads kube-proxy's layout at 10,000 Services too (minutes)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -87,6 +88,7 @@ fn child(name: &str, number: usize) {
         "changes" => {
             changes::run(number).iter().for_each(|(kind, timed)| report::change(number, *kind, timed))
         }
+        "restart" => report::restart(number, &restart::run(number)),
         "memory" => report::memory(&memory::run(number)),
         "connections" => report::connections(&packets::measure()),
         _ => panic!("no such measurement: {name}"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::changes::{CHANGES, Kind, Timed};
 use crate::memory::Held;
 use crate::packets::{self, CONNECTIONS, Rounds, Way, What};
+use crate::restart::Restarted;
 use crate::usage::{Cost, ms, percentile, us};
 use crate::world::ENDPOINTS;
 
@@ -13,8 +14,13 @@ use crate::world::ENDPOINTS;
 type Section = fn(bool);
 
 /// The parts by name.
-pub(crate) const SECTIONS: [(&str, Section); 4] =
-    [("load", loads), ("changes", all_changes), ("memory", all_memory), ("connections", all_connections)];
+pub(crate) const SECTIONS: [(&str, Section); 5] = [
+    ("load", loads),
+    ("changes", all_changes),
+    ("restart", all_restarts),
+    ("memory", all_memory),
+    ("connections", all_connections),
+];
 
 const SIZES: [usize; 3] = [1_000, 10_000, 50_000];
 const PASSES: usize = 3;
@@ -127,6 +133,29 @@ pub(crate) fn change(services: usize, kind: Kind, timed: &Timed) {
         ms(timed.sweep),
         goal(percentile(&timed.commits, 990) <= Duration::from_millis(1)),
     );
+}
+
+fn all_restarts(_: bool) {
+    println!("a start over rules that are there, one endpoint of which is another one now\n");
+    println!("Services | what                      | CPU ms (user + system)      |  wall ms | ratio, goal");
+    SIZES.iter().for_each(|services| show("restart", *services));
+}
+
+/// The rows of a start over existing rules.
+pub(crate) fn restart(services: usize, restarted: &Restarted) {
+    let row = |what: &str, cost: &Cost, said: &str| {
+        let (cpu, user, system) = (ms(cost.cpu()), ms(cost.user), ms(cost.system));
+        println!(
+            "{services:>8} | {what:<25} | {cpu:>9.1} ({user:>6.1} + {system:>7.1}) | {:>8.1} | {said}",
+            ms(cost.wall)
+        );
+    };
+    row("the kernel's dump alone", &restarted.dump, "1.00");
+    let ratio = restarted.all.cpu().as_secs_f64() / restarted.dump.cpu().as_secs_f64();
+    let is_met = goal(restarted.all.wall <= Duration::from_secs(2));
+    let goal = if services <= 10_000 { format!(", goal 2 s: {is_met}") } else { String::new() };
+    let most = restarted.most as f64 / 1e6;
+    row("read, render, compare", &restarted.all, &format!("{ratio:.2}, at most {most:.1} MB{goal}"));
 }
 
 fn all_memory(_: bool) {
