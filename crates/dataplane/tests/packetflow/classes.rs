@@ -46,8 +46,8 @@ pub(crate) fn classes_made_ready_fit_into_their_map() {
     let (mut renderer, program) = Renderer::start(&table);
     load(&mut kernel, &program).unwrap();
     let mut outgrown = 0;
-    // Each has neighbours of its own, too: together more than 1,200 in a map of 1,024.
-    for number in 0..300 {
+    // Each has a neighbour of its own, too: together 1,202 in a map of 1,024.
+    for number in 0..600 {
         let new = sticky(number);
         table.replace(&new.port.service.clone(), vec![new.clone()]);
         match renderer.change(&[(&[], &[new])]) {
