@@ -61,9 +61,6 @@ impl Ending {
 const MOST_SLOTS: u32 = (1 << 26) - 1;
 const FEW: u32 = (1 << 8) - 1;
 const MOST_STICKY: u32 = (1 << 14) - 1;
-/// Numbers of slots that are ready before anybody has them. Not more: each chain that uses a map makes every element
-/// that comes into it 16 ns dearer, as the kernel looks at all of them for each.
-const SMALL: u32 = 4;
 /// The longest that the API allows.
 const LONGEST_SECONDS: u32 = 86_400;
 
@@ -169,20 +166,6 @@ impl Class {
         };
         let fits = |ending: &Ending| !matches!(ending, Ending::Send(n) if *n > MOST_SLOTS);
         endings.into_iter().filter(fits).map(|ending| Self { ending, ..*self }).collect()
-    }
-
-    /// The class with one slot of the same shape, if it sends anywhere.
-    pub(super) fn shape(&self) -> Option<Self> {
-        match self.ending {
-            Ending::Reject | Ending::Drop => None,
-            ending => Some(Self { ending: ending.with(1), ..*self }),
-        }
-    }
-
-    /// The classes of its shape with few slots. All of them are kept ready, so that a Service that is scaled to any
-    /// small number in one step does not wait.
-    pub(super) fn small_ones(self) -> impl Iterator<Item = Self> {
-        (1..=SMALL).map(move |slots| Self { ending: self.ending.with(slots), ..self })
     }
 
     /// In words for people.
