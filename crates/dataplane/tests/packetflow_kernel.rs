@@ -16,6 +16,8 @@ mod churn;
 mod classes;
 #[path = "packetflow/cluster.rs"]
 mod cluster;
+#[path = "packetflow/large.rs"]
+mod large;
 #[path = "kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
@@ -68,6 +70,14 @@ const TESTS: &[Test] = &[
         churn::changes_one_by_one_leave_the_kernel_as_a_fresh_start_would,
     ),
     ("classes_made_ready_fit_into_their_map", classes::classes_made_ready_fit_into_their_map),
+    (
+        "resync_of_thousands_of_services_goes_in_parts_that_leave_each_whole",
+        large::resync_of_thousands_of_services_goes_in_parts_that_leave_each_whole,
+    ),
+    (
+        "service_of_thousands_of_endpoints_changes_in_steps",
+        large::service_of_thousands_of_endpoints_changes_in_steps,
+    ),
     (
         "soak_changes_and_faults_leave_the_kernel_as_a_fresh_start_would",
         churn::soak_changes_and_faults_leave_the_kernel_as_a_fresh_start_would,

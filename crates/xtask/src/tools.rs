@@ -65,8 +65,9 @@ pub(crate) const VALGRIND: Tool = Tool {
     source: Source::Debian { package: "valgrind" },
 };
 
-/// What the tests on the real kernel use beside our own code: they list rules, make interfaces and put flows in.
-pub(crate) const NETWORK: [Tool; 3] = [
+/// What the tests on the real kernel use beside our own code: they list rules, make interfaces, put flows in, and leave
+/// what kube-proxy would leave.
+pub(crate) const NETWORK: [Tool; 5] = [
     Tool {
         program: "nft",
         at_least: Version([1, 0, 6]),
@@ -84,6 +85,18 @@ pub(crate) const NETWORK: [Tool; 3] = [
         at_least: Version([5, 10, 0]),
         version_words: &["-V"],
         source: Source::Debian { package: "iproute2" },
+    },
+    Tool {
+        program: "iptables",
+        at_least: Version([1, 8, 7]),
+        version_words: &["-V"],
+        source: Source::Debian { package: "iptables" },
+    },
+    Tool {
+        program: "ipset",
+        at_least: Version([7, 10, 0]),
+        version_words: &["-v"],
+        source: Source::Debian { package: "ipset" },
     },
 ];
 
@@ -301,7 +314,8 @@ impl Version {
     /// The first word that reads as a version in what `--version` prints.
     fn find(text: &str) -> Option<Version> {
         // valgrind writes `valgrind-3.19.0`, others `cargo-deny 0.20.2` or `v1.2.3`.
-        text.split(|letter: char| letter.is_whitespace() || letter == '-').find_map(Version::parse)
+        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',');
+        text.split(ends_a_word).find_map(Version::parse)
     }
 
     fn parse(word: &str) -> Option<Version> {
@@ -336,6 +350,7 @@ mod tests {
             ("nftables v1.0.6 (Lester Gooch #5)", Some([1, 0, 6])),
             ("ip utility, iproute2-6.1.0, libbpf 1.1.2", Some([6, 1, 0])),
             ("tool v1.2", Some([1, 2, 0])),
+            ("ipset v7.17, protocol version: 7", Some([7, 17, 0])),
             ("Client Version: v1.37.1\nKustomize Version: v5.8.1", Some([1, 37, 1])),
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
             ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),

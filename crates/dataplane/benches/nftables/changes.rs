@@ -9,7 +9,7 @@ use model::forward::{ForwardedEndpoint, Frontend};
 
 use crate::load::phase_load;
 use crate::usage::{Cost, cost};
-use crate::world::World;
+use crate::world::{Shape, World};
 
 /// How often each kind of change is made.
 pub(crate) const CHANGES: usize = 1_000;
@@ -56,8 +56,8 @@ pub(crate) struct Timed {
 }
 
 /// Loads a node with this many Services and makes the changes of each kind.
-pub(crate) fn run(services: usize) -> Vec<(Kind, Timed)> {
-    let mut world = World::new(services);
+pub(crate) fn run(services: usize, shape: Shape) -> Vec<(Kind, Timed)> {
+    let mut world = World::of(services, shape);
     let mut kernel = Socket::open().expect("a netlink socket");
     let (mut renderer, _) = phase_load(&mut kernel, &world);
     Kind::ALL.map(|kind| (kind, time(kind, &mut world, &mut renderer, &mut kernel))).into()
@@ -98,11 +98,13 @@ fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Soc
 
 fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
     let start = Instant::now();
-    // What goes for good takes two steps.
-    for _ in 0..2 {
-        apply(kernel, &renderer.sweep()).expect("the kernel takes it");
+    loop {
+        let changes = renderer.sweep();
+        if changes.is_empty() {
+            return start.elapsed();
+        }
+        apply(kernel, &changes).expect("the kernel takes it");
     }
-    start.elapsed()
 }
 
 /// The frontends that Services spread over the whole world change to.

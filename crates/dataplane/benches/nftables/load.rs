@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-use dataplane::nftables::apply::apply_groups;
+use dataplane::nftables::apply::{apply_groups, load_portions};
 use dataplane::nftables::ir::{
     Change, Data, DataType, Element, Family, FieldType, Key, Program, Ranges, SetSpec, TableId,
 };
@@ -12,7 +12,7 @@ use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
 use dataplane::nftables::render::{Renderer, portions};
 
 use crate::usage::{self, Cost};
-use crate::world::{PORT, TARGET_PORT, World, cluster_ip, pod};
+use crate::world::{PORT, Shape, TARGET_PORT, World, cluster_ip, pod};
 
 const TCP: u8 = 6;
 const ELEMENTS_PER_CHANGE: usize = 500;
@@ -28,8 +28,8 @@ pub(crate) struct Loaded {
 }
 
 /// Renders and loads a node with this many Services into the kernel of this namespace.
-pub(crate) fn ours(services: usize) -> Loaded {
-    let world = World::new(services);
+pub(crate) fn ours(services: usize, shape: Shape) -> Loaded {
+    let world = World::of(services, shape);
     let mut kernel = Socket::open().expect("a netlink socket");
     let ((_, transactions), cost) = usage::cost(|| phase_load(&mut kernel, &world));
     let (_, own) = usage::cost(|| phase_load(&mut Sink::default(), &world));
@@ -41,15 +41,14 @@ pub(crate) fn ours(services: usize) -> Loaded {
 #[inline(never)]
 pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, usize) {
     let renderer = Renderer::new(&world.table);
-    let portions = portions(&renderer, &world.table);
-    let sent = portions.map(|groups| apply_groups(kernel, &groups).expect("the kernel takes it")).sum();
+    let sent = load_portions(kernel, portions(&renderer, &world.table)).expect("the kernel takes it");
     (renderer, sent)
 }
 
 /// Loads so many elements into one map of a declared size, and does nothing else.
-pub(crate) fn floor(elements: usize) -> Loaded {
+pub(crate) fn floor(elements: usize, shape: Shape) -> Loaded {
     let mut kernel = Socket::open().expect("a netlink socket");
-    let groups = one_map(elements);
+    let groups = one_map(elements, shape);
     // In transactions as large as ours: with one for all, the kernel's own list of changes outgrows the caches.
     let portions = groups.chunks(GROUPS_PER_PORTION);
     let loading =
@@ -59,9 +58,12 @@ pub(crate) fn floor(elements: usize) -> Loaded {
 }
 
 /// The changes that make one map, ready to be written as messages.
-fn one_map(elements: usize) -> Vec<Vec<Change>> {
-    let table = TableId::new(Family::Ip, "floor");
-    let (address, port) = (FieldType::Ipv4Addr, FieldType::InetService);
+fn one_map(elements: usize, shape: Shape) -> Vec<Vec<Change>> {
+    let (family, address) = match shape {
+        Shape::Ipv6 => (Family::Ip6, FieldType::Ipv6Addr),
+        _ => (Family::Ip, FieldType::Ipv4Addr),
+    };
+    let (table, port) = (TableId::new(family, "floor"), FieldType::InetService);
     let key = [address, FieldType::InetProto, port, FieldType::Mark];
     let size = u32::try_from(elements.next_power_of_two()).ok();
     let spec = SetSpec { size, ..SetSpec::map(&key, DataType::Fields(vec![address, port])) };
@@ -72,7 +74,7 @@ fn one_map(elements: usize) -> Vec<Vec<Change>> {
     ]];
     let numbers: Vec<usize> = (0..elements).collect();
     for numbers in numbers.chunks(ELEMENTS_PER_CHANGE) {
-        let elements = numbers.iter().map(|number| element(*number)).collect();
+        let elements = numbers.iter().map(|number| element(shape, *number)).collect();
         let (table, set, ranges) = (table.clone(), name.clone(), Ranges::None);
         groups.push(vec![Change::AddElements { table, set, ranges, elements }]);
     }
@@ -80,8 +82,8 @@ fn one_map(elements: usize) -> Vec<Vec<Change>> {
 }
 
 /// An element like those of our largest map.
-fn element(number: usize) -> Element {
-    let address = |ip: Ipv4Addr| Key::new().address(ip.into());
+fn element(shape: Shape, number: usize) -> Element {
+    let address = |ip: Ipv4Addr| Key::new().address(shape.address(ip));
     let key = address(cluster_ip(number / 10)).protocol(TCP).port(PORT).mark((number % 10) as u32);
     Element::entry(key.bytes(), Data::Value(address(pod(number)).port(TARGET_PORT).bytes()))
 }

@@ -19,6 +19,7 @@ mod namespace;
 mod net;
 mod packets;
 mod report;
+mod restart;
 mod usage;
 mod world;
 
@@ -28,20 +29,22 @@ use std::time::Duration;
 use dataplane::nftables::netlink::{Kernel, Socket};
 use nix::sched::{CloneFlags, unshare};
 use usage::Cost;
-use world::{ENDPOINTS, World};
+use world::{ENDPOINTS, Shape, World};
 
 #[global_allocator]
 static COUNTING: allocation::Counting = allocation::Counting;
 
 const USE: &str = "\
-cargo xtask bench nftables [-- [load] [changes] [memory] [connections] [--kube-proxy-10000]]
-    without a name, all four; --kube-proxy-10000 loads kube-proxy's layout at 10,000 Services too (minutes)";
+cargo xtask bench nftables [-- [load] [changes] [restart] [memory] [connections] [--kube-proxy-10000]]
+    without a name, all five; --kube-proxy-10000 loads kube-proxy's layout at 10,000 Services too (minutes)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["--child", name, number] = words[..] {
-        child(name, number.parse().expect("a number"));
+        let (name, shape) = name.split_once('/').unwrap_or((name, "ipv4"));
+        let shape = Shape::ALL.into_iter().find(|known| known.as_str() == shape).expect("a shape");
+        child(name, shape, number.parse().expect("a number"));
         return ExitCode::SUCCESS;
     }
     let known =
@@ -74,19 +77,23 @@ fn count() {
 }
 
 /// One measurement, in this process. What it prints, `report` reads.
-fn child(name: &str, number: usize) {
+fn child(name: &str, shape: Shape, number: usize) {
     if name == "kube-proxy" {
         return say(&kube_proxy(number), &[]);
     }
     namespace::enter();
     match name {
         "ours" | "floor" => {
-            let loaded = if name == "ours" { load::ours(number) } else { load::floor(number) };
+            let load = if name == "ours" { load::ours } else { load::floor };
+            let loaded = load(number, shape);
             say(&loaded.cost, &[loaded.elements, loaded.transactions, loaded.own.cpu().as_micros() as usize]);
         }
         "changes" => {
-            changes::run(number).iter().for_each(|(kind, timed)| report::change(number, *kind, timed))
+            for (kind, timed) in changes::run(number, shape) {
+                report::change(number, shape, kind, &timed);
+            }
         }
+        "restart" => report::restart(number, &restart::run(number)),
         "memory" => report::memory(&memory::run(number)),
         "connections" => report::connections(&packets::measure()),
         _ => panic!("no such measurement: {name}"),

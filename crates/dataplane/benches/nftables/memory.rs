@@ -34,7 +34,7 @@ pub(crate) fn run(services: usize) -> Held {
 }
 
 /// A row of this process's status, in bytes.
-fn status(row: &str) -> usize {
+pub(crate) fn status(row: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("procfs is there");
     let value = text.lines().find_map(|line| line.strip_prefix(row)?.strip_prefix(':'));
     let number = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<usize>().ok());

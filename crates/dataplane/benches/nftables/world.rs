@@ -1,6 +1,6 @@
 //! A made-up node's table, built from model values: no JSON, so that nothing else is measured or held.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use model::forward::{
@@ -36,17 +36,52 @@ pub(crate) fn pod(number: usize) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 128, 0, 0).to_bits() | scattered)
 }
 
+/// What all Services of a world are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Shape {
+    Ipv4,
+    Ipv6,
+    /// IPv4 with session affinity.
+    Sticky,
+}
+
+impl Shape {
+    pub(crate) const ALL: [Shape; 3] = [Shape::Ipv4, Shape::Ipv6, Shape::Sticky];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Shape::Ipv4 => "ipv4",
+            Shape::Ipv6 => "ipv6",
+            Shape::Sticky => "affinity",
+        }
+    }
+
+    /// An address of this shape's family; IPv6 ones carry the IPv4 one in their last bytes.
+    pub(crate) fn address(self, address: Ipv4Addr) -> IpAddr {
+        if self != Shape::Ipv6 {
+            return address.into();
+        }
+        let prefix = u128::from(Ipv6Addr::new(0xfd00, 0x10, 0, 0, 0, 0, 0, 0));
+        Ipv6Addr::from(prefix | u128::from(address.to_bits())).into()
+    }
+}
+
 /// The table of a node.
 pub(crate) struct World {
     pub(crate) table: ForwardingTable,
     /// The Services by number.
     pub(crate) keys: Vec<ServiceKey>,
+    shape: Shape,
     port_name: Name,
     next_pod: usize,
 }
 
 impl World {
     pub(crate) fn new(services: usize) -> World {
+        World::of(services, Shape::Ipv4)
+    }
+
+    pub(crate) fn of(services: usize, shape: Shape) -> World {
         let mut interner = Interner::default();
         let rules = NodeRules {
             detect_local: DetectLocal::Ranges { v4: PODS.parse().ok(), v6: None },
@@ -56,13 +91,14 @@ impl World {
         let mut world = World {
             table: ForwardingTable::new(rules),
             keys: Vec::with_capacity(services),
+            shape,
             port_name: interner.name("http"),
             next_pod: services * ENDPOINTS,
         };
         for service in 0..services {
             let namespace = interner.name(&format!("team-{}", service / PER_NAMESPACE));
             let key = ServiceKey::new(&namespace, &interner.name(&format!("app-{service}")));
-            let endpoints = (0..ENDPOINTS).map(|number| endpoint(service, number)).collect();
+            let endpoints = (0..ENDPOINTS).map(|number| endpoint(shape, service, number)).collect();
             let frontend = world.frontend(&key, service, endpoints);
             world.table.replace(&key, vec![frontend]);
             world.keys.push(key);
@@ -73,7 +109,7 @@ impl World {
     /// The one frontend of a Service with these endpoints.
     fn frontend(&self, key: &ServiceKey, service: usize, mut endpoints: Vec<ForwardedEndpoint>) -> Frontend {
         endpoints.sort_by_key(|endpoint| endpoint.address);
-        let cluster_ip = IpAddr::V4(cluster_ip(service));
+        let cluster_ip = self.shape.address(cluster_ip(service));
         Frontend {
             place: Place::address(cluster_ip, Protocol::Tcp, PORT),
             kind: FrontendKind::ClusterIp,
@@ -83,7 +119,7 @@ impl World {
                 cluster_ip,
                 protocol: Protocol::Tcp,
                 number: PORT,
-                affinity_seconds: None,
+                affinity_seconds: (self.shape == Shape::Sticky).then_some(10_800),
                 cluster: EndpointSet { endpoints: endpoints.into() },
                 local: EndpointSet::default(),
             }),
@@ -109,7 +145,7 @@ impl World {
     /// A pod that was not there before.
     pub(crate) fn new_pod(&mut self) -> ForwardedEndpoint {
         self.next_pod += 1;
-        at(SocketAddr::from((pod(self.next_pod), TARGET_PORT)), false)
+        at(SocketAddr::new(self.shape.address(pod(self.next_pod)), TARGET_PORT), false)
     }
 
     /// Lets all traffic of a Service go to one address.
@@ -123,7 +159,7 @@ fn at(address: SocketAddr, is_local: bool) -> ForwardedEndpoint {
     ForwardedEndpoint { address, weight: 1.0, is_local }
 }
 
-fn endpoint(service: usize, number: usize) -> ForwardedEndpoint {
+fn endpoint(shape: Shape, service: usize, number: usize) -> ForwardedEndpoint {
     let is_local = (service * 7 + number * 101).is_multiple_of(NODES);
-    at(SocketAddr::from((pod(service * ENDPOINTS + number), TARGET_PORT)), is_local)
+    at(SocketAddr::new(shape.address(pod(service * ENDPOINTS + number)), TARGET_PORT), is_local)
 }

@@ -156,7 +156,7 @@ pub(super) fn read_flow(attrs: Attrs<'_>, family: Family) -> Option<Flow> {
 impl Conntrack for CtSocket {
     fn dump(&mut self, filter: &Filter, take: &mut dyn FnMut(Flow)) -> Result<Seen, NetlinkError> {
         let request = header(CT_GET, NLM_F_DUMP, filter.family);
-        let complete = self.socket.each(request, |out| write_filter(out, filter), &mut |raw| {
+        let complete = self.socket.answer(request, |out| write_filter(out, filter), &mut |raw| {
             // Compared again here, since the kernel does not compare everything.
             let flow = read_flow(raw.attrs(), filter.family);
             flow.filter(|flow| filter.matches(flow)).into_iter().for_each(&mut *take);
@@ -169,12 +169,12 @@ impl Conntrack for CtSocket {
             return Err(NetlinkError::Refused { seq: 0, errno: Errno::EOPNOTSUPP, text: None });
         }
         let request = header(CT_DELETE, NLM_F_ACK, filter.family);
-        self.socket.each(request, |out| write_filter(out, filter), &mut |_| {}).map(|_| ())
+        self.socket.answer(request, |out| write_filter(out, filter), &mut |_| {}).map(|_| ())
     }
 
     fn delete(&mut self, flow: &Flow) -> Result<bool, NetlinkError> {
         let request = header(CT_DELETE, NLM_F_ACK, Family::of(flow.dst.ip()));
-        match self.socket.each(request, |out| write_flow(out, flow), &mut |_| {}) {
+        match self.socket.answer(request, |out| write_flow(out, flow), &mut |_| {}) {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(false),
             Err(error) => Err(error),

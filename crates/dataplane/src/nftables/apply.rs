@@ -18,16 +18,20 @@ use std::iter::Peekable;
 
 use nix::errno::Errno;
 
+use super::decode::{Elements, Message, RawElement, message};
+use super::diff::{Difference, Parts, by_service, diff, in_steps, parts};
 use super::encode::Batch;
-use super::ir::{Change, Name, Place, Program, Set, Table, TableId};
+use super::ir::{Change, Element, Name, Place, Program, Ranges, Set, Table, TableId};
+use super::netlink::wire::messages;
 use super::netlink::{Kernel, NetlinkError};
 
 /// How often a transaction is tried that the kernel did not even look at.
 const ATTEMPTS: u32 = 5;
 /// Elements per change of a first load, so that changes can be dealt out over transactions.
 const ELEMENTS_PER_CHANGE: usize = 500;
-/// The longest transaction of a first load.
-const LOAD_BATCH: usize = 1 << 20;
+/// The longest transaction of a first load: with longer ones, what the kernel writes down until the commit outgrows the
+/// processor's caches.
+const LOAD_BATCH: usize = 192 << 10;
 
 /// Why changes were not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,13 +97,48 @@ fn advice(cause: &NetlinkError) -> Option<&'static str> {
     }
 }
 
-/// Applies changes as one transaction.
+/// Applies changes as one transaction. Changes of Services that do not fit into one go in several, each of which leaves
+/// every Service as it was or as it will be.
 pub fn apply(kernel: &mut dyn Kernel, changes: &[Change]) -> Result<(), ApplyError> {
     if changes.is_empty() {
         return Ok(());
     }
     let batch = Batch::of(changes, 1, None);
-    commit(kernel, &batch, |index| changes.get(index).map(ToString::to_string))
+    if batch.closed_len() > kernel.longest_batch()
+        && let Some(groups) = by_service(changes, &[])
+    {
+        return apply_groups(kernel, &groups).map(drop);
+    }
+    commit(kernel, &batch)
+}
+
+/// Makes the kernel, which holds `old`, hold `new`: by one transaction where that fits, else in parts that leave every
+/// Service as it was or as it will be; what nothing leads to any more goes in another. Answers with the number of
+/// transactions.
+pub fn apply_program(kernel: &mut dyn Kernel, old: &Program, new: &Program) -> Result<usize, ApplyError> {
+    let Difference { now, later } = diff(old, new);
+    if now.is_empty() && later.is_empty() {
+        return Ok(0);
+    }
+    let batch = Batch::of(&now, 1, None);
+    if batch.closed_len() <= kernel.longest_batch() {
+        if !now.is_empty() {
+            commit(kernel, &batch)?;
+        }
+        let done = usize::from(!now.is_empty());
+        return apply_later(kernel, &later, done);
+    }
+    drop((now, batch));
+    let Parts { now, later } = parts(old, new);
+    let done = apply_groups(kernel, &now)?;
+    apply_later(kernel, &later, done)
+}
+
+fn apply_later(kernel: &mut dyn Kernel, later: &[Change], done: usize) -> Result<usize, ApplyError> {
+    let groups: Vec<Vec<Change>> = later.iter().map(|change| vec![change.clone()]).collect();
+    let more =
+        apply_groups(kernel, &groups).map_err(|error| ApplyError { done: done + error.done, ..error })?;
+    Ok(done + more)
 }
 
 /// Applies changes as one transaction, and only if nobody changed any table since `generation`; else the cause is
@@ -108,15 +147,33 @@ pub fn apply_since(kernel: &mut dyn Kernel, generation: u32, changes: &[Change])
     if changes.is_empty() {
         return Ok(());
     }
-    let batch = Batch::of(changes, 1, Some(generation));
-    commit(kernel, &batch, |index| changes.get(index).map(ToString::to_string))
+    commit(kernel, &Batch::of(changes, 1, Some(generation)))
 }
 
 /// Applies groups in order: each group is atomic, and as many as fit go into one transaction. A group is what must not
-/// be seen half done, such as all elements of one Service. Answers with the number of transactions.
+/// be seen half done, such as all elements of one Service. One that does not fit by itself, a Service of thousands of
+/// endpoints, goes in steps. Answers with the number of transactions.
 pub fn apply_groups(kernel: &mut dyn Kernel, groups: &[Vec<Change>]) -> Result<usize, ApplyError> {
     let limit = kernel.longest_batch();
-    apply_stream(kernel, groups.iter().map(|group| Cow::Borrowed(group.as_slice())), limit)
+    let each = groups.iter().flat_map(|group| {
+        // No element takes as much as 300 bytes, no rule as much as 4,096: most groups need not be measured.
+        let most: usize = group.iter().map(|change| 4096 + 300 * change.elements()).sum();
+        match most > limit && Batch::of(group, 1, None).closed_len() > limit {
+            true => in_steps(group).into_iter().map(Cow::Owned).collect(),
+            false => vec![Cow::Borrowed(group.as_slice())],
+        }
+    });
+    apply_stream(kernel, each, limit)
+}
+
+/// Loads the portions of a program into a kernel that has none of its tables, as `render::portions` makes them: in
+/// order, in as few transactions as its buffers and the processor's caches allow. Answers with their number.
+pub fn load_portions(
+    kernel: &mut dyn Kernel,
+    portions: impl Iterator<Item = Vec<Vec<Change>>>,
+) -> Result<usize, ApplyError> {
+    let limit = kernel.longest_batch().min(LOAD_BATCH);
+    apply_stream(kernel, portions.flatten().map(Cow::Owned), limit)
 }
 
 fn apply_stream<'a>(
@@ -126,42 +183,37 @@ fn apply_stream<'a>(
 ) -> Result<usize, ApplyError> {
     let mut done = 0;
     let mut groups = groups.peekable();
+    // One buffer for all: a fresh one for each would be fresh pages for each.
+    let mut batch = Batch::open(1, None);
     while groups.peek().is_some() {
-        let (batch, taken) = fill(&mut groups, limit);
+        fill(&mut batch, &mut groups, limit);
         if !batch.is_empty() {
-            let describe =
-                |index| taken.iter().flat_map(|group| group.iter()).nth(index).map(ToString::to_string);
-            commit(kernel, &batch, describe).map_err(|error| ApplyError { done, ..error })?;
+            commit(kernel, &batch).map_err(|error| ApplyError { done, ..error })?;
             done += 1;
         }
+        batch.reopen();
     }
     Ok(done)
 }
 
-/// A batch of as many groups as fit, and those; at least one, even if the kernel will refuse it as too long.
-fn fill<'a>(
-    groups: &mut Peekable<impl Iterator<Item = Cow<'a, [Change]>>>,
-    limit: usize,
-) -> (Batch, Vec<Cow<'a, [Change]>>) {
-    let mut batch = Batch::open(1, None);
-    let mut taken = Vec::new();
+/// Puts as many groups into a batch as fit; at least one, even if the kernel will refuse it as too long.
+fn fill<'a>(batch: &mut Batch, groups: &mut Peekable<impl Iterator<Item = Cow<'a, [Change]>>>, limit: usize) {
     while let Some(group) = groups.peek() {
         let mark = batch.mark();
+        let is_first = batch.is_empty();
         group.iter().for_each(|change| batch.push(change));
-        if !taken.is_empty() && batch.closed_len() > limit {
+        if !is_first && batch.closed_len() > limit {
             batch.reset(mark);
             break;
         }
-        taken.extend(groups.next());
+        groups.next();
     }
     batch.close();
-    (batch, taken)
 }
 
 /// Loads a program into a kernel that has none of its tables, in as many transactions as its buffers ask for, with the
 /// rules of base chains last. Answers with the number of transactions.
 pub fn load(kernel: &mut dyn Kernel, program: &Program) -> Result<usize, ApplyError> {
-    // Larger ones are no faster, and would hold a second copy of the program.
     let limit = kernel.longest_batch().min(LOAD_BATCH);
     apply_stream(kernel, first_load(program).map(Cow::Owned), limit)
 }
@@ -218,11 +270,7 @@ fn add_elements<'a>(id: &'a TableId, name: &'a Name, set: &'a Set) -> impl Itera
 }
 
 /// Sends a batch, again if the kernel was only disturbed, and says which change was refused.
-fn commit(
-    kernel: &mut dyn Kernel,
-    batch: &Batch,
-    describe: impl Fn(usize) -> Option<String>,
-) -> Result<(), ApplyError> {
+fn commit(kernel: &mut dyn Kernel, batch: &Batch) -> Result<(), ApplyError> {
     let mut attempt = 1;
     loop {
         let before = kernel.generation().ok();
@@ -232,7 +280,7 @@ fn commit(
             continue;
         }
         let change = match &cause {
-            NetlinkError::Refused { seq, .. } => batch.change_of(*seq).and_then(describe),
+            NetlinkError::Refused { seq, .. } => describe(batch, *seq),
             _ => None,
         };
         return Err(ApplyError { change, cause, done: 0 });
@@ -248,4 +296,26 @@ fn may_repeat(kernel: &mut dyn Kernel, cause: &NetlinkError, before: Option<u32>
         NetlinkError::Lost | NetlinkError::Silent => before.is_some() && kernel.generation().ok() == before,
         _ => false,
     }
+}
+
+/// The message that was refused, in words; read out of the batch, so that changes need not be kept until it is through.
+fn describe(batch: &Batch, seq: u32) -> Option<String> {
+    let raw = messages(batch.bytes()).find(|raw| raw.header.seq == seq)?;
+    match message(raw).ok()? {
+        Message::Begin { .. } | Message::End => None,
+        Message::Change(change) => Some(change.to_string()),
+        Message::Elements(Elements { table, set, raw }) => {
+            let (ranges, elements) = (Ranges::None, starts(raw));
+            Some(Change::AddElements { table, set, ranges, elements }.to_string())
+        }
+        Message::DeleteElements(Elements { table, set, raw }) => {
+            let (ranges, elements) = (Ranges::None, starts(raw));
+            Some(Change::DeleteElements { table, set, ranges, elements }.to_string())
+        }
+    }
+}
+
+/// Elements without those that only end a range.
+fn starts(raw: Vec<RawElement>) -> Vec<Element> {
+    raw.into_iter().filter(|raw| !raw.interval_end).map(|raw| raw.element).collect()
 }

@@ -142,8 +142,9 @@ pub fn join(raw: Vec<RawElement>, ranges: Ranges) -> Vec<Element> {
 #[derive(Debug, Default)]
 pub struct Reader {
     program: Program,
-    /// Elements of sets whose ranges are two elements: both ends may come in different messages.
-    halves: BTreeMap<(TableId, Name), Vec<RawElement>>,
+    /// Elements as they came, until all of their set are there: a tree that is built in one go takes a fraction of
+    /// the time and half the memory, and both ends of a range may come in different messages.
+    open: BTreeMap<(TableId, Name), Vec<RawElement>>,
     problems: Vec<DecodeError>,
 }
 
@@ -168,14 +169,20 @@ impl Reader {
         &self.program
     }
 
-    /// The program, and what could not be read of it.
-    pub fn finish(mut self) -> (Program, Vec<DecodeError>) {
-        for ((table, set), raw) in std::mem::take(&mut self.halves) {
-            if let Some(set) = self.set(&table, &set) {
-                let elements = join(raw, Ranges::TwoElements);
-                set.elements.extend(elements.into_iter().map(|element| (element.key, element.value)));
+    /// Puts the elements in their sets that have come since the last time; call it when a set is through.
+    pub fn settle(&mut self) {
+        for ((table, name), raw) in std::mem::take(&mut self.open) {
+            if let Some(set) = self.set(&table, &name) {
+                let elements = join(raw, set.spec.ranges());
+                let mut new = elements.into_iter().map(|element| (element.key, element.value)).collect();
+                set.elements.append(&mut new);
             }
         }
+    }
+
+    /// The program, and what could not be read of it.
+    pub fn finish(mut self) -> (Program, Vec<DecodeError>) {
+        self.settle();
         (self.program, self.problems)
     }
 
@@ -184,18 +191,12 @@ impl Reader {
     }
 
     fn place(&mut self, message: Message) {
-        if let Message::Elements(Elements { table, set, raw }) = message {
-            let Some(found) = self.set(&table, &set) else { return };
-            match found.spec.ranges() {
-                Ranges::TwoElements => self.halves.entry((table, set)).or_default().extend(raw),
-                _ => {
-                    let elements = raw.into_iter().map(|raw| (raw.element.key, raw.element.value));
-                    found.elements.extend(elements);
-                }
+        match message {
+            Message::Elements(Elements { table, set, raw }) => {
+                self.open.entry((table, set)).or_default().extend(raw);
             }
-            return;
+            message => place(&mut self.program, message),
         }
-        place(&mut self.program, message);
     }
 }
 

@@ -5,15 +5,21 @@
 //! later, another one:    sets and chains that nothing leads to any more
 //! ```
 //!
+//! What is too long for one transaction goes by `parts`, each of which leaves every Service as before or as after.
+//!
 //! At a first load everything stands before the hooks lead there, so that it may be cut into several
 //! transactions. What goes for good goes later: kernels before 6.2 hold on to a chain until the transaction
 //! that takes the last way to it is through (pitfall 9).
 
+mod parts;
 mod text;
+mod units;
 
 use super::ir::{Chain, Change, Element, Name, Place, Program, Rule, Set, Table, TableId};
 
+pub use parts::{Parts, parts};
 pub use text::{Line, element_text, lines};
+pub use units::{by_service, in_steps};
 
 /// What turns one program into another.
 #[derive(Clone, Debug, Default, PartialEq)]

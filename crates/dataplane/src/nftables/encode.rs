@@ -10,7 +10,7 @@ mod userdata;
 
 use super::ir::Change;
 use super::netlink::abi;
-use super::netlink::wire::{Header, Writer};
+use super::netlink::wire::{Header, Writer, messages};
 
 /// The bytes of one transaction, and which change each message came from.
 #[derive(Debug, Clone)]
@@ -55,6 +55,14 @@ impl Batch {
             closed: false,
             is_dump: false,
         }
+    }
+
+    /// Empties it for the next transaction; the buffer stays.
+    pub fn reopen(&mut self) {
+        let begin = messages(self.writer.bytes()).next().map_or(0, |raw| raw.bytes.len());
+        self.writer.truncate(begin);
+        self.change_by_message.clear();
+        (self.last_message, self.changes, self.closed) = (0, 0, false);
     }
 
     /// The whole of these changes as one batch.

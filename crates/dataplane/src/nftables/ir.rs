@@ -456,5 +456,15 @@ pub enum Change {
     DeleteRule { table: TableId, chain: Name, handle: u64 },
 }
 
+impl Change {
+    /// How many elements it brings or takes.
+    pub fn elements(&self) -> usize {
+        match self {
+            Change::AddElements { elements, .. } | Change::DeleteElements { elements, .. } => elements.len(),
+            _ => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use std::fmt;
 use nix::errno::Errno;
 
 use super::ir::{Name, TableId};
+use wire::{Raw, messages, whole};
 
 /// Something that takes transactions and shows its tables: the kernel, or one that behaves like it.
 pub trait Kernel {
@@ -24,6 +25,18 @@ pub trait Kernel {
 
     /// The messages that answer a question, one after the other.
     fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError>;
+
+    /// Hands out the messages that answer a question one by one. A kernel that can do so without gathering them all
+    /// first does: half a million elements are tens of megabytes. After an error, what was handed out is worth nothing.
+    fn each(&mut self, query: &Query, take: &mut dyn FnMut(Raw<'_>)) -> Result<(), NetlinkError> {
+        let dump = self.dump(query)?;
+        // One that does not end where a message ends lost its tail on the way.
+        if !whole(&dump) {
+            return Err(NetlinkError::Interrupted);
+        }
+        messages(&dump).for_each(take);
+        Ok(())
+    }
 
     /// A number that changes with every change of any table.
     fn generation(&mut self) -> Result<u32, NetlinkError>;

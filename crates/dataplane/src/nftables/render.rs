@@ -32,7 +32,7 @@ use super::ir::{
 
 pub use class::Class;
 pub use incremental::{Edit, Renderer};
-pub use names::{SetName, TABLE, table_id};
+pub use names::{Kind, SetName, TABLE, table_id};
 pub use portions::portions;
 pub use sizes::Sizes;
 

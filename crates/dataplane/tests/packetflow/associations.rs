@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::random::{Site, check};
 use super::sctp;
-use super::traffic::Seen;
+use super::traffic::{Hope, Seen};
 use super::world::{World, endpoint};
 
 /// The pods behind the Service; the first three run on this node.
@@ -102,7 +102,7 @@ pub(crate) fn associations_of_sctp_are_sent_to_every_endpoint_and_answered() {
             .collect();
         let mut tries = 0;
         while !missing.is_empty() {
-            let seen = site.send(&packet);
+            let seen = site.send(&packet, Hope::Answer);
             check(&decision, &packet, &seen);
             let Seen::Answered(endpoint, _) = seen else { panic!("{packet:?}: {seen:?}") };
             missing.remove(&endpoint);
@@ -147,13 +147,13 @@ pub(crate) fn sctp_that_nobody_serves_is_refused() {
         for (from, to) in clients.iter().flat_map(|from| unserved.map(|to| (from, to))) {
             let packet = packet(&site, from, to);
             assert_eq!(table.decide(&packet).verdict, Verdict::Reject, "{packet:?}");
-            assert_eq!(site.send(&packet), Seen::Refused, "{packet:?}");
+            assert_eq!(site.send(&packet, Hope::Answer), Seen::Refused, "{packet:?}");
         }
     }
     for (from, to) in [("10.1.0.9", "10.96.0.77:3868"), ("fd00:1::9", "[fd00:96::77]:3868")] {
         let packet = packet(&site, from, to);
         assert_eq!(table.decide(&packet).verdict, Verdict::Drop, "{packet:?}");
-        assert_eq!(site.send(&packet), Seen::Silence, "{packet:?}");
+        assert_eq!(site.send(&packet, Hope::Silence), Seen::Silence, "{packet:?}");
     }
     for (from, to) in [("10.1.0.9", "10.96.0.1:3868"), ("fd00:1::9", "[fd00:96::1]:3868")] {
         let packet = packet(&site, from, to);

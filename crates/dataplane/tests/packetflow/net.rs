@@ -92,8 +92,11 @@ pub(crate) fn be_a_router(addresses: &[IpAddr]) {
     set("net/ipv4/icmp_ratelimit", "0");
     set("net/ipv6/icmp/ratelimit", "0");
     for address in addresses {
-        let net = if address.is_ipv4() { format!("{address}/32") } else { format!("{address}/128") };
-        run("ip", &["address", "replace", &net, "dev", "lo"]);
+        let (net, more): (_, &[&str]) = match address {
+            IpAddr::V4(_) => (format!("{address}/32"), &[]),
+            IpAddr::V6(_) => (format!("{address}/128"), &["nodad"]),
+        };
+        run("ip", &[&["address", "replace", &net, "dev", "lo"], more].concat());
     }
 }
 

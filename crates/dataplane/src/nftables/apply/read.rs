@@ -7,7 +7,6 @@ use nix::errno::Errno;
 
 use crate::nftables::decode::{DecodeError, Reader};
 use crate::nftables::ir::{Name, Program, Table, TableId};
-use crate::nftables::netlink::wire::{messages, whole};
 use crate::nftables::netlink::{Kernel, NetlinkError, Query};
 
 /// How often tables are read that someone else keeps changing.
@@ -69,12 +68,8 @@ fn read_once(
     let before = kernel.generation().map_err(failed("the generation"))?;
     let mut reader = Reader::default();
     let mut take = |kernel: &mut dyn Kernel, query: Query, what| {
-        let dump = kernel.dump(&query).map_err(failed(what))?;
-        // The socket sees to it that dumps end where a message ends; one that does not lost its tail on the way.
-        if !whole(&dump) {
-            return Err(ReadError { what, cause: NetlinkError::Interrupted });
-        }
-        messages(&dump).for_each(|raw| reader.take(raw, wanted));
+        kernel.each(&query, &mut |raw| reader.take(raw, wanted)).map_err(failed(what))?;
+        reader.settle();
         Ok(names(reader.so_far()))
     };
     let tables = take(kernel, Query::Tables, "tables")?;

@@ -82,14 +82,14 @@ impl Socket {
     /// Sends a request and gathers the messages of the answer.
     fn gather(&mut self, header: Header, body: impl FnOnce(&mut Writer)) -> Result<Vec<u8>, NetlinkError> {
         let mut gathered = Vec::new();
-        match self.each(header, body, &mut |raw| gathered.extend_from_slice(raw.bytes))? {
+        match self.answer(header, body, &mut |raw| gathered.extend_from_slice(raw.bytes))? {
             Complete::Yes => Ok(gathered),
             Complete::Interrupted => Err(NetlinkError::Interrupted),
         }
     }
 
     /// Sends a request and hands out the messages of the answer one by one, so that a long answer needs no memory.
-    pub(crate) fn each(
+    pub(crate) fn answer(
         &mut self,
         header: Header,
         body: impl FnOnce(&mut Writer),
@@ -232,31 +232,14 @@ impl Kernel for Socket {
     }
 
     fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
-        let (message, table) = match query {
-            Query::Tables => (msg::GETTABLE, None),
-            Query::Chains => (msg::GETCHAIN, None),
-            Query::Sets(table) => (msg::GETSET, Some(table)),
-            Query::Elements(table, _) => (msg::GETSETELEM, Some(table)),
-            Query::Rules(table) => (msg::GETRULE, Some(table)),
-        };
-        let family = table.map_or(0, |table: &TableId| codes::FAMILY.number(table.family));
-        let header = Header {
-            kind: codes::nft_message(message),
-            flags: abi::NLM_F_REQUEST | abi::NLM_F_DUMP,
-            seq: 0,
-            family: u8::try_from(family).unwrap_or(0),
-            version: 0,
-            resource: 0,
-        };
-        self.gather(header, |out| match query {
-            Query::Tables | Query::Chains => {}
-            Query::Sets(table) => out.attr_str(set::TABLE, &table.name),
-            Query::Rules(table) => out.attr_str(rule::TABLE, &table.name),
-            Query::Elements(table, set) => {
-                out.attr_str(elem::LIST_TABLE, &table.name);
-                out.attr_str(elem::LIST_SET, set);
-            }
-        })
+        let mut gathered = Vec::new();
+        Kernel::each(self, query, &mut |raw| gathered.extend_from_slice(raw.bytes))?;
+        Ok(gathered)
+    }
+
+    fn each(&mut self, query: &Query, take: &mut dyn FnMut(Raw<'_>)) -> Result<(), NetlinkError> {
+        let asked = self.answer(header_of(query), |out| question(query, out), take)?;
+        if asked == Complete::Interrupted { Err(NetlinkError::Interrupted) } else { Ok(()) }
     }
 
     fn generation(&mut self) -> Result<u32, NetlinkError> {
@@ -275,5 +258,36 @@ impl Kernel for Socket {
 
     fn longest_batch(&self) -> usize {
         self.longest
+    }
+}
+
+fn header_of(query: &Query) -> Header {
+    let (message, table) = match query {
+        Query::Tables => (msg::GETTABLE, None),
+        Query::Chains => (msg::GETCHAIN, None),
+        Query::Sets(table) => (msg::GETSET, Some(table)),
+        Query::Elements(table, _) => (msg::GETSETELEM, Some(table)),
+        Query::Rules(table) => (msg::GETRULE, Some(table)),
+    };
+    let family = table.map_or(0, |table: &TableId| codes::FAMILY.number(table.family));
+    Header {
+        kind: codes::nft_message(message),
+        flags: abi::NLM_F_REQUEST | abi::NLM_F_DUMP,
+        seq: 0,
+        family: u8::try_from(family).unwrap_or(0),
+        version: 0,
+        resource: 0,
+    }
+}
+
+fn question(query: &Query, out: &mut Writer) {
+    match query {
+        Query::Tables | Query::Chains => {}
+        Query::Sets(table) => out.attr_str(set::TABLE, &table.name),
+        Query::Rules(table) => out.attr_str(rule::TABLE, &table.name),
+        Query::Elements(table, set) => {
+            out.attr_str(elem::LIST_TABLE, &table.name);
+            out.attr_str(elem::LIST_SET, set);
+        }
     }
 }

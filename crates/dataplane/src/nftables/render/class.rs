@@ -110,6 +110,14 @@ impl Class {
         SetName::Verdicts(self.side())
     }
 
+    /// The map that its chain finds endpoints in.
+    pub(super) fn endpoints(&self) -> SetName {
+        match self.ending {
+            Ending::Sticky(..) => SetName::StickyEndpoints(self.kind, self.side()),
+            _ => SetName::Endpoints(self.kind, self.side()),
+        }
+    }
+
     /// Whether something has to be done before it ends.
     fn is_plain(&self) -> bool {
         !self.restricted && self.role != Role::ExternalLocal

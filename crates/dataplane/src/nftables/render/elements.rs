@@ -12,7 +12,7 @@ use model::forward::{At, EndpointSet, ForwardedPort, Frontend, Outcome, Place, S
 use super::class::{Class, Ending};
 use super::names::{Kind, SetName, Side};
 use super::protocol_number;
-use super::slots::slots;
+use super::slots::{slot_count, slots};
 use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, Key};
 
 /// What Services need: elements of their own, elements that others may need too, and classes.
@@ -22,6 +22,8 @@ pub(super) struct Fragment {
     pub(super) elements: BTreeMap<(Family, SetName), Elements>,
     /// Every class.
     pub(super) classes: BTreeSet<(Family, Class)>,
+    /// Where nobody can need the same element, it is enough to know how many there are.
+    only_counts: bool,
 }
 
 impl Fragment {
@@ -31,6 +33,11 @@ impl Fragment {
 
     fn set(&mut self, family: Family, set: SetName) -> &mut Elements {
         self.elements.entry((family, set)).or_default()
+    }
+
+    /// Counts elements of which no two Services, nor two ports of one, can need the same.
+    fn count(&mut self, family: Family, set: SetName, how_many: usize) {
+        self.set(family, set).counted += how_many;
     }
 
     /// Takes in what the frontends of one Service need.
@@ -52,20 +59,24 @@ impl Fragment {
 /// The elements of one set. A list: a full load has hundreds of thousands, and a tree of those costs more than the
 /// rest of rendering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elements(Vec<Element>);
+pub(super) struct Elements {
+    list: Vec<Element>,
+    /// Elements that are only counted.
+    counted: usize,
+}
 
 impl Elements {
     fn push(&mut self, element: Element) {
-        self.0.push(element);
+        self.list.push(element);
     }
 
     /// Brings them in the order of their keys, each key once; of two the later one stays.
     fn tidy(&mut self) {
-        if self.0.is_sorted_by(|a, b| a.key < b.key) {
+        if self.list.is_sorted_by(|a, b| a.key < b.key) {
             return;
         }
-        self.0.sort_by(|a, b| a.key.cmp(&b.key));
-        self.0.dedup_by(|later, earlier| {
+        self.list.sort_by(|a, b| a.key.cmp(&b.key));
+        self.list.dedup_by(|later, earlier| {
             let same = later.key == earlier.key;
             if same {
                 std::mem::swap(later, earlier);
@@ -75,28 +86,33 @@ impl Elements {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.list.len() + self.counted
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        self.0.iter().map(|element| &element.key)
+        self.list.iter().map(|element| &element.key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &ElementValue)> {
-        self.0.iter().map(|element| (&element.key, &element.value))
+        self.list.iter().map(|element| (&element.key, &element.value))
     }
 
-    /// As they come: in no order, and those that Services share more than once.
-    pub(super) fn into_list(self) -> Vec<Element> {
-        self.0
+    /// Each key once. Sets whose keys are a place of their own, alone or with a slot, have none twice from the start,
+    /// and these are the large ones: they stay in the order in which they came.
+    pub(super) fn into_list(mut self, set: SetName) -> Vec<Element> {
+        if !matches!(set, SetName::Frontends(..) | SetName::Endpoints(..) | SetName::StickySlots(..)) {
+            self.tidy();
+        }
+        self.list
     }
 
     pub(super) fn into_map(self) -> BTreeMap<Bytes, ElementValue> {
-        self.0.into_iter().map(|element| (element.key, element.value)).collect()
+        self.list.into_iter().map(|element| (element.key, element.value)).collect()
     }
 }
 
-/// The classes in use and those that have to be ready.
+/// The classes in use and those that have to be ready. No more than that: the kernel looks at every chain that uses a map
+/// for each element that comes into it, 16 ns each, so that 32 counts kept ready made a load half as long again.
 pub(super) fn with_neighbours<'c>(
     classes: impl IntoIterator<Item = &'c (Family, Class)>,
 ) -> BTreeSet<(Family, Class)> {
@@ -121,11 +137,21 @@ pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
     fragment
 }
 
+/// The classes that the frontends of one Service need, and how many elements; those that others may need, too, in full.
+pub(super) fn count(frontends: &[Frontend]) -> Fragment {
+    let mut fragment = Fragment { only_counts: true, ..Fragment::default() };
+    fragment.gather(frontends);
+    fragment.elements.values_mut().for_each(Elements::tidy);
+    fragment
+}
+
 /// What belongs to a port, whatever leads to it.
 fn add_port(fragment: &mut Fragment, port: &ForwardedPort) {
     let family = port.family();
-    let comment = comment(&port.service);
-    let element = Element::member(Key::new().address(port.cluster_ip).bytes()).with_comment(&comment);
+    let mut element = Element::member(Key::new().address(port.cluster_ip).bytes());
+    if !fragment.only_counts {
+        element = element.with_comment(&comment(&port.service));
+    }
     fragment.add(family, SetName::ClusterIps, element);
     for endpoint in port.cluster.endpoints.iter().chain(&port.local.endpoints).filter(|e| e.is_local) {
         let (ip, protocol) = (endpoint.address.ip(), protocol_number(port.protocol));
@@ -137,13 +163,18 @@ fn add_port(fragment: &mut Fragment, port: &ForwardedPort) {
 fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
     let (place, port) = (&frontend.place, &frontend.port);
     let (kind, family) = (Kind::of(place), place.family());
-    let comment = comment(port);
+    let comment = (!fragment.only_counts).then(|| comment(port));
     for (side, outcome) in [(Side::Main, Some(frontend.outside)), (Side::Inside, frontend.inside)] {
         let (Some(class), Some(outcome)) = (Class::of(frontend, side), outcome) else { continue };
         fragment.classes.insert((family, class));
-        let data = Data::Value(Bytes::from(class.value().to_ne_bytes()));
-        let element = Element::entry(key(place).bytes(), data).with_comment(&comment);
-        fragment.add(family, SetName::Frontends(kind, side), element);
+        match &comment {
+            None => fragment.count(family, SetName::Frontends(kind, side), 1),
+            Some(comment) => {
+                let data = Data::Value(Bytes::from(class.value().to_ne_bytes()));
+                let element = Element::entry(key(place).bytes(), data).with_comment(comment);
+                fragment.add(family, SetName::Frontends(kind, side), element);
+            }
+        }
         let Outcome::Send(scope) = outcome else { continue };
         match class.ending {
             Ending::Sticky(..) => add_sticky(fragment, frontend, side, scope, numbers),
@@ -158,9 +189,12 @@ fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(Socket
 }
 
 fn add_endpoints(fragment: &mut Fragment, place: &Place, side: Side, set: &EndpointSet) {
+    if fragment.only_counts {
+        return fragment.count(place.family(), SetName::Endpoints(Kind::of(place), side), slot_count(set));
+    }
     let elements = fragment.set(place.family(), SetName::Endpoints(Kind::of(place), side));
     let (frontend, slots) = (key(place), slots(set));
-    elements.0.reserve(slots.len());
+    elements.list.reserve(slots.len());
     for (number, index) in slots.into_iter().enumerate() {
         let data = endpoint(set.endpoints[index].address);
         elements.push(Element::entry(frontend.mark(number as u32).bytes(), data));
@@ -264,9 +298,10 @@ mod tests {
     #[test]
     fn elements_come_in_order_and_of_equal_keys_the_later_one_stays() {
         let entry = |key: u8, data: u8| Element::entry([key], Data::Value(Bytes::from([data])));
-        let mut elements = Elements(vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)]);
+        let mut elements =
+            Elements { list: vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)], counted: 0 };
         elements.tidy();
-        assert_eq!(elements.clone().into_list(), [entry(1, 4), entry(2, 3)]);
+        assert_eq!(elements.clone().into_list(SetName::ClusterIps), [entry(1, 4), entry(2, 3)]);
         assert_eq!(elements.into_map().len(), 2);
     }
 }

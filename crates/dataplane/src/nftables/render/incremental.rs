@@ -9,12 +9,15 @@ use model::Family;
 use model::forward::{ForwardingTable, Frontend, NodeRules};
 
 use super::class::Class;
-use super::elements::{Fragment, fragment, is_shared, with_neighbours};
+use super::elements::{self, Fragment, fragment, is_shared, with_neighbours};
 use super::names::SetName;
 use super::rules::Code;
 use super::sizes::Sizes;
 use super::{class_chain, render, table_id, verdict_element};
 use crate::nftables::ir::{self, Bytes, Change, Element, ElementValue, Place, Program};
+
+/// How many places of maps the kernel is made to look through in one sweep: some milliseconds.
+const LOOKED_THROUGH: u32 = 1 << 16;
 
 /// Elements by set and key.
 type Elements = BTreeMap<(Family, SetName), BTreeMap<Bytes, ElementValue>>;
@@ -62,7 +65,7 @@ impl Renderer {
             unused_chains: BTreeSet::new(),
         };
         for (_, frontends) in table.services() {
-            renderer.count(&fragment(frontends));
+            renderer.count(&elements::count(frontends));
         }
         renderer.ready = with_neighbours(renderer.class_users.keys());
         renderer.count_verdicts();
@@ -280,7 +283,9 @@ impl Renderer {
     }
 
     /// Work that can wait until changes are through: classes are made ready that the next change may need, and
-    /// those that none can need any more go. One transaction; call it again until there is nothing left to do.
+    /// those that none can need any more go. One transaction; call it again until there is nothing left to do. With
+    /// large maps each makes only one class ready: the kernel looks through a whole map for that, and a change may be
+    /// waiting.
     pub fn sweep(&mut self) -> Vec<Change> {
         let unused = std::mem::take(&mut self.unused_chains);
         let mut changes: Vec<Change> = unused
@@ -288,9 +293,21 @@ impl Renderer {
             .map(|(family, chain)| Change::DeleteChain { table: table_id(family), chain })
             .collect();
         let wanted = with_neighbours(self.class_users.keys());
-        let before = std::mem::replace(&mut self.ready, wanted.clone());
-        wanted.difference(&before).for_each(|class| self.add_class(class, &mut changes));
-        before.difference(&wanted).for_each(|class| self.drop_class(class, &mut changes));
+        let missing: Vec<(Family, Class)> = wanted.difference(&self.ready).copied().collect();
+        let mut looked_through = 0;
+        for (family, class) in missing {
+            self.add_class(&(family, class), &mut changes);
+            self.ready.insert((family, class));
+            looked_through += self.sizes.size(family, class.endpoints());
+            if looked_through >= LOOKED_THROUGH {
+                break;
+            }
+        }
+        let before = self.ready.clone();
+        for class in before.difference(&wanted) {
+            self.drop_class(class, &mut changes);
+            self.ready.remove(class);
+        }
         self.count_verdicts();
         changes
     }

@@ -110,6 +110,16 @@ impl SetName {
         all
     }
 
+    /// The set of a name, whatever its size.
+    pub fn parse(name: &str) -> Option<Self> {
+        let size = name.rsplit_once('-').and_then(|(stem, size)| {
+            let digits = size.strip_suffix('k').filter(|digits| !digits.is_empty())?;
+            digits.bytes().all(|digit| digit.is_ascii_digit()).then_some(stem)
+        });
+        let stem = size.unwrap_or(name);
+        Self::all().into_iter().find(|set| set.stem() == stem && set.grows() == size.is_some())
+    }
+
     /// Its name but for the size.
     pub fn stem(self) -> String {
         let (kind, side, stem) = match self {
@@ -194,6 +204,22 @@ impl SetName {
             Self::ServiceCidrs => "ServiceCIDRs: addresses without a Service are dropped",
             Self::NodePortRanges => "nodePortAddresses",
             Self::Hairpin => "endpoints of this node: client and endpoint are the same pod",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_is_found_again_by_its_name() {
+        for set in SetName::all() {
+            let name = if set.grows() { format!("{}-16k", set.stem()) } else { set.stem() };
+            assert_eq!(SetName::parse(&name), Some(set), "{name}");
+        }
+        for other in ["endpoints", "endpoints-k", "endpoints-1mk", "affinity-1k", "stranger"] {
+            assert_eq!(SetName::parse(other), None, "{other}");
         }
     }
 }

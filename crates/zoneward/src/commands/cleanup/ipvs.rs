@@ -15,7 +15,11 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
     remove_sets(dry_run, report);
     let Ok(Some(listing)) = run("ip", &["-o", "address", "show", "dev", INTERFACE], "") else { return };
     let addresses = addresses(&listing);
-    let saved = run("ipvsadm", &["--save", "--numeric"], "").ok().flatten().unwrap_or_default();
+    let saved = run("ipvsadm", &["--save", "--numeric"], "").ok().flatten();
+    if saved.is_none() {
+        report_rest(report);
+    }
+    let saved = saved.unwrap_or_default();
     for server in servers(&saved, &addresses) {
         let leftover = Leftover { what: "IPVS virtual server", name: server.join(" ") };
         let words: Vec<&str> =
@@ -24,6 +28,23 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
     }
     let leftover = Leftover { what: "interface", name: INTERFACE.to_owned() };
     report.add(vec![leftover], act(dry_run, "ip", &["link", "delete", INTERFACE]));
+}
+
+/// Says that the kernel has virtual servers which no program is there to remove.
+fn report_rest(report: &mut Report) {
+    let listing = std::fs::read_to_string("/proc/net/ip_vs").unwrap_or_default();
+    let count = count_servers(&listing);
+    if count > 0 {
+        let leftover = Leftover { what: "IPVS virtual server", name: format!("any of {count}") };
+        let advice = "no program to remove them: install ipvsadm and run this again";
+        report.failed.push((leftover, advice.to_owned()));
+    }
+}
+
+/// How many virtual servers the kernel lists; those behind them are indented.
+fn count_servers(listing: &str) -> usize {
+    let protocols = ["TCP ", "UDP ", "SCTP ", "FWM "];
+    listing.lines().filter(|line| protocols.iter().any(|protocol| line.starts_with(protocol))).count()
 }
 
 fn act(dry_run: bool, program: &str, words: &[&str]) -> Result<()> {
@@ -64,6 +85,15 @@ fn servers(saved: &str, addresses: &BTreeSet<String>) -> Vec<[String; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn virtual_servers_that_the_kernel_lists_are_counted() {
+        let listing = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  \
+                       -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  0A600001:01BB rr \n  \
+                       -> 0A010001:192B      Masq    1      0          0\nUDP  0A60000A:0035 rr \n";
+        assert_eq!(count_servers(listing), 2);
+        assert_eq!(count_servers(""), 0);
+    }
 
     #[test]
     fn virtual_servers_on_the_interface_go_and_others_stay() {
