@@ -247,9 +247,7 @@ async fn the_default_of_a_namespace_holds_for_its_services() {
     let world = shop(json!({})).await;
     let hinted = async |world: &World| {
         let slices = world.slices_of("default", "web").await;
-        let hinted =
-            slices.iter().flat_map(|s| items(&s["endpoints"])).filter(|e| !e["hints"].is_null()).count();
-        hinted
+        slices.iter().flat_map(|s| items(&s["endpoints"])).filter(|e| !e["hints"].is_null()).count()
     };
     assert_eq!(hinted(&world).await, 0);
     let key = "zoneward.dev/default-traffic-distribution";
