@@ -115,7 +115,8 @@ fn what_if() {
     let cluster = Cluster::new(&start.nodes, Demand::Cpu);
     let part = start.services.len().div_ceil(threads);
     let asked: usize = std::thread::scope(|scope| {
-        let work = |services| scope.spawn(|| ask(&cluster, &start, services));
+        let (cluster, start) = (&cluster, &start);
+        let work = |services| scope.spawn(move || ask(cluster, start, services));
         let workers: Vec<_> = start.services.chunks(part).map(work).collect();
         workers.into_iter().map(|worker| worker.join().expect("nothing here panics")).sum()
     });
