@@ -7,5 +7,8 @@ pub mod cli;
 pub mod cluster;
 pub mod commands;
 pub mod input;
+pub mod leader;
+pub mod log;
 pub mod node;
 pub mod output;
+pub mod serve;
