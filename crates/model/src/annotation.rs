@@ -6,6 +6,11 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// The writer that we are. Kubernetes' own controller uses the same name, so that one can take over from the other.
 pub const CONTROLLER_NAME: &str = "endpointslice-controller.k8s.io";
+/// On an EndpointSlice that we wrote beside those of Kubernetes' own controller: the Service that it belongs to.
+/// kube-proxy, DNS and that controller do not see such a slice; our nodes prefer it.
+pub const BESIDE_SERVICE_NAME: &str = "zoneward.dev/service-name";
+/// The writer of such slices.
+pub const BESIDE_CONTROLLER_NAME: &str = "zoneward.dev";
 /// On an EndpointSlice: its Service has no cluster IP.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service: another service proxy takes care of it.
@@ -33,6 +38,20 @@ pub const DEFAULT_TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/default-traffic-dis
 pub const MECHANISM: &str = "zoneward.dev/mechanism";
 /// On an EndpointSlice that we wrote: the share of traffic expected from each zone, in 1/256.
 pub const DEMAND: &str = "zoneward.dev/demand";
+
+/// On a Lease: which part of Zoneward renews it.
+pub const COMPONENT: &str = "zoneward.dev/component";
+/// The component that a node proxy is. Its Lease is named `zoneward-node-<node>`.
+pub const NODE_PROXY: &str = "node-proxy";
+/// What the name of a node proxy's Lease starts with; the node's name follows.
+pub const NODE_LEASE_PREFIX: &str = "zoneward-node-";
+/// On a node proxy's Lease: the highest resourceVersion of an EndpointSlice that the node has programmed.
+pub const PROGRAMMED_REVISION: &str = "zoneward.dev/programmed-revision";
+/// On a node proxy's Lease: the Services that could not be programmed, as `namespace/name`, with commas between.
+pub const FAILED_SERVICES: &str = "zoneward.dev/failed-services";
+
+/// What the conditions that we write on Services start with.
+pub const CONDITION_PREFIX: &str = "zoneward.dev/";
 
 /// On a Node: its zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
@@ -69,4 +88,4 @@ pub const READ_FROM_SERVICES: &[&str] = &[
 pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM];
 
 /// The labels that we set on every slice ourselves: a Service's own value for them never counts.
-pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, HEADLESS];
+pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, BESIDE_SERVICE_NAME, HEADLESS];

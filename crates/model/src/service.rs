@@ -56,6 +56,13 @@ pub struct Service {
     pub health_check_node_port: Option<u16>,
     /// `spec.trafficDistribution`.
     pub traffic_distribution: Option<Name>,
+    /// The conditions that we wrote, as [`condition_text`] puts them, by type.
+    pub conditions: Labels,
+}
+
+/// A condition as one text, so that two can be compared: its status, reason and message, without its times.
+pub fn condition_text(status: &str, reason: &str, message: &str) -> String {
+    format!("{status} {reason} {message}")
 }
 
 /// `spec.type`.

@@ -22,6 +22,10 @@ pub struct Slice {
     pub resource_version: Option<Name>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Whether it has annotations, ours or others.
+    pub annotated: bool,
+    /// Who wrote it last, as the API server noted it in `metadata.managedFields`.
+    pub written_by: Option<Name>,
     /// The Services named as owners.
     pub owners: Box<[Owner]>,
     /// What we would write.
@@ -74,7 +78,13 @@ impl Slice {
 
     /// The Service that its label names; consumers go by that alone.
     pub fn labelled_service(&self) -> Option<&Name> {
-        self.content.labels.value(annotation::SERVICE_NAME)
+        let labels = &self.content.labels;
+        labels.value(annotation::SERVICE_NAME).or_else(|| labels.value(annotation::BESIDE_SERVICE_NAME))
+    }
+
+    /// Whether it is one of ours that stand beside those of Kubernetes' own controller.
+    pub fn is_beside(&self) -> bool {
+        self.content.labels.has(annotation::BESIDE_SERVICE_NAME)
     }
 
     /// Who writes it.

@@ -166,6 +166,17 @@ impl Snapshot {
         self.pods.selected(namespace, selector)
     }
 
+    /// A pod.
+    pub fn pod(&self, key: &ObjectKey) -> Option<&Pod> {
+        self.pods.pod(key)
+    }
+
+    /// A slice.
+    pub fn slice(&self, key: &ObjectKey) -> Option<&Slice> {
+        let service = ServiceKey::new(&key.namespace, self.service_by_slice.get(key)?);
+        self.slices(&service).iter().find(|slice| slice.key.name == key.name)
+    }
+
     /// Every pod.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.iter()

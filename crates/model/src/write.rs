@@ -3,17 +3,21 @@
 //! A new object is written whole. A stored one is changed in place: whatever else stands in it, whether we
 //! know the field or not, stays as it was.
 
+mod patch;
+
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
 use crate::address::Family;
 use crate::annotation;
-use crate::endpoint::{Endpoint, Hints};
+use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
 use crate::label::Labels;
 use crate::name::{Name, ServiceKey};
 use crate::slice::{SliceContent, SlicePort};
 use crate::uid::Uid;
+
+pub use patch::patch_slice;
 
 /// The longest prefix that `metadata.generateName` may have: five characters are added to it.
 const MAX_GENERATE_NAME: usize = 253 - 5;
@@ -71,6 +75,9 @@ pub fn update_slice(stored: &mut Value, content: &SliceContent) {
 
 fn set_annotations(metadata: &mut Map<String, Value>, ours: &Labels) {
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    if annotations.is_null() {
+        *annotations = json!({});
+    }
     let Some(annotations) = annotations.as_object_mut() else { return };
     annotations.retain(|key, _| !annotation::READ_FROM_SLICES.contains(&key.as_str()));
     for (key, value) in ours.iter() {
@@ -113,14 +120,7 @@ fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
     let mut value = before.iter().find(same).and_then(Value::as_object).cloned().unwrap_or_default();
     value.retain(|field, _| !ENDPOINT_FIELDS.contains(&field.as_str()));
     value.insert("addresses".into(), addresses.into());
-    let conditions = &endpoint.conditions;
-    let given = [
-        ("ready", conditions.ready),
-        ("serving", conditions.serving),
-        ("terminating", conditions.terminating),
-    ];
-    let given = given.into_iter().filter_map(|(k, v)| Some((k.to_owned(), Value::Bool(v?))));
-    value.insert("conditions".into(), given.collect::<Map<_, _>>().into());
+    value.insert("conditions".into(), conditions_value(endpoint.conditions));
     for (field, name) in
         [("hostname", &endpoint.hostname), ("nodeName", &endpoint.node), ("zone", &endpoint.zone)]
     {
@@ -129,18 +129,32 @@ fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
         }
     }
     if let Some(target) = &endpoint.target {
-        let mut reference = json!({
-            "kind": "Pod", "namespace": namespace, "name": target.name.as_str(),
-        });
-        if let Some(uid) = &target.uid {
-            reference["uid"] = uid.to_string().into();
-        }
-        value.insert("targetRef".into(), reference);
+        value.insert("targetRef".into(), target_value(target, namespace));
     }
     if let Some(hints) = &endpoint.hints {
         value.insert("hints".into(), hints_value(hints));
     }
     value.into()
+}
+
+fn conditions_value(conditions: Conditions) -> Value {
+    let given = [
+        ("ready", conditions.ready),
+        ("serving", conditions.serving),
+        ("terminating", conditions.terminating),
+    ];
+    let given = given.into_iter().filter_map(|(k, v)| Some((k.to_owned(), Value::Bool(v?))));
+    given.collect::<Map<_, _>>().into()
+}
+
+fn target_value(target: &TargetRef, namespace: &Value) -> Value {
+    let mut reference = json!({
+        "kind": "Pod", "namespace": namespace, "name": target.name.as_str(),
+    });
+    if let Some(uid) = &target.uid {
+        reference["uid"] = uid.to_string().into();
+    }
+    reference
 }
 
 fn hints_value(hints: &Hints) -> Value {

@@ -8,6 +8,7 @@ pub mod addresses;
 pub mod forward;
 pub mod gates;
 pub mod hints;
+pub mod queue;
 pub mod select;
 pub mod slices;
 pub mod spill;

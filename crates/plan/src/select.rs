@@ -167,7 +167,12 @@ pub fn select<'a>(
     family: Family,
     node: &NodeView<'_>,
 ) -> Vec<PortSelection<'a>> {
-    let slices: Vec<&Slice> = slices.iter().filter(|slice| is_consumed(slice, family)).collect();
+    let mut slices: Vec<&Slice> = slices.iter().filter(|slice| is_consumed(slice, family)).collect();
+    if slices.iter().any(|slice| slice.is_beside()) {
+        // Ours and those of Kubernetes' own controller list the same endpoints: ours say where traffic goes.
+        let kubernetes = |slice: &Slice| slice.managed_by().is_some_and(|w| w == annotation::CONTROLLER_NAME);
+        slices.retain(|slice| !kubernetes(slice));
+    }
     let rule = rule_of(&slices);
     let mut candidates = Vec::new();
     let ports = service.ports.iter();

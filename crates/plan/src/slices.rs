@@ -30,7 +30,7 @@ use model::{
 
 pub use change::{PodChange, endpoints_equal, pod_changed};
 pub use convert::{endpoint, find_port, included, ports};
-pub use label::labels;
+pub use label::{labels, labels_at};
 pub use trigger::TriggerTimes;
 
 /// How many endpoints a slice holds at most, unless somebody says otherwise.
@@ -43,13 +43,35 @@ const LARGEST_MAX_ENDPOINTS: usize = 1000;
 pub struct Options {
     /// How many endpoints a slice holds at most, 1 to 1000; planning takes the nearest of these.
     pub max_endpoints: usize,
+    /// Whether Kubernetes' own controller writes slices, too.
+    pub place: Place,
+}
+
+/// Where our slices stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In the place of those of Kubernetes' own controller, which is turned off.
+    #[default]
+    Alone,
+    /// Beside them, where that one cannot be turned off (design, "coexist"): under labels that only our nodes read.
+    Beside,
+}
+
+impl Place {
+    /// The name in `endpointslice.kubernetes.io/managed-by`.
+    pub fn writer(self) -> &'static str {
+        match self {
+            Self::Alone => annotation::CONTROLLER_NAME,
+            Self::Beside => annotation::BESIDE_CONTROLLER_NAME,
+        }
+    }
 }
 
 impl Options {
     /// Slices of at most this many endpoints.
     pub fn new(max_endpoints: usize) -> Result<Self, MaxEndpointsOutOfRange> {
         if (1..=LARGEST_MAX_ENDPOINTS).contains(&max_endpoints) {
-            Ok(Self { max_endpoints })
+            Ok(Self { max_endpoints, place: Place::Alone })
         } else {
             Err(MaxEndpointsOutOfRange(max_endpoints))
         }
@@ -58,7 +80,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS }
+        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, place: Place::Alone }
     }
 }
 
@@ -141,12 +163,15 @@ pub fn plan<'a>(
 ) -> SlicePlan {
     let service = input.service;
     if !has_planned_slices(service) {
-        return SlicePlan { trigger: input.trigger.clone(), ..SlicePlan::default() };
+        // Whoever takes the slices over does not see those beside, but our nodes would prefer them for ever.
+        let beside = input.slices.iter().filter(|slice| slice.is_beside() && !slice.deleting);
+        let deletes = beside.map(|slice| slice.key.clone()).collect();
+        return SlicePlan { deletes, trigger: input.trigger.clone(), ..SlicePlan::default() };
     }
     let (changed_at, trigger) = input.trigger.advance(service, input.pods);
     let candidates = group::candidates(input);
     let families = families(service);
-    let stored = Stored::sort_out(input, &families);
+    let stored = Stored::sort_out(input, &families, options.place);
     let mut plan = SlicePlan {
         deletes: stored.strays,
         notices: candidates.notices(service),
@@ -154,7 +179,7 @@ pub fn plan<'a>(
         trigger,
         ..SlicePlan::default()
     };
-    let labels = label::wanted(service);
+    let labels = label::wanted(service, options.place);
     let changed_at = changed_at.map(|time| Name::new(&time.to_string()));
     for (family, owned) in families.into_iter().zip(stored.owned) {
         let wanted = candidates.wanted(service, family);
@@ -214,13 +239,18 @@ struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    fn sort_out(input: &Input<'a>, families: &[Family]) -> Self {
+    fn sort_out(input: &Input<'a>, families: &[Family], place: Place) -> Self {
         let mut stored = Self { owned: vec![Vec::new(); families.len()], strays: Vec::new() };
         for slice in input.slices.iter().filter(|slice| !slice.deleting) {
             let owned = is_owned(slice, input.service);
+            if slice.is_beside() && place == Place::Alone {
+                // Left from a time when there were two writers.
+                stored.strays.push(slice.key.clone());
+                continue;
+            }
             let ours = match slice.managed_by() {
-                Some(writer) => writer == annotation::CONTROLLER_NAME,
-                None => owned,
+                Some(writer) => writer == place.writer(),
+                None => owned && slice.is_beside() == (place == Place::Beside),
             };
             if !ours {
                 continue;

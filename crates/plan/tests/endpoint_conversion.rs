@@ -1,8 +1,8 @@
 //! The cases of `vectors/endpoint-conversion.json`: pod -> endpoint, ports, labels, and what counts as a
 //! change.
 //!
-//! Two kinds are about the queue and the expectations of a controller, not about slices: they are named
-//! here, so that a new kind cannot slip by.
+//! Two kinds are about the queue and the expectations of a controller, not about slices: the tests of
+//! `plan::queue` check them. They are named here, so that a new kind cannot slip by.
 
 use model::{
     AddressType, Endpoint, Family, Interner, Labels, Object, Pod, Service, Slice, SliceContent, SlicePort,

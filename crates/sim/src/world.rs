@@ -40,6 +40,7 @@ pub(crate) fn service(annotations: &[(&str, &str)]) -> Service {
         publish_not_ready: false,
         health_check_node_port: None,
         traffic_distribution: None,
+        conditions: Labels::EMPTY,
     }
 }
 

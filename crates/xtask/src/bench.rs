@@ -18,6 +18,11 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "controllers",
+        package: "zoneward",
+        says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
+    },
+    Bench {
         name: "plan",
         package: "plan",
         says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",

@@ -61,6 +61,15 @@ Examples:
   zoneward up --no-node --data-dir ./zoneward-data
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
     Up(Up),
+    /// Keep EndpointSlices, conditions and Events of a cluster as the plan says
+    ///
+    /// Takes the place of kube-controller-manager's EndpointSlice controller: turn that one off first
+    /// (`--controllers=*,-endpointslice-controller`), or use `--coexist`. Stops cleanly on SIGINT and SIGTERM.
+    #[command(after_help = "\
+Examples:
+  zoneward controller --kubeconfig ~/.kube/config
+  zoneward controller --coexist --default-traffic-distribution PreferSameZone")]
+    Controller(Controller),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -251,12 +260,20 @@ pub struct PlanSlices {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
-    /// How many endpoints a slice may hold, 1 to 1000
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub max_endpoints_per_slice: u16,
     /// Show the slices that stay as they are, too
     #[arg(long)]
     pub all: bool,
+    /// How slices are made.
+    #[command(flatten)]
+    pub making: SliceMaking,
+}
+
+/// How slices are made: what `plan slices` and the controller have in common.
+#[derive(Clone, Debug, Args)]
+pub struct SliceMaking {
+    /// How many endpoints a slice may hold, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_endpoints_per_slice: u16,
     /// What Services do that say nothing, in namespaces that say nothing, as PreferSameZone or zoneward.dev/Spill
     #[arg(long, value_name = "VALUE")]
     pub default_traffic_distribution: Option<String>,
@@ -266,6 +283,78 @@ pub struct PlanSlices {
     /// Switch features on or off, as TopologyAwareHints=false
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
     pub feature_gates: FeatureGates,
+    /// Write slices beside those of kube-controller-manager, for clusters where its EndpointSlice controller stays on
+    #[arg(long)]
+    pub coexist: bool,
+}
+
+impl SliceMaking {
+    /// Gates and defaults.
+    pub fn hints(&self) -> plan::hints::Config {
+        let prefer_by = match self.prefer_by {
+            PreferBy::Nodes => plan::hints::PreferBy::Nodes,
+            PreferBy::Cpu => plan::hints::PreferBy::Cpu,
+        };
+        let cluster_default = self.default_traffic_distribution.as_deref().map(model::Name::new);
+        plan::hints::Config { gates: self.feature_gates, prefer_by, cluster_default }
+    }
+
+    /// How slices are packed, and where they stand.
+    pub fn slices(&self) -> plan::slices::Options {
+        let place = if self.coexist { plan::slices::Place::Beside } else { plan::slices::Place::Alone };
+        plan::slices::Options { max_endpoints: self.max_endpoints_per_slice.into(), place }
+    }
+}
+
+/// `zoneward controller`
+#[derive(Debug, Args)]
+pub struct Controller {
+    /// Which API.
+    #[command(flatten)]
+    pub connection: crate::cluster::Connection,
+    /// How slices are made.
+    #[command(flatten)]
+    pub making: SliceMaking,
+    /// How many Services are written at once, 1 to 50
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
+    pub concurrent_syncs: u8,
+    /// How long changes of pods are gathered before their Service is planned, as 500ms
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    pub endpoint_updates_batch_period: std::time::Duration,
+    /// The namespace of the node proxies' Leases, which say what the nodes have programmed
+    #[arg(long, value_name = "NAME", default_value = "kube-system")]
+    pub lease_namespace: String,
+}
+
+impl Controller {
+    /// What the slice controller is told.
+    pub fn slice_controller(&self) -> crate::controller::Config {
+        let batch = self.endpoint_updates_batch_period;
+        crate::controller::Config {
+            settings: crate::controller::Settings {
+                hints: self.making.hints(),
+                slices: self.making.slices(),
+                timing: plan::queue::Timing { batch, ..plan::queue::Timing::default() },
+            },
+            concurrent_syncs: self.concurrent_syncs.into(),
+            lease_namespace: self.lease_namespace.clone(),
+        }
+    }
+}
+
+/// Reads `500ms`, `2s` or `1m`.
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let wrong = || format!("{text:?} is no duration: write it as 500ms, 2s or 1m");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let millis = match &text[digits..] {
+        "ms" => number,
+        "s" => number.saturating_mul(1_000),
+        "m" => number.saturating_mul(60_000),
+        "" if number == 0 => 0,
+        _ => return Err(wrong()),
+    };
+    Ok(std::time::Duration::from_millis(millis))
 }
 
 /// What stands for a zone's traffic.

@@ -2,6 +2,7 @@
 
 mod cleanup;
 mod completion;
+mod controller;
 mod man;
 mod plan;
 pub mod simulate;
@@ -26,6 +27,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Simulate(command) => simulate::run(&command),
         Command::Store(command) => store::run(&command),
         Command::Up(args) => up::run(&args),
+        Command::Controller(args) => controller::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

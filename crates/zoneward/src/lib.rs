@@ -6,9 +6,11 @@
 pub mod cli;
 pub mod cluster;
 pub mod commands;
+pub mod controller;
 pub mod input;
 pub mod leader;
 pub mod log;
 pub mod node;
 pub mod output;
+pub mod planner;
 pub mod serve;

@@ -6,10 +6,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Checked, Problem, annotations, cidr, ip, key, own_labels, port, protocol};
 use crate::address::Family;
 use crate::annotation;
+use crate::label::Labels;
 use crate::name::{Interner, ServiceKey};
 use crate::service::{
     ClusterIps, FamilyPolicy, LoadBalancerIngress, Service, ServicePort, ServiceType, TargetPort,
-    TrafficPolicy,
+    TrafficPolicy, condition_text,
 };
 use crate::uid::Uid;
 
@@ -52,7 +53,20 @@ pub fn service(
         publish_not_ready: spec.publish_not_ready_addresses.unwrap_or(false),
         health_check_node_port: optional_port(spec.health_check_node_port, "spec.healthCheckNodePort")?,
         traffic_distribution: interner.name_if_set(spec.traffic_distribution.as_deref()),
+        conditions: conditions(object, interner),
     })
+}
+
+/// Ours alone; their texts hold no numbers, so that many Services share them.
+fn conditions(object: &core::Service, interner: &mut Interner) -> Labels {
+    let all = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ours = all.filter(|c| c.type_.starts_with(annotation::CONDITION_PREFIX));
+    let texts: Vec<(&str, String)> =
+        ours.map(|c| (c.type_.as_str(), condition_text(&c.status, &c.reason, &c.message))).collect();
+    if texts.is_empty() {
+        return Labels::EMPTY;
+    }
+    interner.labels(texts.iter().map(|(kind, text)| (*kind, text.as_str())))
 }
 
 fn service_type(text: Option<&str>) -> Checked<ServiceType> {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Checked, Problem, annotations, ip, labels, namespace_name, port, protocol};
 use crate::address::{AddressType, Addresses, Family};
 use crate::annotation;
 use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
-use crate::name::{Interner, ObjectKey};
+use crate::name::{Interner, Name, ObjectKey};
 use crate::slice::{Owner, Slice, SliceContent, SlicePort};
 use crate::uid::Uid;
 
@@ -43,6 +44,8 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
         generation: meta.generation.unwrap_or(0),
         resource_version: meta.resource_version.as_deref().filter(|v| !v.is_empty()).map(Into::into),
         deleting: meta.deletion_timestamp.is_some(),
+        annotated: meta.annotations.as_ref().is_some_and(|all| !all.is_empty()),
+        written_by: written_by(meta, interner),
         owners,
         content: SliceContent {
             address_type,
@@ -52,6 +55,13 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
             endpoints,
         },
     })
+}
+
+/// The manager with the latest entry; one without a time stands before all others.
+fn written_by(meta: &ObjectMeta, interner: &mut Interner) -> Option<Name> {
+    let entries = meta.managed_fields.iter().flatten();
+    let last = entries.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
+    interner.name_if_set(last.manager.as_deref())
 }
 
 fn slice_port(p: &discovery::EndpointPort, i: usize, interner: &mut Interner) -> Checked<SlicePort> {

@@ -99,6 +99,10 @@ impl PodIndex {
         }
     }
 
+    pub(super) fn pod(&self, key: &ObjectKey) -> Option<&Pod> {
+        self.pods.get(key).map(|pod| &*pod.0)
+    }
+
     pub(super) fn selected(&self, namespace: &Name, selector: &Labels) -> Vec<&Pod> {
         let sets_of = |(key, value): &(Name, Name)| {
             let pair = (namespace.clone(), key.clone(), value.clone());

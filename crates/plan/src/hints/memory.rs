@@ -56,7 +56,11 @@ impl Eq for Memory {}
 impl Memory {
     /// Reads it back from the stored slices of one Service: those of `family`, whatever else is among them.
     pub fn from_slices(family: Family, slices: &[Slice]) -> Self {
-        let of_family = |s: &&Slice| s.content.address_type == AddressType::Ip(family) && !s.deleting;
+        // Beside those of Kubernetes' own controller, ours alone tell what we decided.
+        let beside = slices.iter().any(Slice::is_beside);
+        let of_family = |s: &&Slice| {
+            s.content.address_type == AddressType::Ip(family) && !s.deleting && s.is_beside() == beside
+        };
         let contents = || slices.iter().filter(of_family).map(|s| &s.content);
         let said = |c: &SliceContent| Mechanism::parse(c.annotation(annotation::MECHANISM)?);
         // Slices disagree when a controller stopped half-way. Mechanisms at work stand before resting ones.

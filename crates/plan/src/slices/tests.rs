@@ -371,7 +371,7 @@ fn a_limit_outside_of_1_to_1000_is_refused() {
     let mut world = World::new(json!({}));
     world.pod("a", json!({}), json!({}));
     world.pod("b", json!({}), json!({}));
-    world.options = Options { max_endpoints: 0 };
+    world.options = Options { max_endpoints: 0, ..Options::default() };
     assert_eq!(world.plan().creates.len(), 2, "the nearest limit that can be");
 }
 

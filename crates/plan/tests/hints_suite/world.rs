@@ -68,6 +68,7 @@ pub(crate) fn service(annotations: &[(&str, &str)], traffic_distribution: Option
         publish_not_ready: false,
         health_check_node_port: None,
         traffic_distribution: traffic_distribution.map(Name::new),
+        conditions: Labels::EMPTY,
     }
 }
 
@@ -87,6 +88,8 @@ pub(crate) fn slice(slice: &str, content: SliceContent) -> Slice {
         uid: None,
         generation: 1,
         resource_version: None,
+        annotated: false,
+        written_by: None,
         deleting: false,
         owners: Box::default(),
         content,

@@ -109,6 +109,8 @@ impl World {
             uid: Some(Uid::new(&name)),
             generation: 1,
             resource_version: None,
+            annotated: false,
+            written_by: None,
             deleting: false,
             owners: [owner].into(),
             content,

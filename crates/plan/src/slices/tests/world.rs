@@ -105,6 +105,8 @@ impl World {
             uid: None,
             generation: 1,
             resource_version: None,
+            annotated: false,
+            written_by: None,
             deleting: false,
             owners: [Owner { name: self.service.key.name.clone(), uid }].into(),
             content,

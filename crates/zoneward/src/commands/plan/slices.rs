@@ -1,26 +1,27 @@
 //! `zoneward plan slices`: the EndpointSlices that the controller would write.
 
-use anyhow::{Context, Result};
-use model::{Endpoint, Name, ObjectKey, Service, Slice, SliceContent, annotation, write};
-use plan::hints::{self, ClusterFacts, Condition, HintInput, HintOutcome, Memory, NodeAcks};
-use plan::slices::{self, SlicePlan, TriggerTimes};
+use anyhow::Result;
+use model::{Endpoint, ObjectKey, Service, SliceContent, annotation, write};
+use plan::hints::{self, Condition, HintOutcome, Memory, NodeAcks};
+use plan::slices::{SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
-use crate::cli::{Format, PlanSlices, PreferBy};
+use crate::cli::{Format, PlanSlices};
 use crate::input::World;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+use crate::planner::Planner;
 
 /// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {
     let mut world = World::read(&args.input)?;
-    let options = slices::Options::new(args.max_endpoints_per_slice.into())
-        .context("--max-endpoints-per-slice is out of range")?;
-    let planner = Planner::new(&world, args, options);
+    let planner = Planner::new(&world.snapshot, args.making.hints(), args.making.slices());
     let mut answer = Answer::default();
     let mut notices = Vec::new();
     let services = world.snapshot.services();
     for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
-        let (plan, outcomes) = planner.plan(service, slices);
+        let memory = |family| Memory::from_slices(family, slices);
+        let trigger = TriggerTimes::default();
+        let (plan, outcomes) = planner.plan(&world.snapshot, service, slices, &trigger, memory);
         notices.extend(plan.notices.iter().cloned());
         notices.extend(outcomes.iter().flat_map(|outcome| outcome.notices.iter().cloned()));
         answer.add(service, &plan, &world, args.all);
@@ -36,45 +37,6 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
 
 fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
     args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str())
-}
-
-/// What holds for all Services of one run.
-struct Planner<'w> {
-    world: &'w World,
-    facts: ClusterFacts,
-    config: hints::Config,
-    options: slices::Options,
-}
-
-impl<'w> Planner<'w> {
-    fn new(world: &'w World, args: &PlanSlices, options: slices::Options) -> Self {
-        let prefer_by = match args.prefer_by {
-            PreferBy::Nodes => hints::PreferBy::Nodes,
-            PreferBy::Cpu => hints::PreferBy::Cpu,
-        };
-        let cluster_default = args.default_traffic_distribution.as_deref().map(Name::new);
-        let config = hints::Config { gates: args.feature_gates, prefer_by, cluster_default };
-        Self { world, facts: ClusterFacts::from_nodes(world.snapshot.nodes()), config, options }
-    }
-
-    fn plan(&self, service: &Service, slices: &[Slice]) -> (SlicePlan, Vec<HintOutcome>) {
-        let snapshot = &self.world.snapshot;
-        let selector = service.selector.as_ref();
-        let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
-        let trigger = TriggerTimes::default();
-        let input =
-            slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices, trigger: &trigger };
-        let namespace = snapshot.namespace(&service.key.namespace);
-        let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-        let mut outcomes = Vec::new();
-        let plan = slices::plan(&input, &self.options, |family, packing| {
-            let memory = Memory::from_slices(family, slices);
-            let (facts, config) = (&self.facts, &self.config);
-            let input = HintInput { service, family, facts, namespace_default, config, memory: &memory };
-            outcomes.push(hints::assign(&input, packing));
-        });
-        (plan, outcomes)
-    }
 }
 
 /// The plans of all Services, as JSON objects and as rows for people.

@@ -96,6 +96,8 @@ fn stored_or_made<'w>(service: &Service, slices: &'w [Slice], world: &World) -> 
         uid: None,
         generation: 0,
         resource_version: None,
+        annotated: false,
+        written_by: None,
         deleting: false,
         owners: Box::default(),
         content,

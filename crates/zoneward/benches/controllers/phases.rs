@@ -1,0 +1,64 @@
+//! What `cargo xtask bench` counts instructions of: the controller's head, without API and disk.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use plan::queue::Moment;
+use serde_json::Value;
+use zoneward::cluster::{Event, Kind, Watched};
+use zoneward::controller::slices::Head;
+use zoneward::controller::{Metrics, Settings};
+
+use super::load::{PODS_PER_SERVICE, node, pod, pod_status, service};
+
+fn now() -> Moment {
+    Moment(Duration::ZERO)
+}
+
+fn watched(object: &Value) -> Watched {
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+pub fn run() {
+    let services =
+        std::env::var("ZONEWARD_BENCH_SERVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    let services: usize = services.min(2_000);
+    let mut head = Head::new(Settings::default(), Metrics::default());
+    phase_list(&mut head, services);
+    phase_plan(&mut head);
+    phase_flip(&mut head, services);
+    println!("{} endpoints", services * PODS_PER_SERVICE);
+}
+
+#[inline(never)]
+fn phase_list(head: &mut Head, services: usize) {
+    let pods = (0..services).flat_map(|s| (0..PODS_PER_SERVICE).map(move |p| pod(s, p)));
+    let kinds: [(Kind, Vec<Value>); 5] = [
+        (Kind::Node, (0..100).map(node).collect()),
+        (Kind::Service, (0..services).map(service).collect()),
+        (Kind::Pod, pods.collect()),
+        (Kind::Namespace, Vec::new()),
+        (Kind::Slice, Vec::new()),
+    ];
+    for (kind, objects) in kinds {
+        head.saw(Event::Listing(kind), now());
+        for object in objects {
+            head.saw(Event::Put(kind, watched(&object)), now());
+        }
+        head.saw(Event::Listed(kind), now());
+    }
+}
+
+#[inline(never)]
+fn phase_plan(head: &mut Head) {
+    while head.next(now(), Timestamp::UNIX_EPOCH).is_some() {}
+}
+
+#[inline(never)]
+fn phase_flip(head: &mut Head, services: usize) {
+    for number in 0..services {
+        let mut object = pod(number, 3);
+        object["status"] = pod_status(number, 3, false);
+        head.saw(Event::Put(Kind::Pod, watched(&object)), now());
+    }
+}

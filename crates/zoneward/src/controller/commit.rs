@@ -1,0 +1,283 @@
+//! A plan for one Service -> the API: creates, then updates, then deletes (semantics B4), each for the version that the
+//! plan was made from. The first failure ends it: what was written is reported, the rest is planned again.
+
+use std::time::Duration;
+
+use http::{Method, Request};
+use kube::{Client, Error};
+use model::{ObjectKey, ServiceKey, Slice, SliceContent, Uid, write};
+use plan::queue::Version;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::debug;
+
+/// No answer after this time is a failure.
+const PATIENCE: Duration = Duration::from_secs(15);
+const FIELD_MANAGER: &str = "fieldManager=zoneward-controller";
+
+/// What is to be written for one Service.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// The Service.
+    pub service: ServiceKey,
+    /// Its identity, for the slices' owner reference.
+    pub uid: Option<Uid>,
+    /// Slices to make.
+    pub creates: Vec<SliceContent>,
+    /// Stored slices, with what they will hold.
+    pub updates: Vec<(Slice, SliceContent)>,
+    /// Stored slices to delete.
+    pub deletes: Vec<Stored>,
+    /// Whether the deletes are because no Service is seen: then it has to be missing at the API as well.
+    pub orphans: bool,
+    /// The patch of the Service's status.
+    pub conditions: Option<Value>,
+    /// What there is to say.
+    pub events: Vec<Value>,
+}
+
+/// A stored slice, as far as deleting it needs.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Its identity.
+    pub uid: Option<Uid>,
+    /// Its version.
+    pub resource_version: Option<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The Service.
+    pub service: ServiceKey,
+    /// Slices that were written, with the API's new version of them.
+    pub written: Vec<(Uid, Version)>,
+    /// Slices that were deleted.
+    pub deleted: Vec<Uid>,
+    /// Events that were written and that were not.
+    pub events: (usize, usize),
+    /// Why it did not come to its end.
+    pub failure: Option<Failure>,
+}
+
+/// Why writing stopped.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Somebody was faster: a newer cache will tell.
+    Outdated(String),
+    /// The API could not, for now.
+    Refused(String),
+}
+
+impl Failure {
+    fn of(error: &Error) -> Self {
+        match error {
+            Error::Api(status) if matches!(status.code, 404 | 409) => Self::Outdated(status.message.clone()),
+            other => Self::Refused(other.to_string()),
+        }
+    }
+
+    /// The words of the API.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Outdated(text) | Self::Refused(text) => text,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Written {
+    metadata: WrittenMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenMeta {
+    uid: Option<String>,
+    generation: Option<i64>,
+    resource_version: Option<String>,
+}
+
+/// Carries out the work.
+pub async fn commit(client: &Client, work: Work) -> Done {
+    let mut done = Done { service: work.service.clone(), ..Done::default() };
+    let mut writer = Writer { client, work: &work, done: &mut done };
+    if let Err(failure) = writer.slices().await {
+        done.failure = Some(failure);
+        return done;
+    }
+    if let Err(failure) = writer.conditions().await {
+        writer.done.failure = Some(failure);
+    }
+    for event in &work.events {
+        match say(client, event).await {
+            Ok(()) => done.events.0 += 1,
+            Err(error) => {
+                debug!(service = %work.service, %error, "an Event could not be written");
+                done.events.1 += 1;
+            }
+        }
+    }
+    done
+}
+
+struct Writer<'w> {
+    client: &'w Client,
+    work: &'w Work,
+    done: &'w mut Done,
+}
+
+impl Writer<'_> {
+    async fn slices(&mut self) -> Result<(), Failure> {
+        let work = self.work;
+        if work.orphans && self.service_exists().await? {
+            return Err(Failure::Outdated("the Service is there after all".to_owned()));
+        }
+        for content in &work.creates {
+            if !self.create(content).await? {
+                // Semantics B4: nothing can be made any more in a namespace that is going away.
+                return Ok(());
+            }
+        }
+        for (stored, content) in &work.updates {
+            self.update(stored, content).await?;
+        }
+        for stored in &work.deletes {
+            self.delete(stored).await?;
+        }
+        Ok(())
+    }
+
+    async fn service_exists(&self) -> Result<bool, Failure> {
+        let path = service_path(&self.work.service);
+        match send::<Written>(self.client, Method::GET, &path, "", &Value::Null).await {
+            Ok(_) => Ok(true),
+            Err(Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+
+    /// False if the namespace is going away.
+    async fn create(&mut self, content: &SliceContent) -> Result<bool, Failure> {
+        let object = write::new_slice(&self.work.service, self.work.uid.as_ref(), content);
+        let path = format!("{}?{FIELD_MANAGER}", slices_path(&self.work.service.namespace));
+        match send::<Written>(self.client, Method::POST, &path, JSON, &object).await {
+            Ok(written) => self.note(&written),
+            Err(error) if is_namespace_terminating(&error) => return Ok(false),
+            Err(error) => return Err(Failure::of(&error)),
+        }
+        Ok(true)
+    }
+
+    async fn update(&mut self, stored: &Slice, content: &SliceContent) -> Result<(), Failure> {
+        let path = format!("{}/{}", slices_path(&stored.key.namespace), stored.key.name);
+        if let Some(patch) = write::patch_slice(stored, content) {
+            let target = format!("{path}?{FIELD_MANAGER}");
+            match send::<Written>(self.client, Method::PATCH, &target, JSON_PATCH, &patch).await {
+                Ok(written) => {
+                    self.note(&written);
+                    return Ok(());
+                }
+                // The stored JSON has a form that the patch did not expect: change it in place instead.
+                Err(Error::Api(status)) if status.code == 422 => {}
+                Err(error) => return Err(Failure::of(&error)),
+            }
+        }
+        let failed = |error: Error| Failure::of(&error);
+        let mut object: Value =
+            send(self.client, Method::GET, &path, "", &Value::Null).await.map_err(failed)?;
+        write::update_slice(&mut object, content);
+        // The plan was made for this version, whatever was just read.
+        object["metadata"]["resourceVersion"] = stored.resource_version.as_deref().into();
+        let target = format!("{path}?{FIELD_MANAGER}");
+        let written = send(self.client, Method::PUT, &target, JSON, &object).await.map_err(failed)?;
+        self.note(&written);
+        Ok(())
+    }
+
+    async fn delete(&mut self, stored: &Stored) -> Result<(), Failure> {
+        let path = format!("{}/{}", slices_path(&stored.key.namespace), stored.key.name);
+        let uid = stored.uid.as_ref().map(Uid::to_string);
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": stored.resource_version}});
+        match send::<Value>(self.client, Method::DELETE, &path, JSON, &options).await {
+            Ok(_) => {}
+            Err(Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(Failure::of(&error)),
+        }
+        self.done.deleted.extend(stored.uid.clone());
+        Ok(())
+    }
+
+    async fn conditions(&mut self) -> Result<(), Failure> {
+        let Some(patch) = &self.work.conditions else { return Ok(()) };
+        let path = format!("{}/status?{FIELD_MANAGER}", service_path(&self.work.service));
+        let sent = send::<Written>(self.client, Method::PATCH, &path, STRATEGIC_MERGE, patch).await;
+        sent.map(drop).map_err(|error| Failure::of(&error))
+    }
+
+    fn note(&mut self, written: &Written) {
+        let meta = &written.metadata;
+        let Some(uid) = &meta.uid else { return };
+        let revision = meta.resource_version.as_ref().and_then(|version| version.parse().ok());
+        let version = Version { generation: meta.generation.unwrap_or(0), revision };
+        self.done.written.push((Uid::new(uid), version));
+    }
+}
+
+/// Writes an Event; one that is there already gets a new time.
+async fn say(client: &Client, event: &Value) -> Result<(), Error> {
+    let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default");
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    match send::<Value>(client, Method::POST, &path, JSON, event).await {
+        Err(Error::Api(status)) if status.code == 409 => {
+            let name = event["metadata"]["name"].as_str().unwrap_or_default();
+            let again = json!({"lastTimestamp": event["lastTimestamp"]});
+            let path = format!("{path}/{name}");
+            send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &again).await.map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+const JSON: &str = "application/json";
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
+fn slices_path(namespace: &str) -> String {
+    format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+}
+
+fn service_path(service: &ServiceKey) -> String {
+    format!("/api/v1/namespaces/{}/services/{}", service.namespace, service.name)
+}
+
+async fn send<T: DeserializeOwned>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    content_type: &str,
+    body: &Value,
+) -> Result<T, Error> {
+    let mut request = Request::builder().method(method).uri(path);
+    let mut bytes = Vec::new();
+    if !body.is_null() {
+        request = request.header(http::header::CONTENT_TYPE, content_type);
+        bytes = serde_json::to_vec(body).map_err(Error::SerdeError)?;
+    }
+    let request = request.body(bytes).map_err(Error::HttpError)?;
+    match tokio::time::timeout(PATIENCE, client.request(request)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::Service("the API did not answer in time".into())),
+    }
+}
+
+fn is_namespace_terminating(error: &Error) -> bool {
+    let Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}

@@ -1,0 +1,109 @@
+//! The conditions of a Service: what they should be, and the strategic merge patch that makes them so. Other
+//! writers' conditions survive, and nothing is written unless one of ours turns.
+
+use jiff::Timestamp;
+use model::service::condition_text;
+use model::{Labels, annotation};
+use plan::hints::conditions::HONORED;
+use plan::hints::{self, Condition, HintOutcome, NodeAcks};
+use serde_json::{Value, json};
+
+/// What the nodes say about a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// All that matter have spoken, or had time to.
+    Settled(NodeAcks),
+    /// Some have not reached the slices yet and may still do so in time: what was said before stands.
+    Open,
+}
+
+/// The conditions that a Service should have. None where it asks for nothing.
+pub fn wanted(outcomes: &[HintOutcome], acks: Acks) -> Vec<Condition> {
+    if !outcomes.iter().any(|outcome| outcome.requested) {
+        return Vec::new();
+    }
+    let settled = match acks {
+        Acks::Settled(acks) => acks,
+        Acks::Open => NodeAcks { reached: 0, waiting: 1 },
+    };
+    let all = hints::conditions(outcomes, settled);
+    let open = acks == Acks::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
+    if open {
+        // Design, "Honored": written when it turns. A pod that came a moment ago turns nothing.
+        return all.into_iter().filter(|c| c.kind != HONORED).collect();
+    }
+    all.into()
+}
+
+/// Conditions as they are compared.
+pub fn texts(conditions: &[Condition]) -> Labels {
+    let texts: Vec<(&str, String)> = conditions
+        .iter()
+        .map(|c| (c.kind, condition_text(c.status.as_str(), c.reason, &c.message)))
+        .collect();
+    texts.iter().map(|(kind, text)| (*kind, text.as_str())).collect()
+}
+
+/// Whether a stored Service has these conditions already. One that is only not mentioned stays.
+pub fn stand(conditions: &[Condition], stored: &Labels) -> bool {
+    if conditions.is_empty() {
+        return stored.iter().all(|(kind, _)| !is_ours(kind));
+    }
+    texts(conditions).iter().all(|(kind, text)| stored.value(kind) == Some(text))
+}
+
+fn is_ours(kind: &str) -> bool {
+    kind.starts_with(annotation::CONDITION_PREFIX)
+}
+
+/// The patch of `status` that leads from the stored conditions to these. A time is given where the status turns;
+/// elsewhere the stored one stays.
+pub fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
+    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let mut entries = Vec::new();
+    for condition in conditions {
+        let status = condition.status.as_str();
+        let before = stored.value(condition.kind).and_then(|text| text.split(' ').next().map(str::to_owned));
+        let mut entry = json!({"type": condition.kind, "status": status, "reason": condition.reason,
+            "message": condition.message});
+        if before.as_deref() != Some(status) {
+            entry["lastTransitionTime"] = time.clone().into();
+        }
+        entries.push(entry);
+    }
+    if conditions.is_empty() {
+        let old = stored.iter().filter(|(kind, _)| is_ours(kind));
+        entries.extend(old.map(|(kind, _)| json!({"$patch": "delete", "type": kind.as_str()})));
+    }
+    json!({"status": {"conditions": entries}})
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::hints::Status;
+
+    use super::*;
+
+    fn condition(kind: &'static str, status: Status) -> Condition {
+        Condition { kind, status, reason: "Because", message: "Words.".into() }
+    }
+
+    #[test]
+    fn a_time_is_given_only_where_a_condition_turns() {
+        let accepted = condition(hints::conditions::ACCEPTED, Status::True);
+        let honored = condition(HONORED, Status::True);
+        let before = texts(&[accepted.clone(), condition(HONORED, Status::False)]);
+        let patch = patch(&[accepted, honored], &before, Timestamp::UNIX_EPOCH);
+        let entries = &patch["status"]["conditions"];
+        assert_eq!(entries[0].get("lastTransitionTime"), None);
+        assert_eq!(entries[1]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn conditions_of_a_service_that_asks_for_nothing_are_taken_away() {
+        let before = texts(&[condition(HONORED, Status::True)]);
+        assert!(!stand(&[], &before) && stand(&[], &Labels::EMPTY));
+        let patch = patch(&[], &before, Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["conditions"], json!([{"$patch": "delete", "type": HONORED}]));
+    }
+}
