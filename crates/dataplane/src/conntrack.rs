@@ -9,11 +9,13 @@
 //!            -> all others: dump, matched in the kernel -> stale? -> delete just that flow
 //! ```
 
+mod account;
 mod clean;
 mod ctnetlink;
 mod fake;
 mod stale;
 
+pub use account::{Account, Ended};
 pub use clean::{Cleaned, clean};
 pub use ctnetlink::CtSocket;
 pub use fake::{FakeConntrack, FlowFault};

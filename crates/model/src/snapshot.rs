@@ -207,6 +207,11 @@ impl Snapshot {
         self.service_by_slice.keys()
     }
 
+    /// The Service that a slice belongs to.
+    pub fn service_of_slice(&self, key: &ObjectKey) -> Option<ServiceKey> {
+        self.service_by_slice.get(key).map(|name| ServiceKey::new(&key.namespace, name))
+    }
+
     /// Every ServiceCIDR, by name.
     pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
         self.service_cidrs.values()

@@ -36,6 +36,17 @@ pub enum Command {
     /// Show where traffic would go from a node, and why
     #[command(subcommand, arg_required_else_help = true)]
     Trace(TraceCommand),
+    /// Be the node proxy: what kube-proxy does, with its flags and its configuration
+    ///
+    /// Watches Services, EndpointSlices, this machine's Node and ServiceCIDRs, and keeps the kernel's nftables rules as
+    /// they say. Starts over the rules that are there, changes what differs, and leaves them in place when it ends.
+    /// Needs NET_ADMIN.
+    #[command(after_help = "\
+Examples:
+  zoneward node --config /var/lib/kube-proxy/config.conf
+  zoneward node --proxy-mode nftables --kubeconfig kubeconfig --cluster-cidr 10.244.0.0/16
+  zoneward node --proxy-mode nftables --api-socket ./zoneward-data/api.sock --hostname-override node-a")]
+    Node(Box<crate::node::config::flags::Node>),
     /// Remove every rule that a node proxy left: ours, and kube-proxy's of every mode
     ///
     /// Stop the node proxy first, or it will make its rules again. Tables, chains and sets of others are not

@@ -31,6 +31,9 @@ pub struct Connection {
     /// The unix socket of an embedded API, which `zoneward up` makes as api.sock in its data directory
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "context"])]
     pub api_socket: Option<PathBuf>,
+    /// The address of the API in the place of the kubeconfig's, as kube-proxy's --master says it.
+    #[arg(skip)]
+    pub server: Option<String>,
 }
 
 /// A client for the API that the flags name. Nothing is sent yet.
@@ -38,7 +41,7 @@ pub async fn connect(connection: &Connection) -> Result<Client> {
     if let Some(path) = &connection.api_socket {
         return Ok(socket::client(path));
     }
-    let config = match (&connection.kubeconfig, &connection.context) {
+    let mut config = match (&connection.kubeconfig, &connection.context) {
         (None, None) => Config::infer().await.context(
             "no way to a cluster: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account",
         )?,
@@ -52,6 +55,9 @@ pub async fn connect(connection: &Connection) -> Result<Client> {
             Config::from_custom_kubeconfig(kubeconfig, &options).await.context("reading the kubeconfig")?
         }
     };
+    if let Some(server) = &connection.server {
+        config.cluster_url = server.parse().with_context(|| format!("--master {server}"))?;
+    }
     let server = config.cluster_url.clone();
     Client::try_from(config).with_context(|| format!("a client for {server}"))
 }

@@ -4,6 +4,7 @@ mod cleanup;
 mod completion;
 mod controller;
 mod man;
+mod node;
 mod plan;
 pub mod simulate;
 mod store;
@@ -23,6 +24,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Plan(PlanCommand::Node(args)) => plan::node::run(&args),
         Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
         Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
+        Command::Node(args) => node::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Simulate(command) => simulate::run(&command),
         Command::Store(command) => store::run(&command),

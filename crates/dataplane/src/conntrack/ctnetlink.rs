@@ -37,7 +37,7 @@ const MATCH_DPORT: u32 = 1 << 5;
 
 /// The table of connections of the network namespace that this was opened in.
 pub struct CtSocket {
-    socket: Socket,
+    pub(super) socket: Socket,
 }
 
 impl CtSocket {
@@ -47,7 +47,7 @@ impl CtSocket {
     }
 }
 
-fn header(message: u16, flags: u16, family: Family) -> Header {
+pub(super) fn header(message: u16, flags: u16, family: Family) -> Header {
     let family = match family {
         Family::Ip => 2,
         Family::Ip6 => 10,
@@ -142,7 +142,7 @@ fn read_tuple(tuple: Attrs<'_>, family: Family) -> Option<(u8, SocketAddr, Socke
 
 /// A flow out of a message. None for what has no ports, and for zones other than the first: those are separate worlds
 /// that our rules do not make.
-fn read_flow(attrs: Attrs<'_>, family: Family) -> Option<Flow> {
+pub(super) fn read_flow(attrs: Attrs<'_>, family: Family) -> Option<Flow> {
     let original = attrs.nested(TUPLE_ORIG)?;
     let elsewhere = attrs.find(ZONE).is_some_and(|zone| zone.iter().any(|byte| *byte != 0));
     if elsewhere || original.find(TUPLE_ZONE).is_some() {

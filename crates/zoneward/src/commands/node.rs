@@ -1,0 +1,95 @@
+//! `zoneward node`: the node proxy, in kube-proxy's place.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result};
+use dataplane::nftables::apply::check_kernel;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Cleanup, Format, Output};
+use crate::cluster::{self, Connection};
+use crate::node::config::flags::Node;
+use crate::node::config::{Configuration, Settings, settings};
+use crate::node::run::{self, End, Start};
+use crate::node::sysctl;
+
+/// Threads for servers and watches; the loop itself has the main one.
+const THREADS: usize = 2;
+
+/// Runs the command.
+pub fn run(args: &Node) -> Result<bool> {
+    let (settings, notices) = settings(args)?;
+    if let Some(path) = &args.write_config_to {
+        let text = serde_saphyr::to_string(&settings.configuration).context("writing the configuration")?;
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        return Ok(true);
+    }
+    start_logs(&settings.configuration);
+    if args.cleanup == Some(true) {
+        return super::cleanup::run(&Cleanup { output: Output { format: Format::Table }, dry_run: false });
+    }
+    if args.init_only == Some(true) {
+        let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());
+        let denied = sysctl::set(&wishes);
+        denied.iter().for_each(|notice| tracing::error!("{notice}"));
+        return Ok(denied.is_empty());
+    }
+    let skip = std::env::var_os("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK").is_some_and(|v| !v.is_empty());
+    check_kernel(&proc_text("kernel/osrelease"), skip)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .context("starting threads")?;
+    let end = runtime.block_on(async {
+        let start = Start {
+            client: cluster::connect(&connection(args, &settings)).await?,
+            node: node_name(&settings.configuration)?,
+            lease_namespace: args.lease_namespace.clone(),
+            config_file: args.config.as_deref(),
+            notices,
+        };
+        tracing::info!(node = start.node, "starting over the rules that the kernel has");
+        run::run(settings, start).await
+    })?;
+    tracing::info!("ending; the rules stay in place");
+    Ok(end == End::Stopped)
+}
+
+/// The flags say how to reach the API, or the configuration does.
+fn connection(args: &Node, settings: &Settings) -> Connection {
+    let mut connection = args.connection.clone();
+    if connection.api_socket.is_none() {
+        connection.kubeconfig = settings.kubeconfig.clone().or(connection.kubeconfig);
+    }
+    connection.server.clone_from(&args.master);
+    connection
+}
+
+fn node_name(config: &Configuration) -> Result<String> {
+    let host = proc_text("kernel/hostname").to_lowercase();
+    let name = if config.hostname_override.is_empty() { host } else { config.hostname_override.clone() };
+    if name.is_empty() {
+        anyhow::bail!("this machine has no host name: give --hostname-override the name of its Node");
+    }
+    Ok(name)
+}
+
+fn proc_text(name: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default().trim().to_owned()
+}
+
+fn start_logs(config: &Configuration) {
+    let level = match config.logging.verbosity {
+        0 | 1 => "warn,zoneward=info",
+        2..=4 => "info,zoneward=debug",
+        _ => "debug,zoneward=trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process, as tests do, keeps the first.
+    let _ = match config.logging.format.as_str() {
+        "json" => logs.json().try_init(),
+        _ => logs.with_ansi(std::io::stderr().is_terminal()).try_init(),
+    };
+}

@@ -1,0 +1,212 @@
+//! What the node proxy was told: kube-proxy's flags, or a KubeProxyConfiguration, as settings that work.
+//!
+//! ```text
+//! flags | file -> Configuration (every field) -> defaults -> check -> Settings | what is refused, and why
+//! ```
+//!
+//! A value that kube-proxy would refuse is refused here; so is what asks for something that this program does not do.
+
+mod check;
+pub mod fields;
+pub mod file;
+pub mod flags;
+pub mod gates;
+pub mod modes;
+pub mod span;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use model::{Notice, ObjectRef};
+use plan::forward::ProxySettings;
+
+pub use file::Configuration;
+pub use gates::Gates;
+pub use modes::Mode;
+pub use span::Span;
+
+use super::pace::Spacing;
+
+/// kube-proxy's default for both periods of rules.
+const SYNC_PERIOD: Span = Span::seconds(30);
+/// The most that changes are spaced where nobody said how much.
+const MOST_SPACING: Duration = Duration::from_secs(1);
+
+/// Settings that work.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The configuration with its defaults, as it is in force.
+    pub configuration: Configuration,
+    /// The mode that was asked for.
+    pub mode: Mode,
+    /// What decides where packets go.
+    pub proxy: ProxySettings,
+    /// Feature gates.
+    pub gates: Gates,
+    /// How often the kernel's rules are compared with what they should be.
+    pub sync_period: Duration,
+    /// How changes are spaced.
+    pub spacing: Spacing,
+    /// Where health is served.
+    pub healthz: Option<SocketAddr>,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// How to reach the API.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// The settings that flags and file come to, with what there is to say about them.
+pub fn settings(flags: &flags::Node) -> Result<(Settings, Vec<Notice>)> {
+    let (mut config, mut notices) = match &flags.config {
+        Some(path) => {
+            let (config, mut notices) = file::read(path)?;
+            notices.extend(ignored_flags(flags));
+            (config, notices)
+        }
+        None => (flags.fields.configuration(), Vec::new()),
+    };
+    // Semantics D15: these count with a file, too.
+    flags.logging.set(&mut config);
+    if let Some(name) = &flags.fields.hostname_override {
+        config.hostname_override.clone_from(name);
+    }
+    if let Some(path) = flags.connection.kubeconfig.as_ref().filter(|_| flags.config.is_none()) {
+        config.client_connection.kubeconfig = path.display().to_string();
+    }
+    let (settings, more) = resolve(config, flags.strict_mode)?;
+    notices.extend(more);
+    Ok((settings, notices))
+}
+
+/// Flags beside a file that the file replaces.
+fn ignored_flags(flags: &flags::Node) -> Vec<Notice> {
+    let given = flags::FieldFlags { hostname_override: None, ..flags.fields.clone() };
+    let said = given.configuration() != flags::FieldFlags::default().configuration();
+    let message = "flags that stand for fields of the configuration are ignored beside --config; write them into the file";
+    (said || flags.connection.kubeconfig.is_some()).then(|| notice("FlagsIgnored", message)).into_iter().collect()
+}
+
+fn notice(reason: &'static str, message: impl Into<String>) -> Notice {
+    Notice::new(ObjectRef::new(file::KIND, "", "config"), reason, message)
+}
+
+/// Fills defaults in and checks everything.
+pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec<Notice>)> {
+    let value = serde_json::to_value(&config)?;
+    let without_effect = fields::without_effect(&value).into_iter();
+    let mut notices: Vec<Notice> = without_effect
+        .map(|(path, reason)| notice("NoEffect", format!("{path}: it has no effect: {reason}")))
+        .collect();
+    let refused = fields::refused(&value).into_iter();
+    let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
+    let (gates, remarks, refused) = gates::read(&config.feature_gates);
+    notices.extend(remarks.into_iter().map(|remark| notice("NoEffect", remark)));
+    refusals.extend(refused);
+    let mode = modes::mode(&config.mode, strict).map_err(|refusal| refusals.push(refusal)).ok();
+    fill(&mut config);
+    check::check(&config, &mut refusals);
+    let healthz = listen("healthzBindAddress", config.healthz_bind_address.as_deref(), 10256, &mut refusals);
+    let metrics = listen("metricsBindAddress", config.metrics_bind_address.as_deref(), 10249, &mut refusals);
+    let (Some(mode), true) = (mode, refusals.is_empty()) else {
+        bail!("the configuration is refused:\n  {}", refusals.join("\n  "));
+    };
+    let (period, spacing) = periods(&config, mode);
+    let kubeconfig = &config.client_connection.kubeconfig;
+    let settings = Settings {
+        mode,
+        proxy: proxy_settings(&config, mode, gates),
+        gates,
+        sync_period: period,
+        spacing,
+        healthz,
+        metrics,
+        kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
+        configuration: config,
+    };
+    Ok((settings, notices))
+}
+
+/// The defaults of semantics D15 where nothing is set.
+fn fill(config: &mut Configuration) {
+    let bind = config.bind_address.get_or_insert_with(|| "0.0.0.0".to_owned());
+    let is_v6 = bind.parse::<std::net::Ipv6Addr>().is_ok();
+    let any = if is_v6 { "[::]" } else { "0.0.0.0" };
+    let loopback = if is_v6 { "[::1]" } else { "127.0.0.1" };
+    config.healthz_bind_address.get_or_insert_with(|| format!("{any}:10256"));
+    config.metrics_bind_address.get_or_insert_with(|| format!("{loopback}:10249"));
+    config.hostname_override = config.hostname_override.trim().to_lowercase();
+    let periods =
+        [&mut config.iptables.sync_period, &mut config.ipvs.sync_period, &mut config.nftables.sync_period];
+    for period in periods {
+        *period = period.filter(|span| !span.is_zero()).or(Some(SYNC_PERIOD));
+    }
+    config.iptables.masquerade_bit.get_or_insert(14);
+    config.nftables.masquerade_bit.get_or_insert(14);
+    config.iptables.localhost_node_ports.get_or_insert(true);
+    config.oom_score_adj.get_or_insert(-999);
+    config.conntrack.max_per_core.get_or_insert(32 * 1024);
+    config.conntrack.min.get_or_insert(128 * 1024);
+    config.conntrack.tcp_established_timeout.get_or_insert(Span::seconds(24 * 3600));
+    config.conntrack.tcp_close_wait_timeout.get_or_insert(Span::seconds(3600));
+    config.config_sync_period.get_or_insert(Span::seconds(15 * 60));
+    if config.detect_local_mode.is_empty() {
+        config.detect_local_mode = "ClusterCIDR".to_owned();
+    }
+    if config.logging.format.is_empty() {
+        config.logging.format = "text".to_owned();
+    }
+}
+
+/// An address to listen on; empty is nowhere, and without a port it is the usual one.
+fn listen(field: &str, text: Option<&str>, port: u16, refusals: &mut Vec<String>) -> Option<SocketAddr> {
+    let text = text.unwrap_or_default().trim();
+    if text.is_empty() {
+        return None;
+    }
+    let with_port = || model::address::parse_ip(text).map(|ip| SocketAddr::new(ip, port));
+    let address = text.parse::<SocketAddr>().ok().or_else(with_port);
+    if address.is_none() {
+        refusals.push(format!("{field}: {text:?} is no address with a port, as 0.0.0.0:{port} would be"));
+    }
+    address
+}
+
+/// Semantics D15: the pair of the mode that was asked for counts. Seed 002: an explicit 0s is obeyed.
+fn periods(config: &Configuration, mode: Mode) -> (Duration, Spacing) {
+    let (period, least) = match mode {
+        Mode::Nftables => (config.nftables.sync_period, config.nftables.min_sync_period),
+        Mode::Iptables | Mode::Default => (config.iptables.sync_period, config.iptables.min_sync_period),
+        Mode::Ipvs => (config.ipvs.sync_period, config.ipvs.min_sync_period),
+    };
+    let spacing =
+        least.map_or(Spacing::ByLoad { most: MOST_SPACING }, |least| Spacing::Exactly(least.0));
+    (period.unwrap_or(SYNC_PERIOD).0, spacing)
+}
+
+/// The fields that decide where packets go.
+fn proxy_settings(config: &Configuration, mode: Mode, gates: Gates) -> ProxySettings {
+    let mut node_port_addresses = config.node_port_addresses.clone();
+    if node_port_addresses.is_empty() && mode != Mode::Nftables {
+        // Semantics D4: the default of those modes is every address; node ports shall not vanish from one.
+        node_port_addresses = vec!["all".to_owned()];
+    }
+    let (all, bit) = match mode {
+        Mode::Nftables => (config.nftables.masquerade_all, config.nftables.masquerade_bit),
+        _ => (config.iptables.masquerade_all, config.iptables.masquerade_bit),
+    };
+    ProxySettings {
+        bind_address: config.bind_address.clone().unwrap_or_default(),
+        cluster_cidr: config.cluster_cidr.clone(),
+        detect_local_mode: config.detect_local_mode.clone(),
+        bridge_interface: config.detect_local.bridge_interface.clone(),
+        interface_name_prefix: config.detect_local.interface_name_prefix.clone(),
+        node_port_addresses,
+        masquerade_all: all,
+        masquerade_bit: bit,
+        gates: gates.plan,
+    }
+}

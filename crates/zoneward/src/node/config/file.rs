@@ -1,0 +1,183 @@
+//! KubeProxyConfiguration v1alpha1, every field of it, as a file holds it and as `--write-config-to` writes it.
+//!
+//! What is not set stays `None` where "not set" and "set to nothing" differ: an explicit `minSyncPeriod: 0s` is a
+//! wish, a missing one is not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use model::{Notice, ObjectRef};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::fields;
+use super::span::Span;
+
+/// The group and version of the format.
+pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+/// The kind of the format.
+pub const KIND: &str = "KubeProxyConfiguration";
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Configuration {
+    pub api_version: String,
+    pub kind: String,
+    pub feature_gates: BTreeMap<String, bool>,
+    pub client_connection: ClientConnection,
+    pub logging: Logging,
+    pub hostname_override: String,
+    pub bind_address: Option<String>,
+    pub healthz_bind_address: Option<String>,
+    pub metrics_bind_address: Option<String>,
+    pub bind_address_hard_fail: bool,
+    pub enable_profiling: bool,
+    pub show_hidden_metrics_for_version: String,
+    pub mode: String,
+    pub iptables: Iptables,
+    pub ipvs: Ipvs,
+    pub nftables: Nftables,
+    pub winkernel: Winkernel,
+    pub detect_local_mode: String,
+    pub detect_local: DetectLocal,
+    #[serde(rename = "clusterCIDR")]
+    pub cluster_cidr: String,
+    pub node_port_addresses: Vec<String>,
+    pub oom_score_adj: Option<i64>,
+    pub conntrack: Conntrack,
+    pub config_sync_period: Option<Span>,
+    pub port_range: String,
+    pub windows_run_as_service: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct ClientConnection {
+    pub kubeconfig: String,
+    pub accept_content_types: String,
+    pub content_type: String,
+    pub qps: Option<f64>,
+    pub burst: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Logging {
+    pub format: String,
+    /// A number of nanoseconds, or a length of time as text.
+    pub flush_frequency: Option<Value>,
+    pub verbosity: u32,
+    pub vmodule: Vec<Value>,
+    pub options: BTreeMap<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Iptables {
+    pub masquerade_bit: Option<i64>,
+    pub masquerade_all: bool,
+    pub localhost_node_ports: Option<bool>,
+    pub sync_period: Option<Span>,
+    pub min_sync_period: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Ipvs {
+    pub sync_period: Option<Span>,
+    pub min_sync_period: Option<Span>,
+    pub scheduler: String,
+    #[serde(rename = "excludeCIDRs")]
+    pub exclude_cidrs: Vec<String>,
+    #[serde(rename = "strictARP")]
+    pub strict_arp: bool,
+    pub tcp_timeout: Option<Span>,
+    pub tcp_fin_timeout: Option<Span>,
+    pub udp_timeout: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Nftables {
+    pub masquerade_bit: Option<i64>,
+    pub masquerade_all: bool,
+    pub sync_period: Option<Span>,
+    pub min_sync_period: Option<Span>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Winkernel {
+    pub network_name: String,
+    pub source_vip: String,
+    #[serde(rename = "enableDSR")]
+    pub enable_dsr: bool,
+    pub root_hns_endpoint_name: String,
+    pub forward_health_check_vip: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct DetectLocal {
+    pub bridge_interface: String,
+    pub interface_name_prefix: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
+pub struct Conntrack {
+    pub max_per_core: Option<i64>,
+    pub min: Option<i64>,
+    pub tcp_established_timeout: Option<Span>,
+    pub tcp_close_wait_timeout: Option<Span>,
+    pub tcp_be_liberal: bool,
+    pub udp_timeout: Option<Span>,
+    pub udp_stream_timeout: Option<Span>,
+}
+
+/// Reads a file. Fields that the format does not have are Notices: another version may have them.
+pub fn read(path: &Path) -> Result<(Configuration, Vec<Notice>)> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Reads the text of a file.
+pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
+    let mut value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    drop_nulls(&mut value);
+    let (kind, version) = (value["kind"].as_str().unwrap_or(""), value["apiVersion"].as_str().unwrap_or(""));
+    if kind != KIND || version != API_VERSION {
+        bail!("kind and apiVersion must be {KIND} and {API_VERSION}, not {kind:?} and {version:?}");
+    }
+    let unknown = fields::unknown(&value);
+    let config: Configuration =
+        serde_path_to_error::deserialize(value).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let notice = |path: String| {
+        let message = format!("{path}: {KIND} {API_VERSION} has no such field; it is ignored");
+        Notice::new(ObjectRef::new(KIND, "", "config"), "UnknownField", message)
+    };
+    Ok((config, unknown.into_iter().map(notice).collect()))
+}
+
+/// A field that is null is not set.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, inner| !inner.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}

@@ -1,0 +1,104 @@
+//! Modes of kube-proxy: which run, and what a cluster notices when nftables stands in for iptables or IPVS.
+
+use model::{Service, ServiceType, Snapshot, TrafficPolicy};
+
+use super::Configuration;
+
+/// The mode that was asked for. All of these run nftables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// nftables.
+    Nftables,
+    /// Nothing: kube-proxy would run iptables.
+    Default,
+    /// iptables.
+    Iptables,
+    /// IPVS.
+    Ipvs,
+}
+
+impl Mode {
+    /// Its word in the configuration; for none, the one that kube-proxy takes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Default | Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
+
+/// Reads a mode, or says why it is refused.
+pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
+    let mode = match text {
+        "nftables" => return Ok(Mode::Nftables),
+        "" => Mode::Default,
+        "iptables" => Mode::Iptables,
+        "ipvs" => Mode::Ipvs,
+        "kernelspace" | "winkernel" => {
+            return Err(format!(
+                "mode: {text} is for Windows nodes, which this program does not run on; docs/design/windows.md says what that would take"
+            ));
+        }
+        other => return Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
+    };
+    if strict {
+        let asked = if text.is_empty() { "no mode is iptables".to_owned() } else { format!("{text} was asked for") };
+        return Err(format!("mode: {asked}, only nftables exists, and --strict-mode forbids to run that instead"));
+    }
+    Ok(mode)
+}
+
+/// How many Services a line names before it counts the rest.
+const NAMED: usize = 5;
+
+/// What this node's Services notice of nftables in the place of the mode that was asked for.
+pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    let of = |wanted: &dyn Fn(&Service) -> bool| {
+        let names = snapshot.services().map(|(service, _)| service).filter(|s| wanted(s));
+        names.map(|s| s.key.to_string()).collect::<Vec<String>>()
+    };
+    let mut say = |what: &str, services: Vec<String>| {
+        if !services.is_empty() {
+            lines.push(format!("{what}: {}", listed(&services)));
+        }
+    };
+    let has_node_port = |s: &Service| s.ports.iter().any(|port| port.node_port.is_some());
+    let is_local = |s: &Service| {
+        s.internal_policy == TrafficPolicy::Local
+            || (s.external_policy == TrafficPolicy::Local && s.kind != ServiceType::ClusterIp)
+    };
+    let has_ranges = |s: &Service| !s.source_ranges.is_empty();
+    match mode {
+        Mode::Nftables => return lines,
+        Mode::Default | Mode::Iptables => {
+            if config.iptables.localhost_node_ports != Some(false) {
+                say("node ports are not served on 127.0.0.1", of(&has_node_port));
+            }
+            say("no rule lets node ports through a local firewall; open them there", of(&has_node_port));
+            say("clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint", of(&has_ranges));
+            if !config.conntrack.tcp_be_liberal {
+                lines.push("packets that belong to no connection are not dropped; on kernels before 6.1 set conntrack.tcpBeLiberal".to_owned());
+            }
+        }
+        Mode::Ipvs => {
+            say("traffic under a policy of Local is dropped where this node has no endpoint, and does not go elsewhere", of(&is_local));
+            say("a client keeps its endpoint across all addresses of the Service", of(&|s| s.affinity_seconds.is_some()));
+            if !matches!(config.ipvs.scheduler.as_str(), "" | "rr") {
+                lines.push(format!("endpoints are chosen at random, not by {}", config.ipvs.scheduler));
+            }
+            lines.push("no interface holds the cluster IPs, so they do not answer a ping".to_owned());
+        }
+    }
+    lines.push("ports that a Service does not have are refused on its cluster IP, and unassigned addresses of ServiceCIDRs are dropped".to_owned());
+    lines
+}
+
+fn listed(services: &[String]) -> String {
+    let named = services.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match services.len().checked_sub(NAMED) {
+        Some(more @ 1..) => format!("{named} and {more} more"),
+        _ => named,
+    }
+}

@@ -1,0 +1,526 @@
+//! The state of a running proxy, and its steps: take what came, decide, send, tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::conntrack::{CtSocket, clean};
+use dataplane::nftables::netlink::Kernel;
+use model::{Family, ForwardingTable, Notice, Object, ServiceKey, Snapshot, Timestamp, annotation};
+use plan::forward::NodeConfig;
+use tokio::sync::watch;
+
+use super::checks::Checks;
+use super::config::{Mode, Settings, modes};
+use super::forward::{Delta, Forwarder, HealthCheck, health_check, lost_udp};
+use super::kernel::{Tables, Trouble, make};
+use super::metrics::family;
+use super::pace::{Pace, Work};
+use super::report::{Progress, Reporter};
+use super::run::Shared;
+use super::traffic::Traffic;
+use super::{addresses, unknown};
+use crate::cluster::{Change, Event, Kind, Mirror};
+
+/// How long the start waits for this node's Node (semantics D15).
+const NODE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long for its podCIDRs, in mode NodeCIDR (semantics D3).
+const POD_CIDR_PATIENCE: Duration = Duration::from_secs(300);
+/// How long for ServiceCIDRs, which an older cluster does not have.
+const SERVICE_CIDR_PATIENCE: Duration = Duration::from_secs(2);
+/// How long after a change its traces are cleared away.
+const TIDY_AFTER: Duration = Duration::from_millis(200);
+/// How often it is looked whether the start can go on.
+const START_LOOK: Duration = Duration::from_millis(500);
+/// Changes whose delay is measured, at most at once.
+const MEASURED: usize = 10_000;
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// What a proxy is made of.
+pub struct Parts {
+    /// What it was told.
+    pub settings: Settings,
+    /// The name of its Node.
+    pub node: String,
+    /// What others see.
+    pub shared: Arc<Shared>,
+    /// Where warnings go.
+    pub reporter: Reporter,
+    /// Where progress goes.
+    pub progress: watch::Sender<Progress>,
+    /// The kernel's tables.
+    pub kernel: Box<dyn Kernel + Send>,
+    /// The kernel's connections.
+    pub conntrack: Option<CtSocket>,
+    /// Where traffic went.
+    pub traffic: Traffic,
+}
+
+/// A running proxy.
+pub struct Proxy {
+    settings: Settings,
+    node: String,
+    shared: Arc<Shared>,
+    reporter: Reporter,
+    progress: watch::Sender<Progress>,
+    conntrack: Option<CtSocket>,
+    traffic: Traffic,
+    mirror: Mirror,
+    forwarder: Forwarder,
+    tables: Tables,
+    checks: Checks,
+    wanted_checks: BTreeMap<ServiceKey, HealthCheck>,
+    pace: Pace,
+    began: Instant,
+    has_started: bool,
+    node_changed: bool,
+    rebuild: Option<NodeConfig>,
+    dirty: BTreeSet<ServiceKey>,
+    failed: BTreeMap<ServiceKey, String>,
+    triggers: Vec<(Family, Timestamp)>,
+    began_at: Timestamp,
+    seen_revision: u64,
+    local: Vec<IpAddr>,
+    tidy_at: Option<Instant>,
+    troubled: BTreeSet<Kind>,
+}
+
+impl Proxy {
+    /// A proxy that has seen nothing yet.
+    pub fn new(parts: Parts, now: Instant) -> Self {
+        let shared = parts.shared.clone();
+        let is_healthy = Arc::new(move || shared.health(|health| health.is_healthy(Instant::now())));
+        let pace = Pace::new(parts.settings.spacing, parts.settings.sync_period, now);
+        let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
+        Self {
+            forwarder: Forwarder::new(config, parts.settings.gates),
+            tables: Tables::new(parts.kernel),
+            checks: Checks::new(is_healthy),
+            wanted_checks: BTreeMap::new(),
+            settings: parts.settings,
+            node: parts.node,
+            shared: parts.shared,
+            reporter: parts.reporter,
+            progress: parts.progress,
+            conntrack: parts.conntrack,
+            traffic: parts.traffic,
+            mirror: Mirror::default(),
+            pace,
+            began: now,
+            has_started: false,
+            node_changed: true,
+            rebuild: None,
+            dirty: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            triggers: Vec::new(),
+            began_at: wall(),
+            seen_revision: 0,
+            local: addresses::local(),
+            tidy_at: None,
+            troubled: BTreeSet::new(),
+        }
+    }
+
+    /// Takes an event in.
+    pub fn take(&mut self, event: Event) {
+        for change in self.mirror.read(event) {
+            self.note(&change);
+            self.mirror.apply(change);
+        }
+    }
+
+    /// The machine's addresses changed.
+    pub fn take_addresses(&mut self, local: Vec<IpAddr>) {
+        self.node_changed |= local != self.local;
+        self.local = local;
+    }
+
+    fn note(&mut self, change: &Change) {
+        match change {
+            Change::Put(object, notices) => {
+                self.say_all(notices);
+                self.note_object(object);
+            }
+            Change::Unreadable(kind, key, notices) => {
+                self.say_all(notices);
+                self.note_gone(*kind, key);
+            }
+            Change::Gone(kind, key) => self.note_gone(*kind, key),
+            Change::Trouble(kind, text) => {
+                if self.troubled.insert(*kind) {
+                    tracing::warn!(kind = kind.as_str(), error = %text, "the API is away; the rules stay as they are");
+                } else {
+                    tracing::debug!(kind = kind.as_str(), error = %text, "the API is still away");
+                }
+            }
+            Change::Listed(kind, _) => {
+                if self.troubled.remove(kind) {
+                    tracing::info!(kind = kind.as_str(), "the API is back");
+                }
+            }
+            Change::Other(..) => {}
+        }
+    }
+
+    fn say_all(&mut self, notices: &[Notice]) {
+        notices.iter().for_each(|notice| self.reporter.warn(notice.clone()));
+    }
+
+    fn note_object(&mut self, object: &Object) {
+        match object {
+            Object::Service(service) => {
+                self.shared.metrics.service_changes.inc();
+                self.shared.metrics.service_pending.inc();
+                self.touch(service.key.clone(), &FAMILIES);
+            }
+            Object::Slice(slice) => {
+                let before = self.mirror.snapshot().service_of_slice(&slice.key);
+                let families: &[Family] = match slice.content.address_type {
+                    model::AddressType::Ip(Family::V4) => &FAMILIES[..1],
+                    model::AddressType::Ip(Family::V6) => &FAMILIES[1..],
+                    model::AddressType::Fqdn => &[],
+                };
+                self.shared.metrics.endpoint_changes.inc();
+                self.shared.metrics.endpoint_pending.inc();
+                let version = slice.resource_version.as_deref().and_then(|version| version.parse().ok());
+                self.seen_revision = self.seen_revision.max(version.unwrap_or(0));
+                let trigger = slice.content.annotation(annotation::TRIGGER_TIME);
+                let trigger = trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.began_at);
+                if let (Some(at), Some(family)) = (trigger, families.first())
+                    && self.triggers.len() < MEASURED
+                {
+                    self.triggers.push((*family, at));
+                }
+                for key in before.into_iter().chain(slice.service()) {
+                    self.touch(key, families);
+                }
+            }
+            Object::Node(_) | Object::ServiceCidr(_) => self.node_changed = true,
+            Object::Pod(_) | Object::Namespace(_) | Object::IpAddress(_) => {}
+        }
+    }
+
+    fn note_gone(&mut self, kind: Kind, key: &model::ObjectKey) {
+        match kind {
+            Kind::Service => {
+                self.shared.metrics.service_changes.inc();
+                self.touch(ServiceKey::new(&key.namespace, &key.name), &FAMILIES);
+            }
+            Kind::Slice => {
+                self.shared.metrics.endpoint_changes.inc();
+                if let Some(service) = self.mirror.snapshot().service_of_slice(key) {
+                    self.touch(service, &FAMILIES);
+                }
+            }
+            Kind::Node | Kind::ServiceCidr => self.node_changed = true,
+            _ => {}
+        }
+    }
+
+    fn touch(&mut self, service: ServiceKey, families: &[Family]) {
+        let now = Instant::now();
+        self.shared.metrics.last_queued.set(seconds_now());
+        self.shared.health(|health| families.iter().for_each(|family| health.queued(*family, now)));
+        self.dirty.insert(service);
+        self.pace.change();
+    }
+
+    /// When there will be something to do if nothing comes.
+    pub fn wake(&self, now: Instant) -> Instant {
+        if !self.has_started {
+            return now + START_LOOK;
+        }
+        let due = self.pace.due().unwrap_or(now);
+        let due = self.tidy_at.map_or(due, |tidy| tidy.min(due));
+        self.traffic.due().min(due)
+    }
+
+    /// Does what is due.
+    pub fn work(&mut self) {
+        let now = Instant::now();
+        if !self.has_started && !self.may_start(now) {
+            return;
+        }
+        if self.node_changed {
+            self.look_at_node();
+        }
+        if let Some(work) = self.pace.work(now) {
+            self.run(work, now);
+        } else if self.tidy_at.is_some_and(|at| at <= now) {
+            self.tidy(now);
+        }
+        if self.traffic.due() <= now {
+            let (table, config) = (self.forwarder.table(), self.forwarder.config());
+            self.traffic.count(self.mirror.snapshot(), table, config, &self.shared.metrics);
+        }
+    }
+
+    /// Semantics D1: nothing is done until Services and slices are all there. The kernel keeps what it has.
+    fn may_start(&self, now: Instant) -> bool {
+        let waited = now.duration_since(self.began);
+        let snapshot = self.mirror.snapshot();
+        let node = snapshot.node(&self.node);
+        let by_node_range = self.settings.proxy.detect_local_mode == "NodeCIDR";
+        let knows_pods = !by_node_range || node.is_some_and(|node| !node.pod_cidrs.is_empty());
+        self.mirror.has_listed(&[Kind::Service, Kind::Slice])
+            && (node.is_some() || waited >= NODE_PATIENCE)
+            && (knows_pods || waited >= POD_CIDR_PATIENCE)
+            && (self.mirror.has_listed(&[Kind::ServiceCidr]) || waited >= SERVICE_CIDR_PATIENCE)
+    }
+
+    /// The node's own facts, and whether rules depend on what changed (pitfall 7: a ServiceCIDR does).
+    fn look_at_node(&mut self) {
+        self.node_changed = false;
+        let snapshot = self.mirror.snapshot();
+        let node = snapshot.node(&self.node);
+        if self.mirror.has_listed(&[Kind::Node]) {
+            self.shared.health(|health| health.node(node));
+        }
+        let is_on = self.settings.gates.service_cidrs;
+        let cidrs: Vec<_> =
+            snapshot.service_cidrs().filter(|_| is_on).flat_map(|c| c.cidrs.iter().copied()).collect();
+        let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
+        let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local);
+        self.say_all(&notices);
+        if !self.has_started || config != *self.forwarder.config() {
+            self.rebuild = Some(config);
+            self.pace.compare();
+        }
+    }
+
+    fn run(&mut self, work: Work, started: Instant) {
+        let revision = self.seen_revision;
+        let dirty = std::mem::take(&mut self.dirty);
+        let outcome = match work {
+            Work::Whole => self.whole(&dirty),
+            Work::Changes => self.changes(&dirty),
+            Work::Look => self.look(),
+        };
+        let ended = Instant::now();
+        self.pace.done(work, started, ended, outcome.is_ok());
+        match outcome {
+            Ok(()) => self.succeeded(work, started, ended, revision),
+            Err(trouble) => {
+                // Their turn comes with everything else (pitfall 1).
+                self.dirty.extend(dirty);
+                self.shared.metrics.sync_failures.inc();
+                self.reporter.warn_of_node("SyncFailed", trouble.to_string());
+            }
+        }
+    }
+
+    fn succeeded(&mut self, work: Work, started: Instant, ended: Instant, revision: u64) {
+        let metrics = &self.shared.metrics;
+        let took = ended.duration_since(started).as_secs_f64();
+        let of_kind = if work == Work::Changes { &metrics.sync_partial } else { &metrics.sync_full };
+        for at in FAMILIES {
+            if work != Work::Look {
+                metrics.sync.get_or_create(&family(at)).observe(took);
+                of_kind.get_or_create(&family(at)).observe(took);
+            }
+            self.shared.health(|health| health.updated(at, ended));
+        }
+        metrics.last_sync.set(seconds_now());
+        metrics.service_pending.set(0);
+        metrics.endpoint_pending.set(0);
+        metrics.programmed.set(i64::try_from(revision).unwrap_or(i64::MAX));
+        metrics.failed_services.set(i64::try_from(self.failed.len()).unwrap_or(i64::MAX));
+        for (at, trigger) in self.triggers.drain(..) {
+            metrics.programming.get_or_create(&family(at)).observe(seconds_since(trigger));
+        }
+        self.count_dropped();
+        let failed: Vec<String> = self.failed.keys().map(ToString::to_string).collect();
+        self.progress.send_if_modified(|progress| {
+            let new = Progress { programmed: Some(revision), failed };
+            let changed = *progress != new;
+            *progress = new;
+            changed
+        });
+        if work != Work::Look {
+            self.tidy_at = Some(ended + TIDY_AFTER);
+        }
+        if !self.has_started {
+            self.has_started = true;
+            let services = self.forwarder.table().services().count();
+            tracing::info!(services, seconds = took, "all rules are in the kernel");
+            self.say_mode();
+        }
+    }
+
+    fn count_dropped(&self) {
+        let dropped = self.forwarder.dropped();
+        let no_local = &self.shared.metrics.no_local;
+        for (i, at) in FAMILIES.into_iter().enumerate() {
+            for (policy, count) in [("internal", dropped.internal[i]), ("external", dropped.external[i])] {
+                let labels = vec![("ip_family", at.to_string()), ("traffic_policy", policy.to_owned())];
+                no_local.get_or_create(&labels).set(i64::from(count));
+            }
+        }
+    }
+
+    /// That another mode was asked for, and what that means here.
+    fn say_mode(&mut self) {
+        let mode = self.settings.mode;
+        if mode == Mode::Nftables {
+            return;
+        }
+        let lines = modes::differences(mode, &self.settings.configuration, self.mirror.snapshot());
+        let reason = if mode == Mode::Default { "KubeProxyDefaultMode" } else { "ProxyModeReplaced" };
+        let message = format!("mode {} runs as nftables. What differs: {}", mode.as_str(), lines.join("; "));
+        self.reporter.warn_of_node(reason, message);
+    }
+
+    /// Everything: decided anew where the node changed, compared with the kernel, repaired.
+    fn whole(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+        let snapshot = self.mirror.snapshot();
+        let mut lost = Vec::new();
+        let everything = self.rebuild.is_some();
+        match self.rebuild.take() {
+            Some(config) => self.forwarder.rebuild(snapshot, config),
+            None => {
+                let dirty: BTreeSet<ServiceKey> = dirty.iter().chain(self.failed.keys()).cloned().collect();
+                lost.extend(self.forwarder.update(snapshot, &dirty).iter().flat_map(lost_udp));
+            }
+        }
+        self.tables.forget();
+        let compared = self.tables.compare(self.forwarder.table());
+        self.failed.clear();
+        match compared {
+            Ok(compared) => {
+                tracing::debug!(changes = compared.changes, first = compared.is_first, "compared with the kernel");
+                for problem in compared.problems {
+                    self.reporter.warn_of_node("ForeignRules", problem);
+                }
+            }
+            Err(trouble) if trouble.is_refusal() => self.load_apart(&trouble)?,
+            Err(trouble) => return Err(trouble),
+        }
+        let keys: BTreeSet<ServiceKey> =
+            if everything { snapshot_keys(self.mirror.snapshot()) } else { dirty.clone() };
+        self.after(&keys, lost);
+        Ok(())
+    }
+
+    /// The kernel refused the whole: find the Services that it refuses, so that the others work.
+    fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
+        tracing::warn!(%trouble, "looking for the Services that the kernel refuses");
+        let all: Vec<Delta> = self.forwarder.table().services().map(|(key, new)| Delta {
+            service: key.clone(),
+            old: Vec::new(),
+            new: new.to_vec(),
+        }).collect();
+        if self.tables.holds_services()? {
+            // What is there carries traffic: it stays until what is wrong is put right.
+            return Err(Trouble::Kept(trouble.to_string()));
+        }
+        self.tables.forget();
+        self.tables.compare(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
+        let failed = make(&mut self.tables, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
+        self.failed.extend(failed.into_iter().map(|failed| (failed.service, failed.reason)));
+        Ok(())
+    }
+
+    fn changes(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+        let deltas = self.forwarder.update(self.mirror.snapshot(), dirty);
+        let all: Vec<&Delta> = deltas.iter().collect();
+        let failed = make(&mut self.tables, &mut self.forwarder, &all)?;
+        for key in dirty {
+            self.failed.remove(key);
+        }
+        for failed in failed {
+            let notice = Notice::new(model::ObjectRef::service(&failed.service), "NotProgrammed", &failed.reason);
+            self.reporter.warn(notice);
+            self.failed.insert(failed.service, failed.reason);
+        }
+        self.after(dirty, deltas.iter().flat_map(lost_udp).collect());
+        Ok(())
+    }
+
+    /// Every syncPeriod: what others altered is put right, and what was refused is tried again.
+    fn look(&mut self) -> Result<(), Trouble> {
+        if !self.tables.is_untouched() {
+            let compared = self.tables.compare(self.forwarder.table())?;
+            if compared.changes > 0 {
+                self.shared.metrics.repairs.inc();
+                tracing::warn!(changes = compared.changes, "somebody else altered our tables; they are as they should be again");
+            }
+        }
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        let again: BTreeSet<ServiceKey> = self.failed.keys().cloned().collect();
+        self.changes(&again)
+    }
+
+    /// What follows a change of rules: stale flows, health checks, words.
+    fn after(&mut self, keys: &BTreeSet<ServiceKey>, lost: Vec<dataplane::conntrack::UdpService>) {
+        let snapshot = self.mirror.snapshot();
+        let mut udp = lost;
+        let before = self.wanted_checks.clone();
+        for key in keys {
+            udp.extend(self.forwarder.udp(snapshot, key));
+            let check = snapshot
+                .service(key)
+                .and_then(|service| health_check(service, snapshot.slices(key), &self.node));
+            match check {
+                Some(check) => drop(self.wanted_checks.insert(key.clone(), check)),
+                None => drop(self.wanted_checks.remove(key)),
+            }
+        }
+        let at = addresses::listening(&self.forwarder.config().rules, &self.local);
+        if before != self.wanted_checks || !self.has_started || !self.wanted_checks.is_empty() {
+            let notices = self.checks.set(&self.wanted_checks, &at);
+            self.say_all(&notices);
+        }
+        let notices: Vec<Notice> = self.forwarder.notices().cloned().collect();
+        self.say_all(&notices);
+        if !udp.is_empty() {
+            self.clean(&udp);
+        }
+    }
+
+    /// Pitfall 20: after the rules, never before.
+    fn clean(&mut self, services: &[dataplane::conntrack::UdpService]) {
+        let Some(conntrack) = &mut self.conntrack else { return };
+        let started = Instant::now();
+        let metrics = &self.shared.metrics;
+        match clean(conntrack, services, &self.local) {
+            Ok(cleaned) => {
+                metrics.conntrack_deleted.inc_by(cleaned.deleted as u64);
+                let took = started.elapsed().as_secs_f64();
+                FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
+            }
+            Err(error) => tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again"),
+        }
+    }
+
+    fn tidy(&mut self, now: Instant) {
+        self.tidy_at = match self.tables.tidy() {
+            Ok(true) => Some(now + TIDY_AFTER),
+            Ok(false) => None,
+            Err(error) => {
+                tracing::warn!(%error, "what nothing needs any more was not cleared away");
+                self.shared.metrics.cleanup_failures.inc();
+                self.pace.compare();
+                None
+            }
+        };
+    }
+}
+
+fn snapshot_keys(snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
+    snapshot.services().map(|(service, _)| service.key.clone()).collect()
+}
+
+fn wall() -> Timestamp {
+    jiff::Timestamp::now().into()
+}
+
+fn seconds_now() -> f64 {
+    jiff::Timestamp::now().as_duration().as_secs_f64()
+}
+
+fn seconds_since(at: Timestamp) -> f64 {
+    wall().seconds_since(at).max(0.0)
+}

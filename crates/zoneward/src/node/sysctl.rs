@@ -1,0 +1,123 @@
+//! Kernel variables and the process's own standing: set where that is possible, said where it is not.
+//!
+//! `route_localnet` is never set: it opens 127.0.0.0/8 to neighbours (pitfall 16).
+
+use std::fs;
+
+use model::{Notice, ObjectRef};
+
+use super::config::Configuration;
+use super::config::span::Span;
+
+/// More tracked connections than this are never asked for (pitfall 26).
+const MOST_CONNECTIONS: i64 = 1 << 20;
+
+/// A variable and the value that it should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Below /proc/sys, or elsewhere if it begins with a slash.
+    pub path: &'static str,
+    /// The value.
+    pub value: i64,
+    /// Whether a greater value is as good.
+    pub at_least: bool,
+}
+
+/// What the configuration asks for on a machine with so many CPUs.
+// Semantics D7: max = min(max(maxPerCore * CPUs, min), 1048576), 0 leaves it; hashsize at least a quarter.
+pub fn wishes(config: &Configuration, cpus: usize) -> Vec<Wish> {
+    let conntrack = &config.conntrack;
+    let mut wishes = vec![exactly("net/netfilter/nf_conntrack_acct", 1)];
+    let per_core = conntrack.max_per_core.unwrap_or(0);
+    if per_core > 0 {
+        let cpus = i64::try_from(cpus).unwrap_or(1);
+        let wanted = per_core.saturating_mul(cpus).max(conntrack.min.unwrap_or(0)).min(MOST_CONNECTIONS);
+        wishes.push(Wish { path: "net/netfilter/nf_conntrack_max", value: wanted, at_least: false });
+        let buckets = "/sys/module/nf_conntrack/parameters/hashsize";
+        wishes.push(Wish { path: buckets, value: wanted / 4, at_least: true });
+    }
+    let times = [
+        ("net/netfilter/nf_conntrack_tcp_timeout_established", conntrack.tcp_established_timeout),
+        ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", conntrack.tcp_close_wait_timeout),
+        ("net/netfilter/nf_conntrack_udp_timeout", conntrack.udp_timeout),
+        ("net/netfilter/nf_conntrack_udp_timeout_stream", conntrack.udp_stream_timeout),
+    ];
+    let seconds = |span: Span| i64::try_from(span.0.as_secs()).unwrap_or(i64::MAX);
+    wishes.extend(times.into_iter().filter_map(|(path, span)| {
+        let span = span.filter(|span| !span.is_zero())?;
+        Some(exactly(path, seconds(span)))
+    }));
+    if conntrack.tcp_be_liberal {
+        wishes.push(exactly("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
+    }
+    wishes
+}
+
+fn exactly(path: &'static str, value: i64) -> Wish {
+    Wish { path, value, at_least: false }
+}
+
+/// Sets what differs. What cannot be set is a Notice.
+pub fn set(wishes: &[Wish]) -> Vec<Notice> {
+    wishes.iter().filter_map(|wish| set_one(wish).err().map(|error| denied(wish, &error))).collect()
+}
+
+fn set_one(wish: &Wish) -> std::io::Result<()> {
+    let path = if wish.path.starts_with('/') { wish.path.to_owned() } else { format!("/proc/sys/{}", wish.path) };
+    let held: Option<i64> = fs::read_to_string(&path)?.trim().parse().ok();
+    let is_fine = held.is_some_and(|held| held == wish.value || (wish.at_least && held > wish.value));
+    if is_fine { Ok(()) } else { fs::write(&path, wish.value.to_string()) }
+}
+
+fn denied(wish: &Wish, error: &std::io::Error) -> Notice {
+    let Wish { path, value, .. } = wish;
+    let message = format!("{path}: cannot be set to {value}: {error}; set it on the host, or run --init-only with privileges");
+    Notice::new(ObjectRef::new("Node", "", "kernel"), "SysctlNotSet", message)
+}
+
+/// How readily the kernel ends this process for want of memory.
+pub fn set_oom_score(score: i64) -> Option<Notice> {
+    let error = fs::write("/proc/self/oom_score_adj", score.to_string()).err()?;
+    let message = format!("oomScoreAdj: {score} cannot be set: {error}; it needs CAP_SYS_RESOURCE");
+    Some(Notice::new(ObjectRef::new("Node", "", "kernel"), "OomScoreNotSet", message))
+}
+
+/// The CPUs of the machine, not those that this process may use (pitfall 26).
+pub fn cpus() -> usize {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let count = |part: &str| -> Option<usize> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?).map(|more| more + 1)
+    };
+    online.trim().split(',').filter_map(count).sum::<usize>().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, cpus: usize) -> Vec<Wish> {
+        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n";
+        let config = super::super::config::file::parse(&format!("{head}{text}")).unwrap().0;
+        wishes(&super::super::config::resolve(config, false).unwrap().0.configuration, cpus)
+    }
+
+    fn value(wishes: &[Wish], name: &str) -> Option<i64> {
+        wishes.iter().find(|wish| wish.path.ends_with(name)).map(|wish| wish.value)
+    }
+
+    #[test]
+    fn limits_follow_the_cores_between_their_bounds() {
+        // Semantics D7.
+        assert_eq!(value(&of("", 2), "conntrack_max"), Some(131_072));
+        assert_eq!(value(&of("", 8), "conntrack_max"), Some(262_144));
+        assert_eq!(value(&of("", 256), "conntrack_max"), Some(1_048_576));
+        assert_eq!(value(&of("", 8), "hashsize"), Some(65_536));
+        assert_eq!(value(&of("conntrack: {maxPerCore: 0}", 8), "conntrack_max"), None);
+        assert_eq!(value(&of("", 2), "timeout_established"), Some(86_400));
+        assert_eq!(value(&of("conntrack: {tcpEstablishedTimeout: 0s}", 2), "timeout_established"), None);
+        assert_eq!(value(&of("conntrack: {udpTimeout: 10s}", 2), "udp_timeout"), Some(10));
+        assert_eq!(value(&of("conntrack: {tcpBeLiberal: true}", 2), "be_liberal"), Some(1));
+        assert!(of("", 2).iter().all(|wish| !wish.path.contains("route_localnet")));
+    }
+}
