@@ -9,8 +9,10 @@
 
 mod args;
 pub mod election;
+mod office;
 mod record;
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,7 @@ use tracing::{debug, info, warn};
 use crate::cluster::{Feed, Kind, Wanted};
 pub use args::LeaderArgs;
 use election::{Action, Election, Seen, Timing};
+pub use office::Office;
 
 /// How long the Lease may take to be given up at the end.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -62,11 +65,10 @@ pub async fn run(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut candidate = Candidate::new(client, settings, leading);
-    let ended = tokio::select! {
-        never = candidate.take_part() => never,
-        _ = stop.wait_for(|stop| *stop) => None,
-    };
-    let _: Option<std::convert::Infallible> = ended;
+    tokio::select! {
+        never = candidate.take_part() => match never {},
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
     candidate.leading.send_replace(false);
     candidate.give_up().await;
 }
@@ -120,14 +122,15 @@ impl Candidate {
         self.start.elapsed()
     }
 
-    async fn take_part<T>(&mut self) -> Option<T> {
+    async fn take_part(&mut self) -> Infallible {
         let field = format!("metadata.name={}", self.settings.name);
         let wanted = Wanted::all(Kind::Lease).within(&self.settings.namespace).fields(&field);
         let mut feed = Feed::start(&self.client, [wanted]);
         loop {
             // A request that hangs must not keep us in office: it is left when our time is over.
-            let limit = self.election.leads_until().unwrap_or(self.now() + self.settings.timing.renew_deadline);
-            let limit = limit.saturating_sub(self.now()).max(Duration::from_millis(1));
+            let now = self.now();
+            let until = self.election.leads_until(now);
+            let limit = until.map_or(self.settings.timing.renew_deadline, |until| until - now);
             match tokio::time::timeout(limit, self.step()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => warn!("the Lease of the leader: {error:#}"),
@@ -157,16 +160,25 @@ impl Candidate {
         }
     }
 
-    /// Looks at the Lease if it may be somebody else's, and writes it if that is ours to do.
+    /// Looks at the Lease if it may be somebody else's, and writes it if that is ours to do. When somebody was quicker,
+    /// it is looked at once more at once: whoever is deposed must not find out later than it could.
     async fn step(&mut self) -> Result<()> {
-        if !self.election.is_leading(self.now()) || self.lease.is_none() {
-            self.look().await?;
-        }
-        let seen = self.lease.as_ref().map(record::parse);
-        let action = self.election.observe(seen.as_ref(), self.now());
-        match action {
-            Action::Wait => debug!(holder = seen.map(|seen| seen.holder), "somebody else leads"),
-            Action::Write(record) => self.write(&record).await?,
+        for _ in 0..2 {
+            if !self.election.is_leading(self.now()) || self.lease.is_none() {
+                self.look().await?;
+            }
+            let seen = self.lease.as_ref().map(record::parse);
+            match self.election.observe(seen.as_ref(), self.now()) {
+                Action::Wait => {
+                    debug!(holder = seen.map(|seen| seen.holder), "somebody else leads");
+                    return Ok(());
+                }
+                Action::Write(record) => {
+                    if self.write(&record).await? {
+                        return Ok(());
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -181,7 +193,8 @@ impl Candidate {
         format!("{}/{}", self.settings.namespace, self.settings.name)
     }
 
-    async fn write(&mut self, record: &election::Record) -> Result<()> {
+    /// False: the Lease is not what it was when we saw it.
+    async fn write(&mut self, record: &election::Record) -> Result<bool> {
         // Counted from before the request: the API may have written long before we hear of it.
         let sent = self.now();
         let wall = Timestamp::now();
@@ -197,13 +210,13 @@ impl Candidate {
                 let seen: Seen = record::parse(&lease);
                 self.election.wrote(&seen, sent, self.now());
                 self.lease = Some(lease);
-                Ok(())
+                Ok(true)
             }
             Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                // Somebody else was quicker, or the Lease is gone: look again before the next step.
+                // Somebody else was quicker, or the Lease is gone.
                 self.lease = None;
                 debug!(code = status.code, "the Lease of the leader has changed");
-                Ok(())
+                Ok(false)
             }
             Err(error) => {
                 // Nobody knows whether it was written.
@@ -240,7 +253,7 @@ impl Candidate {
             return;
         }
         match tokio::time::timeout(RELEASE, self.write(&record)).await {
-            Ok(Ok(())) => info!("gave the Lease of the leader up"),
+            Ok(Ok(_)) => info!("gave the Lease of the leader up"),
             Ok(Err(error)) => warn!("giving the Lease of the leader up: {error:#}; it runs out by itself"),
             Err(_) => warn!("giving the Lease of the leader up took too long; it runs out by itself"),
         }

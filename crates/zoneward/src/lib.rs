@@ -3,6 +3,8 @@
 //! Commands parse their flags, read the world through [`input`] or [`cluster`], ask the brain (`plan`) and print
 //! through [`output`]. Nothing is decided here.
 
+pub mod addresses;
+pub mod children;
 pub mod cli;
 pub mod cluster;
 pub mod commands;
@@ -14,3 +16,4 @@ pub mod node;
 pub mod output;
 pub mod planner;
 pub mod serve;
+pub mod signals;

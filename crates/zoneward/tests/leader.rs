@@ -22,7 +22,8 @@ async fn client(name: &str) -> Client {
     let engine = Engine::open(&folder.join("store"), Options::default()).expect("a store");
     std::fs::remove_dir_all(&folder).expect("removing the folder");
     let client = cluster::in_process(Store::new(Arc::new(engine), Ranges::default(), Limits::default()));
-    let namespace = serde_json::from_value(json!({"metadata": {"name": "kube-system"}})).expect("a namespace");
+    let namespace =
+        serde_json::from_value(json!({"metadata": {"name": "kube-system"}})).expect("a namespace");
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
     namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace");
     client

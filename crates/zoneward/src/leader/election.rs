@@ -107,18 +107,19 @@ impl Election {
 
     /// Whether the Lease is surely ours.
     pub fn is_leading(&self, now: Duration) -> bool {
-        self.leads_until().is_some_and(|until| now < until)
+        self.leads_until(now).is_some()
     }
 
-    /// When we stop leading unless the Lease is renewed.
-    pub fn leads_until(&self) -> Option<Duration> {
-        self.renewed.map(|renewed| renewed + self.timing.renew_deadline)
+    /// When we stop leading unless the Lease is renewed; nothing once that has come.
+    pub fn leads_until(&self, now: Duration) -> Option<Duration> {
+        let until = self.renewed.map(|renewed| renewed + self.timing.renew_deadline);
+        until.filter(|until| now < *until)
     }
 
     /// How long to wait before the next step.
     pub fn pause(&self, now: Duration) -> Duration {
         let period = self.timing.retry_period;
-        if let Some(until) = self.leads_until() {
+        if let Some(until) = self.leads_until(now) {
             return period.min(until.saturating_sub(now));
         }
         // Not only at the next look, but as soon as the other's time is over.
@@ -156,12 +157,7 @@ impl Election {
     }
 
     fn record(&self, transitions: i32, acquires: bool) -> Record {
-        Record {
-            holder: self.identity.clone(),
-            duration: self.timing.lease_duration,
-            transitions,
-            acquires,
-        }
+        Record { holder: self.identity.clone(), duration: self.timing.lease_duration, transitions, acquires }
     }
 }
 

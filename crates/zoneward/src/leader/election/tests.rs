@@ -51,6 +51,7 @@ fn a_leader_counts_from_before_its_write_and_stops_by_itself() {
     assert!(election.is_leading(seconds(10)));
     assert_eq!(election.pause(seconds(10)), seconds(1));
     assert!(!election.is_leading(seconds(11)));
+    assert_eq!(election.pause(seconds(11)), seconds(2), "whoever no longer leads does not hurry");
 }
 
 #[test]
@@ -99,6 +100,8 @@ struct Drifting {
     offset: u64,
     /// Nothing else is done until then: it waits for an answer.
     busy_until: u64,
+    /// The Lease as it last saw it: what it gives up is that one and no other.
+    last: Option<Seen>,
 }
 
 impl Drifting {
@@ -142,6 +145,7 @@ proptest! {
             rate: rates[i],
             offset: offsets[i],
             busy_until: 0,
+            last: None,
         };
         let mut all: Vec<Drifting> = (0..3).map(candidate).collect();
         let (mut lease, mut version, mut world) = (None::<Seen>, 0u64, 0u64);
@@ -152,7 +156,10 @@ proptest! {
                 continue;
             }
             // The read is as old as the way back is long at most; here it is exact, the write comes later.
-            let read = lease.clone();
+            if step.what != What::Release {
+                one.last.clone_from(&lease);
+            }
+            let read = one.last.clone();
             let record = match step.what {
                 What::Release => one.election.release(),
                 _ => match one.election.observe(read.as_ref(), one.clock(world)) {
@@ -170,6 +177,7 @@ proptest! {
                 let written = lease.clone().expect("it was just written");
                 let now = one.clock(answered);
                 one.election.wrote(&written, sent, now);
+                one.last = Some(written);
             }
             for later in (0..40).map(|n| world + n * 500) {
                 let leaders = all.iter().filter(|c| c.election.is_leading(c.clock(later))).count();
