@@ -260,6 +260,9 @@ pub struct Up {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) for this machine's node proxy
     #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
     pub node_config: Option<PathBuf>,
+    /// The zone that this machine is in; it becomes a label of its Node
+    #[arg(long, value_name = "NAME", conflicts_with = "no_node")]
+    pub zone: Option<String>,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,

@@ -6,6 +6,8 @@
 //! stop:  node proxy (its rules stay) -> controllers -> the Lease is given up -> API
 //! ```
 
+mod machine;
+
 use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -79,7 +81,10 @@ async fn serve(args: &cli::Up) -> Result<()> {
         tokio::spawn(server.serve_tls(listener, tls)),
         tokio::spawn(store::collect::run(api.clone(), stopped)),
     ];
-    let controllers = (!args.no_controllers).then(|| Controllers::start(api, args));
+    let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args));
+    if !args.no_node {
+        machine::register(cluster::in_process(api.clone()), args.zone.as_deref()).await?;
+    }
     let (node_stop, node_stopped) = watch::channel(false);
     let node = match args.no_node {
         true => None,

@@ -26,7 +26,7 @@ fn put_web(machine: &Machine) {
     let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     machine.post("/api/v1/nodes", &node);
-    machine.post("/api/v1/namespaces/default/pods", &pod("p1", "10.1.0.1"));
+    machine.post_pod(&pod("p1", "10.1.0.1"));
     machine.post("/api/v1/namespaces/default/services", &service());
 }
 
@@ -48,7 +48,7 @@ fn up_writes_slices_and_goes_on_after_a_kill() {
     machine.kill();
     let began = Instant::now();
     let mut machine = machine.again(&[]);
-    machine.post("/api/v1/namespaces/default/pods", &pod("p2", "10.1.0.2"));
+    machine.post_pod(&pod("p2", "10.1.0.2"));
     until("the second pod", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
     // The Lease of the killed process is not waited for: it has the same name.
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
@@ -115,7 +115,7 @@ fn of_two_controllers_one_leads_and_the_other_takes_over() {
     until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
     assert_eq!(machine.holder(), leader);
     first.kill();
-    machine.post("/api/v1/namespaces/default/pods", &pod("p2", "10.1.0.2"));
+    machine.post_pod(&pod("p2", "10.1.0.2"));
     until("the second leads and writes", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
     assert_ne!(machine.holder(), leader);
     assert_eq!(second.stop(), Some(0), "it stops cleanly");
@@ -147,6 +147,7 @@ fn a_controller_says_that_it_is_ready_and_shows_its_metrics() {
 fn the_node_proxy_is_a_child_that_comes_back_alone() {
     let data = folder("node");
     let mut machine = Machine::up_in_namespace(&data);
+    machine.expose(&["--port", "80", "--to", "10.0.0.7:8080@a"]);
     let lease = || {
         let list = machine.read("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
         let items = list["items"].as_array().cloned().unwrap_or_default();

@@ -98,7 +98,7 @@ impl Machine {
     pub fn up_in_namespace(data: &Path) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net", "--", env!("CARGO_BIN_EXE_zoneward"), "up"]);
-        Self::start(command, data, &[])
+        Self::start(command, data, &["--zone", "zone-a"])
     }
 
     /// The processes that it has started.
@@ -172,7 +172,10 @@ impl Machine {
     fn ask(&self, method: &str, path: &str, body: &str) -> Value {
         let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
         let length = body.len();
-        let head = format!("{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+        );
         stream.write_all((head + body).as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -187,6 +190,16 @@ impl Machine {
     pub fn post(&self, path: &str, object: &Value) {
         let made = self.ask("POST", path, &object.to_string());
         assert_ne!(made["kind"], "Status", "{made}");
+    }
+
+    /// Creates a pod, and then says how it is: a status does not come with the creation.
+    pub fn post_pod(&self, pod: &Value) {
+        let pods = "/api/v1/namespaces/default/pods";
+        self.post(pods, pod);
+        let status = serde_json::json!({"status": pod["status"]});
+        let path = format!("{pods}/{}/status", pod["metadata"]["name"].as_str().unwrap());
+        let told = self.ask("PATCH", &path, &status.to_string());
+        assert_ne!(told["kind"], "Status", "{told}");
     }
 
     /// Who leads; empty if the Lease was given up.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use model::{
-    AddressType, Addresses, Conditions, Endpoint, Family, Interner, Labels, Name, Notice, Object, Service,
-    Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
+    AddressType, Addresses, ClusterIps, Conditions, Endpoint, Family, Interner, Labels, Name, Notice, Object,
+    Service, Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
 };
 use plan::hints::{self, ClusterFacts, HintInput, Memory};
 use plan::slices::Packing;
@@ -377,7 +377,8 @@ fn labels(wish: &Wish, service: &Service) -> Labels {
         pair(annotation::MANAGED_BY, WRITER),
         pair(PORT_LABEL, &port_label(wish).unwrap_or_default()),
     ];
-    if service.is_headless() {
+    // A Service that is still to be made has no address yet, and will have one.
+    if service.cluster_ips == ClusterIps::None {
         pairs.push(pair(annotation::HEADLESS, ""));
     }
     Labels::from_pairs(pairs)

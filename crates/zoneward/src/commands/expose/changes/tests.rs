@@ -43,6 +43,7 @@ fn endpoints_in_zones_get_hints_by_the_same_function_as_the_controllers() {
     assert!(changes.violations.is_empty(), "{:?}", changes.violations);
     assert_eq!(names(&changes), [("create", "web-80-tcp-ipv4-8080")]);
     let slice = &changes.slices[0].object;
+    assert!(slice["metadata"]["labels"][annotation::HEADLESS].is_null(), "it will have an address");
     assert_eq!(slice["endpoints"][0]["hints"]["forZones"][0]["name"], "a");
     assert_eq!(slice["endpoints"][1]["hints"]["forZones"][0]["name"], "b");
     assert_eq!(slice["metadata"]["annotations"][annotation::MECHANISM], "PreferSameZone");
