@@ -130,13 +130,7 @@ impl FieldError {
 /// Plans the addresses of all Services.
 pub fn plan(input: &Input<'_>) -> AddressPlan {
     let cidrs = cidr::in_order(input.service_cidrs);
-    let mut objects = Objects {
-        services: input.services.iter().map(|service| (service.key.clone(), *service)).collect(),
-        ip_addresses: input.ip_addresses.iter().map(|ip| (ip.address, *ip)).collect(),
-        unreadable: input.unreadable.iter().cloned().collect(),
-        service_cidrs: cidrs.clone(),
-        claimed: BTreeMap::new(),
-    };
+    let mut objects = objects(input, &cidrs);
     let mut plan = AddressPlan { notices: unused_ranges(&cidrs), ..AddressPlan::default() };
     repair_services(&mut objects, input.now, &mut plan);
     let allocator = assign::assign(&objects, input.seed, &mut plan);
@@ -147,6 +141,29 @@ pub fn plan(input: &Input<'_>) -> AddressPlan {
     plan.creates.sort();
     plan.deletes.sort();
     plan
+}
+
+/// Only the repair of a plan: what makes Services and IPAddresses name each other (semantics E5). Nobody gets an
+/// address by it, so it is for an API that gives addresses itself when Services are written.
+pub fn repair_all(input: &Input<'_>) -> AddressPlan {
+    let cidrs = cidr::in_order(input.service_cidrs);
+    let mut objects = objects(input, &cidrs);
+    let mut plan = AddressPlan { notices: unused_ranges(&cidrs), ..AddressPlan::default() };
+    repair_services(&mut objects, input.now, &mut plan);
+    repair_ip_addresses(&objects, input.now, &mut plan);
+    plan.creates.sort();
+    plan.deletes.sort();
+    plan
+}
+
+fn objects<'a>(input: &Input<'a>, cidrs: &[&'a ServiceCidr]) -> Objects<'a> {
+    Objects {
+        services: input.services.iter().map(|service| (service.key.clone(), *service)).collect(),
+        ip_addresses: input.ip_addresses.iter().map(|ip| (ip.address, *ip)).collect(),
+        unreadable: input.unreadable.iter().cloned().collect(),
+        service_cidrs: cidrs.to_vec(),
+        claimed: BTreeMap::new(),
+    }
 }
 
 /// The allocator of a cluster, in which nothing is taken yet, and the families that it gives. Ranges that are

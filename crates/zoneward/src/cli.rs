@@ -62,9 +62,9 @@ Examples:
     /// Back up, restore and check the data of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
-    /// Serve the embedded Kubernetes API on this machine
+    /// Serve the embedded Kubernetes API on this machine, with its controllers and a node proxy
     ///
-    /// Everything is kept in the data directory: what is stored, the API's own authority, and the credentials. The
+    /// The node proxy is a process of its own and needs NET_ADMIN; `--no-node` leaves it out. Everything is kept in the data directory: what is stored, the API's own authority, and the credentials. The
     /// path of the admin's kubeconfig is printed when the API answers; reader.kubeconfig beside it may only look.
     /// The server stops cleanly on SIGINT and SIGTERM.
     #[command(after_help = "\
@@ -93,6 +93,17 @@ Examples:
   zoneward demo --keep
   zoneward demo -o json")]
     Demo(crate::demo::Demo),
+    /// Register plain processes as endpoints of a Service
+    ///
+    /// Makes the Service if there is none, and EndpointSlices of its own beside it, with the hints that its traffic
+    /// distribution asks for. The list of `--to` replaces the one before; the same list again changes nothing. A
+    /// Service with a selector gets its endpoints from Pods and is refused.
+    #[command(after_help = "\
+Examples:
+  zoneward expose web --port 80 --to 10.0.0.7:8080@zone-a --to 10.0.1.7:8080@zone-b
+  zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
+  zoneward expose web --port 80 --remove")]
+    Expose(crate::commands::expose::Expose),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -287,9 +298,15 @@ pub struct Up {
     /// Where everything is kept; it is made if it is missing
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Leave this machine's kernel alone: serve the API and program no node
-    #[arg(long, required = true)]
+    /// Leave this machine's kernel alone: run no node proxy
+    #[arg(long)]
     pub no_node: bool,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) for this machine's node proxy
+    #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
+    pub node_config: Option<PathBuf>,
+    /// The zone that this machine is in; it becomes a label of its Node
+    #[arg(long, value_name = "NAME", conflicts_with = "no_node")]
+    pub zone: Option<String>,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,
@@ -304,6 +321,15 @@ pub struct Up {
     /// Where addresses of Services of type LoadBalancer come from [default: none, they stay pending]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub load_balancer_range: Vec<IpNet>,
+    /// Serve only the API: EndpointSlices are written by `zoneward controller` processes, or by nobody
+    #[arg(long)]
+    pub no_controllers: bool,
+    /// How slices are made.
+    #[command(flatten)]
+    pub making: SliceMaking,
+    /// How logs look.
+    #[command(flatten)]
+    pub log: crate::log::LogArgs,
 }
 
 /// `zoneward plan slices`
@@ -379,6 +405,28 @@ pub struct Controller {
     /// The namespace of the node proxies' Leases, which say what the nodes have programmed
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
     pub lease_namespace: String,
+    /// Who of several leads.
+    #[command(flatten)]
+    pub leader: crate::leader::LeaderArgs,
+    /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10270,
+    /// or a free port if that one is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub bind_address: Option<SocketAddr>,
+    /// How logs look.
+    #[command(flatten)]
+    pub log: crate::log::LogArgs,
+}
+
+impl Up {
+    /// What the slice controller is told.
+    pub fn slice_controller(&self) -> crate::controller::Config {
+        let settings = crate::controller::Settings {
+            hints: self.making.hints(),
+            slices: self.making.slices(),
+            ..crate::controller::Settings::default()
+        };
+        crate::controller::Config { settings, ..crate::controller::Config::default() }
+    }
 }
 
 impl Controller {

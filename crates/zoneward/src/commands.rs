@@ -3,6 +3,7 @@
 mod cleanup;
 mod completion;
 mod controller;
+pub mod expose;
 mod man;
 mod node;
 mod plan;
@@ -17,6 +18,7 @@ use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
 /// Runs a command. `false`: the answer is "no".
 pub fn run(cli: Cli) -> Result<bool> {
+    crate::children::end_with_parent();
     match cli.command {
         Command::Plan(PlanCommand::Slices(args)) => plan::slices::run(&args),
         Command::Plan(PlanCommand::Addresses(args)) => plan::addresses::run(&args),
@@ -33,6 +35,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
+        Command::Expose(args) => expose::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

@@ -3,13 +3,19 @@
 //! Commands parse their flags, read the world through [`input`] or [`cluster`], ask the brain (`plan`) and print
 //! through [`output`]. Nothing is decided here.
 
+pub mod addresses;
+pub mod children;
 pub mod cli;
 pub mod cluster;
 pub mod commands;
 pub mod controller;
 pub mod demo;
 pub mod input;
+pub mod leader;
+pub mod log;
 pub mod node;
 pub mod output;
 pub mod planner;
 pub mod routes;
+pub mod serve;
+pub mod signals;

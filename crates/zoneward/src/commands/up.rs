@@ -1,5 +1,14 @@
-//! `zoneward up`: the embedded API on this machine, from its data directory until it is told to stop.
+//! `zoneward up`: the embedded API on this machine with its controllers and a node proxy, from its data directory until
+//! it is told to stop.
+//!
+//! ```text
+//! start: API -> controllers -> node proxy, a child that is started anew alone when it fails
+//! stop:  node proxy (its rules stay) -> controllers -> the Lease is given up -> API
+//! ```
 
+mod machine;
+
+use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -15,14 +24,24 @@ use store::engine::{Engine, Options};
 use store::first_start::{Beginning, begin};
 use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::error;
 
-use crate::cli;
-use crate::output;
+use crate::children::{self, Backoff, Program};
+use crate::controller::{self, Metrics};
+use crate::leader::election::Timing;
+use crate::leader::{Office, Settings, while_leading};
+use crate::signals::Signals;
+use crate::{addresses, cli, cluster, log, output};
+
+/// Our name in the Lease of the leader. The data directory belongs to one process, so nobody else has it, and whoever
+/// comes after a crash goes on at once.
+const IDENTITY: &str = "zoneward-up";
 
 /// Serves until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
+    log::start(&args.log);
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     runtime.block_on(serve(args))?;
     Ok(true)
@@ -30,6 +49,9 @@ pub fn run(args: &cli::Up) -> Result<bool> {
 
 async fn serve(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
+    if !args.no_node {
+        check_rights()?;
+    }
     // Before anything is promised: from here on a signal means a clean stop.
     let mut signals = Signals::listen()?;
     let data = &args.data_dir;
@@ -57,17 +79,106 @@ async fn serve(args: &cli::Up) -> Result<()> {
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
-        tokio::spawn(store::collect::run(api, stopped)),
+        tokio::spawn(store::collect::run(api.clone(), stopped)),
     ];
+    let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args));
+    if !args.no_node {
+        machine::register(cluster::in_process(api.clone()), args.zone.as_deref()).await?;
+    }
+    let (node_stop, node_stopped) = watch::channel(false);
+    let node = match args.no_node {
+        true => None,
+        false => Some(tokio::spawn(children::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
+    };
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     eprintln!("zoneward: serving on https://{}; stop with Ctrl-C", reachable(listen));
     signals.wait().await;
     eprintln!("zoneward: stopping");
+    node_stop.send_replace(true);
+    if let Some(node) = node {
+        node.await.context("whoever looks after the node proxy ended badly")?;
+    }
+    if let Some(controllers) = controllers {
+        controllers.stop().await?;
+    }
     stop.send_replace(true);
     for task in tasks {
         task.await.context("a part of the server ended badly")?;
     }
     Ok(())
+}
+
+/// The node proxy, as a process of its own: it needs rights that nothing else here needs.
+fn node_proxy(args: &cli::Up) -> Result<Program> {
+    let path = std::env::current_exe().context("finding this program's own file")?;
+    let socket = args.data_dir.join("api.sock");
+    let mut words: Vec<OsString> = vec!["node".into(), "--api-socket".into(), socket.into()];
+    if let Some(config) = &args.node_config {
+        words.extend(["--config".into(), config.into()]);
+    }
+    Ok(Program { name: "node", path, args: words })
+}
+
+/// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
+fn check_rights() -> Result<()> {
+    let status = fs::read_to_string("/proc/self/status").context("reading our own rights")?;
+    if !has_net_admin(&status) {
+        bail!(
+            "programming this machine's kernel needs NET_ADMIN: run as root, or leave the kernel alone with --no-node"
+        );
+    }
+    Ok(())
+}
+
+/// Whether CAP_NET_ADMIN, which is number 12, is among the effective ones of a `/proc/PID/status`.
+fn has_net_admin(status: &str) -> bool {
+    const NET_ADMIN: u64 = 1 << 12;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    effective.is_some_and(|effective| effective & NET_ADMIN != 0)
+}
+
+/// The controllers of the embedded API, in this process.
+struct Controllers {
+    stop: watch::Sender<bool>,
+    tasks: [JoinHandle<()>; 2],
+    office: Office,
+}
+
+impl Controllers {
+    fn start(api: Api, args: &cli::Up) -> Self {
+        let client = cluster::in_process(api);
+        let (stop, stopped) = watch::channel(false);
+        // Somebody may run `zoneward controller` against this API, too: one of them leads.
+        let settings = Settings {
+            namespace: "kube-system".to_owned(),
+            name: "zoneward-controller".to_owned(),
+            identity: IDENTITY.to_owned(),
+            timing: Timing::default(),
+        };
+        let office = Office::seek(client.clone(), Some(settings));
+        let config = args.slice_controller();
+        let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
+        let leading = office.leading();
+        let slices = async move {
+            let metrics = Metrics::default();
+            let begin = || controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone());
+            let ended = while_leading(leading, stopped.clone(), begin).await;
+            if let Some(advice) = ended.and_then(|ended| ended.advice()) {
+                error!("the controller of EndpointSlices has ended: {advice}");
+            }
+        };
+        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices)], office }
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.stop.send_replace(true);
+        for task in self.tasks {
+            task.await.context("a controller ended badly")?;
+        }
+        self.office.leave().await;
+        Ok(())
+    }
 }
 
 fn check_ranges(ranges: &[IpNet]) -> Result<()> {
@@ -113,23 +224,15 @@ fn socket(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// The two ways to ask for a stop.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Signals {
-    fn listen() -> Result<Self> {
-        let terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
-        let interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-        Ok(Self { terminate, interrupt })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+    #[test]
+    fn the_right_to_program_the_kernel_is_seen() {
+        assert!(has_net_admin("Name:\tx\nCapEff:\t000001fffeffffff\n"));
+        assert!(has_net_admin("CapEff:\t0000000000001000\n"));
+        assert!(!has_net_admin("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));
+        assert!(!has_net_admin(""));
     }
 }

@@ -1,0 +1,124 @@
+//! Wishes on what an API might have.
+
+use model::Protocol;
+
+use super::*;
+
+fn wish(port: &str, targets: &[&str]) -> Wish {
+    let targets: Vec<Target> = targets.iter().map(|t| t.parse().expect("a target")).collect();
+    let port = Some(port.parse().expect("a port"));
+    Wish::new("shop", "web", port, Protocol::Tcp, &targets).expect("a wish")
+}
+
+fn preferring(mut wish: Wish, value: &str) -> Wish {
+    wish.traffic_distribution = Some(value.to_owned());
+    wish
+}
+
+/// What the API has after the changes were written.
+fn after(mut found: Found, changes: Changes) -> Found {
+    found.service = changes.service.map(|change| change.object).or(found.service);
+    for change in changes.slices {
+        let same = |slice: &Value| slice["metadata"]["name"] == change.object["metadata"]["name"];
+        found.slices.retain(|slice| !same(slice));
+        found.slices.push(change.object);
+    }
+    for (kind, name) in changes.deletes {
+        match kind {
+            "Service" => found.service = None,
+            _ => found.slices.retain(|slice| slice["metadata"]["name"] != json!(name)),
+        }
+    }
+    found
+}
+
+fn names(changes: &Changes) -> Vec<(&'static str, &str)> {
+    changes.slices.iter().map(|change| (change.action.as_str(), change.name())).collect()
+}
+
+#[test]
+fn endpoints_in_zones_get_hints_by_the_same_function_as_the_controllers() {
+    let wish = preferring(wish("80", &["10.0.0.7:8080@a", "10.0.1.7:8080@b"]), "PreferSameZone");
+    let changes = put(&wish, &Found::default()).expect("a plan");
+    assert!(changes.violations.is_empty(), "{:?}", changes.violations);
+    assert_eq!(names(&changes), [("create", "web-80-tcp-ipv4-8080")]);
+    let slice = &changes.slices[0].object;
+    assert!(slice["metadata"]["labels"][annotation::HEADLESS].is_null(), "it will have an address");
+    assert_eq!(slice["endpoints"][0]["hints"]["forZones"][0]["name"], "a");
+    assert_eq!(slice["endpoints"][1]["hints"]["forZones"][0]["name"], "b");
+    assert_eq!(slice["metadata"]["annotations"][annotation::MECHANISM], "PreferSameZone");
+    let service = &changes.service.as_ref().expect("a Service").object;
+    assert_eq!(service["spec"]["trafficDistribution"], "PreferSameZone");
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], 8080);
+}
+
+#[test]
+fn the_same_wish_again_changes_nothing_and_another_list_replaces() {
+    let first = preferring(wish("80", &["10.0.0.7:8080@a", "[fd00::7]:8080"]), "PreferSameZone");
+    let found = after(Found::default(), put(&first, &Found::default()).expect("a plan"));
+    let again = put(&first, &found).expect("a plan");
+    assert!(!again.changed(), "{again:?}");
+    let other = put(&wish("80", &["10.0.0.8:9090@b"]), &found).expect("a plan");
+    assert_eq!(names(&other), [("create", "web-80-tcp-ipv4-9090")]);
+    let gone: Vec<&str> = other.deletes.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(gone, ["web-80-tcp-ipv4-8080", "web-80-tcp-ipv6-8080"]);
+    assert_eq!(
+        other.slices[0].object["endpoints"][0]["hints"]["forZones"][0]["name"], "b",
+        "the Service still prefers"
+    );
+}
+
+#[test]
+fn ports_are_wished_for_one_by_one_and_the_last_takes_the_service_along() {
+    let http = wish("80:http", &["10.0.0.7:8080"]);
+    let found = after(Found::default(), put(&http, &Found::default()).expect("a plan"));
+    let metrics = wish("9100:metrics", &["10.0.0.7:9100"]);
+    let found = after(Found { ..found }, put(&metrics, &Found::default()).expect("a plan"));
+    let both = put(&metrics, &Found { service: found.service.clone(), ..Found::default() }).expect("a plan");
+    assert!(both.violations.is_empty());
+    let http_found = put(&http, &found).expect("a plan");
+    let found = after(found, http_found);
+    let one = remove(&http, &found).expect("a plan");
+    assert_eq!(one.deletes, [("EndpointSlice", "web-80-tcp-ipv4-8080".to_owned())]);
+    let found = after(found, one);
+    let last = remove(&Wish { port: None, ..metrics }, &found).expect("a plan");
+    assert_eq!(
+        last.deletes,
+        [("EndpointSlice", "web-9100-tcp-ipv4-9100".to_owned()), ("Service", "web".to_owned())]
+    );
+}
+
+#[test]
+fn a_service_that_somebody_else_made_stays_and_one_with_a_selector_is_refused() {
+    let plain = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"ports": [{"port": 80, "protocol": "TCP"}], "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
+            "ipFamilies": ["IPv4"], "type": "ClusterIP"}});
+    let found = || Found { service: Some(plain.clone()), ..Found::default() };
+    let wish80 = wish("80", &["10.0.0.7:8080"]);
+    let put_there = put(&wish80, &found()).expect("a plan");
+    assert_eq!(put_there.service.as_ref().map(|change| change.action), Some(Action::Keep));
+    let there = after(found(), put_there);
+    let removed = remove(&wish80, &there).expect("a plan");
+    assert!(removed.deletes.iter().all(|(kind, _)| *kind == "EndpointSlice") && removed.service.is_none());
+    let v6 = put(&wish("80", &["[fd00::7]:8080"]), &found()).expect_err("no such family");
+    assert!(v6.to_string().contains("PreferDualStack"), "{v6}");
+    let mut selecting = plain.clone();
+    selecting["spec"]["selector"] = json!({"app": "web"});
+    let refused = put(&wish80, &Found { service: Some(selecting), ..Found::default() }).expect_err("refused");
+    assert!(refused.to_string().contains("selector"), "{refused}");
+}
+
+#[test]
+fn our_own_distributions_are_an_annotation_and_unknown_ones_are_refused() {
+    let spill = preferring(wish("80", &["10.0.0.7:8080@a"]), "zoneward.dev/Spill");
+    let changes = put(&spill, &Found::default()).expect("a plan");
+    let service = &changes.service.as_ref().expect("a Service").object;
+    assert_eq!(service["metadata"]["annotations"][annotation::TRAFFIC_DISTRIBUTION], "Spill");
+    assert!(service["spec"]["trafficDistribution"].is_null());
+    let found = after(Found::default(), changes);
+    let none = put(&preferring(wish("80", &["10.0.0.7:8080@a"]), "None"), &found).expect("a plan");
+    let service = &none.service.as_ref().expect("a Service").object;
+    assert!(service["metadata"]["annotations"][annotation::TRAFFIC_DISTRIBUTION].is_null());
+    let wrong = preferring(wish("80", &["10.0.0.7:8080@a"]), "Nearby");
+    assert!(put(&wrong, &Found::default()).expect_err("refused").to_string().contains("Nearby"));
+}

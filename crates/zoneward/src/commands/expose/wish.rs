@@ -1,0 +1,178 @@
+//! What the flags say, checked: a port, and the places where processes listen.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use model::{Family, Protocol};
+
+/// `--port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortWish {
+    /// The number.
+    pub number: u16,
+    /// Its name; empty for a Service with one port.
+    pub name: String,
+}
+
+impl FromStr for PortWish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, name) = text.split_once(':').unwrap_or((text, ""));
+        match number.parse() {
+            Ok(number) if number > 0 => Ok(Self { number, name: name.to_owned() }),
+            _ => Err("write a port from 1 to 65535, as 80 or 80:http".to_owned()),
+        }
+    }
+}
+
+/// `--to`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Where the process listens.
+    pub address: SocketAddr,
+    /// The zone that it is in.
+    pub zone: Option<String>,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (place, zone) = match text.rsplit_once('@') {
+            Some((_, "")) => return Err("a zone follows the @, as in 10.0.0.7:8080@zone-a".to_owned()),
+            Some((place, zone)) => (place, Some(zone.to_owned())),
+            None => (text, None),
+        };
+        let address: SocketAddr = place.parse().map_err(|_| not_an_address(place))?;
+        if address.port() == 0 {
+            return Err("a process listens on a port from 1 to 65535".to_owned());
+        }
+        // One spelling for each address: an IPv4 address in IPv6 clothes is an IPv4 address.
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        match unreachable(address.ip()) {
+            Some(why) => Err(why),
+            None => Ok(Self { address, zone }),
+        }
+    }
+}
+
+fn not_an_address(place: &str) -> String {
+    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
+    if host == "localhost" {
+        return loopback();
+    }
+    if host.contains(':') && !host.starts_with('[') {
+        return format!("write an IPv6 address in brackets, as [{host}]:8080");
+    }
+    "write an IP address and a port, as 10.0.0.7:8080: EndpointSlices take no host names".to_owned()
+}
+
+fn loopback() -> String {
+    "Kubernetes refuses endpoints on loopback, which every node has for itself: let the process listen on an address \
+     of this machine (`ip address` lists them) and write that one"
+        .to_owned()
+}
+
+/// Why no node could reach an endpoint there.
+fn unreachable(ip: IpAddr) -> Option<String> {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if ip.is_loopback() {
+        return Some(loopback());
+    }
+    if ip.is_unspecified() || ip.is_multicast() || link_local {
+        return Some(format!(
+            "{ip} is no address that another process could be sent to: write the one it listens on"
+        ));
+    }
+    None
+}
+
+/// What is wished for.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub namespace: String,
+    pub name: String,
+    pub port: Option<PortWish>,
+    pub protocol: Protocol,
+    /// Sorted, each once.
+    pub targets: Vec<Target>,
+    pub traffic_distribution: Option<String>,
+}
+
+impl Wish {
+    pub fn new(
+        namespace: &str,
+        name: &str,
+        port: Option<PortWish>,
+        protocol: Protocol,
+        targets: &[Target],
+    ) -> Result<Self> {
+        let targets: BTreeSet<Target> = targets.iter().cloned().collect();
+        let targets: Vec<Target> = targets.into_iter().collect();
+        if let Some(pair) = targets.windows(2).find(|pair| pair[0].address == pair[1].address) {
+            bail!("--to {} is there twice, with different zones", pair[0].address);
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            port,
+            protocol,
+            targets,
+            traffic_distribution: None,
+        })
+    }
+
+    /// The families of the targets, IPv4 first.
+    pub fn families(&self) -> Vec<Family> {
+        let has = |family: &Family| self.targets.iter().any(|t| Family::of(t.address.ip()) == *family);
+        [Family::V4, Family::V6].into_iter().filter(has).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        text.parse::<Target>().expect_err("it is refused")
+    }
+
+    #[test]
+    fn targets_are_read_with_and_without_a_zone() {
+        let zoned: Target = "10.0.0.7:8080@zone-a".parse().expect("a target");
+        assert_eq!(
+            (zoned.address.to_string().as_str(), zoned.zone.as_deref()),
+            ("10.0.0.7:8080", Some("zone-a"))
+        );
+        let plain: Target = "[fd00::7]:80".parse().expect("a target");
+        assert_eq!((plain.address.to_string().as_str(), plain.zone), ("[fd00::7]:80", None));
+        let mapped: Target = "[::ffff:10.0.0.1]:80".parse().expect("a target");
+        assert_eq!(mapped.address.to_string(), "10.0.0.1:80");
+    }
+
+    #[test]
+    fn what_no_node_could_reach_is_refused_with_what_to_write() {
+        for loopback in ["127.0.0.1:80", "[::1]:80", "localhost:80"] {
+            assert!(refusal(loopback).contains("loopback"), "{loopback}");
+        }
+        assert!(refusal("web.example:80").contains("no host names"));
+        assert!(refusal("fd00::7:80").contains("[fd00::7]:8080"));
+        assert!(refusal("0.0.0.0:80").contains("listens on"));
+        assert!(refusal("169.254.0.1:80").contains("listens on"));
+        assert!(refusal("10.0.0.1:0").contains("1 to 65535"));
+        assert!(refusal("10.0.0.1:80@").contains("zone"));
+    }
+
+    #[test]
+    fn ports_have_a_number_and_perhaps_a_name() {
+        let named: PortWish = "80:http".parse().expect("a port");
+        assert_eq!((named.number, named.name.as_str()), (80, "http"));
+        assert!("0".parse::<PortWish>().is_err() && "http".parse::<PortWish>().is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! A small HTTP server for those who look after us: health, metrics, and what else a part has to show. What it
+//! answers is a table of paths; connections, headers and the farewell are bounded.
+
+mod exposition;
+mod health;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+pub use health::Checks;
+
+/// How many connections may be open: a few probes and scrapers come, no crowd.
+const CONNECTIONS: usize = 128;
+/// How long a client may take to send its headers, and to come back on an open connection.
+const HEADERS: Duration = Duration::from_secs(30);
+/// How long answers under way may take after the stop.
+const FAREWELL: Duration = Duration::from_secs(2);
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The status.
+    pub status: StatusCode,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Page {
+    /// Plain text.
+    pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
+        Self { status, content_type: TEXT, body: body.into() }
+    }
+
+    /// JSON.
+    pub fn json(status: StatusCode, body: &serde_json::Value) -> Self {
+        Self { status, content_type: "application/json", body: body.to_string() }
+    }
+}
+
+type Handler = Arc<dyn Fn(&Parts) -> Page + Send + Sync>;
+
+/// What is answered where.
+#[derive(Clone, Default)]
+pub struct Routes {
+    handlers: BTreeMap<&'static str, Handler>,
+}
+
+impl Routes {
+    /// Answers a path by a function, which must not wait.
+    pub fn page(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(&Parts) -> Page + Send + Sync + 'static,
+    ) -> Self {
+        self.handlers.insert(path, Arc::new(handler));
+        self
+    }
+
+    /// Answers a path by checks: 200 when all are fine, else 503 and which are not.
+    pub fn checks(self, path: &'static str, checks: Checks) -> Self {
+        self.page(path, move |head| checks.page(head.uri.query().unwrap_or_default()))
+    }
+
+    /// Shows metrics at `/metrics`: as OpenMetrics to whoever accepts that, else as Prometheus' text.
+    pub fn metrics(self, registry: Registry) -> Self {
+        self.page("/metrics", move |head| {
+            let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            exposition::page(&registry, accept.collect::<Vec<_>>().join(",").as_str())
+        })
+    }
+
+    fn answer(&self, head: &Parts) -> Page {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        }
+        match self.handlers.get(head.uri.path()) {
+            Some(handler) => handler(head),
+            None => {
+                let paths: Vec<&str> = self.handlers.keys().copied().collect();
+                Page::text(StatusCode::NOT_FOUND, format!("not here; there is {}\n", paths.join(", ")))
+            }
+        }
+    }
+}
+
+/// Listens, so that whoever gives a wrong address hears of it before anything else begins.
+pub async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listening on {address}: choose another address with {flag}"))
+}
+
+/// Serves until `stop` turns true.
+pub async fn serve(listener: TcpListener, routes: Routes, mut stop: watch::Receiver<bool>) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = accepted else {
+            // Without descriptors, waiting a little is all that helps.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let Ok(permit) = free.clone().try_acquire_owned() else { continue };
+        let connection = talk(stream, routes.clone(), stop.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            connection.await;
+        });
+    }
+    let farewell = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+}
+
+async fn talk(stream: TcpStream, routes: Routes, mut stop: watch::Receiver<bool>) {
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let answer = response(&routes, &request.into_parts().0);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        // A client that breaks off is no news.
+        _ = connection.as_mut() => return,
+        _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+fn response(routes: &Routes, head: &Parts) -> Response<Full<Bytes>> {
+    let page = routes.answer(head);
+    let mut response = Response::new(Full::new(Bytes::from(page.body)));
+    *response.status_mut() = page.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if page.status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests;

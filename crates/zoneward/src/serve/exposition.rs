@@ -1,0 +1,89 @@
+//! Metrics as text. The registry writes OpenMetrics; Prometheus' older text format, which many scrapers ask for,
+//! differs in a few lines, and those are changed here.
+
+use http::StatusCode;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use super::Page;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The metrics in the format that a client accepts.
+pub(super) fn page(registry: &Registry, accept: &str) -> Page {
+    let mut body = String::new();
+    if encode(&mut body, registry).is_err() {
+        return Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n");
+    }
+    if accept.contains("application/openmetrics-text") {
+        Page { status: StatusCode::OK, content_type: OPEN_METRICS, body }
+    } else {
+        Page { status: StatusCode::OK, content_type: PLAIN, body: plain(&body) }
+    }
+}
+
+/// OpenMetrics -> the text format 0.0.4. There, a counter's family is named as its samples are, with `_total`.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut help: Option<(&str, &str)> = None;
+    for line in text.lines() {
+        let Some(comment) = line.strip_prefix("# ") else {
+            out.push_str(without_exemplar(line));
+            out.push('\n');
+            continue;
+        };
+        let mut words = comment.splitn(3, ' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("HELP"), Some(name), words) => help = Some((name, words.unwrap_or_default())),
+            (Some("TYPE"), Some(name), Some(kind)) => {
+                let (ending, kind) = match kind {
+                    "counter" => ("_total", "counter"),
+                    "info" => ("_info", "gauge"),
+                    "unknown" => ("", "untyped"),
+                    kind => ("", kind),
+                };
+                if let Some((_, words)) = help.take().filter(|(helped, _)| *helped == name) {
+                    out.push_str(&format!("# HELP {name}{ending} {words}\n"));
+                }
+                out.push_str(&format!("# TYPE {name}{ending} {kind}\n"));
+            }
+            // UNIT and EOF are not known there.
+            _ => {}
+        }
+    }
+    out
+}
+
+/// A sample without the exemplar behind it, which the older format does not have.
+fn without_exemplar(line: &str) -> &str {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in line.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '#' if !quoted => return line[..at].trim_end(),
+            _ => {}
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_format_names_counters_as_their_samples() {
+        let open = "# HELP syncs Runs.\n# TYPE syncs counter\n# UNIT syncs seconds\n\
+                    syncs_total{result=\"a # \\\" b\"} 1 # {trace=\"x\"} 1\n\
+                    # HELP build What it is.\n# TYPE build info\nbuild_info{v=\"1\"} 1\n\
+                    # HELP held Now.\n# TYPE held gauge\nheld 2\n# EOF\n";
+        let older = "# HELP syncs_total Runs.\n# TYPE syncs_total counter\n\
+                     syncs_total{result=\"a # \\\" b\"} 1\n\
+                     # HELP build_info What it is.\n# TYPE build_info gauge\nbuild_info{v=\"1\"} 1\n\
+                     # HELP held Now.\n# TYPE held gauge\nheld 2\n";
+        assert_eq!(plain(open), older);
+    }
+}

@@ -1,0 +1,173 @@
+//! One machine from the outside: `up` with its controllers, `expose`, and `controller` processes that lead in turn.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use process::{Machine, folder, until};
+use serde_json::{Value, json};
+
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+fn pod(name: &str, ip: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": "web"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+            "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn service() -> Value {
+    json!({"metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}], "trafficDistribution": "PreferSameZone"}})
+}
+
+fn put_web(machine: &Machine) {
+    let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    machine.post("/api/v1/nodes", &node);
+    machine.post_pod(&pod("p1", "10.1.0.1"));
+    machine.post("/api/v1/namespaces/default/services", &service());
+}
+
+fn addresses(machine: &Machine, service: &str) -> Vec<String> {
+    let list = machine.read(&format!("{SLICES}?labelSelector=kubernetes.io/service-name%3D{service}"));
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    let endpoints = items.iter().flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+    let mut all: Vec<String> =
+        endpoints.filter_map(|e| e["addresses"][0].as_str().map(str::to_owned)).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn up_writes_slices_and_goes_on_after_a_kill() {
+    let mut machine = Machine::up(&folder("slices"), &[]);
+    put_web(&machine);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    machine.kill();
+    let began = Instant::now();
+    let mut machine = machine.again(&[]);
+    machine.post_pod(&pod("p2", "10.1.0.2"));
+    until("the second pod", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    // The Lease of the killed process is not waited for: it has the same name.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let cidr = machine.read("/apis/networking.k8s.io/v1/servicecidrs/kubernetes");
+    assert_eq!(cidr["metadata"]["finalizers"][0], "networking.k8s.io/service-cidr-finalizer");
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn expose_registers_processes_replaces_them_and_takes_them_away() {
+    let mut machine = Machine::up(&folder("expose"), &[]);
+    let both = [
+        "--port",
+        "80",
+        "--to",
+        "10.0.0.7:8080@a",
+        "--to",
+        "10.0.1.7:8080@b",
+        "--traffic-distribution",
+        "PreferSameZone",
+    ];
+    let shown = machine.expose(&[&both[..], &["--dry-run"]].concat());
+    assert_eq!((shown["dryRun"].clone(), shown["changed"].clone()), (json!(true), json!(true)));
+    assert!(addresses(&machine, "shop").is_empty(), "nothing was written");
+    let made = machine.expose(&both);
+    assert_eq!(addresses(&machine, "shop"), ["10.0.0.7", "10.0.1.7"]);
+    assert_eq!(made["slices"][0]["endpoints"][0]["hints"]["forZones"][0]["name"], "a");
+    assert!(made["service"]["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("10.96.")));
+    let owner = &made["slices"][0]["metadata"]["ownerReferences"][0]["uid"];
+    assert_eq!(*owner, made["service"]["metadata"]["uid"]);
+    assert_eq!(machine.expose(&both)["changed"], json!(false), "again is nothing");
+    machine.expose(&["--port", "80", "--to", "10.0.0.8:9090@a"]);
+    assert_eq!(addresses(&machine, "shop"), ["10.0.0.8"]);
+    // The controller leaves them alone, and a restart keeps them.
+    machine.kill();
+    let mut machine = machine.again(&[]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(addresses(&machine, "shop"), ["10.0.0.8"]);
+    machine.expose(&["--remove"]);
+    assert!(addresses(&machine, "shop").is_empty());
+    assert_eq!(machine.read("/api/v1/namespaces/default/services/shop")["code"], 404);
+    let refused = machine.zoneward(&["expose", "shop", "--port", "80", "--to", "127.0.0.1:80"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("loopback"));
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn of_two_controllers_one_leads_and_the_other_takes_over() {
+    let mut machine = Machine::up(&folder("lead"), &["--no-controllers"]);
+    let quick = [
+        "--leader-elect-lease-duration=3s",
+        "--leader-elect-renew-deadline=2s",
+        "--leader-elect-retry-period=200ms",
+        "--bind-address=127.0.0.1:0",
+    ];
+    let mut first = machine.controller(&quick);
+    until("the first leads", || machine.holder().is_some_and(|holder| !holder.is_empty()));
+    let leader = machine.holder();
+    let mut second = machine.controller(&quick);
+    put_web(&machine);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    assert_eq!(machine.holder(), leader);
+    first.kill();
+    machine.post_pod(&pod("p2", "10.1.0.2"));
+    until("the second leads and writes", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    assert_ne!(machine.holder(), leader);
+    assert_eq!(second.stop(), Some(0), "it stops cleanly");
+    assert_eq!(machine.holder().as_deref(), Some(""), "and hands over");
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn a_controller_says_that_it_is_ready_and_shows_its_metrics() {
+    let mut machine = Machine::up(&folder("health"), &["--no-controllers"]);
+    let mut controller = machine.controller(&["--bind-address=127.0.0.1:0", "--log-format=json"]);
+    let address = controller.served_at();
+    until("it is ready", || process::http(&address, "/readyz").starts_with("HTTP/1.1 200"));
+    until("it leads", || {
+        process::http(&address, "/metrics")
+            .contains("leader_election_master_status{name=\"zoneward-controller\"} 1")
+    });
+    let metrics = process::http(&address, "/metrics");
+    assert!(metrics.contains("# TYPE endpoint_slice_controller_num_endpoint_slices gauge"), "{metrics}");
+    assert!(process::http(&address, "/livez").starts_with("HTTP/1.1 200"));
+    assert_eq!(machine.stop(), Some(0));
+    assert_eq!(controller.stop(), Some(0));
+    machine.remove();
+}
+
+/// In a user and network namespace of its own: this machine's kernel rules are not touched.
+#[test]
+fn the_node_proxy_is_a_child_that_comes_back_alone() {
+    let data = folder("node");
+    let mut machine = Machine::up_in_namespace(&data);
+    machine.expose(&["--port", "80", "--to", "10.0.0.7:8080@a"]);
+    let lease = || {
+        let list = machine.read("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases");
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().any(|l| l["metadata"]["labels"]["zoneward.dev/component"] == "node-proxy")
+    };
+    until("the node proxy reports", lease);
+    let first = machine.children();
+    assert_eq!(first.len(), 1, "{first:?}");
+    process::signal("-KILL", first[0]);
+    until("another one is there", || {
+        let now = machine.children();
+        now.len() == 1 && now != first
+    });
+    let second = machine.children()[0];
+    machine.kill();
+    until("it ends with its parent", || !process::lives(second));
+    let mut machine = Machine::up_in_namespace(&data);
+    until("a child", || machine.children().len() == 1);
+    let third = machine.children()[0];
+    assert_eq!(machine.stop(), Some(0));
+    assert!(!process::lives(third), "it is stopped before us");
+    machine.remove();
+}
