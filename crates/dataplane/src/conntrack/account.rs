@@ -46,7 +46,7 @@ impl CtSocket {
     /// Hands out all open connections of a family.
     pub fn accounts(&mut self, family: Family, take: &mut dyn FnMut(Account)) -> Result<Seen, NetlinkError> {
         let request = header(CT_GET, NLM_F_DUMP, family);
-        let complete = self.socket.each(request, |_| {}, &mut |raw| {
+        let complete = self.socket.answer(request, |_| {}, &mut |raw| {
             read_account(raw.attrs(), family).into_iter().for_each(&mut *take);
         })?;
         Ok(if complete == Complete::Yes { Seen::All } else { Seen::Some })

@@ -6,8 +6,7 @@ mod tests;
 
 use std::fmt;
 
-use dataplane::nftables::apply::{ApplyError, ReadError, apply, apply_groups, read};
-use dataplane::nftables::diff::diff;
+use dataplane::nftables::apply::{ApplyError, ReadError, apply, apply_program, load_portions, read};
 use dataplane::nftables::ir::{Change, Program};
 use dataplane::nftables::netlink::{Kernel, NetlinkError};
 use dataplane::nftables::render::{Edit, Renderer, portions, table_id};
@@ -63,7 +62,7 @@ impl Trouble {
 pub struct Compared {
     /// Whether the kernel had none of our tables.
     pub is_first: bool,
-    /// Changes that it took.
+    /// Transactions that it took.
     pub changes: usize,
     /// What it held that nobody of ours writes.
     pub problems: Vec<String>,
@@ -125,10 +124,7 @@ impl Tables {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let renderer = self.renderer.get_or_insert_with(|| Renderer::new(table));
         if held.tables.is_empty() {
-            let mut transactions = 0;
-            for portion in portions(renderer, table) {
-                transactions += apply_groups(&mut *self.kernel, &portion)?;
-            }
+            let transactions = load_portions(&mut *self.kernel, portions(renderer, table))?;
             self.leftovers.clear();
             self.count(transactions);
             return Ok(Compared { is_first: true, changes: transactions, problems });
@@ -137,17 +133,10 @@ impl Tables {
             spoil(&mut held);
         }
         let wanted = renderer.whole(table);
-        let difference = diff(&held, &wanted);
-        drop((held, wanted));
-        let changes = difference.now.len() + difference.later.len();
-        let made = [!difference.now.is_empty(), !difference.later.is_empty()];
-        apply(&mut *self.kernel, &difference.now)?;
-        self.count(usize::from(made[0]));
-        // Pitfall 9: a transaction of its own, after the one that took the last way there away.
-        apply(&mut *self.kernel, &difference.later)?;
-        self.count(usize::from(made[1]));
+        let transactions = apply_program(&mut *self.kernel, &held, &wanted)?;
+        self.count(transactions);
         self.leftovers.clear();
-        Ok(Compared { is_first: false, changes, problems })
+        Ok(Compared { is_first: false, changes: transactions, problems })
     }
 
     /// Makes the changes of some Services, as one transaction.

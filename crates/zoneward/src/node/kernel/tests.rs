@@ -12,6 +12,8 @@ use plan::forward::{NodeConfig, ProxySettings};
 use serde_json::json;
 
 use super::super::config::Gates;
+use dataplane::nftables::diff::diff;
+
 use super::*;
 
 /// A kernel that several hold, and that refuses what mentions certain bytes.
