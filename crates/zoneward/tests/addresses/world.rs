@@ -1,7 +1,6 @@
 //! An embedded API in a folder that is gone already, and a keeper of its addresses.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
