@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod annotation;
+pub mod backend;
 pub mod endpoint;
 pub mod forward;
 pub mod label;
@@ -15,6 +16,7 @@ pub mod notice;
 pub mod parse;
 pub mod pod;
 pub mod range;
+pub mod route;
 pub mod service;
 pub mod slice;
 pub mod snapshot;
@@ -23,6 +25,7 @@ pub mod uid;
 pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
+pub use backend::{Backend, BackendEndpoint, BackendTable};
 pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
@@ -32,6 +35,7 @@ pub use notice::{Notice, ObjectRef};
 pub use parse::Object;
 pub use pod::{ContainerPort, Pod, PodDetails};
 pub use range::{IpAddress, ParentRef, ServiceCidr};
+pub use route::{BackendId, RouteTable};
 pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
 pub use slice::{Owner, Slice, SliceContent, SlicePort};
 pub use snapshot::{Revision, Snapshot};

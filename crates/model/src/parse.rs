@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! JSON -> k8s-openapi type -> parse::<kind> -> Service | Slice | Pod | Node | Namespace | ServiceCidr | IpAddress
+//! JSON of our own kinds -> parse::route -> HttpRoute | GatewayHttpRoute | TcpRoute | Gateway
 //!                          \-> Notice: the object and field, what is wrong, what to do; the object counts as absent
 //! ```
 
 mod ip_address;
+mod lean;
 mod node;
 mod pod;
 pub mod quantity;
+pub mod route;
 mod service;
 mod slice;
 #[cfg(test)]
@@ -29,6 +32,7 @@ use crate::node::{Namespace, Node};
 use crate::notice::{Notice, ObjectRef};
 use crate::pod::Pod;
 use crate::range::{IpAddress, ServiceCidr};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
 use crate::service::Service;
 use crate::slice::Slice;
 
@@ -55,6 +59,14 @@ pub enum Object {
     ServiceCidr(ServiceCidr),
     /// An IPAddress.
     IpAddress(IpAddress),
+    /// A MeshHTTPRoute.
+    HttpRoute(Box<HttpRoute>),
+    /// A MeshGatewayHTTPRoute.
+    GatewayHttpRoute(Box<GatewayHttpRoute>),
+    /// A MeshTCPRoute.
+    TcpRoute(Box<TcpRoute>),
+    /// A MeshGateway.
+    Gateway(Box<Gateway>),
 }
 
 /// What is wrong with one field.
@@ -82,6 +94,9 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
     let kind = value["kind"].as_str().unwrap_or_default();
+    if group(api_version) == route::GROUP && route::KINDS.contains(&kind) {
+        return mesh_object(value, interner);
+    }
     let mut remarks = Vec::new();
     let Some(parsed) = by_kind(api_version, kind, &value, interner, &mut remarks) else {
         return (None, Vec::new());
@@ -130,6 +145,11 @@ pub fn text(
 /// What an object can be read from.
 trait Source {
     fn typed<T: DeserializeOwned>(&self) -> Checked<T>;
+
+    /// A Pod; perhaps only the part of it that counts.
+    fn pod(&self) -> Checked<core::Pod> {
+        self.typed()
+    }
 }
 
 impl Source for &Value {
@@ -142,6 +162,10 @@ impl Source for &str {
     fn typed<T: DeserializeOwned>(&self) -> Checked<T> {
         serde_json::from_str(self).map_err(|error| Problem::new("object", error.to_string()))
     }
+
+    fn pod(&self) -> Checked<core::Pod> {
+        lean::pod(self).map_err(|error| Problem::new("object", error.to_string()))
+    }
 }
 
 /// Reads an object of a kind that we know.
@@ -152,8 +176,7 @@ fn by_kind(
     interner: &mut Interner,
     remarks: &mut Vec<Problem>,
 ) -> Option<Checked<Object>> {
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    Some(match (group, kind) {
+    Some(match (group(api_version), kind) {
         ("", "Service") => from
             .typed::<core::Service>()
             .and_then(|o| service(&o, interner, remarks))
@@ -162,9 +185,7 @@ fn by_kind(
             .typed::<discovery::EndpointSlice>()
             .and_then(|o| slice(&o, interner))
             .map(|o| Object::Slice(o.into())),
-        ("", "Pod") => {
-            from.typed::<core::Pod>().and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into()))
-        }
+        ("", "Pod") => from.pod().and_then(|o| pod(&o, interner)).map(|o| Object::Pod(o.into())),
         ("", "Node") => {
             from.typed::<core::Node>().and_then(|o| node(&o, interner)).map(|o| Object::Node(o.into()))
         }
@@ -181,6 +202,20 @@ fn by_kind(
             .map(Object::IpAddress),
         _ => return None,
     })
+}
+
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// Everything that is wrong with a policy is told at once; then it counts as absent.
+fn mesh_object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
+    let about = object_ref(value);
+    let reading = route::mesh_object(value, interner);
+    let wrong = reading.problems.iter().map(|problem| malformed(about.clone(), problem));
+    let ignored = reading.ignored.iter().map(|problem| ignored_field(about.clone(), problem));
+    let notices = wrong.chain(ignored).collect();
+    (reading.object, notices)
 }
 
 /// Names the object that a piece of JSON holds, whatever its state.

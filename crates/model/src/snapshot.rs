@@ -4,6 +4,7 @@
 //! A change touches its own object and its own Service only, whatever the size of the rest.
 
 mod pods;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use crate::range::{IpAddress, ServiceCidr};
 use crate::service::Service;
 use crate::slice::Slice;
 use pods::PodIndex;
+use routes::RouteIndex;
 
 /// Counts the changes that a snapshot has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +36,7 @@ pub struct Snapshot {
     namespaces: BTreeMap<Name, Namespace>,
     service_cidrs: BTreeMap<Name, ServiceCidr>,
     ip_addresses: BTreeMap<IpAddr, IpAddress>,
+    routes: RouteIndex,
 }
 
 /// A Service and its slices; either may come first.
@@ -66,6 +69,10 @@ impl Snapshot {
             }
             Object::ServiceCidr(cidr) => drop(self.service_cidrs.insert(cidr.name.clone(), cidr)),
             Object::IpAddress(ip) => drop(self.ip_addresses.insert(ip.address, ip)),
+            Object::HttpRoute(route) => self.routes.put_http(*route),
+            Object::GatewayHttpRoute(route) => self.routes.put_gateway_http(*route),
+            Object::TcpRoute(route) => self.routes.put_tcp(*route),
+            Object::Gateway(gateway) => self.routes.put_gateway(*gateway),
         }
     }
 

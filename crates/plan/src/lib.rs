@@ -5,10 +5,12 @@
 //! function needs is an argument, what it has to remember is a result.
 
 pub mod addresses;
+pub mod backends;
 pub mod forward;
 pub mod gates;
 pub mod hints;
 pub mod queue;
+pub mod routes;
 pub mod select;
 pub mod slices;
 pub mod spill;

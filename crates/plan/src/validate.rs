@@ -12,6 +12,7 @@ mod endpoint_slice;
 mod field;
 mod ip;
 mod ip_address;
+mod mesh;
 mod meta;
 mod namespace;
 mod node;
@@ -27,6 +28,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use model::ObjectRef;
+use model::parse::route::GROUP;
 use serde_json::Value;
 
 use field::{Field, Findings};
@@ -117,6 +119,10 @@ enum Kind {
     Namespace,
     ServiceCidr,
     IpAddress,
+    HttpRoute,
+    GatewayHttpRoute,
+    TcpRoute,
+    Gateway,
 }
 
 impl Kind {
@@ -131,6 +137,10 @@ impl Kind {
             ("discovery.k8s.io", "EndpointSlice") => Some(Self::EndpointSlice),
             ("networking.k8s.io", "ServiceCIDR") => Some(Self::ServiceCidr),
             ("networking.k8s.io", "IPAddress") => Some(Self::IpAddress),
+            (GROUP, "MeshHTTPRoute") => Some(Self::HttpRoute),
+            (GROUP, "MeshGatewayHTTPRoute") => Some(Self::GatewayHttpRoute),
+            (GROUP, "MeshTCPRoute") => Some(Self::TcpRoute),
+            (GROUP, "MeshGateway") => Some(Self::Gateway),
             _ => None,
         }
     }
@@ -144,6 +154,10 @@ impl Kind {
             Self::Namespace => "Namespace",
             Self::ServiceCidr => "ServiceCIDR",
             Self::IpAddress => "IPAddress",
+            Self::HttpRoute => "MeshHTTPRoute",
+            Self::GatewayHttpRoute => "MeshGatewayHTTPRoute",
+            Self::TcpRoute => "MeshTCPRoute",
+            Self::Gateway => "MeshGateway",
         }
     }
 
@@ -153,6 +167,9 @@ impl Kind {
             Self::Service | Self::Pod | Self::Node | Self::Namespace => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::ServiceCidr | Self::IpAddress => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
+            Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
+                &["zoneward.dev/v1alpha1"]
+            }
         }
     }
 
@@ -169,6 +186,9 @@ impl Kind {
             Self::Namespace => namespace::check(change, findings),
             Self::ServiceCidr => service_cidr::check(change, findings),
             Self::IpAddress => ip_address::check(change, findings),
+            Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
+                mesh::check(change, findings)
+            }
         }
     }
 }

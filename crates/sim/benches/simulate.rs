@@ -1,13 +1,17 @@
 //! The KEP's two tables beside ours, over all 39,273,145 inputs, and what they cost.
 //!
-//! Run it with `cargo xtask bench simulate`. `ZONEWARD_BENCH_SET=small` takes the small set alone.
+//! Also what-if over 10,000 Services and a replay. Run it with `cargo xtask bench simulate`. `ZONEWARD_BENCH_SET=small`
+//! takes the small set alone, `ZONEWARD_BENCH_SET=what-if` no set at all.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use model::{Name, ObjectKey, Owner, Slice};
+use sim::replay::{Pace, Size, Start, cluster, events, replay};
 use sim::run::tally::Means;
 use sim::run::{Job, Row, Source, Summary, run};
+use sim::whatif::{Cluster, Demand, MECHANISMS, Question};
 use sim::{Algorithm, Dataset, Settings};
 
 /// Seed 003's row of the large set: total, in-zone, overload, slices.
@@ -54,10 +58,90 @@ fn main() {
     if std::env::var_os("ZONEWARD_BENCH_COUNT").is_some() {
         return count();
     }
-    small();
-    if std::env::var("ZONEWARD_BENCH_SET").as_deref() != Ok("small") {
+    let set = std::env::var("ZONEWARD_BENCH_SET").unwrap_or_default();
+    if set != "what-if" {
+        small();
+    }
+    what_if();
+    churn();
+    if set.is_empty() {
         large();
     }
+}
+
+/// What the issue of an operator's cluster is: so many Services, nodes and seconds.
+const SERVICES: usize = 10_000;
+const WHAT_IF_GOAL_SECONDS: f64 = 5.0;
+
+/// A made-up cluster with stored slices.
+fn stored(services: usize) -> Start {
+    let size = Size { zones: 3, nodes: 1_000, services, endpoints: 10 };
+    let mut start = cluster(size, Pace::default());
+    let mut pods = start.pods.chunks(size.endpoints);
+    for service in &start.services {
+        let own: Vec<&model::Pod> = pods.next().into_iter().flatten().collect();
+        let trigger = plan::slices::TriggerTimes::default();
+        let input =
+            plan::slices::Input { service, pods: &own, nodes: &start.nodes, slices: &[], trigger: &trigger };
+        let made = plan::slices::plan(&input, &plan::slices::Options::default(), |_, _| {});
+        let owner = Owner { name: service.key.name.clone(), uid: model::Uid::new("") };
+        let slices = made.creates.into_iter().map(|content| Slice {
+            key: ObjectKey::new(&service.key.namespace, &Name::new(&format!("{}-x", service.key.name))),
+            uid: None,
+            generation: 0,
+            resource_version: None,
+            deleting: false,
+            annotated: true,
+            written_by: None,
+            owners: [owner.clone()].into(),
+            content,
+        });
+        start.slices.insert(service.key.clone(), slices.collect());
+    }
+    start
+}
+
+fn ask(cluster: &Cluster, start: &Start, services: &[model::Service]) -> usize {
+    let answers = services.iter().map(|service| {
+        let slices = start.slices.get(&service.key).map_or(&[][..], Vec::as_slice);
+        let question = Question { service, slices, namespace_default: None, scale: &[], measured: None };
+        cluster.ask(&question).outcomes.len()
+    });
+    answers.sum()
+}
+
+fn what_if() {
+    let start = stored(SERVICES);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (before, clock) = (cpu_seconds(), Instant::now());
+    let cluster = Cluster::new(&start.nodes, Demand::Cpu);
+    let part = start.services.len().div_ceil(threads);
+    let asked: usize = std::thread::scope(|scope| {
+        let (cluster, start) = (&cluster, &start);
+        let work = |services| scope.spawn(move || ask(cluster, start, services));
+        let workers: Vec<_> = start.services.chunks(part).map(work).collect();
+        workers.into_iter().map(|worker| worker.join().expect("nothing here panics")).sum()
+    });
+    println!(
+        "\nWhat-if, {SERVICES} Services x 10 endpoints, 1000 nodes, {} mechanisms: {:.1} CPU-seconds, {:.1} s on the clock \
+         with {threads} threads (goal for the command: {WHAT_IF_GOAL_SECONDS} s)",
+        asked / SERVICES,
+        cpu_seconds() - before,
+        clock.elapsed().as_secs_f64()
+    );
+}
+
+fn churn() {
+    let start = cluster(Size { zones: 3, nodes: 100, services: 200, endpoints: 20 }, Pace::default());
+    let events = events(&start, 1, 200);
+    let (before, threads) = (cpu_seconds(), std::thread::available_parallelism().map_or(1, usize::from));
+    let churns = replay(&start, &events, MECHANISMS, threads, &AtomicBool::new(false), &|_| {});
+    let written: u64 = churns.iter().map(|churn| churn.total.slices_written).sum();
+    println!(
+        "Replay, 200 Services x 20 endpoints, 200 events, {} mechanisms: {written} slices written, {:.1} CPU-seconds",
+        churns.len(),
+        cpu_seconds() - before
+    );
 }
 
 fn named(names: impl IntoIterator<Item = &'static str>) -> Vec<Algorithm> {
@@ -145,6 +229,8 @@ fn count() {
     phase_local_weighted(&inputs);
     phase_local_opt(&inputs);
     phase_best(&inputs);
+    let start = stored(PART / 100);
+    phase_what_if(&Cluster::new(&start.nodes, Demand::Cpu), &start);
     println!("{PART} endpoints (here: inputs)");
 }
 
@@ -178,4 +264,9 @@ fn phase_local_opt(inputs: &[sim::Input]) {
 #[inline(never)]
 fn phase_best(inputs: &[sim::Input]) {
     over(inputs, "best");
+}
+
+#[inline(never)]
+fn phase_what_if(cluster: &Cluster, start: &Start) {
+    black_box(ask(cluster, start, &start.services));
 }

@@ -12,6 +12,7 @@ pub mod dataset;
 pub mod fast;
 pub mod groups;
 pub mod input;
+pub mod replay;
 pub mod report;
 pub mod run;
 pub mod score;

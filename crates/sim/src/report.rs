@@ -1,13 +1,15 @@
 //! Reports as one HTML page: plots as SVG inside, no script, nothing to fetch; light, dark and on paper.
 
+mod churn;
 mod page;
 mod svg;
 
 use crate::run::tally::{BARS, COLUMNS, Means, ROWS};
 use crate::run::{Row, Summary};
 
+pub use churn::churn;
 pub use page::{Page, escaped};
-pub use svg::{HeatMap, bars, heat_map, lines, scatter};
+pub use svg::{HeatMap, bars, bars_named, heat_map, lines, scatter};
 
 /// The page of `simulate run`.
 pub fn scores(input: &str, summary: &Summary) -> String {
@@ -90,4 +92,15 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// `12.3 MB`.
+pub fn bytes(number: u64) -> String {
+    let value = number as f64;
+    match number {
+        0..1_000 => format!("{number} B"),
+        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.1} GB", value / 1e9),
+    }
 }

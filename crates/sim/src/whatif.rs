@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! stored slices -> scale -> hints of a mechanism -> slices -> selection from every zone -> flows -> figures
-//!                                                  \-> a zone fails -> hints again -> selection -> figures
+//!   \-> and then: a zone fails, a replica is added, a rolling update -> hints again -> selection -> figures
 //! ```
 
 mod flow;
+mod trial;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,11 +14,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{
     AddressType, Addresses, Conditions, Endpoint, Family, Labels, Name, Node, Service, Slice, annotation,
 };
-use plan::hints::{ClusterFacts, Config, HintInput, Mechanism, Memory, PreferBy, assign, choose};
-use plan::slices::Packing;
+use plan::hints::{ClusterFacts, Config, Mechanism, Memory, PreferBy, choose};
 
 pub use flow::Figures;
-use flow::{Senders, figures};
+use flow::Senders;
+use trial::Trial;
 
 /// The mechanisms that are compared, by the name that `zoneward.dev/traffic-distribution` takes.
 pub const MECHANISMS: &[Mechanism] = &[
@@ -44,9 +45,10 @@ pub enum Demand {
 /// What is the same for all Services.
 #[derive(Debug)]
 pub struct Cluster {
-    nodes: BTreeMap<Name, Node>,
+    /// The first ready node of each zone.
+    first_node: BTreeMap<Name, Name>,
     facts: ClusterFacts,
-    demand: Demand,
+    config: Config,
     senders: Senders,
     /// The cluster without each of its zones.
     failures: Vec<(Name, ClusterFacts, Senders)>,
@@ -63,6 +65,8 @@ pub struct Question<'a> {
     pub namespace_default: Option<&'a Name>,
     /// Replicas to add or take away, by zone.
     pub scale: &'a [(Name, i64)],
+    /// What each zone sends to this Service, where that was measured; else the cluster's demand counts.
+    pub measured: Option<&'a BTreeMap<Name, f64>>,
 }
 
 /// What one mechanism would do.
@@ -82,6 +86,10 @@ pub struct Outcome {
     pub figures: Figures,
     /// The zone whose failure would be worst, and what would be then.
     pub worst_failure: Option<(Name, Figures)>,
+    /// Where a replica more would be put, and what would be then.
+    pub replica_added: Option<(Name, Figures)>,
+    /// The worst moment of a rolling update: how many endpoints are ready, and what is then.
+    pub rolling_update: Option<(usize, Figures)>,
 }
 
 /// What is known about one Service.
@@ -89,6 +97,8 @@ pub struct Outcome {
 pub struct Answer {
     /// The mechanism that its settings choose now.
     pub current: Mechanism,
+    /// The share of traffic that each zone sends.
+    pub shares: Vec<(Name, f64)>,
     /// Ready endpoints by zone, after scaling.
     pub endpoints_by_zone: BTreeMap<Name, usize>,
     /// One per mechanism, in the order of [`MECHANISMS`].
@@ -107,7 +117,15 @@ impl Cluster {
         };
         let zones = facts.zones().iter().filter(|z| z.ready_nodes > 0).map(|z| &z.name);
         let failures = zones.map(failure).collect();
-        Self { nodes: nodes.clone(), facts, senders, failures, demand }
+        let mut first_node = BTreeMap::new();
+        for node in nodes.values().filter(|node| node.ready) {
+            if let Some(zone) = &node.zone {
+                first_node.entry(zone.clone()).or_insert_with(|| node.name.clone());
+            }
+        }
+        let prefer_by = if demand == Demand::Nodes { PreferBy::Nodes } else { PreferBy::Cpu };
+        let config = Config { prefer_by, ..Config::default() };
+        Self { first_node, facts, config, senders, failures }
     }
 
     /// The share of traffic that each zone sends.
@@ -130,67 +148,46 @@ impl Cluster {
         let defaults =
             plan::hints::Defaults { namespace: question.namespace_default.cloned(), cluster: None };
         let current = choose(question.service, &defaults, &plan::FeatureGates::default()).mechanism;
-        let outcome = |mechanism: &Mechanism| self.outcome(question, *mechanism, family, &stored, &scaled);
+        let senders = measured(&self.senders, question);
+        // Traffic is followed through the first port; the others would only cost.
+        let one_port = Service {
+            ports: question.service.ports.iter().take(1).cloned().collect(),
+            ..question.service.clone()
+        };
+        let failures: Vec<(&Name, &ClusterFacts, Senders)> = self
+            .failures
+            .iter()
+            .map(|(zone, facts, senders)| (zone, facts, measured(senders, question)))
+            .collect();
+        let memory = Memory::from_slices(family, &stored);
+        let outcome = |mechanism: &Mechanism| {
+            let service = asking(&one_port, *mechanism);
+            let trial = Trial { cluster: self, service: &service, family, config: &self.config };
+            let now = trial.hinted(&self.facts, &memory, scaled.clone());
+            Outcome {
+                mechanism: *mechanism,
+                programmed: now.programmed,
+                held_back: now.held_back,
+                slices_written: now
+                    .slices
+                    .iter()
+                    .zip(&stored)
+                    .filter(|(a, s)| a.content != s.content)
+                    .count()
+                    + now.slices.len().abs_diff(stored.len()),
+                hints_changed: hints_changed(&stored, &now.slices),
+                figures: trial.figures(&now.slices, &senders),
+                worst_failure: trial.worst_failure(&now, &failures),
+                replica_added: trial.with_replica(&now, &senders),
+                rolling_update: trial.worst_of_roll(&now, &senders),
+            }
+        };
         let mut endpoints_by_zone: BTreeMap<Name, usize> = BTreeMap::new();
         for endpoint in ready(&scaled) {
             *endpoints_by_zone.entry(endpoint.zone.clone().unwrap_or_default()).or_default() += 1;
         }
-        Answer { current, endpoints_by_zone, outcomes: MECHANISMS.iter().map(outcome).collect() }
-    }
-
-    fn outcome(
-        &self,
-        question: &Question<'_>,
-        mechanism: Mechanism,
-        family: Family,
-        stored: &[Slice],
-        scaled: &[Slice],
-    ) -> Outcome {
-        let service = asking(question.service, mechanism);
-        let memory = Memory::from_slices(family, stored);
-        let (after, decided) = self.hinted(&service, family, &self.facts, &memory, scaled);
-        let flows = figures(&service, &after, family, &self.senders);
-        let memory = Memory::from_slices(family, &after);
-        let failures = self.failures.iter().map(|(zone, facts, senders)| {
-            let without: Vec<Slice> = after.iter().map(|slice| without_zone(slice, zone)).collect();
-            let (then, _) = self.hinted(&service, family, facts, &memory, &without);
-            (zone.clone(), figures(&service, &then, family, senders))
-        });
-        let rank = |f: &Figures| f.refused * 1_000.0 + f.max_overload;
-        let worst_failure = failures.reduce(|a, b| if rank(&b.1) > rank(&a.1) { b } else { a });
-        Outcome {
-            mechanism,
-            programmed: decided.0,
-            held_back: decided.1,
-            slices_written: after.iter().zip(stored).filter(|(a, s)| a.content != s.content).count()
-                + after.len().abs_diff(stored.len()),
-            hints_changed: hints_changed(stored, &after),
-            figures: flows,
-            worst_failure,
-        }
-    }
-
-    /// The slices with the hints that the Service asks for, and whether those are at work.
-    fn hinted(
-        &self,
-        service: &Service,
-        family: Family,
-        facts: &ClusterFacts,
-        memory: &Memory,
-        slices: &[Slice],
-    ) -> (Vec<Slice>, (bool, Option<&'static str>)) {
-        let prefer_by = if self.demand == Demand::Nodes { PreferBy::Nodes } else { PreferBy::Cpu };
-        let config = Config { prefer_by, ..Config::default() };
-        let input = HintInput { service, family, facts, namespace_default: None, config: &config, memory };
-        let mut packing = Packing { unchanged: slices.iter().collect(), ..Packing::default() };
-        let outcome = assign(&input, &mut packing);
-        let mut after = slices.to_vec();
-        for (name, content) in packing.updates {
-            if let Some(slice) = after.iter_mut().find(|slice| slice.key.name == name) {
-                slice.content = content;
-            }
-        }
-        (after, (outcome.programmed, outcome.held_back.map(|(_, sentence)| sentence)))
+        let outcomes = MECHANISMS.iter().map(outcome).collect();
+        Answer { current, shares: senders.shares(), endpoints_by_zone, outcomes }
     }
 
     /// Adds ready endpoints to a zone or takes some away.
@@ -208,8 +205,7 @@ impl Cluster {
                 continue;
             }
             let count: usize = slices.iter().map(|s| s.content.endpoints.len()).sum();
-            let node = self.nodes.values().find(|n| n.ready && n.zone.as_ref() == Some(zone));
-            let endpoint = new_endpoint(family, count, zone, node.map(|n| n.name.clone()));
+            let endpoint = new_endpoint(family, count as u64, zone, self.first_node.get(zone).cloned());
             let shortest = slices.iter_mut().min_by_key(|s| s.content.endpoints.len());
             let Some(slice) = shortest else { return };
             slice.content.endpoints.push(endpoint);
@@ -217,17 +213,26 @@ impl Cluster {
     }
 }
 
+/// What the zones send to this Service.
+fn measured(senders: &Senders, question: &Question<'_>) -> Senders {
+    question.measured.map_or_else(|| senders.clone(), |measured| senders.measured(measured))
+}
+
 fn is_ready_in(endpoint: &Endpoint, zone: &Name) -> bool {
     endpoint.conditions.is_ready() && endpoint.zone.as_ref() == Some(zone)
 }
 
-/// An endpoint at an address that is reserved and so belongs to no other.
-fn new_endpoint(family: Family, number: usize, zone: &Name, node: Option<Name>) -> Endpoint {
-    let number = u32::try_from(number).unwrap_or(u32::MAX);
-    let address = match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff))),
+/// An address that is reserved and so belongs to nobody else.
+pub(crate) fn spare_address(family: Family, number: u64) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff) as u32)),
         Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(0x0100_u128 << 112 | u128::from(number))),
-    };
+    }
+}
+
+/// A ready endpoint that was not there before.
+fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) -> Endpoint {
+    let address = spare_address(family, number);
     Endpoint {
         addresses: Addresses::one(address),
         conditions: Conditions::new(true, true, false),
@@ -240,7 +245,7 @@ fn new_endpoint(family: Family, number: usize, zone: &Name, node: Option<Name>) 
 }
 
 /// The Service as if it asked for a mechanism.
-fn asking(service: &Service, mechanism: Mechanism) -> Service {
+pub(crate) fn asking(service: &Service, mechanism: Mechanism) -> Service {
     let value = if mechanism == Mechanism::None { "Balanced" } else { mechanism.as_str() };
     let others = service.annotations.iter().filter(|(key, _)| key != annotation::TRAFFIC_DISTRIBUTION);
     let own = (Name::new(annotation::TRAFFIC_DISTRIBUTION), Name::new(value));
@@ -250,14 +255,6 @@ fn asking(service: &Service, mechanism: Mechanism) -> Service {
 
 fn ready(slices: &[Slice]) -> impl Iterator<Item = &Endpoint> {
     slices.iter().flat_map(|s| &s.content.endpoints).filter(|e| e.conditions.is_ready())
-}
-
-/// The slice after its zone went away.
-fn without_zone(slice: &Slice, zone: &Name) -> Slice {
-    let mut slice = slice.clone();
-    let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
-    lost.for_each(|endpoint| endpoint.conditions = Conditions::new(false, false, false));
-    slice
 }
 
 fn hints_changed(stored: &[Slice], after: &[Slice]) -> usize {

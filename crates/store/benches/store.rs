@@ -1,12 +1,23 @@
-//! How fast the engine is: durable writes, fan-out to watchers, and what a large store costs in memory and time.
-//! `cargo xtask bench store`. With ZONEWARD_BENCH_COUNT=1 only the phases whose instructions are counted run.
+//! How fast the embedded API is, alone and beside etcd, and how fast the engine below it: durable writes, fan-out to
+//! watchers, what a large store costs in memory and time. `cargo xtask bench store`, or `-- PART...` for some parts.
+//! With ZONEWARD_BENCH_COUNT=1 only the phases whose instructions are counted run.
 
+#[path = "store/client.rs"]
+mod client;
+#[path = "store/etcd.rs"]
+mod etcd;
 #[path = "store/fanout.rs"]
 mod fanout;
+#[path = "store/memory.rs"]
+mod memory;
 #[path = "store/phases.rs"]
 mod phases;
+#[path = "store/server.rs"]
+mod server;
 #[path = "store/size.rs"]
 mod size;
+#[path = "store/watchers.rs"]
+mod watchers;
 #[path = "store/writes.rs"]
 mod writes;
 
@@ -26,9 +37,27 @@ fn main() {
         phases::run();
         return;
     }
-    writes::run();
-    fanout::run();
-    size::run();
+    server::serve_if_asked();
+    let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    for (name, run) in PARTS {
+        if asked.is_empty() || asked.iter().any(|word| word == name) {
+            run();
+        }
+    }
+}
+
+/// The parts by their names: first the API over the wire, then the engine alone.
+const PARTS: &[(&str, fn())] = &[
+    ("etcd", || on_runtime(etcd::run())),
+    ("watchers", || on_runtime(watchers::run())),
+    ("memory", || on_runtime(memory::run())),
+    ("engine-writes", writes::run),
+    ("engine-fanout", fanout::run),
+    ("engine-size", size::run),
+];
+
+fn on_runtime(part: impl Future<Output = ()>) {
+    tokio::runtime::Runtime::new().expect("threads can be started").block_on(part);
 }
 
 /// A folder on the disk that the build uses, gone in the end.

@@ -7,8 +7,11 @@
 //! ```
 
 pub mod accept;
+pub mod backup;
+mod basis;
 pub mod body;
 mod delete;
+mod pages;
 mod read;
 mod route;
 mod watch;
@@ -76,6 +79,7 @@ pub struct Api {
     ranges: Arc<Ranges>,
     limits: Limits,
     watches: Arc<Semaphore>,
+    backups: Arc<Semaphore>,
 }
 
 /// Why a transaction wrote nothing.
@@ -88,7 +92,7 @@ impl Api {
     /// The API over a store that is open.
     pub fn new(engine: Arc<Engine>, ranges: Ranges, limits: Limits) -> Self {
         let watches = Arc::new(Semaphore::new(limits.watches));
-        Self { engine, ranges: Arc::new(ranges), limits, watches }
+        Self { engine, ranges: Arc::new(ranges), limits, watches, backups: backup::turns() }
     }
 
     /// The store.
@@ -129,6 +133,7 @@ impl Api {
         }
         match route {
             Route::Health => self.health(),
+            Route::Backup => self.backup(caller).await,
             Route::Version => Ok(body::json(200, &discovery::version())),
             Route::Discovery(path) => {
                 let document = discovery::document(path, &accept)?;

@@ -29,6 +29,8 @@ use index::{Index, Place};
 const TICK: Duration = Duration::from_millis(500);
 /// How many changes may wait for the collector.
 const QUEUE: usize = 1_024;
+/// How many objects are read at once.
+const PAGE: usize = 500;
 /// How many events end in one step.
 const EXPIRE_AT_ONCE: usize = 500;
 
@@ -81,10 +83,19 @@ async fn collect(api: &Api) {
 fn read_all(api: &Api, index: &mut Index) -> Result<Revision, ReadError> {
     let revision = api.engine().revision();
     for kind in KINDS {
-        let query = Query { at: Some(revision), ..Query::all(ResourceId(kind.id)) };
-        for stored in api.engine().list(&query)?.items {
-            if let Ok(object) = serde_json::from_slice(&stored.json) {
-                index.seen(&place(kind, &stored), &object);
+        let mut after = None;
+        loop {
+            let all = Query::all(ResourceId(kind.id));
+            let query = Query { at: Some(revision), limit: PAGE, start_after: after.as_ref(), ..all };
+            let page = api.engine().list(&query)?;
+            for stored in page.items.iter().filter(|stored| !is_plain(&stored.json)) {
+                if let Ok(object) = serde_json::from_slice(&stored.json) {
+                    index.seen(&place(kind, stored), &object);
+                }
+            }
+            after = page.more;
+            if after.is_none() {
+                break;
             }
         }
     }
@@ -112,6 +123,12 @@ async fn forward(kind: &'static Kind, mut watcher: crate::engine::Watcher, sende
 }
 
 fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
+    if change.kind != ChangeKind::Deleted
+        && is_plain(&change.json)
+        && change.before.as_deref().is_none_or(is_plain)
+    {
+        return;
+    }
     let Ok(object) = serde_json::from_slice::<Value>(&change.json) else { return };
     let place = Place {
         kind: kind.id,
@@ -123,6 +140,13 @@ fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
     } else {
         index.seen(&place, &object);
     }
+}
+
+/// Whether an object, by a look at its text, has no owner and is not being deleted. Such are most of all changes, and
+/// the index has nothing to learn from them: reading each as JSON would cost more than all else here.
+fn is_plain(json: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(json);
+    !text.contains("\"ownerReferences\"") && !text.contains("\"deletionTimestamp\"")
 }
 
 /// Ends objects whose time is up. What fails is tried again with the next tick.

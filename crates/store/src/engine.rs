@@ -27,12 +27,13 @@ mod watch;
 mod writer;
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+pub use backup::Snapshot;
 pub use bytes::Bytes;
 pub use check::Report;
 pub use failure::{Failure, FailureKind, OpenError, ReadError, TxnError, WriteError};
@@ -45,7 +46,7 @@ pub use watch::Watcher;
 pub use writer::Pending;
 
 use disk::Disk;
-use hub::{Hub, Interest, RingLimits};
+use hub::{Hub, Interest, RingLimits, lock};
 use medium::Folder;
 use writer::{Call, Job};
 
@@ -123,6 +124,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     queue: Option<SyncSender<Box<dyn Job>>>,
     writer: Option<JoinHandle<()>>,
+    /// Where it keeps its files; held while a snapshot is made there.
+    folder: Mutex<Option<PathBuf>>,
 }
 
 impl Engine {
@@ -130,7 +133,9 @@ impl Engine {
     pub fn open(path: &Path, options: Options) -> Result<Engine, OpenError> {
         let place = path.display().to_string();
         let folder = Folder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
-        Engine::open_on(folder, options)
+        let mut engine = Engine::open_on(folder, options)?;
+        engine.folder = Mutex::new(Some(path.to_owned()));
+        Ok(engine)
     }
 
     /// Opens a store on another medium than a folder; tests use this to let disks fail.
@@ -147,7 +152,7 @@ impl Engine {
             .name("store-writer".to_owned())
             .spawn(move || writer::run(&writers, &jobs))
             .map_err(|error: io::Error| failed(error.into()))?;
-        Ok(Engine { shared, queue: Some(queue), writer: Some(writer) })
+        Ok(Engine { shared, queue: Some(queue), writer: Some(writer), folder: Mutex::new(None) })
     }
 
     /// The newest revision.
@@ -246,6 +251,21 @@ impl Engine {
     /// Writes a copy of the newest state into one new file, while everything goes on.
     pub fn backup(&self, file: &Path) -> Result<Revision, OpenError> {
         backup::write(&self.shared.disk, file)
+    }
+
+    /// A copy of the newest state to read from, made while everything goes on; one at a time, others wait. Takes as
+    /// much room beside the store as the objects do, until it is dropped.
+    pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
+        let folder = lock(&self.folder);
+        match &*folder {
+            Some(folder) => backup::snapshot(&self.shared.disk, folder),
+            None => Err(OpenError::Missing { place: "the store's folder".to_owned() }),
+        }
+    }
+
+    /// Reads all of a backup and says what is wrong with it. Changes nothing.
+    pub fn check_backup(file: &Path) -> Result<Report, OpenError> {
+        backup::check(file)
     }
 
     /// Makes a store in a folder that has none, from a backup. Its revisions begin far above the backup's, so that

@@ -101,19 +101,21 @@ pub fn count_generation(old: &Value, new: &mut Value) {
     if old["metadata"]["generation"].is_null() {
         return;
     }
-    let content = |object: &Value| {
-        let mut object = object.clone();
-        if let Some(map) = object.as_object_mut() {
-            map.remove("metadata");
-            map.remove("status");
-        }
-        object
-    };
     let began = !is_deleting(old) && is_deleting(new);
-    if content(old) != content(new) || began {
+    if !has_same_content(old, new) || began {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         set(new, "generation", generation.saturating_add(1));
     }
+}
+
+/// Whether two objects are equal but for metadata and status; neither is copied for it.
+fn has_same_content(old: &Value, new: &Value) -> bool {
+    fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        let members = object.as_object().into_iter().flatten();
+        members.filter(|(name, _)| *name != "metadata" && *name != "status")
+    }
+    content(old).count() == content(new).count()
+        && content(old).all(|(name, value)| new.get(name) == Some(value))
 }
 
 /// Takes empty members of metadata out, as `labels: {}`, so that equal objects have equal bytes.

@@ -73,12 +73,18 @@ impl<'a, 't> Objects<'a, 't> {
 
     /// Stores an object in place of what is there; it gets its resourceVersion.
     pub fn put(&mut self, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+        self.store(kind, object).map(drop)
+    }
+
+    /// As [`Objects::put`]; the result is what was stored, so that nobody has to write it again for the answer.
+    pub fn store(&mut self, kind: &Kind, object: &mut Value) -> Result<Bytes, Failure> {
         self.stamp(object);
         let key = key(kind, meta::text(object, "namespace"), meta::text(object, "name"));
         let now = u64::try_from(self.now.as_second()).unwrap_or(0);
         let expires = kind.lifetime.map(|seconds| now.saturating_add(seconds));
-        let put = self.txn.put_until(key, bytes(object), Expect::Anything, expires);
-        put.map(drop).map_err(step)
+        let json = bytes(object);
+        self.txn.put_until(key, json.clone(), Expect::Anything, expires).map_err(step)?;
+        Ok(json)
     }
 
     /// Removes an object; watchers see it with the version of the removal.

@@ -14,6 +14,8 @@ struct Bench {
     name: &'static str,
     package: &'static str,
     says: &'static str,
+    /// Programs that the timed run needs.
+    needs: &'static [tools::Tool],
 }
 
 const BENCHES: &[Bench] = &[
@@ -21,26 +23,37 @@ const BENCHES: &[Bench] = &[
         name: "controllers",
         package: "zoneward",
         says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
+        needs: &[],
+    },
+    Bench {
+        name: "node",
+        package: "zoneward",
+        says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
+        needs: &[],
     },
     Bench {
         name: "plan",
         package: "plan",
         says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
+        needs: &[],
     },
     Bench {
         name: "nftables",
         package: "dataplane",
         says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
+        needs: &[],
     },
     Bench {
         name: "simulate",
         package: "sim",
         says: "the KEP's tables beside ours, over all 39 million inputs",
+        needs: &[],
     },
     Bench {
         name: "store",
         package: "store",
-        says: "the embedded API's storage: durable writes, fan-out to watchers, a large store",
+        says: "the embedded API beside etcd: durable writes, watchers, memory; and the engine below it",
+        needs: &[tools::ETCD],
     },
 ];
 
@@ -56,6 +69,9 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         return Err(Stop::Usage(format!("bench: there is no bench `{name}`\n{}", list())));
     };
+    for tool in bench.needs {
+        tools::ensure(tool, true)?;
+    }
     report::heading(&format!("bench {}: time", bench.name));
     time(bench, &options.pass_on)?;
     report::heading(&format!("bench {}: instructions", bench.name));

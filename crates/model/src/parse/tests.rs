@@ -114,3 +114,23 @@ fn text_with_a_wrong_field_gets_the_same_notice_as_a_file() {
     assert_eq!(notices[0].object.to_string(), "Service n/a");
     assert!(notices[0].message.contains("spec.ports[0].port"), "{}", notices[0].message);
 }
+
+#[test]
+fn a_pod_read_lean_is_the_pod_read_whole() {
+    let value = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"app": "web"}, "annotations": {"a": "b"},
+            "deletionTimestamp": "2026-11-15T10:00:00Z", "managedFields": [{"manager": "m"}]},
+        "spec": {"nodeName": "n1", "hostname": "h", "subdomain": "web", "volumes": [{"name": "v", "emptyDir": {}}],
+            "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "B"}],
+                "ports": [{"name": "http", "containerPort": 80}]}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always",
+                "ports": [{"name": "admin", "containerPort": 81, "protocol": "UDP"}]}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-15T09:00:00Z"}]},
+    });
+    let whole = object(&value, &mut Interner::default());
+    let lean = text("v1", "Pod", &value.to_string(), &mut Interner::default());
+    assert!(matches!(whole.0, Some(Object::Pod(_))));
+    assert_eq!(whole, lean);
+}

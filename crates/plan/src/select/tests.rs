@@ -226,3 +226,27 @@ fn services_that_a_proxy_leaves_alone_say_why() {
         assert!(not_proxied(service).is_some());
     }
 }
+
+#[test]
+fn slices_beside_those_of_kubernetes_own_controller_are_preferred() {
+    let hinted = |zone: &str| vec![endpoint("10.1.0.1", "n1", "za", &[zone], "ready")];
+    let mut world = World::new(json!({}), json!({}), hinted("zb"));
+    let labels =
+        |name: &str, writer: &str| json!({name: "svc", "endpointslice.kubernetes.io/managed-by": writer});
+    let slice = |name: &str, labels: Value, endpoints: Vec<Value>| {
+        let value = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "ns", "name": name, "labels": labels},
+            "ports": [{"name": "p", "port": 8080}], "endpoints": endpoints});
+        parse::object(&value, &mut Interner::default()).0.unwrap()
+    };
+    let theirs = labels("kubernetes.io/service-name", "endpointslice-controller.k8s.io");
+    let others = labels("kubernetes.io/service-name", "example.com");
+    let ours = labels("zoneward.dev/service-name", "zoneward.dev");
+    world.snapshot.apply(slice("svc-1", theirs, hinted("zb")));
+    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, Mode::All);
+    world.snapshot.apply(slice("beside", ours, hinted("za")));
+    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, Mode::SameZone);
+    // What a third writer lists counts as ever.
+    world.snapshot.apply(slice("custom", others, vec![endpoint("10.1.0.9", "n1", "za", &["za"], "ready")]));
+    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().endpoints.len(), 2);
+}

@@ -18,7 +18,70 @@ pub fn objects() -> Vec<Value> {
             "labels": {"ipaddress.kubernetes.io/ip-family": "IPv4",
                 "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "ns", "name": "svc"}}}));
+    objects.extend(routes());
     objects
+}
+
+/// Policies with every field somewhere, for the Services of this world.
+fn routes() -> Vec<Value> {
+    let policy = |kind: &str, name: &str, spec: Value| {
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"namespace": "ns", "name": name},
+            "spec": spec})
+    };
+    let refs = json!([{"kind": "MeshServiceSubset", "name": "svc", "tags": {"app": "web"}, "port": 80, "weight": 90},
+        {"kind": "MeshService", "name": "plain", "weight": 10}]);
+    let headers =
+        json!({"set": [{"name": "a", "value": "1"}], "add": [{"name": "b", "value": "2"}], "remove": ["c"]});
+    let rules = json!([
+        {"matches": [{"path": {"type": "Prefix", "value": "/v1"}, "method": "GET",
+            "headers": [{"type": "RegularExpression", "name": "x", "value": "v[0-9]+"}, {"type": "Absent", "name": "y"}],
+            "queryParams": [{"type": "Exact", "name": "q", "value": "1"}]}],
+         "default": {"filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": headers},
+            {"responseHeader": headers}, {"type": "URLRewrite", "urlRewrite": {"hostname": "a.io",
+                "path": {"replacePrefixMatch": "/v2"}}},
+            {"requestMirror": {"backendRef": {"kind": "MeshService", "name": "svc"}, "percentage": "0.5"}}],
+            "backendRefs": refs}},
+        {"matches": [{"path": {"regex": "/[a-z]+"}}, {"path": {"exact": "/e"}}],
+         "default": {"filters": [{"requestRedirect": {"scheme": "https", "hostname": "b.io", "port": 8443,
+            "statusCode": 301, "path": {"replaceFullPath": "/x"}}}]}},
+        {"matches": [{"path": {"prefix": "/d"}}],
+         "default": {"filters": [{"directResponse": {"status": 418, "body": {"inlineBytes": "aGVsbG8="}}}]}}]);
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*.a.io", "tags": {"t": "1"}},
+        {"name": "tls", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}},
+        {"name": "raw", "port": 90, "protocol": "TCP"}]);
+    let tcp = json!([{"default": {"backendRefs": refs}}]);
+    vec![
+        policy(
+            "MeshHTTPRoute",
+            "r1",
+            json!({"targetRef": {"kind": "MeshServiceSubset", "name": "svc",
+            "tags": {"app": "web"}}, "to": [{"targetRef": {"kind": "MeshService", "name": "svc"}, "rules": rules}]}),
+        ),
+        policy(
+            "MeshHTTPRoute",
+            "r2",
+            json!({"to": [{"targetRef": {"kind": "MeshService", "name": "svc"}, "rules": rules}]}),
+        ),
+        policy("MeshGateway", "edge", json!({"listeners": listeners})),
+        policy(
+            "MeshGatewayHTTPRoute",
+            "g",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
+            "hostnames": ["x.a.io", "*.b.io"], "rules": rules}),
+        ),
+        policy(
+            "MeshTCPRoute",
+            "t",
+            json!({"targetRef": {"kind": "Mesh"},
+            "to": [{"targetRef": {"kind": "MeshService", "name": "plain"}, "rules": tcp}]}),
+        ),
+        policy(
+            "MeshTCPRoute",
+            "tg",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
+            "to": [{"targetRef": {"kind": "Mesh"}, "rules": tcp}]}),
+        ),
+    ]
 }
 
 fn service() -> Value {

@@ -9,12 +9,15 @@ mod mutate;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use model::backend::Place;
+use model::route::{Arrival, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use mutate::Dice;
 use plan::FeatureGates;
 use plan::addresses;
 use plan::forward::{self, NodeConfig, ProxySettings};
 use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
+use plan::routes::{self, Client, Incoming};
 use plan::select::{NodeView, explain, select};
 use plan::slices::{self, TriggerTimes};
 use serde_json::Value;
@@ -59,6 +62,40 @@ fn run(round: u64) {
     }
     plan_addresses(&snapshot, round);
     forward_all(&snapshot);
+    route_all(&snapshot);
+}
+
+/// Every pod's and gateway's table, a request through each part of it, and the backends behind.
+fn route_all(snapshot: &Snapshot) {
+    let place = Place { node: "node-a".into(), zone: Some("zone-a".into()) };
+    let mut tables: Vec<_> = snapshot.gateways().map(|g| routes::gateway(snapshot, g).0).collect();
+    tables.extend(
+        snapshot.pods().take(2).map(|pod| routes::sidecar(snapshot, &Client::of_pod(snapshot, pod)).0),
+    );
+    let incoming = Incoming {
+        method: "GET".into(),
+        host: "x.a.io:80".into(),
+        path: "/v1/../v1/é%zz?q=1".into(),
+        ..Incoming::default()
+    };
+    for table in &tables {
+        let listeners = table.ports().flat_map(|port| port.listener(&incoming.host));
+        let routings = listeners.flat_map(|listener| listener.routing(&incoming.host));
+        for routing in routings.chain(table.outbounds().map(|outbound| &outbound.routing)) {
+            let Routing::Http(routes) = routing else { continue };
+            let traced =
+                routes::trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: Some(80) });
+            assert!(!traced.why.is_empty());
+            let shown = routes.rules().map(|rule| rule_value(&rule.rule));
+            assert!(shown.into_iter().all(|rule| rule["matches"].is_array()));
+        }
+        let backends = table.backends();
+        let known = plan::backends::table(snapshot, &backends, &place, FeatureGates::default());
+        assert_eq!(known.backends().count(), backends.len(), "what a route leads to is there");
+    }
+    for pod in snapshot.pods() {
+        routes::unused_targets(snapshot, &pod.key.namespace);
+    }
 }
 
 fn forward_all(snapshot: &Snapshot) {
@@ -96,6 +133,10 @@ fn parsed_kind(value: &Value) -> bool {
         ("discovery.k8s.io", "EndpointSlice"),
         ("networking.k8s.io", "ServiceCIDR"),
         ("networking.k8s.io", "IPAddress"),
+        ("zoneward.dev", "MeshHTTPRoute"),
+        ("zoneward.dev", "MeshGatewayHTTPRoute"),
+        ("zoneward.dev", "MeshTCPRoute"),
+        ("zoneward.dev", "MeshGateway"),
     ];
     kinds.contains(&(group, value["kind"].as_str().unwrap_or_default()))
 }

@@ -13,6 +13,7 @@ th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--fai
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(19rem,1fr));gap:1rem}.wide{grid-template-columns:1fr}\
 figure{margin:0}figcaption{font-size:.9rem}svg{width:100%;height:auto;display:block}svg text{fill:var(--faint);font-size:11px}\
 .mark{fill:var(--mark)}.axis{stroke:var(--line)}.path{fill:none;stroke:var(--mark);stroke-width:1.5}.frame{fill:none;stroke:var(--line)}\
+.c1{stroke:#c2571a}.c2{stroke:#4b8b3b}.c3{stroke:#8a4fbf}.c4{stroke:#b8860b}.c5{stroke:#c2185b}.c6{stroke:#6b7a8a}\
 svg .name{fill:var(--ink);font-size:12px}pre{background:var(--soft);padding:.7rem;overflow:auto}";
 
 /// A page in the making.

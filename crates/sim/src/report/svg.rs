@@ -189,23 +189,23 @@ pub fn heat_map(map: &HeatMap<'_>) -> String {
     svg
 }
 
-/// Named lines over the same axis.
-pub fn lines(series: &[(String, Vec<f64>)], x_label: &str, y_label: &str) -> String {
-    let points =
-        series.iter().flat_map(|(_, values)| values.iter().enumerate().map(|(at, v)| (at as f64, *v)));
+/// Named lines over the same axes, told apart by colour and, where there is none, by their dashes.
+pub fn lines(series: &[(String, Vec<(f64, f64)>)], x_label: &str, y_label: &str) -> String {
+    let points = series.iter().flat_map(|(_, points)| points.iter().copied());
     let scale = Scale::new(points);
     let mut svg = open(&format!("{y_label} over {x_label}"), WIDTH, HEIGHT) + &scale.axes(x_label, y_label);
-    for (number, (name, values)) in series.iter().enumerate() {
+    for (number, (name, points)) in series.iter().enumerate() {
         let mut path = String::new();
-        for (at, value) in values.iter().enumerate() {
-            let (x, y) = scale.place(at as f64, *value);
+        for (at, (x, y)) in points.iter().enumerate() {
+            let (x, y) = scale.place(*x, *y);
             let _ = write!(path, "{}{x:.1} {y:.1}", if at == 0 { "M" } else { "L" });
         }
-        let dash = ["", "6 3", "2 3", "9 3 2 3", "1 4", "12 4"][number % 6];
+        let dash = ["", "6 3", "2 3", "9 3 2 3", "1 4", "12 4", "4 2 1 2"][number % 7];
+        let colour = number % 7;
         let _ = write!(
             svg,
-            "<path class=\"path\" stroke-dasharray=\"{dash}\" d=\"{path}\"/>\
-             <path class=\"path\" stroke-dasharray=\"{dash}\" d=\"M{:.0} {:.0}h28\"/>\
+            "<path class=\"path c{colour}\" stroke-dasharray=\"{dash}\" d=\"{path}\"/>\
+             <path class=\"path c{colour}\" stroke-dasharray=\"{dash}\" d=\"M{:.0} {:.0}h28\"/>\
              <text class=\"name\" x=\"{:.0}\" y=\"{:.0}\">{}</text>",
             LEFT + 10.0,
             TOP + 10.0 + 14.0 * number as f64,
@@ -215,4 +215,36 @@ pub fn lines(series: &[(String, Vec<f64>)], x_label: &str, y_label: &str) -> Str
         );
     }
     svg + "</svg>"
+}
+
+/// A bar per name, the part of it that matters more drawn darker.
+pub fn bars_named(rows: &[(String, f64, f64)], label: &str) -> String {
+    const ROW: f64 = 24.0;
+    const NAMES: f64 = 140.0;
+    let height = TOP + ROW * rows.len() as f64 + 22.0;
+    let most = rows.iter().map(|(_, all, _)| *all).fold(f64::MIN_POSITIVE, f64::max);
+    let long = |value: f64| value / most * (WIDTH - NAMES - 70.0);
+    let mut svg = open(label, WIDTH, height);
+    for (at, (name, all, part)) in rows.iter().enumerate() {
+        let y = TOP + ROW * at as f64;
+        let _ = write!(
+            svg,
+            "<text class=\"name\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"mark\" opacity=\"0.35\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
+             <rect class=\"mark\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            NAMES - 8.0,
+            y + 13.0,
+            escaped(name),
+            long(*all),
+            ROW - 7.0,
+            long(*part),
+            ROW - 7.0,
+            NAMES + long(*all) + 6.0,
+            y + 13.0,
+            short(*all)
+        );
+    }
+    let _ = write!(svg, "<text x=\"{NAMES}\" y=\"{:.0}\">{}</text></svg>", height - 6.0, escaped(label));
+    svg
 }

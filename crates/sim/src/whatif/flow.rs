@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use model::{Endpoint, Family, Name, Node, Service, Slice};
+use model::{Endpoint, Family, Name, Node, Service, Slice, annotation};
 use plan::FeatureGates;
-use plan::select::{NodeView, select};
+use plan::select::{NodeView, Target, select};
 
 use super::Demand;
 
@@ -26,12 +27,33 @@ pub struct Figures {
     pub zones: BTreeMap<(Name, Name), f64>,
 }
 
+impl Figures {
+    /// Of the traffic that a zone sends and that is not refused, the share that goes to each zone. This is what
+    /// connections counted by zone are compared with.
+    pub fn rows(&self) -> BTreeMap<Name, BTreeMap<Name, f64>> {
+        let mut rows: BTreeMap<Name, BTreeMap<Name, f64>> = BTreeMap::new();
+        for ((from, to), share) in &self.zones {
+            rows.entry(from.clone()).or_default().insert(to.clone(), *share);
+        }
+        for row in rows.values_mut() {
+            let sum: f64 = row.values().sum();
+            row.values_mut().for_each(|share| *share /= sum);
+        }
+        rows
+    }
+
+    /// How bad it is: what is refused counts before any overload.
+    pub(super) fn badness(&self) -> f64 {
+        self.refused * 1_000.0 + self.max_overload
+    }
+}
+
 /// How much each zone and each node sends.
 #[derive(Clone, Debug)]
 pub(super) struct Senders {
     zone: BTreeMap<Name, f64>,
-    /// By node: its zone, and its share of all traffic.
-    node: BTreeMap<Name, (Name, f64)>,
+    /// By node: its zone, and its share of what the zone sends.
+    node: Arc<BTreeMap<Name, (Name, f64)>>,
 }
 
 impl Senders {
@@ -45,20 +67,30 @@ impl Senders {
         };
         let mut by_zone: BTreeMap<Name, f64> = BTreeMap::new();
         counted().for_each(|(node, zone)| *by_zone.entry(zone.clone()).or_default() += weight(node));
-        let wanted = |zone: &Name, sum: f64| match demand {
-            Demand::Measured(measured) => measured.get(zone).copied().unwrap_or(0.0),
-            Demand::Nodes | Demand::Cpu => sum,
-        };
-        let all: f64 = by_zone.iter().map(|(zone, sum)| wanted(zone, *sum)).sum();
-        let share = |zone: &Name, sum: f64| if all > 0.0 { wanted(zone, sum) / all } else { 0.0 };
-        let zone: BTreeMap<Name, f64> = by_zone.iter().map(|(z, sum)| (z.clone(), share(z, *sum))).collect();
-        let node = counted().map(|(node, name)| {
-            let part = weight(node) / by_zone.get(name).copied().unwrap_or(1.0);
-            let share = zone.get(name).copied().unwrap_or(0.0) * part;
-            (node.name.clone(), (name.clone(), share))
+        let node = counted().map(|(node, zone)| {
+            let part = weight(node) / by_zone.get(zone).copied().unwrap_or(1.0);
+            (node.name.clone(), (zone.clone(), part))
         });
-        let node = node.collect();
-        Self { zone, node }
+        let node = Arc::new(node.collect());
+        let senders = Self { zone: by_zone, node };
+        match demand {
+            Demand::Measured(measured) => senders.measured(measured),
+            Demand::Nodes | Demand::Cpu => senders.shared(),
+        }
+    }
+
+    /// The same nodes, with zones that send what was measured.
+    pub(super) fn measured(&self, measured: &BTreeMap<Name, f64>) -> Self {
+        let wanted = |zone: &Name| measured.get(zone).copied().unwrap_or(0.0);
+        let zone = self.zone.keys().map(|zone| (zone.clone(), wanted(zone))).collect();
+        Self { zone, node: self.node.clone() }.shared()
+    }
+
+    /// What zones send, as shares of one.
+    fn shared(mut self) -> Self {
+        let all: f64 = self.zone.values().sum();
+        self.zone.values_mut().for_each(|sum| *sum = if all > 0.0 { *sum / all } else { 0.0 });
+        self
     }
 
     pub(super) fn shares(&self) -> Vec<(Name, f64)> {
@@ -66,57 +98,107 @@ impl Senders {
     }
 
     /// Who has to be asked: every zone without the nodes that have endpoints, and each of those nodes.
-    fn places<'a>(&'a self, serving: &BTreeSet<&'a Name>) -> Vec<(&'a str, &'a Name, f64)> {
-        let mut rest = self.zone.clone();
-        let mut places = Vec::new();
-        for (node, (zone, share)) in serving.iter().filter_map(|n| self.node.get_key_value(*n)) {
-            if let Some(left) = rest.get_mut(zone) {
-                *left -= share;
-            }
-            places.push((node.as_str(), zone, *share));
-        }
+    fn places<'a>(&'a self, serving: &BTreeSet<&'a Name>) -> Vec<Place<'a>> {
         // A name that no node has stands for all nodes without endpoints.
-        places
-            .extend(self.zone.keys().map(|zone| ("", zone, rest.get(zone).copied().unwrap_or(0.0).max(0.0))));
+        let whole = self.zone.iter().map(|(zone, share)| Place { node: "", zone, share: *share });
+        let mut places: Vec<Place<'_>> = whole.collect();
+        for (node, (zone, part)) in serving.iter().filter_map(|n| self.node.get_key_value(*n)) {
+            let Some(at) = places.iter().position(|p| p.node.is_empty() && p.zone == zone) else { continue };
+            let share = self.zone.get(zone).copied().unwrap_or(0.0) * part;
+            places[at].share = (places[at].share - share).max(0.0);
+            places.push(Place { node, zone, share });
+        }
+        places.retain(|place| place.share > 1e-15);
         places
     }
 }
 
+/// Somewhere that traffic comes from.
+struct Place<'a> {
+    node: &'a str,
+    zone: &'a Name,
+    share: f64,
+}
+
+/// An endpoint and what it gets.
+struct Load<'s> {
+    ip: IpAddr,
+    endpoint: &'s Endpoint,
+    load: f64,
+}
+
 /// Where the traffic of the Service's first port goes.
 pub(super) fn figures(service: &Service, slices: &[Slice], family: Family, senders: &Senders) -> Figures {
-    let endpoints: BTreeMap<IpAddr, &Endpoint> =
-        slices.iter().flat_map(|s| &s.content.endpoints).map(|e| (e.addresses.first(), e)).collect();
-    let ready = endpoints.values().filter(|e| e.conditions.is_ready());
-    let by_node = ready.clone().any(|e| !e.node_hints().is_empty());
-    let serving: BTreeSet<&Name> =
-        if by_node { ready.clone().filter_map(|e| e.node.as_ref()).collect() } else { BTreeSet::new() };
-    let mut load: BTreeMap<IpAddr, f64> =
-        endpoints.iter().filter(|(_, e)| e.conditions.is_ready()).map(|(ip, _)| (*ip, 0.0)).collect();
+    let endpoints = slices.iter().flat_map(|s| &s.content.endpoints);
+    let mut loads: Vec<Load<'_>> =
+        endpoints.map(|e| Load { ip: e.addresses.first(), endpoint: e, load: 0.0 }).collect();
+    loads.sort_by_key(|load| load.ip);
+    loads.dedup_by_key(|load| load.ip);
+    let ready = || loads.iter().map(|l| l.endpoint).filter(|e| e.conditions.is_ready());
+    let serving: BTreeSet<&Name> = match ready().any(|e| !e.node_hints().is_empty()) {
+        true => ready().filter_map(|e| e.node.as_ref()).collect(),
+        false => BTreeSet::new(),
+    };
+    let alike = !is_told_apart(slices);
     let mut figures = Figures::default();
-    for (name, zone, share) in senders.places(&serving).into_iter().filter(|(_, _, share)| *share > 0.0) {
-        let view = NodeView { name, zone: Some(zone), gates: FeatureGates::default() };
-        let selections = select(service, slices, family, &view);
-        let set = selections.first().and_then(|s| s.cluster.as_ref());
-        let targets = set.map_or(&[][..], |set| &set.endpoints);
+    let mut targets: Option<Vec<Target>> = None;
+    for place in senders.places(&serving) {
+        if !alike || targets.is_none() {
+            let view = NodeView { name: place.node, zone: Some(place.zone), gates: FeatureGates::default() };
+            let first = select(service, slices, family, &view).into_iter().next();
+            targets = Some(first.and_then(|s| s.cluster).map(|set| set.endpoints).unwrap_or_default());
+        }
+        figures.send(&place, targets.as_deref().unwrap_or_default(), &mut loads);
+    }
+    figures.weigh(&loads);
+    figures
+}
+
+/// Whether slices tell one node from another: without hints and mechanism every node selects the same.
+fn is_told_apart(slices: &[Slice]) -> bool {
+    slices.iter().any(|slice| {
+        slice.content.annotation(annotation::MECHANISM).is_some()
+            || slice.content.endpoints.iter().any(|e| e.hints.is_some())
+    })
+}
+
+impl Figures {
+    /// Adds what one place sends. Targets and loads are both in the order of their addresses.
+    fn send(&mut self, place: &Place<'_>, targets: &[Target], loads: &mut [Load<'_>]) {
         let weights: f64 = targets.iter().map(|t| t.weight).sum();
         if weights <= 0.0 {
-            figures.refused += share;
-            continue;
+            self.refused += place.share;
+            return;
         }
+        let mut rest = loads.iter_mut();
+        let mut sent: Vec<(Option<&Name>, f64)> = Vec::with_capacity(4);
         for target in targets {
-            let part = share * target.weight / weights;
-            let to = endpoints.get(&target.address.ip()).and_then(|e| e.zone.clone()).unwrap_or_default();
-            *load.entry(target.address.ip()).or_default() += part;
-            figures.in_zone += if to == *zone { part } else { 0.0 };
-            *figures.zones.entry((zone.clone(), to)).or_default() += part;
+            let part = place.share * target.weight / weights;
+            let ip = target.address.ip();
+            let Some(load) = rest.find(|load| load.ip == ip) else { continue };
+            load.load += part;
+            let to = load.endpoint.zone.as_ref();
+            match sent.iter_mut().find(|(zone, _)| *zone == to) {
+                Some((_, sum)) => *sum += part,
+                None => sent.push((to, part)),
+            }
+        }
+        for (to, part) in sent {
+            self.in_zone += if to == Some(place.zone) { part } else { 0.0 };
+            let key = (place.zone.clone(), to.cloned().unwrap_or_default());
+            *self.zones.entry(key).or_default() += part;
         }
     }
-    figures.idle = load.values().filter(|l| **l <= 0.0).count();
-    let (count, sent) = (load.len() as f64, 1.0 - figures.refused);
-    if sent > 1e-9 && count > 0.0 {
-        let deviations = load.values().map(|l| l * count / sent - 1.0);
-        figures.max_overload = deviations.clone().fold(0.0, f64::max);
-        figures.mean_overload = deviations.map(f64::abs).sum::<f64>() / count;
+
+    /// Overload of the ready endpoints, relative to what is not refused.
+    fn weigh(&mut self, loads: &[Load<'_>]) {
+        let counted = loads.iter().filter(|l| l.endpoint.conditions.is_ready() || l.load > 0.0);
+        self.idle = counted.clone().filter(|l| l.load <= 0.0).count();
+        let (count, sent) = (counted.clone().count() as f64, 1.0 - self.refused);
+        if sent > 1e-9 && count > 0.0 {
+            let deviations = counted.map(|l| l.load * count / sent - 1.0);
+            self.max_overload = deviations.clone().fold(0.0, f64::max);
+            self.mean_overload = deviations.map(f64::abs).sum::<f64>() / count;
+        }
     }
-    figures
 }

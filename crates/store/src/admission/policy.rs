@@ -85,6 +85,9 @@ pub fn check(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Vec<Str
     for binding in objects.list(bindings(), None)? {
         let name = binding["spec"]["policyName"].as_str().unwrap_or_default();
         let Some(policy) = objects.find(policies(), "", name)? else { continue };
+        if !matching::may_match(&policy["spec"]["matchConstraints"], attempt) {
+            continue;
+        }
         let namespace = namespace_of(objects, attempt)?;
         let matches = matching::matches(&policy["spec"]["matchConstraints"], attempt, &namespace)
             && (binding["spec"]["matchResources"].is_null()

@@ -1,13 +1,12 @@
 //! Bodies: what requests bring, and what responses carry.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::Frame;
+use hyper::body::{Frame, SizeHint};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -20,26 +19,44 @@ pub enum Body {
     Full(Option<Bytes>),
     /// Piece by piece.
     Stream(mpsc::Receiver<Bytes>),
+    /// Piece by piece, where one may be missing.
+    Pages(mpsc::Receiver<Result<Bytes, Broken>>),
 }
+
+/// Why a body ends before it is complete; the connection or stream is reset, so that nobody takes it for whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer could not be completed: {0}")]
+pub struct Broken(pub String);
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Stream(pieces) => {
                 pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
+            Self::Pages(pieces) => {
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         matches!(self, Self::Full(None))
+    }
+
+    /// What is known is said, so that HTTP/1 needs no chunks.
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Stream(_) | Self::Pages(_) => SizeHint::default(),
+        }
     }
 }
 
@@ -72,6 +89,11 @@ pub fn text(code: u16, text: &'static str) -> Response<Body> {
 /// A response that lasts.
 pub fn stream(pieces: mpsc::Receiver<Bytes>) -> Response<Body> {
     response(200, JSON, Body::Stream(pieces))
+}
+
+/// A response that is read while it is sent.
+pub fn pages(pieces: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Body> {
+    response(200, JSON, Body::Pages(pieces))
 }
 
 /// A refusal.

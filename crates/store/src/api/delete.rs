@@ -127,7 +127,7 @@ impl Api {
         }
         let options = DeleteOptions::of(&call)?;
         let rehearsal = options.is_rehearsal()?;
-        let listed = self.page(&call.target, &call.query.list_options(kind)?)?;
+        let listed = self.page(&call.target, &call.query.list_options(kind)?, false)?;
         let mut items = Vec::new();
         for json in &listed.items {
             let object = super::parse(json)?;

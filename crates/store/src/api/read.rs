@@ -5,6 +5,7 @@ use http::Response;
 use serde_json::{Value, json};
 
 use super::accept::Form;
+use super::pages::{self, Pages};
 use super::route::Target;
 use super::{Api, Body, Call, body, parse, read_failure};
 use crate::continuation::Continuation;
@@ -36,7 +37,14 @@ impl Api {
         if options.watch {
             return self.watch(call, options).await;
         }
-        let page = self.page(&call.target, &options)?;
+        let page = if options.limit == 0 && call.accept.form == Form::Object {
+            match Pages::begin(self, &call.target, &options)?.into_one() {
+                Ok(page) => page,
+                Err(pages) => return Ok(pages::respond(call, *pages)),
+            }
+        } else {
+            self.page(&call.target, &options, true)?
+        };
         let list = page.meta();
         match call.accept.form {
             Form::Object => Ok(body::bytes(200, concatenated(call.target.kind, &list, &page.items))),
@@ -44,8 +52,13 @@ impl Api {
         }
     }
 
-    /// One page of a list, selectors applied.
-    pub(super) fn page(&self, target: &Target, options: &ListOptions) -> Result<Listed, Failure> {
+    /// One page of a list, selectors applied; `counts` whether to say how many objects are behind it.
+    pub(super) fn page(
+        &self,
+        target: &Target,
+        options: &ListOptions,
+        counts: bool,
+    ) -> Result<Listed, Failure> {
         let mut from = options.continue_token.as_deref().map(Continuation::decode).transpose()?;
         let mut at = match (&from, options.version) {
             (Some(place), _) => Some(Revision(place.revision)),
@@ -58,7 +71,7 @@ impl Api {
         let selects = !options.labels.is_empty() || !options.fields.is_empty();
         let mut listed = Listed::default();
         loop {
-            let page = self.read_page(target, options, at, from.as_ref(), selects)?;
+            let page = self.read_page(target, options, at, from.as_ref(), selects, counts)?;
             at = Some(page.revision);
             listed.revision = page.revision;
             let (rest, read) = (page.more, page.items);
@@ -92,6 +105,7 @@ impl Api {
         at: Option<Revision>,
         from: Option<&Continuation>,
         selects: bool,
+        counts: bool,
     ) -> Result<Page, Failure> {
         let resource = ResourceId(target.kind.id);
         let start_after = from.map(|place| Key::new(resource, &place.namespace, &place.name));
@@ -101,7 +115,7 @@ impl Api {
             start_after: start_after.as_ref(),
             limit: if selects { CHUNK } else { options.limit },
             at,
-            count_remaining: !selects && options.limit > 0,
+            count_remaining: counts && !selects && options.limit > 0,
         };
         self.engine.list(&query).map_err(read_failure)
     }
@@ -113,8 +127,12 @@ fn continuation(key: &Key, revision: Revision) -> Continuation {
 
 /// Whether an object is one that the selectors ask for.
 pub(super) fn is_selected(options: &ListOptions, json: &[u8]) -> Result<bool, Failure> {
-    let object = parse(json)?;
-    Ok(options.labels.matches(&object) && options.fields.matches(&object))
+    Ok(selects(options, &parse(json)?))
+}
+
+/// Whether an object, or what selectors see of it, is one that they ask for.
+pub(super) fn selects(options: &ListOptions, object: &Value) -> bool {
+    options.labels.matches(object) && options.fields.matches(object)
 }
 
 /// A page of a list.
@@ -128,10 +146,15 @@ pub(super) struct Listed {
 }
 
 impl Listed {
+    /// What asks for the page behind this one.
+    pub(super) fn next_token(&self) -> Option<String> {
+        self.more.as_ref().map(|last| continuation(last, self.revision).encode())
+    }
+
     fn meta(&self) -> Value {
         let mut meta = json!({"resourceVersion": self.revision.to_string()});
-        if let Some(last) = &self.more {
-            meta["continue"] = continuation(last, self.revision).encode().into();
+        if let Some(token) = self.next_token() {
+            meta["continue"] = token.into();
         }
         if let (Some(remaining), true) = (self.remaining, self.more.is_some()) {
             meta["remainingItemCount"] = remaining.into();
@@ -144,12 +167,7 @@ impl Listed {
 fn concatenated(kind: &Kind, list: &Value, items: &[Bytes]) -> Bytes {
     let size: usize = items.iter().map(|item| item.len() + 1).sum();
     let mut out = BytesMut::with_capacity(size + 256);
-    let head = format!(
-        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{list},\"items\":[",
-        kind.kind,
-        kind.api_version()
-    );
-    out.put_slice(head.as_bytes());
+    out.put_slice(list_head(kind, list).as_bytes());
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
             out.put_u8(b',');
@@ -158,6 +176,15 @@ fn concatenated(kind: &Kind, list: &Value, items: &[Bytes]) -> Bytes {
     }
     out.put_slice(b"]}");
     out.freeze()
+}
+
+/// A list up to its first item.
+pub(super) fn list_head(kind: &Kind, list: &Value) -> String {
+    format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{list},\"items\":[",
+        kind.kind,
+        kind.api_version()
+    )
 }
 
 fn collected(call: &Call, form: Form, list: &Value, items: &[Bytes]) -> Result<Value, Failure> {

@@ -11,6 +11,8 @@ pub(super) enum Route<'a> {
     Resource(Target),
     /// `/healthz`, `/livez`, `/readyz`.
     Health,
+    /// `/backup`.
+    Backup,
     /// `/version`.
     Version,
     /// What is served: `api`, `apis`, `apis/GROUP`, `api/v1`, `apis/GROUP/VERSION`.
@@ -44,6 +46,7 @@ pub(super) fn parse(path: &str) -> Result<Route<'_>, Failure> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
+        ["backup"] => Ok(Route::Backup),
         ["version"] => Ok(Route::Version),
         ["openapi", "v3"] => Ok(Route::OpenApi("")),
         ["openapi", "v3", ..] => Ok(Route::OpenApi(&path["openapi/v3/".len()..])),

@@ -18,7 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::accept::Form;
-use super::read::{included, is_selected, now};
+use super::basis::Basis;
+use super::pages::Pages;
+use super::read::{included, now, selects};
 use super::{Api, Body, Call, body, parse, read_failure};
 use crate::engine::{Change, ChangeKind, ResourceId, Revision, Watcher};
 use crate::kinds::Kind;
@@ -59,13 +61,14 @@ impl Api {
         if from > self.engine.revision().0 {
             return Err(Failure::too_large_resource_version(from, self.engine.revision().0));
         }
-        let mut first = Vec::new();
+        let mut first = None;
         let mut revision = Revision(from);
         if starts_with_objects {
             (options.limit, options.continue_token) = (0, None);
             options.version = crate::query::ListVersion::Newest;
-            let page = self.page(&call.target, &options)?;
-            (first, revision) = (page.items, page.revision);
+            let pages = Pages::begin(self, &call.target, &options)?;
+            revision = pages.revision();
+            first = Some(pages);
         } else if from == 0 {
             revision = self.engine.revision();
         }
@@ -88,16 +91,15 @@ struct Left;
 
 async fn run(
     mut view: View,
-    first: Vec<Bytes>,
+    first: Option<Pages>,
     mut watcher: Watcher,
     revision: Revision,
     sender: mpsc::Sender<Bytes>,
     _permit: OwnedSemaphorePermit,
 ) {
-    if view.begin(&first, revision, &sender).await.is_err() {
+    if view.begin(first, revision, &sender).await.is_err() {
         return;
     }
-    drop(first);
     let seconds = view.options.timeout_seconds.filter(|seconds| *seconds > 0);
     let end =
         Instant::now() + Duration::from_secs(seconds.unwrap_or(LONGEST_SECONDS).min(LONGEST_SECONDS * 24));
@@ -134,17 +136,27 @@ async fn run(
 impl View {
     async fn begin(
         &mut self,
-        first: &[Bytes],
+        mut first: Option<Pages>,
         revision: Revision,
         sender: &mpsc::Sender<Bytes>,
     ) -> Result<(), Left> {
         let mut piece = BytesMut::new();
-        for object in first {
-            if let Some(line) = self.line("ADDED", object) {
-                piece.put(line);
-            }
-            if piece.len() > PIECE {
-                send(sender, piece.split().freeze()).await?;
+        while let Some(pages) = &mut first {
+            let objects = match pages.next() {
+                Ok(Some(objects)) => objects,
+                Ok(None) => break,
+                Err(failure) => {
+                    // As with changes: the client fell too far behind, and lists again.
+                    put_line(&mut piece, "ERROR", failure.to_json().to_string().as_bytes());
+                    send(sender, piece.freeze()).await?;
+                    return Err(Left);
+                }
+            };
+            for object in objects {
+                self.put("ADDED", &object, &mut piece);
+                if piece.len() > PIECE {
+                    send(sender, piece.split().freeze()).await?;
+                }
             }
         }
         send(sender, piece.freeze()).await?;
@@ -161,8 +173,8 @@ impl View {
     ) -> Result<(), Left> {
         let mut piece = BytesMut::new();
         for change in changes {
-            if let Some(line) = self.event(change).and_then(|word| self.line(word, &change.json)) {
-                piece.put(line);
+            if let Some(word) = self.event(change) {
+                self.put(word, &change.json, &mut piece);
             }
             if piece.len() > PIECE {
                 send(sender, piece.split().freeze()).await?;
@@ -180,9 +192,9 @@ impl View {
                 ChangeKind::Deleted => "DELETED",
             });
         }
-        let selected = |json: &[u8]| is_selected(&self.options, json).unwrap_or(false);
-        let before = change.before.as_deref().is_some_and(selected);
-        let after = change.kind != ChangeKind::Deleted && selected(&change.json);
+        let basis = Basis::of(change, self.kind);
+        let before = basis.before.as_ref().is_some_and(|object| selects(&self.options, object));
+        let after = basis.after.as_ref().is_some_and(|object| selects(&self.options, object));
         match (before, after) {
             (false, true) => Some("ADDED"),
             (true, true) => Some("MODIFIED"),
@@ -191,16 +203,16 @@ impl View {
         }
     }
 
-    fn line(&mut self, word: &str, json: &[u8]) -> Option<Bytes> {
+    fn put(&mut self, word: &str, json: &[u8], piece: &mut BytesMut) {
         if self.form == Form::Object {
-            return Some(line(word, json));
+            return put_line(piece, word, json);
         }
-        let object = parse(json).ok()?;
+        let Ok(object) = parse(json) else { return };
         let shown = match self.form {
             Form::Metadata => table::partial(&object),
             _ => self.table(&object),
         };
-        Some(line(word, shown.to_string().as_bytes()))
+        put_line(piece, word, shown.to_string().as_bytes());
     }
 
     fn table(&mut self, object: &Value) -> Value {
@@ -241,11 +253,16 @@ async fn send(sender: &mpsc::Sender<Bytes>, piece: Bytes) -> Result<(), Left> {
 }
 
 fn line(word: &str, json: &[u8]) -> Bytes {
-    let mut line = BytesMut::with_capacity(json.len() + 40);
-    line.put_slice(b"{\"type\":\"");
-    line.put_slice(word.as_bytes());
-    line.put_slice(b"\",\"object\":");
-    line.put_slice(json);
-    line.put_slice(b"}\n");
+    let mut line = BytesMut::new();
+    put_line(&mut line, word, json);
     line.freeze()
+}
+
+fn put_line(piece: &mut BytesMut, word: &str, json: &[u8]) {
+    piece.reserve(json.len() + 40);
+    piece.put_slice(b"{\"type\":\"");
+    piece.put_slice(word.as_bytes());
+    piece.put_slice(b"\",\"object\":");
+    piece.put_slice(json);
+    piece.put_slice(b"}\n");
 }

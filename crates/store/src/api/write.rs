@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::Response;
 use serde_json::Value;
 
+use super::accept::Form;
 use super::{Api, Body, Call, Caller, body, read};
 use crate::admission::policy::{Attempt, Operation};
 use crate::admission::service::{self, Ranges};
@@ -39,6 +41,8 @@ pub struct Terms {
 pub struct Change {
     /// The object afterwards.
     pub object: Value,
+    /// The object as it was stored, if it was.
+    pub json: Option<Bytes>,
     /// What the client should know.
     pub warnings: Vec<String>,
 }
@@ -120,7 +124,10 @@ fn identity(call: &Call) -> (String, String) {
 }
 
 fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
-    let mut response = body::json(code, &read::shown(call, &change.object));
+    let mut response = match (&change.json, call.accept.form) {
+        (Some(json), Form::Object) => body::bytes(code, json.clone()),
+        _ => body::json(code, &read::shown(call, &change.object)),
+    };
     body::warn(&mut response, &change.warnings);
     response
 }
@@ -239,11 +246,12 @@ pub fn create_in(objects: &mut Objects<'_, '_>, terms: &Terms, mut object: Value
     if kind.kind == "Service" {
         service::settle(objects, service_terms(terms), None, &mut object)?;
     }
-    objects.put(kind, &mut object)?;
+    let mut json = Some(objects.store(kind, &mut object)?);
     if terms.options.dry_run {
         meta::remove(&mut object, "resourceVersion");
+        json = None;
     }
-    Ok(Change { object, warnings })
+    Ok(Change { object, json, warnings })
 }
 
 fn attempt<'a>(terms: &'a Terms, operation: Operation, object: &'a Value, old: &'a Value) -> Attempt<'a> {
@@ -288,14 +296,14 @@ pub fn update_in(
     meta::set(&mut new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
     if new == old {
         // Nothing changes, so nobody needs to hear of it.
-        return Ok(Change { object: new, warnings });
+        return Ok(Change { object: new, json: None, warnings });
     }
     if super::delete::is_free_to_go(kind, &new) {
         super::delete::remove(objects, kind, &mut new)?;
-    } else {
-        objects.put(kind, &mut new)?;
+        return Ok(Change { object: new, json: None, warnings });
     }
-    Ok(Change { object: new, warnings })
+    let json = objects.store(kind, &mut new)?;
+    Ok(Change { object: new, json: Some(json), warnings })
 }
 
 fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 //! name, and nothing is ever overwritten.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::Options;
+use super::check::Report;
 use super::disk::{Disk, no_panic};
 use super::failure::{Failure, OpenError};
 use super::journal::Journal;
@@ -33,6 +34,46 @@ pub(super) fn write(disk: &Disk, file: &Path) -> Result<Revision, OpenError> {
             })
         };
         new_file(file, write_to)
+    })
+}
+
+/// A backup as an open file that has no name any more: it is gone when the last reader is.
+pub struct Snapshot {
+    /// Up to where it holds everything.
+    pub revision: Revision,
+    /// The file, at its beginning.
+    pub file: File,
+    /// How many bytes it has.
+    pub length: u64,
+}
+
+/// The file in the store's folder while it has a name.
+const SNAPSHOT_FILE: &str = "store.snapshot";
+
+/// Makes a snapshot in the store's folder, since that is on a disk that has room and is private.
+pub(super) fn snapshot(disk: &Disk, folder: &Path) -> Result<Snapshot, OpenError> {
+    let path = folder.join(SNAPSHOT_FILE);
+    // One that a killed process left behind.
+    at(&path, || match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    })?;
+    let revision = write(disk, &path)?;
+    at(&path, || {
+        let file = File::open(&path)?;
+        fs::remove_file(&path)?;
+        let length = file.metadata()?.len();
+        Ok(Snapshot { revision, file, length })
+    })
+}
+
+/// Reads all of a backup and says what is wrong with it.
+pub(super) fn check(file: &Path) -> Result<Report, OpenError> {
+    at(file, || {
+        no_panic(|| {
+            let source = Database::builder().open_read_only(file)?;
+            ReadTables::open(&source.begin_read()?)?.check()
+        })
     })
 }
 

@@ -1,7 +1,9 @@
 //! The nouns of the engine: what an object is called, which revision it has, and what a change is.
 //! The engine never looks into an object's JSON; all that it has to know is here.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -92,9 +94,36 @@ pub struct Change {
     pub json: Bytes,
     /// The object before the change, so that a selector can tell who leaves its view.
     pub before: Option<Bytes>,
+    /// What the first reader made of it.
+    pub(super) note: Note,
+}
+
+/// A place for what a reader made of a change, so that the other readers need not make it again. Says nothing about
+/// the change itself, so any two are equal.
+#[derive(Clone, Default)]
+pub(super) struct Note(OnceLock<Arc<dyn Any + Send + Sync>>);
+
+impl PartialEq for Note {
+    fn eq(&self, _: &Note) -> bool {
+        true
+    }
+}
+
+impl Eq for Note {}
+
+impl fmt::Debug for Note {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Note")
+    }
 }
 
 impl Change {
+    /// What `make` makes of the change, made once for all who ask. Whoever asks for another type makes his own.
+    pub fn noted<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> Arc<T> {
+        let note = self.note.0.get_or_init(|| Arc::new(make()));
+        note.clone().downcast().unwrap_or_else(|_| Arc::new(make()))
+    }
+
     /// What the change costs in memory.
     pub(super) fn weight(&self) -> usize {
         let names = self.key.namespace.len() + self.key.name.len();

@@ -14,7 +14,7 @@
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::failure::Failure;
-use super::key::{Change, ChangeKind, Key, ResourceId, Revision, Stored};
+use super::key::{Change, ChangeKind, Key, Note, ResourceId, Revision, Stored};
 use super::row::Row;
 
 // Keys are bytes and not str: redb would panic on a damaged str, we make it an error.
@@ -290,7 +290,7 @@ fn change(revision: u64, row: Row, before: Option<Row>) -> Change {
         (None, false) => ChangeKind::Added,
     };
     let before = before.map(|before| before.json);
-    Change { key: row.key, revision: Revision(revision), kind, json: row.json, before }
+    Change { key: row.key, revision: Revision(revision), kind, json: row.json, before, note: Note::default() }
 }
 
 fn parts(key: &Key) -> (u16, &[u8], &[u8]) {

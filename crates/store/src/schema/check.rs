@@ -1,6 +1,8 @@
 //! An object held against its schema: wrong types are refused, unknown fields are found and taken out, as an
 //! API server does when it reads JSON into its own types.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 
 use super::resolve;
@@ -17,11 +19,13 @@ pub struct Findings {
 /// Checks `value` against `schema` and removes what the schema does not know.
 pub fn check(value: &mut Value, schema: &'static Value) -> Findings {
     let mut findings = Findings::default();
-    walk(value, schema, "", &mut findings);
+    walk(value, schema, &mut String::new(), &mut findings);
     findings
 }
 
-fn walk(value: &mut Value, schema: &'static Value, path: &str, findings: &mut Findings) {
+/// `path` is one text that grows and shrinks on the way: most objects have nothing to report, and should not pay for
+/// a path to each of their fields.
+fn walk(value: &mut Value, schema: &'static Value, path: &mut String, findings: &mut Findings) {
     let schema = resolve(schema);
     if value.is_null() || schema["x-kubernetes-preserve-unknown-fields"] == true {
         return;
@@ -29,15 +33,19 @@ fn walk(value: &mut Value, schema: &'static Value, path: &str, findings: &mut Fi
     if !has_type(value, schema) {
         let wanted = schema["type"].as_str().unwrap_or("a text or a whole number");
         let found = type_of(value);
-        let at = if path.is_empty() { "the object" } else { path };
+        let at = if path.is_empty() { "the object" } else { path.as_str() };
         findings.mistyped.push(format!("{at}: {found} where {wanted} belongs"));
         return;
     }
     match value {
         Value::Object(map) => members(map, schema, path, findings),
         Value::Array(items) => {
+            let schema = &schema["items"];
             for (i, item) in items.iter_mut().enumerate() {
-                walk(item, &schema["items"], &format!("{path}[{i}]"), findings);
+                let length = path.len();
+                let _ = write!(path, "[{i}]");
+                walk(item, schema, path, findings);
+                path.truncate(length);
             }
         }
         _ => {}
@@ -47,27 +55,39 @@ fn walk(value: &mut Value, schema: &'static Value, path: &str, findings: &mut Fi
 fn members(
     map: &mut serde_json::Map<String, Value>,
     schema: &'static Value,
-    path: &str,
+    path: &mut String,
     findings: &mut Findings,
 ) {
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let length = path.len();
+    let below = |path: &mut String, name: &str| {
+        path.truncate(length);
+        if length > 0 {
+            path.push('.');
+        }
+        path.push_str(name);
+    };
     if let Some(properties) = schema["properties"].as_object() {
         let unknown: Vec<String> =
             map.keys().filter(|name| !properties.contains_key(*name)).cloned().collect();
         for name in unknown {
             map.shift_remove(&name);
-            findings.unknown.push(below(&name));
+            below(path, &name);
+            findings.unknown.push(path.clone());
         }
         for (name, value) in map.iter_mut() {
             if let Some(schema) = properties.get(name) {
-                walk(value, schema, &below(name), findings);
+                below(path, name);
+                walk(value, schema, path, findings);
             }
         }
     } else if schema["additionalProperties"].is_object() {
+        let schema = &schema["additionalProperties"];
         for (name, value) in map.iter_mut() {
-            walk(value, &schema["additionalProperties"], &below(name), findings);
+            below(path, name);
+            walk(value, schema, path, findings);
         }
     }
+    path.truncate(length);
 }
 
 fn has_type(value: &Value, schema: &Value) -> bool {

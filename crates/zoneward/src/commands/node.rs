@@ -34,7 +34,8 @@ pub fn run(args: &Node) -> Result<bool> {
         denied.iter().for_each(|notice| tracing::error!("{notice}"));
         return Ok(denied.is_empty());
     }
-    let skip = std::env::var_os("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK").is_some_and(|v| !v.is_empty());
+    let skip =
+        std::env::var_os("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK").is_some_and(|v| !v.is_empty());
     check_kernel(&proc_text("kernel/osrelease"), skip)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

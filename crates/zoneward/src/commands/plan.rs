@@ -2,5 +2,6 @@
 
 pub(super) mod addresses;
 pub(super) mod node;
+pub(super) mod routes;
 pub(super) mod slices;
 pub(super) mod validate;

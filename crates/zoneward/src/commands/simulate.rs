@@ -1,6 +1,9 @@
 //! `zoneward simulate ...`: scores of algorithms, and what a change would do to a cluster.
 
+mod capture;
+mod events;
 mod inputs;
+mod replay;
 mod rows;
 mod run;
 mod what_if;
@@ -28,13 +31,110 @@ Examples:
     ///
     /// Reads Services, Nodes, EndpointSlices and Pods. For every Service and mechanism: traffic that stays in its zone,
     /// overload, endpoints without traffic, what would be written, what crosses zones and costs, and the same when a
-    /// zone fails; with a recommendation to apply. Changes nothing.
+    /// zone fails, during a rolling update and with one replica more; with a recommendation to apply. Changes nothing.
     #[command(after_help = "\
 Examples:
-  kubectl get svc,nodes,endpointslices -A -o json | zoneward simulate what-if -f -
+  zoneward simulate what-if -A
+  kubectl get svc,nodes,endpointslices,pods -A -o json | zoneward simulate what-if -f -
   zoneward simulate what-if -f cluster.yaml --scale svc/web=+2@zone-b --set svc/web=Spill
   zoneward simulate what-if -f cluster.yaml --traffic zone-a=500,zone-b=300 --price 0.02 --demand measured")]
     WhatIf(SimulateWhatIf),
+    /// Replay events under each mechanism and count what they cost
+    ///
+    /// Pods are scaled, rolled out and lost with their nodes in virtual time, and the controller's own functions plan
+    /// every Service that changes: slices written, hints flipped, endpoints that serve other zones, bytes that the API
+    /// sends to all nodes. Starts from files, or from a made-up cluster. Changes nothing.
+    #[command(after_help = "\
+Examples:
+  zoneward simulate replay --seed 7 --events 200
+  zoneward simulate replay --zones 3 --nodes 100 --services 200 --endpoints 20 -o html > churn.html
+  zoneward simulate replay -f cluster.yaml --event-file monday.yaml")]
+    Replay(SimulateReplay),
+    /// Write a snapshot of a cluster that what-if, replay, plan and trace can read
+    ///
+    /// Holds Services, EndpointSlices, Pods, Nodes and Namespaces with what planning reads of them and nothing else: no
+    /// environment, no commands, no images, no annotations of others. With --hash-names also no name of yours.
+    #[command(after_help = "\
+Examples:
+  zoneward simulate capture -A cluster.yaml
+  zoneward simulate capture -A --hash-names -o json > for-others.json")]
+    Capture(SimulateCapture),
+}
+
+/// `zoneward simulate capture`
+#[derive(Debug, Args)]
+pub struct SimulateCapture {
+    /// Where to write it [default: standard output]
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: crate::cli::Input,
+    /// Put hashes for namespaces, names, labels and node names, and other addresses, zones and identities
+    #[arg(long)]
+    pub hash_names: bool,
+    /// Makes the hashes repeatable; whoever knows it can guess names [default: random, kept by nobody]
+    #[arg(long, value_name = "TEXT", requires = "hash_names")]
+    pub salt: Option<String>,
+    /// How to write it
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
+    pub format: CaptureFormat,
+}
+
+/// How a snapshot is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CaptureFormat {
+    /// Easy to look through
+    Yaml,
+    /// Faster to read back
+    Json,
+}
+
+/// `zoneward simulate replay`
+#[derive(Debug, Args)]
+pub struct SimulateReplay {
+    /// Start from these objects: Services, Nodes, Pods, EndpointSlices [default: a made-up cluster]
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
+    pub files: Vec<PathBuf>,
+    /// Go into the folders of a folder, too
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Only Services of this namespace; also the namespace of Services that events name without one
+    #[arg(short = 'n', long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// The events: YAML or JSON, as {at: 60, event: roll, service: shop/cart} [default: by chance]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "events"])]
+    pub event_file: Option<PathBuf>,
+    /// Makes the events by chance repeatable
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How many events by chance
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub events: u32,
+    /// Zones of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "files", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub zones: u16,
+    /// Nodes of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: u32,
+    /// Services of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub services: u32,
+    /// Endpoints of each Service of the made-up cluster
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub endpoints: u32,
+    /// Seconds from the making of a pod to its readiness
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub pod_start: u64,
+    /// Seconds from the deletion of a pod to its end
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub pod_stop: u64,
+    /// Seconds from the loss of a node to the replacement of its pods
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub eviction: u64,
+    /// How to write the answer
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
+    pub format: ReportFormat,
 }
 
 /// `zoneward simulate what-if`
@@ -49,9 +149,13 @@ pub struct SimulateWhatIf {
     /// What the traffic of a zone is proportional to
     #[arg(long, value_name = "WHAT", default_value = "cpu")]
     pub demand: DemandBy,
-    /// Gigabytes per month that each Service gets: one number, or one per zone as zone-a=500,zone-b=300
-    #[arg(long, value_name = "GB|ZONE=GB,...")]
+    /// Gigabytes per month that each Service gets: one number, one per zone as zone-a=500,zone-b=300, or a file with
+    /// the nodes' metrics as nodes.prom
+    #[arg(long, value_name = "GB|ZONE=GB,...|FILE.prom")]
     pub traffic: Option<what_if::Traffic>,
+    /// How many days the counters in the file of --traffic cover
+    #[arg(long, value_name = "DAYS", default_value_t = 30.0, value_parser = parse_days, requires = "traffic")]
+    pub traffic_days: f64,
     /// What a gigabyte between zones costs
     #[arg(long, value_name = "MONEY", value_parser = parse_price, requires = "traffic")]
     pub price: Option<f64>,
@@ -73,7 +177,7 @@ pub enum DemandBy {
     Nodes,
     /// The allocatable CPU of its ready nodes
     Cpu,
-    /// What --traffic says per zone
+    /// What --traffic says per zone, or per Service and zone
     Measured,
 }
 
@@ -129,12 +233,19 @@ pub fn run(command: &SimulateCommand) -> Result<bool> {
     match command {
         SimulateCommand::Run(args) => run::run(args),
         SimulateCommand::WhatIf(args) => what_if::run(args),
+        SimulateCommand::Replay(args) => replay::run(args),
+        SimulateCommand::Capture(args) => capture::run(args),
     }
 }
 
 fn parse_threshold(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
     share.ok_or_else(|| "write a number above 0, as 0.5".to_owned())
+}
+
+fn parse_days(text: &str) -> Result<f64, String> {
+    let days = text.parse::<f64>().ok().filter(|days| days.is_finite() && *days > 0.0);
+    days.ok_or_else(|| "write a number above 0, as 7 or 0.5".to_owned())
 }
 
 fn parse_price(text: &str) -> Result<f64, String> {

@@ -1,9 +1,12 @@
-//! `zoneward store`: backup, restore and check of the embedded API's data, while the API does not run.
+//! `zoneward store`: backup, restore and check of the embedded API's data. A backup can be had while the API runs;
+//! the others need the files for themselves.
+
+mod live;
 
 use std::path::{Path, PathBuf};
 
 use ::store::engine::{Engine, Options, Report};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile};
@@ -24,11 +27,18 @@ fn folder(data_dir: &Path) -> PathBuf {
 }
 
 fn backup(args: &StoreFile) -> Result<bool> {
+    let said = |revision: &dyn std::fmt::Display| {
+        print_text(&format!("{} holds everything up to revision {revision}.\n", args.file.display()))
+    };
+    if let Some(revision) = live::backup(&args.data_dir, &args.file)? {
+        said(&revision)?;
+        return Ok(true);
+    }
     // Opening would make a new store where there is none.
     let folder = folder(&args.data_dir);
     Engine::require(&folder)?;
     let revision = Engine::open(&folder, Options::default())?.backup(&args.file)?;
-    print_text(&format!("{} holds everything up to revision {revision}.\n", args.file.display()))?;
+    said(&revision)?;
     Ok(true)
 }
 
@@ -42,7 +52,11 @@ fn restore(args: &StoreFile) -> Result<bool> {
 }
 
 fn check(args: &StoreCheck) -> Result<bool> {
-    let report = Engine::check(&folder(&args.data_dir))?;
+    let report = match (&args.backup, &args.data_dir) {
+        (Some(backup), _) => Engine::check_backup(backup)?,
+        (None, Some(data_dir)) => Engine::check(&folder(data_dir))?,
+        (None, None) => bail!("give --data-dir or --backup"),
+    };
     match args.output.format {
         Format::Table => print_text(&format!("{report}\n"))?,
         format => print_value(&value(&report), format)?,

@@ -1,4 +1,5 @@
 //! `zoneward trace`: where traffic would go, and why.
 
+pub(super) mod http;
 pub(super) mod packet;
 pub(super) mod select;

@@ -37,6 +37,17 @@ pub struct Work {
     pub events: Vec<Value>,
 }
 
+impl Work {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.creates.is_empty()
+            && self.updates.is_empty()
+            && self.deletes.is_empty()
+            && self.conditions.is_none()
+            && self.events.is_empty()
+    }
+}
+
 /// A stored slice, as far as deleting it needs.
 #[derive(Clone, Debug)]
 pub struct Stored {

@@ -17,8 +17,34 @@ pub enum Acks {
     Open,
 }
 
+/// What is to be done about a Service's conditions.
+#[derive(Debug, Default)]
+pub struct Turned {
+    /// The patch of its status; none if nothing turned, or if it was sent and is on its way.
+    pub patch: Option<Value>,
+    /// The conditions that the API has not shown yet.
+    pub awaited: Option<Labels>,
+}
+
+/// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before.
+pub fn turned(
+    outcomes: &[HintOutcome],
+    acks: Acks,
+    stored: &Labels,
+    sent: Option<&Labels>,
+    now: Timestamp,
+) -> Turned {
+    let conditions = wanted(outcomes, acks);
+    if stand(&conditions, stored) {
+        return Turned::default();
+    }
+    let texts = texts(&conditions);
+    let on_its_way = sent == Some(&texts);
+    Turned { patch: (!on_its_way).then(|| patch(&conditions, stored, now)), awaited: Some(texts) }
+}
+
 /// The conditions that a Service should have. None where it asks for nothing.
-pub fn wanted(outcomes: &[HintOutcome], acks: Acks) -> Vec<Condition> {
+fn wanted(outcomes: &[HintOutcome], acks: Acks) -> Vec<Condition> {
     if !outcomes.iter().any(|outcome| outcome.requested) {
         return Vec::new();
     }
@@ -36,7 +62,7 @@ pub fn wanted(outcomes: &[HintOutcome], acks: Acks) -> Vec<Condition> {
 }
 
 /// Conditions as they are compared.
-pub fn texts(conditions: &[Condition]) -> Labels {
+fn texts(conditions: &[Condition]) -> Labels {
     let texts: Vec<(&str, String)> = conditions
         .iter()
         .map(|c| (c.kind, condition_text(c.status.as_str(), c.reason, &c.message)))
@@ -45,7 +71,7 @@ pub fn texts(conditions: &[Condition]) -> Labels {
 }
 
 /// Whether a stored Service has these conditions already. One that is only not mentioned stays.
-pub fn stand(conditions: &[Condition], stored: &Labels) -> bool {
+fn stand(conditions: &[Condition], stored: &Labels) -> bool {
     if conditions.is_empty() {
         return stored.iter().all(|(kind, _)| !is_ours(kind));
     }
@@ -58,7 +84,7 @@ fn is_ours(kind: &str) -> bool {
 
 /// The patch of `status` that leads from the stored conditions to these. A time is given where the status turns;
 /// elsewhere the stored one stays.
-pub fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
+fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut entries = Vec::new();
     for condition in conditions {

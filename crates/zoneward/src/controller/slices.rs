@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
-use plan::hints::{self, ClusterFacts};
+use plan::hints::{self, ClusterFacts, NodeAcks};
 use plan::queue::{
     Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, node_changed, services_on_node,
 };
@@ -380,16 +380,16 @@ impl Head {
         repair_labels(&mut plan, service, stored, self.planner.slices.place);
         let revision = highest_revision(stored);
         let since = if kept.revision.0 == revision { kept.revision } else { (revision, now) };
-        let acks = self.leases.acks(self.mirror.snapshot(), key, since, now);
-        let conditions = conditions::wanted(&outcomes, acks);
-        let texts = conditions::texts(&conditions);
-        let stand = conditions::stand(&conditions, &service.conditions);
-        let patch = (!stand && kept.sent.as_ref() != Some(&texts))
-            .then(|| conditions::patch(&conditions, &service.conditions, clock));
+        let acks = match plan::select::not_proxied(service) {
+            // Nodes do not program it, so none of them can be behind.
+            Some(_) => Acks::Settled(NodeAcks::default()),
+            None => self.leases.acks(snapshot, key, since, now),
+        };
+        let turned = conditions::turned(&outcomes, acks, &service.conditions, kept.sent.as_ref(), clock);
         let events = events_of(service, kept, &plan, &outcomes, clock);
         let mut after = kept.after(&plan, &outcomes);
         after.revision = since;
-        after.sent = (!stand).then_some(texts);
+        after.sent = turned.awaited;
         after.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
         let mechanism = after.counts.mechanism.as_str();
         debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
@@ -404,16 +404,11 @@ impl Head {
             deletes: plan.deletes.iter().filter_map(|key| find(stored, key)).map(stored_slice).collect(),
             creates: plan.creates,
             orphans: false,
-            conditions: patch,
+            conditions: turned.patch,
             events,
         };
         self.note_acks(key, requested, acks);
-        if work.creates.is_empty()
-            && work.updates.is_empty()
-            && work.deletes.is_empty()
-            && work.conditions.is_none()
-            && work.events.is_empty()
-        {
+        if work.is_empty() {
             self.keep(key, after);
             self.metrics.synced("success");
             return Err(Outcome::Done);
@@ -461,6 +456,7 @@ impl Head {
     /// Work came to its end. The answer is an Event about that, if it is worth one.
     pub fn done(&mut self, done: Done, now: Moment, clock: Timestamp) -> Option<Value> {
         let key = &done.service;
+        let newest = done.written.iter().filter_map(|(_, version)| version.revision).max();
         for (uid, version) in done.written {
             self.expectations.wrote(key, uid, version, now);
         }
@@ -471,9 +467,14 @@ impl Head {
         (0..done.events.1).for_each(|_| self.metrics.event("error"));
         let under_way = self.under_way.remove(key);
         let Some(failure) = done.failure else {
-            if let Some(UnderWay { kept, changes }) = under_way {
+            if let Some(UnderWay { mut kept, changes }) = under_way {
                 if changes.slices() > 0 {
                     self.metrics.wrote(&changes, &kept.counts);
+                }
+                if let Some(newest) = newest.filter(|_| kept.requested) {
+                    // From here on the nodes have their time to follow.
+                    kept.revision = (newest, now);
+                    self.open.insert(key.clone(), Acks::Open);
                 }
                 self.keep(key, kept);
             }
@@ -502,3 +503,6 @@ impl Head {
         Some(events::event(&notice, uid.as_deref(), clock))
     }
 }
+
+#[cfg(test)]
+mod tests;

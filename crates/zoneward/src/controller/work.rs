@@ -33,8 +33,8 @@ pub(super) fn updates(
     updates.into_iter().filter_map(with_stored).collect()
 }
 
-/// A slice without the labels that consumers go by would be lost to them: what upstream repairs only in passing
-/// (semantics B5 [Q]) is repaired at once.
+/// A slice without the label that consumers go by would be lost to them: what upstream repairs only in passing
+/// (semantics B5 [Q]) is repaired at once. The third reserved label, about headless Services, waits as upstream's does.
 pub(super) fn repair_labels(plan: &mut SlicePlan, service: &Service, stored: &[Slice], place: Place) {
     let name_label = match place {
         Place::Alone => annotation::SERVICE_NAME,
@@ -44,7 +44,6 @@ pub(super) fn repair_labels(plan: &mut SlicePlan, service: &Service, stored: &[S
         let labels = &slice.content.labels;
         labels.value(name_label) == Some(&service.key.name)
             && labels.value(annotation::MANAGED_BY).is_some_and(|name| name == place.writer())
-            && labels.has(annotation::HEADLESS) == service.is_headless()
     };
     let wrong = |key: &ObjectKey| find(stored, key).filter(|slice| !is_right(slice));
     if !plan.unchanged.iter().any(|key| wrong(key).is_some()) {

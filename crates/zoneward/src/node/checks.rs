@@ -21,12 +21,13 @@ pub struct Checks {
     is_healthy: IsHealthy,
     counts: Arc<Mutex<BTreeMap<ServiceKey, usize>>>,
     servers: BTreeMap<(ServiceKey, SocketAddr), AbortHandle>,
+    lacks_some: bool,
 }
 
 impl Checks {
     /// None yet.
     pub fn new(is_healthy: IsHealthy) -> Self {
-        Self { is_healthy, counts: Arc::default(), servers: BTreeMap::new() }
+        Self { is_healthy, counts: Arc::default(), servers: BTreeMap::new(), lacks_some: false }
     }
 
     /// Makes the servers those that are wanted, on these addresses. What cannot be listened on is a Notice and is
@@ -59,7 +60,13 @@ impl Checks {
                 }
             }
         }
+        self.lacks_some = !notices.is_empty();
         notices
+    }
+
+    /// Whether a port could not be listened on.
+    pub fn lacks_some(&self) -> bool {
+        self.lacks_some
     }
 
     fn handler(&self, key: &ServiceKey) -> Handler {

@@ -87,7 +87,10 @@ fn ignored_flags(flags: &flags::Node) -> Vec<Notice> {
     let given = flags::FieldFlags { hostname_override: None, ..flags.fields.clone() };
     let said = given.configuration() != flags::FieldFlags::default().configuration();
     let message = "flags that stand for fields of the configuration are ignored beside --config; write them into the file";
-    (said || flags.connection.kubeconfig.is_some()).then(|| notice("FlagsIgnored", message)).into_iter().collect()
+    (said || flags.connection.kubeconfig.is_some())
+        .then(|| notice("FlagsIgnored", message))
+        .into_iter()
+        .collect()
 }
 
 fn notice(reason: &'static str, message: impl Into<String>) -> Notice {
@@ -182,8 +185,7 @@ fn periods(config: &Configuration, mode: Mode) -> (Duration, Spacing) {
         Mode::Iptables | Mode::Default => (config.iptables.sync_period, config.iptables.min_sync_period),
         Mode::Ipvs => (config.ipvs.sync_period, config.ipvs.min_sync_period),
     };
-    let spacing =
-        least.map_or(Spacing::ByLoad { most: MOST_SPACING }, |least| Spacing::Exactly(least.0));
+    let spacing = least.map_or(Spacing::ByLoad { most: MOST_SPACING }, |least| Spacing::Exactly(least.0));
     (period.unwrap_or(SYNC_PERIOD).0, spacing)
 }
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use dataplane::conntrack::UdpService;
 use model::forward::{FrontendKind, Outcome};
 use model::{
-    AddressType, Family, ForwardingTable, Frontend, Notice, Protocol, Service, ServiceKey, ServiceType, Slice,
-    Snapshot, TrafficPolicy,
+    AddressType, Family, ForwardingTable, Frontend, Notice, Protocol, Service, ServiceKey, ServiceType,
+    Slice, Snapshot, TrafficPolicy,
 };
 use plan::forward::{Claims, NodeConfig, forward};
 use plan::select::{external_policy, not_proxied};
@@ -146,9 +146,15 @@ impl Forwarder {
         }
     }
 
-    /// What there is to say about Services.
-    pub fn notices(&self) -> impl Iterator<Item = &Notice> {
-        self.notices.values().flatten()
+    /// What there is to say about a Service.
+    pub fn notices(&self, service: &ServiceKey) -> &[Notice] {
+        self.notices.get(service).map_or(&[], |notices| notices)
+    }
+
+    /// The machine's addresses changed, and nothing else.
+    pub fn set_addresses(&mut self, addresses: Box<[IpAddr]>) {
+        self.table.node.addresses.clone_from(&addresses);
+        self.config.rules.addresses = addresses;
     }
 
     fn note_dropped(&mut self, key: &ServiceKey, frontends: &[Frontend]) {
@@ -195,7 +201,6 @@ impl Forwarder {
             })
             .collect()
     }
-
 }
 
 /// The UDP frontends that a change took away: nobody answers there any more.
@@ -224,9 +229,11 @@ fn addresses(service: &Service) -> impl Iterator<Item = IpAddr> + '_ {
 fn serving(slices: &[Slice], port: &str) -> BTreeSet<SocketAddr> {
     let mut found = BTreeSet::new();
     for slice in slices {
-        let numbers = slice.content.ports.iter().filter(|p| {
-            p.protocol == Protocol::Udp && p.name.as_ref().is_some_and(|name| *name == port)
-        });
+        let numbers = slice
+            .content
+            .ports
+            .iter()
+            .filter(|p| p.protocol == Protocol::Udp && p.name.as_ref().is_some_and(|name| *name == port));
         for number in numbers.filter_map(|p| p.port) {
             let endpoints = slice.content.endpoints.iter().filter(|e| e.conditions.is_serving());
             found.extend(endpoints.map(|e| SocketAddr::new(e.addresses.first(), number)));

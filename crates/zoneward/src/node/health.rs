@@ -126,8 +126,7 @@ mod tests {
             let steps = case["steps"].as_array().unwrap();
             let Some(timeout) = steps[0]["healthTimeoutSeconds"].as_u64() else { continue };
             let mut health = Health::with_timeout(Duration::from_secs(timeout));
-            let question =
-                if steps[0]["endpoint"] == "/livez" { Question::Livez } else { Question::Healthz };
+            let question = if steps[0]["endpoint"] == "/livez" { Question::Livez } else { Question::Healthz };
             let mut now = Instant::now();
             for (i, step) in steps.iter().enumerate().skip(1) {
                 match step["op"].as_str().unwrap() {
@@ -145,13 +144,18 @@ mod tests {
                     }
                     "query" => {
                         queries += 1;
-                        check(&health.answer(question, now, Timestamp::now()), &step["expect"], &case["id"], i);
+                        check(
+                            &health.answer(question, now, Timestamp::now()),
+                            &step["expect"],
+                            &case["id"],
+                            i,
+                        );
                     }
                     other => panic!("unknown step {other}"),
                 }
             }
         }
-        assert_eq!(queries, 11);
+        assert_eq!(queries, 13);
     }
 
     fn check(answer: &Answer, expect: &Value, id: &Value, step: usize) {

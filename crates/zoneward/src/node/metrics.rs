@@ -117,28 +117,96 @@ impl Metrics {
         let all = all.sub_registry_with_prefix("kubeproxy");
         let rules = "sync_proxy_rules";
         all.register(format!("{rules}_duration_seconds"), "One change of rules", self.sync.clone());
-        all.register(format!("sync_full_{}_duration_seconds", "proxy_rules"), "One comparison of all rules", self.sync_full.clone());
-        all.register(format!("sync_partial_{}_duration_seconds", "proxy_rules"), "One change of some Services", self.sync_partial.clone());
-        all.register(format!("{rules}_last_timestamp_seconds"), "When rules were last right", self.last_sync.clone());
-        all.register(format!("{rules}_last_queued_timestamp_seconds"), "When a change last came", self.last_queued.clone());
-        all.register("network_programming_duration_seconds", "From a pod's change to the kernel", self.programming.clone());
-        all.register(format!("{rules}_endpoint_changes_pending"), "Changes of endpoints that wait", self.endpoint_pending.clone());
-        all.register(format!("{rules}_endpoint_changes"), "Changes of endpoints that came", self.endpoint_changes.clone());
-        all.register(format!("{rules}_service_changes_pending"), "Changes of Services that wait", self.service_pending.clone());
-        all.register(format!("{rules}_service_changes"), "Changes of Services that came", self.service_changes.clone());
-        all.register(format!("{rules}_nftables_sync_failures"), "Transactions that failed", self.sync_failures.clone());
-        all.register(format!("{rules}_nftables_cleanup_failures"), "Clearing away that failed", self.cleanup_failures.clone());
-        all.register(format!("{rules}_no_local_endpoints_total"), "Frontends under a policy of Local without an endpoint here", self.no_local.clone());
-        all.register("conntrack_reconciler_sync_duration_seconds", "One pass over stale flows", self.conntrack.clone());
-        all.register("conntrack_reconciler_deleted_entries", "Flows that were deleted", self.conntrack_deleted.clone());
+        all.register(
+            format!("sync_full_{}_duration_seconds", "proxy_rules"),
+            "One comparison of all rules",
+            self.sync_full.clone(),
+        );
+        all.register(
+            format!("sync_partial_{}_duration_seconds", "proxy_rules"),
+            "One change of some Services",
+            self.sync_partial.clone(),
+        );
+        all.register(
+            format!("{rules}_last_timestamp_seconds"),
+            "When rules were last right",
+            self.last_sync.clone(),
+        );
+        all.register(
+            format!("{rules}_last_queued_timestamp_seconds"),
+            "When a change last came",
+            self.last_queued.clone(),
+        );
+        all.register(
+            "network_programming_duration_seconds",
+            "From a pod's change to the kernel",
+            self.programming.clone(),
+        );
+        all.register(
+            format!("{rules}_endpoint_changes_pending"),
+            "Changes of endpoints that wait",
+            self.endpoint_pending.clone(),
+        );
+        all.register(
+            format!("{rules}_endpoint_changes"),
+            "Changes of endpoints that came",
+            self.endpoint_changes.clone(),
+        );
+        all.register(
+            format!("{rules}_service_changes_pending"),
+            "Changes of Services that wait",
+            self.service_pending.clone(),
+        );
+        all.register(
+            format!("{rules}_service_changes"),
+            "Changes of Services that came",
+            self.service_changes.clone(),
+        );
+        all.register(
+            format!("{rules}_nftables_sync_failures"),
+            "Transactions that failed",
+            self.sync_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_nftables_cleanup_failures"),
+            "Clearing away that failed",
+            self.cleanup_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_no_local_endpoints_total"),
+            "Frontends under a policy of Local without an endpoint here",
+            self.no_local.clone(),
+        );
+        all.register(
+            "conntrack_reconciler_sync_duration_seconds",
+            "One pass over stale flows",
+            self.conntrack.clone(),
+        );
+        all.register(
+            "conntrack_reconciler_deleted_entries",
+            "Flows that were deleted",
+            self.conntrack_deleted.clone(),
+        );
     }
 
     fn register_ours(&mut self) {
         let all = self.registry.sub_registry_with_prefix("zoneward");
-        all.register("node_services_failed", "Services whose last change the kernel refused", self.failed_services.clone());
+        all.register(
+            "node_services_failed",
+            "Services whose last change the kernel refused",
+            self.failed_services.clone(),
+        );
         all.register("node_repairs", "Repairs of what others altered in our tables", self.repairs.clone());
-        all.register("node_programmed_revision", "The highest version of an EndpointSlice in the kernel", self.programmed.clone());
-        all.register("service_connections", "Connections to Services, by where they went", self.connections.clone());
+        all.register(
+            "node_programmed_revision",
+            "The highest version of an EndpointSlice in the kernel",
+            self.programmed.clone(),
+        );
+        all.register(
+            "service_connections",
+            "Connections to Services, by where they went",
+            self.connections.clone(),
+        );
         all.register("service_bytes", "Bytes to and from Services, by where they went", self.bytes.clone());
     }
 

@@ -62,7 +62,11 @@ fn settings(args: &NodeArgs, notices: &mut Vec<Notice>) -> Result<ProxySettings>
             "mode: {}; the answer is for nftables, which the node proxy runs in its place",
             settings.mode.as_str()
         );
-        notices.push(Notice::new(ObjectRef::new("KubeProxyConfiguration", "", "config"), "OtherMode", message));
+        notices.push(Notice::new(
+            ObjectRef::new("KubeProxyConfiguration", "", "config"),
+            "OtherMode",
+            message,
+        ));
     }
     Ok(settings.proxy)
 }

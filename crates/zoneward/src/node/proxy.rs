@@ -1,5 +1,7 @@
 //! The state of a running proxy, and its steps: take what came, decide, send, tell.
 
+mod intake;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
-use model::{Family, ForwardingTable, Notice, Object, ServiceKey, Snapshot, Timestamp, annotation};
+use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
 use plan::forward::NodeConfig;
 use tokio::sync::watch;
 
@@ -21,7 +23,7 @@ use super::report::{Progress, Reporter};
 use super::run::Shared;
 use super::traffic::Traffic;
 use super::{addresses, unknown};
-use crate::cluster::{Change, Event, Kind, Mirror};
+use crate::cluster::{Kind, Mirror};
 
 /// How long the start waits for this node's Node (semantics D15).
 const NODE_PATIENCE: Duration = Duration::from_secs(30);
@@ -33,8 +35,6 @@ const SERVICE_CIDR_PATIENCE: Duration = Duration::from_secs(2);
 const TIDY_AFTER: Duration = Duration::from_millis(200);
 /// How often it is looked whether the start can go on.
 const START_LOOK: Duration = Duration::from_millis(500);
-/// Changes whose delay is measured, at most at once.
-const MEASURED: usize = 10_000;
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// What a proxy is made of.
@@ -76,6 +76,8 @@ pub struct Proxy {
     has_started: bool,
     node_changed: bool,
     rebuild: Option<NodeConfig>,
+    /// Everything was decided anew, and what follows from that is yet to be done.
+    all_is_new: bool,
     dirty: BTreeSet<ServiceKey>,
     failed: BTreeMap<ServiceKey, String>,
     triggers: Vec<(Family, Timestamp)>,
@@ -111,6 +113,7 @@ impl Proxy {
             has_started: false,
             node_changed: true,
             rebuild: None,
+            all_is_new: false,
             dirty: BTreeSet::new(),
             failed: BTreeMap::new(),
             triggers: Vec::new(),
@@ -120,110 +123,6 @@ impl Proxy {
             tidy_at: None,
             troubled: BTreeSet::new(),
         }
-    }
-
-    /// Takes an event in.
-    pub fn take(&mut self, event: Event) {
-        for change in self.mirror.read(event) {
-            self.note(&change);
-            self.mirror.apply(change);
-        }
-    }
-
-    /// The machine's addresses changed.
-    pub fn take_addresses(&mut self, local: Vec<IpAddr>) {
-        self.node_changed |= local != self.local;
-        self.local = local;
-    }
-
-    fn note(&mut self, change: &Change) {
-        match change {
-            Change::Put(object, notices) => {
-                self.say_all(notices);
-                self.note_object(object);
-            }
-            Change::Unreadable(kind, key, notices) => {
-                self.say_all(notices);
-                self.note_gone(*kind, key);
-            }
-            Change::Gone(kind, key) => self.note_gone(*kind, key),
-            Change::Trouble(kind, text) => {
-                if self.troubled.insert(*kind) {
-                    tracing::warn!(kind = kind.as_str(), error = %text, "the API is away; the rules stay as they are");
-                } else {
-                    tracing::debug!(kind = kind.as_str(), error = %text, "the API is still away");
-                }
-            }
-            Change::Listed(kind, _) => {
-                if self.troubled.remove(kind) {
-                    tracing::info!(kind = kind.as_str(), "the API is back");
-                }
-            }
-            Change::Other(..) => {}
-        }
-    }
-
-    fn say_all(&mut self, notices: &[Notice]) {
-        notices.iter().for_each(|notice| self.reporter.warn(notice.clone()));
-    }
-
-    fn note_object(&mut self, object: &Object) {
-        match object {
-            Object::Service(service) => {
-                self.shared.metrics.service_changes.inc();
-                self.shared.metrics.service_pending.inc();
-                self.touch(service.key.clone(), &FAMILIES);
-            }
-            Object::Slice(slice) => {
-                let before = self.mirror.snapshot().service_of_slice(&slice.key);
-                let families: &[Family] = match slice.content.address_type {
-                    model::AddressType::Ip(Family::V4) => &FAMILIES[..1],
-                    model::AddressType::Ip(Family::V6) => &FAMILIES[1..],
-                    model::AddressType::Fqdn => &[],
-                };
-                self.shared.metrics.endpoint_changes.inc();
-                self.shared.metrics.endpoint_pending.inc();
-                let version = slice.resource_version.as_deref().and_then(|version| version.parse().ok());
-                self.seen_revision = self.seen_revision.max(version.unwrap_or(0));
-                let trigger = slice.content.annotation(annotation::TRIGGER_TIME);
-                let trigger = trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.began_at);
-                if let (Some(at), Some(family)) = (trigger, families.first())
-                    && self.triggers.len() < MEASURED
-                {
-                    self.triggers.push((*family, at));
-                }
-                for key in before.into_iter().chain(slice.service()) {
-                    self.touch(key, families);
-                }
-            }
-            Object::Node(_) | Object::ServiceCidr(_) => self.node_changed = true,
-            Object::Pod(_) | Object::Namespace(_) | Object::IpAddress(_) => {}
-        }
-    }
-
-    fn note_gone(&mut self, kind: Kind, key: &model::ObjectKey) {
-        match kind {
-            Kind::Service => {
-                self.shared.metrics.service_changes.inc();
-                self.touch(ServiceKey::new(&key.namespace, &key.name), &FAMILIES);
-            }
-            Kind::Slice => {
-                self.shared.metrics.endpoint_changes.inc();
-                if let Some(service) = self.mirror.snapshot().service_of_slice(key) {
-                    self.touch(service, &FAMILIES);
-                }
-            }
-            Kind::Node | Kind::ServiceCidr => self.node_changed = true,
-            _ => {}
-        }
-    }
-
-    fn touch(&mut self, service: ServiceKey, families: &[Family]) {
-        let now = Instant::now();
-        self.shared.metrics.last_queued.set(seconds_now());
-        self.shared.health(|health| families.iter().for_each(|family| health.queued(*family, now)));
-        self.dirty.insert(service);
-        self.pace.change();
     }
 
     /// When there will be something to do if nothing comes.
@@ -283,9 +182,13 @@ impl Proxy {
         let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
         let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local);
         self.say_all(&notices);
-        if !self.has_started || config != *self.forwarder.config() {
+        if !self.has_started || !is_same_but_for_addresses(&config, self.forwarder.config()) {
             self.rebuild = Some(config);
             self.pace.compare();
+        } else if config != *self.forwarder.config() {
+            // The rules ask the kernel what is local: only who answers health checks depends on this.
+            self.forwarder.set_addresses(config.rules.addresses);
+            self.set_checks();
         }
     }
 
@@ -375,7 +278,7 @@ impl Proxy {
     fn whole(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
         let snapshot = self.mirror.snapshot();
         let mut lost = Vec::new();
-        let everything = self.rebuild.is_some();
+        self.all_is_new |= self.rebuild.is_some();
         match self.rebuild.take() {
             Some(config) => self.forwarder.rebuild(snapshot, config),
             None => {
@@ -388,7 +291,11 @@ impl Proxy {
         self.failed.clear();
         match compared {
             Ok(compared) => {
-                tracing::debug!(changes = compared.changes, first = compared.is_first, "compared with the kernel");
+                tracing::debug!(
+                    changes = compared.changes,
+                    first = compared.is_first,
+                    "compared with the kernel"
+                );
                 for problem in compared.problems {
                     self.reporter.warn_of_node("ForeignRules", problem);
                 }
@@ -396,20 +303,27 @@ impl Proxy {
             Err(trouble) if trouble.is_refusal() => self.load_apart(&trouble)?,
             Err(trouble) => return Err(trouble),
         }
-        let keys: BTreeSet<ServiceKey> =
-            if everything { snapshot_keys(self.mirror.snapshot()) } else { dirty.clone() };
-        self.after(&keys, lost);
+        let mut keys = dirty.clone();
+        if std::mem::take(&mut self.all_is_new) {
+            keys.extend(self.mirror.snapshot().services().map(|(service, _)| service.key.clone()));
+            self.after(&keys, lost);
+            // The addresses that take node ports may be others.
+            self.set_checks();
+        } else {
+            self.after(&keys, lost);
+        }
         Ok(())
     }
 
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
     fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
         tracing::warn!(%trouble, "looking for the Services that the kernel refuses");
-        let all: Vec<Delta> = self.forwarder.table().services().map(|(key, new)| Delta {
-            service: key.clone(),
-            old: Vec::new(),
-            new: new.to_vec(),
-        }).collect();
+        let all: Vec<Delta> = self
+            .forwarder
+            .table()
+            .services()
+            .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
+            .collect();
         if self.tables.holds_services()? {
             // What is there carries traffic: it stays until what is wrong is put right.
             return Err(Trouble::Kept(trouble.to_string()));
@@ -429,7 +343,8 @@ impl Proxy {
             self.failed.remove(key);
         }
         for failed in failed {
-            let notice = Notice::new(model::ObjectRef::service(&failed.service), "NotProgrammed", &failed.reason);
+            let notice =
+                Notice::new(model::ObjectRef::service(&failed.service), "NotProgrammed", &failed.reason);
             self.reporter.warn(notice);
             self.failed.insert(failed.service, failed.reason);
         }
@@ -443,8 +358,14 @@ impl Proxy {
             let compared = self.tables.compare(self.forwarder.table())?;
             if compared.changes > 0 {
                 self.shared.metrics.repairs.inc();
-                tracing::warn!(changes = compared.changes, "somebody else altered our tables; they are as they should be again");
+                tracing::warn!(
+                    changes = compared.changes,
+                    "somebody else altered our tables; they are as they should be again"
+                );
             }
+        }
+        if self.checks.lacks_some() {
+            self.set_checks();
         }
         if self.failed.is_empty() {
             return Ok(());
@@ -468,16 +389,21 @@ impl Proxy {
                 None => drop(self.wanted_checks.remove(key)),
             }
         }
-        let at = addresses::listening(&self.forwarder.config().rules, &self.local);
-        if before != self.wanted_checks || !self.has_started || !self.wanted_checks.is_empty() {
-            let notices = self.checks.set(&self.wanted_checks, &at);
-            self.say_all(&notices);
+        if before != self.wanted_checks {
+            self.set_checks();
         }
-        let notices: Vec<Notice> = self.forwarder.notices().cloned().collect();
+        let said = keys.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
+        let notices: Vec<Notice> = said.collect();
         self.say_all(&notices);
         if !udp.is_empty() {
             self.clean(&udp);
         }
+    }
+
+    fn set_checks(&mut self) {
+        let at = addresses::listening(&self.forwarder.config().rules, &self.local);
+        let notices = self.checks.set(&self.wanted_checks, &at);
+        self.say_all(&notices);
     }
 
     /// Pitfall 20: after the rules, never before.
@@ -491,7 +417,9 @@ impl Proxy {
                 let took = started.elapsed().as_secs_f64();
                 FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
             }
-            Err(error) => tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again"),
+            Err(error) => {
+                tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again")
+            }
         }
     }
 
@@ -509,8 +437,10 @@ impl Proxy {
     }
 }
 
-fn snapshot_keys(snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
-    snapshot.services().map(|(service, _)| service.key.clone()).collect()
+fn is_same_but_for_addresses(a: &NodeConfig, b: &NodeConfig) -> bool {
+    let mut a = a.clone();
+    a.rules.addresses.clone_from(&b.rules.addresses);
+    a == *b
 }
 
 fn wall() -> Timestamp {

@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
-use model::{Notice, ObjectRef};
+use model::{Notice, ObjectRef, annotation};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -23,13 +23,6 @@ const LEAST_BETWEEN: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How long what it says may be trusted.
 const TRUSTED_SECONDS: i64 = 90;
-
-/// The label of these Leases.
-pub const COMPONENT: &str = "zoneward.dev/component";
-/// The highest resourceVersion of an EndpointSlice that is in the kernel.
-pub const PROGRAMMED: &str = "zoneward.dev/programmed-revision";
-/// Services whose last change is not.
-pub const FAILED: &str = "zoneward.dev/failed-services";
 
 /// What a Lease says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,7 +123,12 @@ fn seconds(now: jiff::Timestamp) -> String {
 }
 
 /// Keeps the Lease of a node until the sender is gone.
-pub async fn keep_lease(client: Client, namespace: String, node: String, mut progress: watch::Receiver<Progress>) {
+pub async fn keep_lease(
+    client: Client,
+    namespace: String,
+    node: String,
+    mut progress: watch::Receiver<Progress>,
+) {
     let api: Api<Lease> = Api::namespaced(client, &namespace);
     loop {
         let now = progress.borrow_and_update().clone();
@@ -142,15 +140,14 @@ pub async fn keep_lease(client: Client, namespace: String, node: String, mut pro
             tokio::time::sleep(LEAST_BETWEEN).await;
         }
         let heartbeat = HEARTBEAT - LEAST_BETWEEN;
-        match tokio::time::timeout(heartbeat, progress.changed()).await {
-            Ok(Err(_)) => return,
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(_)) = tokio::time::timeout(heartbeat, progress.changed()).await {
+            return;
         }
     }
 }
 
 async fn write_lease(api: &Api<Lease>, node: &str, progress: &Progress) -> kube::Result<()> {
-    let name = format!("zoneward-node-{node}");
+    let name = format!("{}{node}", annotation::NODE_LEASE_PREFIX);
     let lease = lease(&name, node, progress, jiff::Timestamp::now());
     match api.patch(&name, &PatchParams::default(), &Patch::Merge(&lease)).await {
         Ok(_) => Ok(()),
@@ -169,8 +166,8 @@ fn lease(name: &str, node: &str, progress: &Progress, now: jiff::Timestamp) -> V
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {
             "name": name,
-            "labels": {COMPONENT: "node-proxy"},
-            "annotations": {PROGRAMMED: programmed, FAILED: progress.failed.join(",")},
+            "labels": {annotation::COMPONENT: annotation::NODE_PROXY},
+            "annotations": {annotation::PROGRAMMED_REVISION: programmed, annotation::FAILED_SERVICES: progress.failed.join(",")},
         },
         "spec": {
             "holderIdentity": node, "leaseDurationSeconds": TRUSTED_SECONDS,

@@ -77,11 +77,19 @@ pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| reporter.warn(notice));
 
-    let shared = Arc::new(Shared { health: Mutex::new(Health::new(settings.sync_period)), metrics: Metrics::default() });
+    let shared = Arc::new(Shared {
+        health: Mutex::new(Health::new(settings.sync_period)),
+        metrics: Metrics::default(),
+    });
     serve_all(&settings, &shared)?;
     let (progress, heard) = watch::channel(report::Progress::default());
     if !start.lease_namespace.is_empty() {
-        tokio::spawn(report::keep_lease(start.client.clone(), start.lease_namespace, start.node.clone(), heard));
+        tokio::spawn(report::keep_lease(
+            start.client.clone(),
+            start.lease_namespace,
+            start.node.clone(),
+            heard,
+        ));
     }
     let feed = Feed::start(&start.client, wanted(&start.node));
     let parts = Parts {
@@ -181,8 +189,7 @@ fn health_handler(shared: Arc<Shared>) -> Handler {
             "/livez" => (Question::Livez, &shared.metrics.livez),
             _ => return serve::nothing(),
         };
-        let answer =
-            shared.health(|health| health.answer(question, Instant::now(), jiff::Timestamp::now()));
+        let answer = shared.health(|health| health.answer(question, Instant::now(), jiff::Timestamp::now()));
         counts.get_or_create(&vec![("code", answer.code.to_string())]).inc();
         serve::json(answer.code, &answer.body)
     })

@@ -97,7 +97,8 @@ pub fn json(code: u16, value: &serde_json::Value) -> Answer {
 /// Any text.
 pub fn text(code: u16, kind: &'static str, body: String) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::from(body)));
-    *answer.status_mut() = http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    *answer.status_mut() =
+        http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
     answer.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
     answer
 }

@@ -63,7 +63,8 @@ pub fn set(wishes: &[Wish]) -> Vec<Notice> {
 }
 
 fn set_one(wish: &Wish) -> std::io::Result<()> {
-    let path = if wish.path.starts_with('/') { wish.path.to_owned() } else { format!("/proc/sys/{}", wish.path) };
+    let path =
+        if wish.path.starts_with('/') { wish.path.to_owned() } else { format!("/proc/sys/{}", wish.path) };
     let held: Option<i64> = fs::read_to_string(&path)?.trim().parse().ok();
     let is_fine = held.is_some_and(|held| held == wish.value || (wish.at_least && held > wish.value));
     if is_fine { Ok(()) } else { fs::write(&path, wish.value.to_string()) }
@@ -71,7 +72,9 @@ fn set_one(wish: &Wish) -> std::io::Result<()> {
 
 fn denied(wish: &Wish, error: &std::io::Error) -> Notice {
     let Wish { path, value, .. } = wish;
-    let message = format!("{path}: cannot be set to {value}: {error}; set it on the host, or run --init-only with privileges");
+    let message = format!(
+        "{path}: cannot be set to {value}: {error}; set it on the host, or run --init-only with privileges"
+    );
     Notice::new(ObjectRef::new("Node", "", "kernel"), "SysctlNotSet", message)
 }
 
@@ -97,7 +100,8 @@ mod tests {
     use super::*;
 
     fn of(text: &str, cpus: usize) -> Vec<Wish> {
-        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n";
+        let head =
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n";
         let config = super::super::config::file::parse(&format!("{head}{text}")).unwrap().0;
         wishes(&super::super::config::resolve(config, false).unwrap().0.configuration, cpus)
     }

@@ -147,7 +147,13 @@ impl Traffic {
     }
 
     /// Puts what was heard into the metrics.
-    pub fn count(&mut self, snapshot: &Snapshot, table: &ForwardingTable, node: &NodeConfig, metrics: &Metrics) {
+    pub fn count(
+        &mut self,
+        snapshot: &Snapshot,
+        table: &ForwardingTable,
+        node: &NodeConfig,
+        metrics: &Metrics,
+    ) {
         self.due = Instant::now() + PERIOD;
         let Some(heard) = &self.heard else { return };
         let (ended, open) = {
@@ -174,7 +180,10 @@ impl Traffic {
         for (route, sum) in now {
             let told = self.told.entry(route.clone()).or_default();
             let labels = route.labels();
-            metrics.connections.get_or_create(&labels).inc_by(sum.connections.saturating_sub(told.connections));
+            metrics
+                .connections
+                .get_or_create(&labels)
+                .inc_by(sum.connections.saturating_sub(told.connections));
             metrics.bytes.get_or_create(&labels).inc_by(sum.bytes.saturating_sub(told.bytes));
             told.connections = told.connections.max(sum.connections);
             told.bytes = told.bytes.max(sum.bytes);

@@ -1,7 +1,6 @@
 //! An embedded API in a folder that is gone already, and a keeper of its addresses.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,24 +125,16 @@ impl World {
         panic!("Events {last:?}, not {wanted:?}");
     }
 
-    pub fn until<'a>(
-        &'a self,
-        what: &'a str,
-        kind: Kind,
-        name: &'a str,
-        done: impl Fn(&Value) -> bool + 'a,
-    ) -> impl Future<Output = Value> + 'a {
-        async move {
-            let mut last = None;
-            for _ in 0..PATIENCE.as_millis() / 50 {
-                last = self.find(kind, name).await;
-                if let Some(found) = last.as_ref().filter(|found| done(found)) {
-                    return found.clone();
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+    pub async fn until(&self, what: &str, kind: Kind, name: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let mut last = None;
+        for _ in 0..PATIENCE.as_millis() / 50 {
+            last = self.find(kind, name).await;
+            if let Some(found) = last.as_ref().filter(|found| done(found)) {
+                return found.clone();
             }
-            panic!("{what}: {last:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        panic!("{what}: {last:?}");
     }
 
     pub async fn until_gone(&self, what: &str, kind: Kind, name: &str) {

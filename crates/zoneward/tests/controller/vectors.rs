@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::world::{World, config, eventually, items, pod_status, slices_path, vectors};
+use crate::world::{World, config, eventually, items, pod_status, vectors};
 
 fn address(i: &Value) -> String {
     let i = i.as_u64().expect("a number");
@@ -78,11 +79,12 @@ async fn packing(vector: &Value) -> bool {
     }
     let service = world.put(&service).await;
     world.put(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})).await;
-    let mut uids = BTreeMap::new();
-    for pod in items(&vector["pods"]) {
-        let made = world.put(&packing_pod(&pod)).await;
-        uids.insert(format!("pod{}", pod["i"]), made["metadata"]["uid"].clone());
-    }
+    let pods = items(&vector["pods"]);
+    let put = |pod: Value| {
+        let world = &world;
+        async move { (format!("pod{}", pod["i"]), world.put(&packing_pod(&pod)).await["metadata"]["uid"].clone()) }
+    };
+    let uids: BTreeMap<String, Value> = join_all(pods.into_iter().map(put)).await.into_iter().collect();
     for slice in items(&vector["existingSlices"]) {
         world.put(&packing_slice(&slice, vector, &service, &uids)).await;
     }
@@ -146,9 +148,7 @@ async fn auto(vector: &Value) {
             pods.push(crate::world::pod("default", &name, "svc", &node, &address));
         }
     }
-    for object in nodes.iter().chain(&pods) {
-        world.put(object).await;
-    }
+    join_all(nodes.iter().chain(&pods).map(|object| world.put(object))).await;
     let mut service = crate::world::service("default", "svc");
     service["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "Auto"});
     world.put(&service).await;
@@ -191,63 +191,62 @@ async fn hints_auto_holds_through_the_running_system() {
     }
 }
 
-async fn distribution(vector: &Value) {
-    let id = &vector["id"];
-    let mut world = World::new().await;
+/// The endpoints of a vector's slices.
+fn listed(vector: &Value) -> Vec<Value> {
     let lists = ["slicesToCreate", "slicesToUpdate", "slicesUnchanged"];
-    let given = lists.iter().flat_map(|list| items(&vector[list])).flat_map(|s| items(&s["endpoints"]));
-    let mut nodes: BTreeMap<String, Value> = BTreeMap::new();
-    let mut pods = Vec::new();
-    for endpoint in given {
-        let node = endpoint["nodeName"].as_str().unwrap_or("nowhere").to_owned();
-        let mut object =
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": {}}});
-        if endpoint["zone"].is_string() {
-            object["metadata"]["labels"]["topology.kubernetes.io/zone"] = endpoint["zone"].clone();
-        }
-        nodes.insert(node.clone(), object);
-        let address = endpoint["addresses"][0].as_str().expect("an address");
-        let name = format!("pod-{}", address.replace('.', "-"));
-        let mut pod = crate::world::pod("default", &name, "svc", &node, address);
-        pod["status"] = pod_status(address, endpoint["conditions"]["ready"] == true);
-        pods.push(pod);
+    let slices = lists.iter().flat_map(|list| items(&vector[list]));
+    slices.flat_map(|slice| items(&slice["endpoints"])).collect()
+}
+
+/// Some vectors have an address twice, or an endpoint that is on no node but in a zone: no pods are like that, so they
+/// are for `plan` alone.
+fn could_be_pods(endpoints: &[Value]) -> bool {
+    let addresses: std::collections::BTreeSet<&str> =
+        endpoints.iter().filter_map(|e| e["addresses"][0].as_str()).collect();
+    addresses.len() == endpoints.len() && endpoints.iter().all(|e| e["nodeName"].is_string())
+}
+
+async fn distribution(vector: &Value) -> bool {
+    let id = &vector["id"];
+    let endpoints = listed(vector);
+    if !could_be_pods(&endpoints) {
+        return false;
     }
-    for object in nodes.values().chain(&pods) {
-        world.put(object).await;
+    let mut world = World::new().await;
+    for endpoint in &endpoints {
+        let node = endpoint["nodeName"].as_str().unwrap_or_default();
+        world.put(&crate::world::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
+        let address = endpoint["addresses"][0].as_str().unwrap_or_default();
+        let name = format!("pod-{}", address.replace('.', "-"));
+        let mut pod = crate::world::pod("default", &name, "svc", node, address);
+        pod["status"] = pod_status(address, endpoint["conditions"]["ready"] == true);
+        world.put(&pod).await;
     }
     let mut service = crate::world::service("default", "svc");
-    if vector["trafficDistribution"].is_string() {
-        service["spec"]["trafficDistribution"] = vector["trafficDistribution"].clone();
-    }
+    service["spec"]["trafficDistribution"] = vector["trafficDistribution"].clone();
     world.put(&service).await;
     world.start(config());
-    let expected = lists.iter().flat_map(|list| items(&vector["expect"][list]));
-    let mut wanted: BTreeMap<String, Value> = BTreeMap::new();
-    for endpoint in expected.flat_map(|s| items(&s["endpoints"])) {
-        if endpoint["conditions"]["ready"] == true {
-            let address = endpoint["addresses"][0].as_str().expect("an address").to_owned();
-            wanted.insert(address, endpoint["hints"].clone());
-        }
-    }
-    let (world, wanted) = (&world, &wanted);
+    let hints = |endpoints: Vec<Value>| -> BTreeMap<String, Value> {
+        let address = |e: &Value| e["addresses"][0].as_str().unwrap_or_default().to_owned();
+        endpoints.iter().map(|e| (address(e), e["hints"].clone())).collect()
+    };
+    let (world, wanted) = (&world, &hints(listed(&vector["expect"])));
     eventually(&format!("{id}"), || async {
         let slices = world.slices_of("default", "svc").await;
-        let endpoints = slices.iter().flat_map(|s| items(&s["endpoints"]));
-        let hints: BTreeMap<String, Value> = endpoints
-            .filter(|e| e["conditions"]["ready"] == true)
-            .map(|e| (e["addresses"][0].as_str().unwrap_or_default().to_owned(), e["hints"].clone()))
-            .collect();
-        let as_wanted = wanted.iter().all(|(address, hint)| hints.get(address) == Some(hint));
-        if as_wanted { Ok(()) } else { Err(format!("{hints:?} instead of {wanted:?}")) }
+        let found = hints(slices.iter().flat_map(|s| items(&s["endpoints"])).collect());
+        if found == *wanted { Ok(()) } else { Err(format!("{found:?} instead of {wanted:?}")) }
     })
     .await;
+    true
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn traffic_distribution_hints_hold_through_the_running_system() {
+    let mut ran = 0;
     for vector in vectors("trafficdist-hints.json") {
-        distribution(&vector).await;
+        ran += usize::from(distribution(&vector).await);
     }
+    assert_eq!(ran, 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -258,10 +257,12 @@ async fn pods_become_the_endpoints_of_endpoint_conversion() {
         let namespace = input["pod"]["metadata"]["namespace"].as_str().unwrap_or("default");
         world.namespace(namespace).await;
         for (kind, object) in [("Node", &input["node"]), ("Pod", &input["pod"])] {
-            if object.is_null() {
-                continue;
-            }
             let mut object = object.clone();
+            if object.is_null() {
+                // The function behind the vector takes a pod without its node; the controller waits for the node.
+                object = json!({"metadata": {"name": input["pod"]["spec"]["nodeName"]}});
+            }
+            object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
             object["apiVersion"] = "v1".into();
             object["kind"] = kind.into();
             if kind == "Pod" {
@@ -299,6 +300,5 @@ async fn pods_become_the_endpoints_of_endpoint_conversion() {
             Ok(())
         })
         .await;
-        let _ = slices_path(namespace);
     }
 }

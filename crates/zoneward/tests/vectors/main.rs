@@ -3,6 +3,7 @@
 mod hints;
 mod packetflow;
 mod packing;
+mod routes;
 
 use std::collections::BTreeSet;
 use std::io::Write;

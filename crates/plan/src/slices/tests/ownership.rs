@@ -114,3 +114,31 @@ fn a_changed_port_keeps_the_names_of_the_slices() {
         delete web-2
     "#]]);
 }
+
+#[test]
+fn beside_another_controller_only_slices_of_our_own_are_touched() {
+    let mut world = World::new(json!({"ipFamilies": ["IPv4"]}));
+    world.pod("a", json!({}), json!({}));
+    world.settle();
+    // web-1 is the other controller's; ours comes beside it.
+    world.options.place = Place::Beside;
+    let plan = world.plan();
+    assert_eq!((plan.creates.len(), plan.updates.len(), plan.deletes.len()), (1, 0, 0));
+    let labels = &plan.creates[0].labels;
+    assert_eq!(labels.value(annotation::BESIDE_SERVICE_NAME).map(Name::as_str), Some("web"));
+    assert!(!labels.has(annotation::SERVICE_NAME));
+    world.store("beside-1", plan.creates[0].clone());
+    world.check(expect![[r#"
+        keep beside-1
+    "#]]);
+    // Alone again, or without a selector, nothing stays beside.
+    world.options.place = Place::Alone;
+    world.check(expect![[r#"
+        delete beside-1
+        keep web-1
+    "#]]);
+    world.service.selector = None;
+    world.check(expect![[r#"
+        delete beside-1
+    "#]]);
+}

@@ -3,8 +3,10 @@
 //! Expressions come from operators, but they come over the wire: their length and depth are bounded, and a
 //! failure inside the interpreter is an error of the expression.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kube_cel::KubeCelExt;
@@ -54,7 +56,7 @@ impl Scope {
     }
 
     fn value(&self, source: &str) -> Result<Cel, String> {
-        let program = compile(source)?;
+        let program = compiled(source)?;
         let run = || program.execute(&self.context);
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(value)) => Ok(value),
@@ -62,6 +64,29 @@ impl Scope {
             Err(_) => Err(format!("expression '{source}' cannot be evaluated")),
         }
     }
+}
+
+/// How many compiled expressions are kept.
+const KEPT: usize = 1_024;
+
+thread_local! {
+    /// Policies are held against every write, always by the writer's thread: what an expression means depends on its
+    /// text alone, so it is compiled once.
+    static COMPILED: RefCell<HashMap<String, Rc<Program>>> = RefCell::default();
+}
+
+fn compiled(source: &str) -> Result<Rc<Program>, String> {
+    if let Some(known) = COMPILED.with_borrow(|compiled| compiled.get(source).cloned()) {
+        return Ok(known);
+    }
+    let program = Rc::new(compile(source)?);
+    COMPILED.with_borrow_mut(|compiled| {
+        if compiled.len() >= KEPT {
+            compiled.clear();
+        }
+        compiled.insert(source.to_owned(), program.clone());
+    });
+    Ok(program)
 }
 
 fn compile(source: &str) -> Result<Program, String> {

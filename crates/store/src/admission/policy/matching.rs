@@ -6,6 +6,13 @@ use super::Attempt;
 use crate::meta;
 use crate::selector::Labels;
 
+/// Whether the rules cover the write, whatever its namespace and labels are: most policies end here, before anything
+/// else has to be read.
+pub(super) fn may_match(constraints: &Value, attempt: &Attempt<'_>) -> bool {
+    let rules = &constraints["resourceRules"];
+    rules.is_null() || rules.as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
+}
+
 /// Whether `constraints` (matchConstraints, or matchResources of a binding) cover the write.
 pub(super) fn matches(constraints: &Value, attempt: &Attempt<'_>, namespace: &Value) -> bool {
     let any = |name: &str| {

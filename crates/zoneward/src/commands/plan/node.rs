@@ -51,6 +51,7 @@ fn add(args: &PlanNode, world: &mut World) -> Result<()> {
         files: args.with.clone(),
         recursive: args.input.recursive,
         namespace: args.input.namespace.clone(),
+        ..Input::default()
     };
     world.add(&input)
 }

@@ -26,7 +26,7 @@ pub(super) fn run(args: &SimulateRun) -> Result<bool> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let job = Job { source: inputs.source(), algorithms: &args.algorithm, settings, threads };
     let stop = stop_flag()?;
-    let bar = progress_bar(job.source.len());
+    let bar = progress_bar(job.source.len(), "inputs");
     // A rejected input is a row of the answer like any other, unless nothing else is left.
     let mut answered = true;
     if args.per_input {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &SimulateRun) -> Result<bool> {
 }
 
 /// Set by the first Ctrl-C; the second one ends the program at once.
-fn stop_flag() -> Result<Arc<AtomicBool>> {
+pub(super) fn stop_flag() -> Result<Arc<AtomicBool>> {
     const INTERRUPTED: i32 = 130;
     let stop = Arc::new(AtomicBool::new(false));
     let signal = signal_hook::consts::SIGINT;
@@ -55,13 +55,16 @@ fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn progress_bar(inputs: u64) -> ProgressBar {
+/// A bar on standard error with the time left; nothing where that is no terminal.
+pub(super) fn progress_bar(inputs: u64, noun: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr_with_hz(4),
         false => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(inputs), target);
-    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} inputs, {eta} left");
+    let style = ProgressStyle::with_template(&format!(
+        "{{bar:40}} {{human_pos}} of {{human_len}} {noun}, {{eta}} left"
+    ));
     if let Ok(style) = style {
         bar.set_style(style);
     }
@@ -201,9 +204,14 @@ fn text(summary: &Summary, rejections: &[Rejection]) -> String {
     text
 }
 
-/// Ten characters from 50 to 100, in eighths.
+/// Ten characters from 50 to 100.
 fn bar(score: f64) -> String {
+    small_bar((score - 50.0) / 50.0)
+}
+
+/// Ten characters for a share, in eighths.
+pub(super) fn small_bar(share: f64) -> String {
     const PARTS: [&str; 9] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
-    let eighths = ((score - 50.0).clamp(0.0, 50.0) / 50.0 * 80.0).round() as usize;
+    let eighths = (share.clamp(0.0, 1.0) * 80.0).round() as usize;
     format!("{:<10}", "█".repeat(eighths / 8) + PARTS[eighths % 8])
 }

@@ -22,7 +22,8 @@ const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
 const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; there is nothing to hold back";
 const JSON_ONLY: &str = "JSON is spoken with the API, which every API server does";
 const UNBUFFERED: &str = "log lines are written at once, to standard error";
-const NO_PROFILE: &str = "there is no profiler of Go in this program; use perf, and RUST_LOG for where time goes";
+const NO_PROFILE: &str =
+    "there is no profiler of Go in this program; use perf, and RUST_LOG for where time goes";
 
 /// Every leaf field. A path that ends in `.*` stands for everything below it.
 pub const FIELDS: &[(&str, Support)] = &[
@@ -82,7 +83,10 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("conntrack.tcpBeLiberal", Works),
     ("conntrack.udpTimeout", Works),
     ("conntrack.udpStreamTimeout", Works),
-    ("configSyncPeriod", NoEffect("watches report every change, and lists are read again when a watch breaks")),
+    (
+        "configSyncPeriod",
+        NoEffect("watches report every change, and lists are read again when a watch breaks"),
+    ),
     ("portRange", NoEffect("kube-proxy does not use it either")),
     ("windowsRunAsService", Refused(WINDOWS)),
 ];
@@ -175,7 +179,7 @@ pub fn without_effect(value: &Value) -> Vec<(&'static str, &'static str)> {
 fn is_default(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty() || text == "0s",
+        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.values().all(is_default),

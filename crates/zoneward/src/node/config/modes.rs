@@ -43,8 +43,11 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
         other => return Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
     };
     if strict {
-        let asked = if text.is_empty() { "no mode is iptables".to_owned() } else { format!("{text} was asked for") };
-        return Err(format!("mode: {asked}, only nftables exists, and --strict-mode forbids to run that instead"));
+        let asked =
+            if text.is_empty() { "no mode is iptables".to_owned() } else { format!("{text} was asked for") };
+        return Err(format!(
+            "mode: {asked}, only nftables exists, and --strict-mode forbids to run that instead"
+        ));
     }
     Ok(mode)
 }
@@ -77,14 +80,23 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
                 say("node ports are not served on 127.0.0.1", of(&has_node_port));
             }
             say("no rule lets node ports through a local firewall; open them there", of(&has_node_port));
-            say("clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint", of(&has_ranges));
+            say(
+                "clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint",
+                of(&has_ranges),
+            );
             if !config.conntrack.tcp_be_liberal {
                 lines.push("packets that belong to no connection are not dropped; on kernels before 6.1 set conntrack.tcpBeLiberal".to_owned());
             }
         }
         Mode::Ipvs => {
-            say("traffic under a policy of Local is dropped where this node has no endpoint, and does not go elsewhere", of(&is_local));
-            say("a client keeps its endpoint across all addresses of the Service", of(&|s| s.affinity_seconds.is_some()));
+            say(
+                "traffic under a policy of Local is dropped where this node has no endpoint, and does not go elsewhere",
+                of(&is_local),
+            );
+            say(
+                "a client keeps its endpoint across all addresses of the Service",
+                of(&|s| s.affinity_seconds.is_some()),
+            );
             if !matches!(config.ipvs.scheduler.as_str(), "" | "rr") {
                 lines.push(format!("endpoints are chosen at random, not by {}", config.ipvs.scheduler));
             }

@@ -120,8 +120,7 @@ fn explicit_0s_is_obeyed_and_nothing_said_goes_by_load() {
     assert_eq!(spacing("mode: nftables\nnftables: {minSyncPeriod: 0s}"), Spacing::Exactly(Duration::ZERO));
     let five = Spacing::Exactly(Duration::from_secs(5));
     assert_eq!(spacing("mode: nftables\nnftables: {minSyncPeriod: 5s}"), five);
-    let (settings, _) =
-        with_flags(&["--proxy-mode", "nftables", "--iptables-min-sync-period=5s"]).unwrap();
+    let (settings, _) = with_flags(&["--proxy-mode", "nftables", "--iptables-min-sync-period=5s"]).unwrap();
     assert_eq!(settings.spacing, five, "semantics D15: the flags count for nftables, too");
 }
 
@@ -174,7 +173,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
 
 #[test]
 fn a_field_that_does_not_exist_is_said_to_be_ignored() {
-    let (_, notices) = with_file("conntrak: {min: 1}\nnftables: {burst: 1}\nfeatureGates: {Any: true}").unwrap();
+    let (_, notices) =
+        with_file("conntrak: {min: 1}\nnftables: {burst: 1}\nfeatureGates: {Any: true}").unwrap();
     let unknown: Vec<_> = notices.iter().filter(|n| n.reason == "UnknownField").collect();
     assert_eq!(unknown.len(), 2, "{unknown:?}");
     assert!(notices.iter().any(|n| n.message.starts_with("featureGates.Any: ")));

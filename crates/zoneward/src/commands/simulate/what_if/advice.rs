@@ -2,16 +2,20 @@
 //!
 //! Of those that refuse nothing, also when a zone fails, and load no endpoint far above its fair share, the one that
 //! keeps most traffic in its zone; the present one if that is hardly better. Where the endpoints are in the wrong
-//! zones no mechanism helps much, and a spread constraint does.
+//! zones no mechanism helps much, and another placement does.
 
 use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
 use sim::whatif::{Answer, Outcome};
 
+use super::placement::{Owner, Placement};
+
 /// Overload that is still good, as Auto has it (seed 001: 20 %).
 const BEARABLE: f64 = 0.2;
 /// Traffic in its zone that a change has to win to be worth it.
 const WORTH_IT: f64 = 0.01;
+/// Traffic in its zone that another placement of pods has to win to be worth it.
+const WORTH_THE_WORK: f64 = 0.05;
 /// Below this share in zone the endpoints are in the wrong places.
 const POOR: f64 = 0.8;
 
@@ -19,11 +23,13 @@ const POOR: f64 = 0.8;
 pub(super) struct Advice {
     pub(super) mechanism: Mechanism,
     pub(super) reason: String,
+    /// `topology-spread` or `deployment-per-zone`, where endpoints should be elsewhere.
+    pub(super) placement: Option<&'static str>,
     /// To apply; empty if nothing has to change.
     pub(super) yaml: String,
 }
 
-pub(super) fn advise(service: &Service, answer: &Answer, shares: &[(Name, f64)]) -> Advice {
+pub(super) fn advise(service: &Service, answer: &Answer, owner: impl Fn() -> Option<Owner>) -> Advice {
     let current = answer.outcomes.iter().find(|o| o.mechanism == answer.current);
     // With endpoints in one zone alone, the failure of that zone refuses everything whatever is chosen.
     let even = answer.outcomes.iter().find(|o| o.mechanism == Mechanism::None);
@@ -33,7 +39,7 @@ pub(super) fn advise(service: &Service, answer: &Answer, shares: &[(Name, f64)])
     good.sort_by(|a, b| b.figures.in_zone.total_cmp(&a.figures.in_zone));
     let Some(best) = good.first().copied() else {
         let reason = "leave it: no mechanism serves every zone".to_owned();
-        return Advice { mechanism: answer.current, reason, yaml: String::new() };
+        return Advice { mechanism: answer.current, reason, placement: None, yaml: String::new() };
     };
     let stays = current.is_some_and(|c| is_good(c) && best.figures.in_zone - c.figures.in_zone < WORTH_IT);
     let chosen = if stays { current.unwrap_or(best) } else { best };
@@ -46,12 +52,20 @@ pub(super) fn advise(service: &Service, answer: &Answer, shares: &[(Name, f64)])
         100.0 * figures.max_overload,
     );
     let mut yaml = if stays { String::new() } else { setting(service, chosen.mechanism) };
-    if figures.in_zone < POOR && shares.len() > 1 {
-        reason +=
-            &format!("; more would stay if endpoints were where traffic is: {}", misplaced(answer, shares));
-        yaml += &spread(service);
+    let mut placement = None;
+    if figures.in_zone < POOR && answer.shares.len() > 1 && service.selector.is_some() {
+        let (better, kept) = Placement::choose(answer);
+        if kept - figures.in_zone > WORTH_THE_WORK {
+            reason += &format!(
+                "; about {:.0} % would if endpoints were where traffic is: {}",
+                100.0 * kept,
+                misplaced(answer)
+            );
+            yaml += &better.yaml(service, answer, owner().as_ref());
+            placement = Some(better.as_str());
+        }
     }
-    Advice { mechanism: chosen.mechanism, reason, yaml }
+    Advice { mechanism: chosen.mechanism, reason, placement, yaml }
 }
 
 fn refused_in_failure(outcome: &Outcome) -> f64 {
@@ -66,11 +80,11 @@ fn is_good(outcome: &Outcome, unavoidable: f64) -> bool {
 }
 
 /// `zone-b sends 33 % and has 10 % of the endpoints`, for the zone that lacks most.
-fn misplaced(answer: &Answer, shares: &[(Name, f64)]) -> String {
+fn misplaced(answer: &Answer) -> String {
     let all = answer.endpoints_by_zone.values().sum::<usize>().max(1) as f64;
     let has = |zone: &Name| answer.endpoints_by_zone.get(zone).copied().unwrap_or(0) as f64 / all;
     let lack = |(zone, share): &&(Name, f64)| share - has(zone);
-    let most = shares.iter().max_by(|a, b| lack(a).total_cmp(&lack(b)));
+    let most = answer.shares.iter().max_by(|a, b| lack(a).total_cmp(&lack(b)));
     most.map_or_else(String::new, |(zone, share)| {
         format!("{zone} sends {:.0} % and has {:.0} % of the endpoints", 100.0 * share, 100.0 * has(zone))
     })
@@ -93,17 +107,4 @@ fn setting(service: &Service, mechanism: Mechanism) -> String {
             head + &format!("  annotations:\n    {}: {}\n", annotation::TRAFFIC_DISTRIBUTION, other.as_str())
         }
     }
-}
-
-fn spread(service: &Service) -> String {
-    let labels = service.selector.iter().flat_map(|s| s.iter());
-    let labels: String = labels.map(|(key, value)| format!("            {key}: {value:?}\n")).collect();
-    if labels.is_empty() {
-        return String::new();
-    }
-    format!(
-        "---\n# In the Deployment behind the Service, under spec.template.spec:\n\
-         topologySpreadConstraints:\n  - maxSkew: 1\n    topologyKey: topology.kubernetes.io/zone\n    \
-         whenUnsatisfiable: ScheduleAnyway\n    labelSelector:\n        matchLabels:\n{labels}"
-    )
 }

@@ -1,5 +1,6 @@
 //! What a user wants to try, as it is written on the command line.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use model::Service;
@@ -13,14 +14,17 @@ pub enum Traffic {
     Total(f64),
     /// For each Service, by the zone that it comes from.
     PerZone(Vec<(String, f64)>),
+    /// Out of what the nodes' metrics said.
+    Scrape(PathBuf),
 }
 
 impl Traffic {
-    /// All of it.
-    pub(super) fn total(&self) -> f64 {
+    /// All that a Service gets, where that is the same for each.
+    pub(super) fn total(&self) -> Option<f64> {
         match self {
-            Self::Total(gb) => *gb,
-            Self::PerZone(zones) => zones.iter().map(|(_, gb)| gb).sum(),
+            Self::Total(gb) => Some(*gb),
+            Self::PerZone(zones) => Some(zones.iter().map(|(_, gb)| gb).sum()),
+            Self::Scrape(_) => None,
         }
     }
 }
@@ -29,10 +33,16 @@ impl FromStr for Traffic {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || "write gigabytes per month, as 800 or zone-a=500,zone-b=300".to_owned();
+        let advice = || {
+            "write gigabytes per month, as 800 or zone-a=500,zone-b=300, or a file of metrics, as nodes.prom"
+                .to_owned()
+        };
         let number = |text: &str| text.parse::<f64>().ok().filter(|gb| gb.is_finite() && *gb >= 0.0);
         if let Some(total) = number(text) {
             return Ok(Self::Total(total));
+        }
+        if text.ends_with(".prom") {
+            return Ok(Self::Scrape(text.into()));
         }
         let zone = |entry: &str| {
             let (zone, gb) = entry.split_once('=')?;

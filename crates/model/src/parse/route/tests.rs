@@ -1,0 +1,204 @@
+//! Tests of reading policies: short forms, and every refusal with the field that it names.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::route::rule_value;
+
+fn read(kind: &str, spec: Value) -> Reading {
+    let object =
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
+    mesh_object(&object, &mut Interner::default())
+}
+
+fn to_backend(rule: Value) -> Value {
+    json!({"to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}]})
+}
+
+fn refused(rule: Value) -> Vec<String> {
+    let mut fields: Vec<String> =
+        read("MeshHTTPRoute", to_backend(rule)).problems.into_iter().map(|p| p.field).collect();
+    let cut = |field: &mut String| *field = field.replace("spec.to[0].rules[0].", "");
+    fields.iter_mut().for_each(cut);
+    fields
+}
+
+/// A rule for `/` with this default.
+fn with(default: Value) -> Value {
+    json!({"matches": [{"path": {"prefix": "/"}}], "default": default})
+}
+
+fn filter(filter: Value) -> Vec<String> {
+    refused(with(json!({"filters": [filter]})))
+}
+
+#[test]
+fn short_forms_become_long_ones() {
+    let short = json!({"matches": {"path": {"prefix": "/v1"}, "headers": [{"name": "X-A", "value": "1"}]},
+        "default": {"filters": [{"responseHeader": {"add": [{"name": "env", "value": null}]}}]}});
+    let reading = read("MeshHTTPRoute", to_backend(short));
+    assert_eq!(reading.problems, []);
+    let Some(Object::HttpRoute(route)) = reading.object else { panic!("an HTTP route") };
+    let long = json!({
+        "matches": [{"path": {"type": "Prefix", "value": "/v1"},
+            "headers": [{"type": "Exact", "name": "x-a", "value": "1"}]}],
+        "filters": [{"type": "ResponseHeaderModifier",
+            "responseHeaderModifier": {"add": [{"name": "env", "value": ""}]}}]});
+    assert_eq!(rule_value(&route.to[0].rules[0]), long);
+    let mut again = long.clone();
+    let filters = again["filters"].take();
+    let again = json!({"matches": again["matches"], "default": {"filters": filters}});
+    let Some(Object::HttpRoute(second)) = read("MeshHTTPRoute", to_backend(again)).object else {
+        panic!("an HTTP route")
+    };
+    assert_eq!(second.to, route.to, "what is shown can be read again");
+}
+
+#[test]
+fn default_around_the_rules_is_refused_with_the_right_form() {
+    let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "default": {"rules": []}}]});
+    let problems = read("MeshHTTPRoute", spec).problems;
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].field, "spec.to[0].default");
+    assert!(problems[0].text.contains("rules: [{matches: [...], default: {backendRefs: [...]}}]"));
+}
+
+#[test]
+fn matches_are_refused_by_field() {
+    let on = |on: Value| refused(json!({"matches": [on], "default": {}}));
+    assert_eq!(on(json!({"path": {"type": "Prefix", "value": "v1"}})), ["matches[0].path.value"]);
+    assert_eq!(on(json!({"path": {"type": "Prefix", "value": "/v1/"}})), ["matches[0].path.value"]);
+    assert_eq!(on(json!({"path": {"type": "Exact", "value": ""}})), ["matches[0].path.value"]);
+    assert_eq!(on(json!({"path": {"type": "Glob", "value": "/"}})), ["matches[0].path.type"]);
+    assert_eq!(
+        on(json!({"path": {"prefix": "/", "exact": "/"}})),
+        ["matches[0].path.prefix", "matches[0].path.exact", "matches[0].path.type"]
+    );
+    assert_eq!(on(json!({"path": {"regex": "("}})), ["matches[0].path.regex"]);
+    assert_eq!(on(json!({"method": "get"})), ["matches[0].method"]);
+    let absent = json!({"headers": [{"type": "Absent", "name": "a", "value": "x"}]});
+    assert_eq!(on(absent), ["matches[0].headers[0].value"]);
+    assert_eq!(on(json!({"headers": [{"name": "a b", "value": "x"}]})), ["matches[0].headers[0].name"]);
+    let twice = json!({"queryParams": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]});
+    assert_eq!(on(twice), ["matches[0].queryParams[1].name"]);
+    assert_eq!(on(json!({"queryParam": []})), ["matches[0].queryParam"]);
+    assert_eq!(refused(json!({"matches": [], "default": {}})), ["matches"]);
+    assert_eq!(refused(json!({"default": {}})), ["matches"]);
+    assert_eq!(refused(json!({"matches": "x"})), ["matches"]);
+}
+
+#[test]
+fn a_header_that_is_asked_for_twice_is_told_and_accepted() {
+    let twice = json!([{"name": "a", "value": "1"}, {"name": "A", "value": "2"}]);
+    let reading = read("MeshHTTPRoute", to_backend(json!({"matches": [{"headers": twice}]})));
+    assert!(reading.object.is_some() && reading.ignored.len() == 1);
+}
+
+#[test]
+fn filters_are_refused_by_field() {
+    assert_eq!(filter(json!({"type": "URLRewrite"})), ["default.filters[0].urlRewrite"]);
+    assert_eq!(filter(json!({})), ["default.filters[0]"]);
+    assert_eq!(filter(json!({"requestHeaderModifier": {}})), ["default.filters[0].requestHeaderModifier"]);
+    let twice = json!({"requestHeaderModifier": {"set": [{"name": "a", "value": "1"}], "remove": ["A"]}});
+    assert_eq!(filter(twice), ["default.filters[0].requestHeaderModifier.remove[0]"]);
+    let smuggled = json!({"requestHeaderModifier": {"set": [{"name": "a", "value": "1\r\nb: 2"}]}});
+    assert_eq!(filter(smuggled), ["default.filters[0].requestHeaderModifier.set[0].value"]);
+    let host = |host: &str| filter(json!({"requestRedirect": {"hostname": host}}));
+    assert_eq!(host("UPPER.example"), ["default.filters[0].requestRedirect.hostname"]);
+    assert_eq!(host("10.0.0.1").len() + host("*.a.io").len() + host("a:80").len() + host("").len(), 4);
+    assert_eq!(
+        filter(json!({"requestRedirect": {"statusCode": 200}})),
+        ["default.filters[0].requestRedirect.statusCode"]
+    );
+    assert_eq!(filter(json!({"requestRedirect": {"port": 0}})), ["default.filters[0].requestRedirect.port"]);
+    assert_eq!(filter(json!({"requestMirror": {}})), ["default.filters[0].requestMirror.backendRef"]);
+    let percentage = |p: Value| {
+        filter(
+            json!({"requestMirror": {"backendRef": {"kind": "MeshService", "name": "m"}, "percentage": p}}),
+        )
+    };
+    assert!(percentage(json!(5)).is_empty() && percentage(json!("0.5")).is_empty());
+    assert_eq!(percentage(json!(101)), ["default.filters[0].requestMirror.percentage"]);
+    assert_eq!(
+        percentage(json!("-1")).len() + percentage(json!("inf")).len() + percentage(json!([])).len(),
+        3
+    );
+    let body = |body: Value| filter(json!({"directResponse": {"status": 200, "body": body}}));
+    assert!(body(json!({"inlineBytes": "aGVsbG8="})).is_empty());
+    assert_eq!(body(json!({"inlineBytes": "%"})), ["default.filters[0].directResponse.body.inlineBytes"]);
+    assert_eq!(body(json!({})), ["default.filters[0].directResponse.body"]);
+    assert_eq!(body(json!({"filename": "/a/../b"})), ["default.filters[0].directResponse.body.filename"]);
+}
+
+#[test]
+fn what_excludes_each_other_is_refused() {
+    let refs = json!([{"kind": "MeshService", "name": "b"}]);
+    let redirect = json!({"type": "RequestRedirect", "requestRedirect": {"statusCode": 301}});
+    let direct = json!({"type": "DirectResponse", "directResponse": {"status": 200}});
+    let rewrite = json!({"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}});
+    let both = |filters: Value, refs: &Value| refused(with(json!({"filters": filters, "backendRefs": refs})));
+    assert_eq!(both(json!([redirect]), &refs), ["default.backendRefs"]);
+    assert_eq!(both(json!([direct]), &refs), ["default.backendRefs"]);
+    assert_eq!(both(json!([redirect]), &json!([])), [""; 0], "an empty list clears and is no conflict");
+    assert_eq!(both(json!([redirect, rewrite]), &json!([])), ["default.filters"]);
+    assert_eq!(both(json!([rewrite]), &refs), [""; 0]);
+    let prefix = json!({"requestRedirect": {"path": {"replacePrefixMatch": "/y"}}});
+    let rule = json!({"matches": [{"method": "GET"}], "default": {"filters": [prefix]}});
+    assert_eq!(refused(rule), ["default.filters[0].requestRedirect.path.replacePrefixMatch"]);
+}
+
+#[test]
+fn targets_are_refused_by_field() {
+    let fields = |kind: &str, target: Value| {
+        let mut spec = to_backend(with(json!({})));
+        spec["targetRef"] = target;
+        read(kind, spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        fields("MeshHTTPRoute", json!({"kind": "MeshGateway", "name": "edge"})),
+        ["spec.targetRef.kind"]
+    );
+    assert_eq!(fields("MeshHTTPRoute", json!({"kind": "Mesh", "name": "x"})), ["spec.targetRef.name"]);
+    assert_eq!(fields("MeshHTTPRoute", json!({"kind": "MeshService"})), ["spec.targetRef.name"]);
+    assert_eq!(fields("MeshHTTPRoute", json!({"kind": "MeshSubset"})), ["spec.targetRef.tags"]);
+    let number = json!({"kind": "MeshSubset", "tags": {"version": 1}});
+    assert!(fields("MeshHTTPRoute", number).contains(&"spec.targetRef.tags[version]".to_owned()));
+    assert_eq!(fields("MeshHTTPRoute", json!({"kind": "MeshSubset", "tags": {"a": "b"}})), [""; 0]);
+    let spec = json!({"to": [{"targetRef": {"kind": "Mesh"}, "rules": [with(json!({}))]}]});
+    assert_eq!(read("MeshHTTPRoute", spec).problems[0].field, "spec.to[0].targetRef.kind");
+}
+
+#[test]
+fn gateway_rules_and_listeners_are_refused_by_field() {
+    let spec = json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "hostnames": ["a.io", "A.io", "*.b.io", "*"],
+        "rules": [with(json!({}))]});
+    let fields: Vec<String> =
+        read("MeshGatewayHTTPRoute", spec).problems.into_iter().map(|p| p.field).collect();
+    assert_eq!(fields, ["spec.hostnames[1]", "spec.rules[0].default.backendRefs"]);
+    let listeners = |list: Value| {
+        let problems = read("MeshGateway", json!({"listeners": list})).problems;
+        problems.into_iter().map(|p| p.field.replace("spec.listeners", "")).collect::<Vec<_>>()
+    };
+    let http =
+        |name: &str, host: &str| json!({"name": name, "port": 80, "protocol": "HTTP", "hostname": host});
+    assert_eq!(listeners(json!([http("a", "a.io"), http("b", "b.io")])), [""; 0]);
+    assert_eq!(listeners(json!([http("a", "a.io"), http("a", "a.io")])), ["[1].name", "[1].hostname"]);
+    assert_eq!(
+        listeners(json!([{"name": "a", "port": 443, "protocol": "HTTPS"}])),
+        ["[0].tls.certificateRef"]
+    );
+    assert_eq!(listeners(json!([{"name": "a"}])), ["[0].port", "[0].protocol"]);
+    assert_eq!(listeners(json!([])), [""]);
+}
+
+#[test]
+fn tcp_routes_need_one_rule_with_backends() {
+    let fields = |rules: Value| {
+        let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "rules": rules}]});
+        read("MeshTCPRoute", spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+    };
+    let good = json!({"default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}});
+    assert_eq!(fields(json!([good])), [""; 0]);
+    assert_eq!(fields(json!([good, good])), ["spec.to[0].rules"]);
+    assert_eq!(fields(json!([{"default": {}}])), ["spec.to[0].rules[0].default.backendRefs"]);
+}

@@ -1,0 +1,179 @@
+//! The policies as objects: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway.
+//!
+//! A policy acts in its namespace: the clients that it selects and the Services that it names are there.
+
+use crate::label::Labels;
+use crate::name::{Name, ObjectKey};
+use crate::notice::ObjectRef;
+use crate::route::host::Hostname;
+use crate::route::redirect::Scheme;
+use crate::route::rule::{BackendRef, Rule};
+
+/// A MeshHTTPRoute: requests from some clients to some Services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRoute {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Whose requests.
+    pub target: PolicyTarget,
+    /// To whom, and what then.
+    pub to: Box<[ToHttp]>,
+}
+
+/// The rules for one destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToHttp {
+    /// The Service.
+    pub service: Name,
+    /// The rules.
+    pub rules: Box<[Rule]>,
+}
+
+/// A MeshGatewayHTTPRoute: requests that arrive at a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayHttpRoute {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// The gateway, with the tags of its listeners.
+    pub target: PolicyTarget,
+    /// For these hosts; empty: for all that the listener has.
+    pub hostnames: Box<[Hostname]>,
+    /// The rules.
+    pub rules: Box<[Rule]>,
+}
+
+/// A MeshTCPRoute: connections from some clients to some Services, or through a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpRoute {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Whose connections.
+    pub target: PolicyTarget,
+    /// To whom, and where they go instead.
+    pub to: Box<[ToTcp]>,
+}
+
+/// The backends for one destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToTcp {
+    /// The Service; `None` behind a gateway, where everything that arrives is meant.
+    pub service: Option<Name>,
+    /// The backends; at least one.
+    pub backends: Box<[BackendRef]>,
+}
+
+/// A MeshGateway: where requests come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Its listeners.
+    pub listeners: Box<[GatewayListener]>,
+}
+
+/// One listener of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayListener {
+    /// Its name, unique in the gateway.
+    pub name: Name,
+    /// The port.
+    pub port: u16,
+    /// What is spoken.
+    pub protocol: GatewayProtocol,
+    /// The hosts that it is for.
+    pub hostname: Hostname,
+    /// What routes can select it by.
+    pub tags: Labels,
+    /// Where there is TLS.
+    pub certificate: Option<Certificate>,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayProtocol {
+    /// HTTP in the clear.
+    Http,
+    /// HTTP by TLS that ends here.
+    Https,
+    /// Bytes.
+    Tcp,
+    /// Bytes by TLS that ends here.
+    Tls,
+}
+
+impl GatewayProtocol {
+    /// As in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Https => "HTTPS",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+        }
+    }
+
+    /// Whether requests are routed one by one.
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+
+    /// Whether clients speak TLS.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::Https | Self::Tls)
+    }
+
+    /// How clients of it write addresses.
+    pub fn scheme(self) -> Scheme {
+        if self.is_tls() { Scheme::Https } else { Scheme::Http }
+    }
+}
+
+/// A certificate and its key: a Secret of type kubernetes.io/tls in the gateway's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The Secret.
+    pub secret: ObjectKey,
+}
+
+/// Whom a policy is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyTarget {
+    /// Everybody.
+    Mesh,
+    /// Whoever carries all of these tags.
+    Subset(Labels),
+    /// The pods of a Service.
+    Service(Name),
+    /// Those pods of a Service that carry all of these tags.
+    ServiceSubset(Name, Labels),
+    /// The listeners of a gateway that carry all of these tags.
+    Gateway(Name, Labels),
+}
+
+impl HttpRoute {
+    /// The policy's name in answers and Notices.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef::new("MeshHTTPRoute", &self.key.namespace, &self.key.name)
+    }
+}
+
+impl GatewayHttpRoute {
+    /// The policy's name in answers and Notices.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef::new("MeshGatewayHTTPRoute", &self.key.namespace, &self.key.name)
+    }
+}
+
+impl TcpRoute {
+    /// The policy's name in answers and Notices.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef::new("MeshTCPRoute", &self.key.namespace, &self.key.name)
+    }
+}
+
+impl Gateway {
+    /// The gateway's name in answers and Notices.
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef::new("MeshGateway", &self.key.namespace, &self.key.name)
+    }
+}

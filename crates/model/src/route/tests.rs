@@ -1,0 +1,238 @@
+//! Tests of what a proxy does with a table: hosts, paths, patterns, matching, splits.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::name::Name;
+
+fn prefix(value: &str) -> PathMatch {
+    PathMatch::Prefix(Name::new(value))
+}
+
+fn request<'a>(path: &'a str, headers: &'a HeaderList) -> Request<'a> {
+    let (path, query) = path::split(path);
+    Request { method: "GET", host: "svc.test", path, query, headers }
+}
+
+#[test]
+fn paths_have_one_form_before_they_are_matched() {
+    for (given, form) in [
+        ("/", "/"),
+        ("/a/b", "/a/b"),
+        ("/a/./b", "/a/b"),
+        ("/a/../b", "/b"),
+        ("/a/..", "/"),
+        ("/a/b/..", "/a/"),
+        ("/../../x", "/x"),
+        ("/a//b", "/a//b"),
+        ("/%62", "/b"),
+        ("/%2e%2E/x", "/x"),
+        ("/%2f", "/%2f"),
+        ("/%", "/%"),
+        ("/%4", "/%4"),
+        ("/%zz", "/%zz"),
+        ("/é/%C3%A9", "/é/%C3%A9"),
+        ("*", "*"),
+        ("", ""),
+    ] {
+        assert_eq!(path::normalize(given), form, "{given}");
+    }
+}
+
+#[test]
+fn a_replaced_prefix_never_doubles_a_slash() {
+    for (given, prefix, replacement, wanted) in [
+        ("/p", "/p", "/n", "/n"),
+        ("/p/x", "/p", "/n", "/n/x"),
+        ("/p/", "/p", "/n", "/n/"),
+        ("/p", "/p", "/", "/"),
+        ("/p/x", "/p", "/", "/x"),
+        ("/p/x", "/p", "/n/", "/n/x"),
+        ("/x", "/", "/root", "/root/x"),
+        ("/", "/", "/root", "/root/"),
+        ("/", "/", "/", "/"),
+    ] {
+        assert_eq!(
+            path::replace_prefix(given, prefix, replacement),
+            wanted,
+            "{given} {prefix} {replacement}"
+        );
+    }
+}
+
+#[test]
+fn the_narrowest_host_name_has_a_host() {
+    let mut map = HostMap::default();
+    for host in ["a.x.io", "*.x.io", "*.b.x.io", "*"] {
+        map.insert(&Hostname::parse(host), host);
+    }
+    for (host, wanted) in [
+        ("a.x.io", "a.x.io"),
+        ("A.X.io:8080", "a.x.io"),
+        ("a.x.io.", "a.x.io"),
+        ("c.x.io", "*.x.io"),
+        ("d.c.x.io", "*.x.io"),
+        ("c.b.x.io", "*.b.x.io"),
+        ("b.x.io", "*.x.io"),
+        ("x.io", "*"),
+        (".x.io", "*"),
+        ("[::1]:80", "*"),
+        ("", "*"),
+    ] {
+        assert_eq!(map.find(host), Some(&wanted), "{host}");
+    }
+    assert_eq!(
+        map.iter().map(|(host, _)| host.to_string()).collect::<Vec<_>>(),
+        ["a.x.io", "*.b.x.io", "*.x.io", "*"]
+    );
+}
+
+#[test]
+fn the_intersection_of_host_names_is_the_narrower_one() {
+    let both = |a: &str, b: &str| Hostname::parse(a).intersection(&Hostname::parse(b)).map(|h| h.to_string());
+    assert_eq!(both("*.wildcard.io", "foo.wildcard.io").as_deref(), Some("foo.wildcard.io"));
+    assert_eq!(both("*.wildcard.io", "wildcard.io"), None);
+    assert_eq!(both("very.specific.com", "*.specific.com").as_deref(), Some("very.specific.com"));
+    assert_eq!(both("*.a.io", "*.b.a.io").as_deref(), Some("*.b.a.io"));
+    assert_eq!(both("*", "a.io").as_deref(), Some("a.io"));
+    assert_eq!(both("*.a.io", "*.ba.io"), None);
+}
+
+#[test]
+fn patterns_match_the_whole_text_and_are_bounded() {
+    let pattern = Pattern::new("/v[0-9]+|x").unwrap();
+    assert!(pattern.matches(b"/v12") && pattern.matches(b"x"));
+    assert!(!pattern.matches(b"/v12/") && !pattern.matches(b"ax"));
+    for bad in ["(", "a)|(b", "(?x)a #", r"\w{100}{100}{100}", &"a".repeat(5000), "[z-a]"] {
+        let reason = Pattern::new(bad).unwrap_err();
+        assert!(!reason.is_empty() && !reason.contains('\n'), "{reason}");
+    }
+}
+
+#[test]
+fn the_first_entry_in_order_wins_whichever_map_it_is_found_by() {
+    let paths = [
+        PathMatch::Regex(Pattern::new("/a/.*").unwrap()),
+        PathMatch::Exact(Name::new("/a/b")),
+        prefix("/a"),
+        prefix("/a/b/c"),
+        prefix("/"),
+    ];
+    let entry = |(rule, path): (usize, &PathMatch)| Entry {
+        rule,
+        alternative: 0,
+        path: path.clone(),
+        conditions: Conditions::default(),
+    };
+    let entries: Vec<Entry> = paths.iter().enumerate().map(entry).collect();
+    // Every rotation of the order, and every path: the maps agree with asking one by one.
+    for turn in 0..entries.len() {
+        let mut turned = entries.clone();
+        turned.rotate_left(turn);
+        let group = RouteGroup::new(Vec::new(), turned.clone());
+        let none = HeaderList::default();
+        for path in ["/", "/a", "/a/", "/a/b", "/a/b/c", "/a/b/c/d", "/ab", "/x/y/z", ""] {
+            let wanted = turned.iter().find(|e| e.path.matches(path)).map(|e| e.rule);
+            assert_eq!(group.find(&request(path, &none)).map(|e| e.rule), wanted, "{turn} {path:?}");
+        }
+    }
+}
+
+#[test]
+fn many_patterns_are_matched_in_sets() {
+    let entry = |rule: usize| Entry {
+        rule,
+        alternative: 0,
+        path: PathMatch::Regex(Pattern::new(&format!("/item-{rule}/[a-z]+")).unwrap()),
+        conditions: Conditions::default(),
+    };
+    let group = RouteGroup::new(Vec::new(), (0..500).map(entry).collect());
+    let none = HeaderList::default();
+    assert_eq!(group.find(&request("/item-499/abc", &none)).map(|e| e.rule), Some(499));
+    assert!(group.find(&request("/item-499/ABC", &none)).is_none());
+}
+
+#[test]
+fn header_lines_are_tried_one_by_one_and_absent_needs_all_of_them_gone() {
+    let headers = HeaderList(vec![("V".into(), "1".into()), ("v".into(), "2".into())]);
+    let on = |test| Conditions {
+        headers: [HeaderMatch { name: "v".into(), test }].into(),
+        ..Conditions::default()
+    };
+    let holds = |test| on(test).first_miss(&request("/", &headers)).is_none();
+    assert!(holds(ValueTest::Exact("1".into())) && holds(ValueTest::Exact("2".into())));
+    assert!(!holds(ValueTest::Exact("1,2".into())));
+    assert!(holds(ValueTest::Present) && !holds(ValueTest::Absent));
+    assert!(holds(ValueTest::Prefix("".into())));
+}
+
+#[test]
+fn the_first_value_of_a_query_parameter_counts_as_it_was_sent() {
+    let none = HeaderList::default();
+    let holds = |name: &str, value: &str, path: &str| {
+        let query = [QueryMatch { name: name.into(), test: ValueTest::Exact(value.into()) }].into();
+        Conditions { query, ..Conditions::default() }.first_miss(&request(path, &none)).is_none()
+    };
+    assert!(holds("a", "1", "/?a=1&a=2") && !holds("a", "2", "/?a=1&a=2"));
+    assert!(!holds("a", "x y", "/?a=x%20y") && holds("a", "x%20y", "/?a=x%20y"));
+    assert!(!holds("A", "1", "/?a=1") && holds("a", "", "/?b&a") && !holds("a", "", "/"));
+}
+
+#[test]
+fn a_split_gives_each_leg_its_share_and_sums_equal_ones() {
+    let backend = |name: &str| {
+        let service = crate::ServiceKey::new(&"ns".into(), &name.into());
+        LegTarget::Backend(BackendId { service, port: 80, tags: crate::Labels::EMPTY })
+    };
+    let split =
+        Split::new([(backend("a"), 60), (LegTarget::Error(500), 20), (backend("b"), 0), (backend("a"), 20)]);
+    assert_eq!(split.legs().len(), 2, "no leg without weight, one for each target");
+    let errors = (0..100).filter(|i| split.pick(*i) == Some(&LegTarget::Error(500))).count();
+    assert_eq!(errors, 20);
+    assert_eq!(split.failure(), None);
+    assert_eq!(Split::new([(LegTarget::Error(500), 1)]).failure(), Some(500));
+    let nothing = Split::new([(backend("a"), 0)]);
+    assert_eq!((nothing.pick(7), nothing.failure()), (None, Some(500)));
+    let large = Split::new([(backend("a"), u32::MAX), (backend("b"), u32::MAX)]);
+    assert_eq!(large.pick(u64::from(u32::MAX)), Some(&backend("b")));
+}
+
+#[test]
+fn an_outbound_is_found_by_every_address_until_it_is_replaced() {
+    let service = crate::ServiceKey::new(&"ns".into(), &"web".into());
+    let outbound = |address: &str| {
+        Arc::new(Outbound {
+            service: service.clone(),
+            port: 80,
+            protocol: AppProtocol::Tcp,
+            addresses: [address.parse().unwrap()].into(),
+            routing: Routing::Tcp(Arc::default()),
+        })
+    };
+    let mut table = RouteTable::default();
+    table.put_outbound(outbound("10.0.0.1"));
+    assert!(table.outbound_at("10.0.0.1:80".parse().unwrap()).is_some());
+    table.put_outbound(outbound("10.0.0.2"));
+    assert!(table.outbound_at("10.0.0.1:80".parse().unwrap()).is_none());
+    assert!(table.outbound_at("10.0.0.2:80".parse().unwrap()).is_some());
+    table.remove_outbound(&service, 80);
+    assert!(table.outbound_at("10.0.0.2:80".parse().unwrap()).is_none() && table.outbounds().count() == 0);
+}
+
+#[test]
+fn a_port_says_what_is_spoken_on_it() {
+    for (app, name, wanted) in [
+        (None, "", AppProtocol::Tcp),
+        (None, "http", AppProtocol::Http),
+        (None, "http-web", AppProtocol::Http),
+        (None, "https", AppProtocol::Tcp),
+        (None, "http2", AppProtocol::Http2),
+        (None, "grpc-api", AppProtocol::Grpc),
+        (Some("http"), "tcp", AppProtocol::Http),
+        (Some("kubernetes.io/h2c"), "", AppProtocol::Http2),
+        (Some("https"), "http", AppProtocol::Tcp),
+        (Some("example.com/own"), "http", AppProtocol::Tcp),
+    ] {
+        assert_eq!(AppProtocol::of(app, name), wanted, "{app:?} {name}");
+    }
+}

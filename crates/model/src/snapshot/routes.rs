@@ -1,0 +1,91 @@
+//! Policies of routes and gateways, by namespace: a policy acts only there.
+
+use std::collections::BTreeMap;
+
+use super::Snapshot;
+use crate::name::{Name, ObjectKey};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
+
+#[derive(Debug, Default)]
+pub(super) struct RouteIndex {
+    http: BTreeMap<ObjectKey, HttpRoute>,
+    gateway_http: BTreeMap<ObjectKey, GatewayHttpRoute>,
+    tcp: BTreeMap<ObjectKey, TcpRoute>,
+    gateways: BTreeMap<ObjectKey, Gateway>,
+}
+
+impl RouteIndex {
+    pub(super) fn put_http(&mut self, route: HttpRoute) {
+        self.http.insert(route.key.clone(), route);
+    }
+
+    pub(super) fn put_gateway_http(&mut self, route: GatewayHttpRoute) {
+        self.gateway_http.insert(route.key.clone(), route);
+    }
+
+    pub(super) fn put_tcp(&mut self, route: TcpRoute) {
+        self.tcp.insert(route.key.clone(), route);
+    }
+
+    pub(super) fn put_gateway(&mut self, gateway: Gateway) {
+        self.gateways.insert(gateway.key.clone(), gateway);
+    }
+}
+
+/// The objects of a namespace, by name.
+fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iterator<Item = &'m T> {
+    let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
+    let namespace = namespace.clone();
+    map.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, object)| object)
+}
+
+impl Snapshot {
+    /// The MeshHTTPRoutes of a namespace, by name.
+    pub fn http_routes(&self, namespace: &Name) -> impl Iterator<Item = &HttpRoute> {
+        within(&self.routes.http, namespace)
+    }
+
+    /// The MeshGatewayHTTPRoutes of a namespace, by name.
+    pub fn gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &GatewayHttpRoute> {
+        within(&self.routes.gateway_http, namespace)
+    }
+
+    /// The MeshTCPRoutes of a namespace, by name.
+    pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
+        within(&self.routes.tcp, namespace)
+    }
+
+    /// A MeshGateway.
+    pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
+        self.routes.gateways.get(key)
+    }
+
+    /// Every MeshGateway.
+    pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
+        self.routes.gateways.values()
+    }
+
+    /// Takes a MeshHTTPRoute out.
+    pub fn remove_http_route(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.http.remove(key);
+    }
+
+    /// Takes a MeshGatewayHTTPRoute out.
+    pub fn remove_gateway_http_route(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.gateway_http.remove(key);
+    }
+
+    /// Takes a MeshTCPRoute out.
+    pub fn remove_tcp_route(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.tcp.remove(key);
+    }
+
+    /// Takes a MeshGateway out.
+    pub fn remove_gateway(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.gateways.remove(key);
+    }
+}

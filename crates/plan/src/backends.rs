@@ -1,0 +1,125 @@
+//! The endpoints of a backend for one consumer: what [`crate::select`] chooses, of a whole Service or of a subset.
+//!
+//! A subset is taken first and selected from then, so that safeguards count within it: a canary with no pod in a
+//! zone is reached from there all the same, unless the Service requires otherwise.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::route::{AppProtocol, BackendId};
+use model::{Endpoint, Family, Labels, Name, ObjectKey, Service, Slice, Snapshot, TrafficPolicy};
+
+use crate::gates::FeatureGates;
+use crate::routes::{HOSTNAME, REGION, ZONE};
+use crate::select::{EndpointSet, NodeView, select};
+
+/// The backends of a consumer. One whose Service or port is gone is left out.
+pub fn table<'i>(
+    snapshot: &Snapshot,
+    ids: impl IntoIterator<Item = &'i BackendId>,
+    consumer: &Place,
+    gates: FeatureGates,
+) -> BackendTable {
+    let mut table = BackendTable::new(consumer.clone());
+    for id in ids {
+        if let Some(backend) = backend(snapshot, id, consumer, gates) {
+            table.put(Arc::new(backend));
+        }
+    }
+    table
+}
+
+/// One backend; `None` if its Service or port is gone.
+pub fn backend(
+    snapshot: &Snapshot,
+    id: &BackendId,
+    consumer: &Place,
+    gates: FeatureGates,
+) -> Option<Backend> {
+    let service = snapshot.service(&id.service)?;
+    let port = service.ports.iter().find(|port| port.port == id.port)?;
+    let all = snapshot.slices(&id.service);
+    let subset;
+    let slices = if id.tags.is_empty() {
+        all
+    } else {
+        subset = subset_of(snapshot, all, &id.tags);
+        &subset
+    };
+    let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
+    let set = families(service).into_iter().find_map(|family| {
+        let selections = select(service, slices, family, &node);
+        let of_port = selections.into_iter().find(|s| std::ptr::eq(s.port, port))?;
+        let set = match service.internal_policy {
+            TrafficPolicy::Local => of_port.local,
+            TrafficPolicy::Cluster => of_port.cluster,
+        };
+        set.filter(|set| !set.endpoints.is_empty())
+    });
+    Some(Backend {
+        id: id.clone(),
+        protocol: AppProtocol::of(port.app_protocol.as_deref(), &port.name),
+        mode: set.as_ref().map_or("", |set| set.mode.as_str()),
+        endpoints: set.map(|set| endpoints(&set, slices, consumer)).unwrap_or_default(),
+    })
+}
+
+/// The primary family first; the other one where that has no endpoint.
+fn families(service: &Service) -> Vec<Family> {
+    let addresses = service.cluster_ips.addresses().iter().map(|ip| Family::of(*ip));
+    let mut families: Vec<Family> = service.families.iter().copied().chain(addresses).collect();
+    families.extend([Family::V4, Family::V6]);
+    let mut seen = Vec::new();
+    families.retain(|family| {
+        let fresh = !seen.contains(family);
+        seen.push(*family);
+        fresh
+    });
+    families
+}
+
+fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[BackendEndpoint]> {
+    let zones: std::collections::BTreeMap<IpAddr, &Name> = slices
+        .iter()
+        .flat_map(|slice| &slice.content.endpoints)
+        .filter_map(|endpoint| Some((endpoint.addresses.first(), endpoint.zone.as_ref()?)))
+        .collect();
+    let endpoint = |target: &crate::select::Target| {
+        let zone = zones.get(&target.address.ip()).map(|zone| (*zone).clone());
+        let is_near = zone.is_some() && zone == consumer.zone;
+        BackendEndpoint { address: target.address, weight: target.weight as f32, zone, is_near }
+    };
+    let weighted = set.endpoints.iter().map(endpoint);
+    weighted.filter(|endpoint| endpoint.weight > 0.0 && endpoint.weight.is_finite()).collect()
+}
+
+/// The slices with only those endpoints whose pods carry all of the tags.
+fn subset_of(snapshot: &Snapshot, slices: &[Slice], tags: &Labels) -> Vec<Slice> {
+    let only = |slice: &Slice| {
+        let mut slice = slice.clone();
+        let namespace = slice.key.namespace.clone();
+        slice.content.endpoints.retain(|endpoint| carries(snapshot, &namespace, endpoint, tags));
+        slice
+    };
+    slices.iter().map(only).collect()
+}
+
+/// Zone, region and node come from topology; everything else from the pod's labels.
+fn carries(snapshot: &Snapshot, namespace: &Name, endpoint: &Endpoint, tags: &Labels) -> bool {
+    let pod = endpoint.target.as_ref().and_then(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));
+    let node = endpoint.node.as_ref();
+    let known = node.and_then(|name| snapshot.node(name));
+    tags.iter().all(|(key, value)| {
+        let own = match key.as_str() {
+            ZONE => endpoint.zone.as_ref().or_else(|| known?.zone.as_ref()),
+            REGION => known.and_then(|node| node.region.as_ref()),
+            HOSTNAME => node,
+            label => pod.and_then(|pod| pod.labels.value(label)),
+        };
+        own == Some(value)
+    })
+}
+
+#[cfg(test)]
+mod tests;

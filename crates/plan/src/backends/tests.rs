@@ -1,0 +1,95 @@
+//! Tests of backends: hints, Require and Spill seen from a zone, and subsets by tags.
+
+use model::{Interner, Labels, ServiceKey, parse};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Endpoints as (pod, zone, version), in one slice with these annotations and hints for their own zones.
+fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> Snapshot {
+    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "ns", "name": "web"},
+        "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "http", "port": 80}]}})];
+    let mut listed = Vec::new();
+    for (i, (pod, zone, version)) in endpoints.iter().enumerate() {
+        objects.push(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "ns", "name": pod, "labels": {"version": version}}}));
+        let mut endpoint = json!({"addresses": [format!("10.1.0.{}", i + 1)], "zone": zone, "nodeName": format!("n-{zone}"),
+            "targetRef": {"kind": "Pod", "name": pod, "namespace": "ns"}});
+        if hinted {
+            endpoint["hints"] = json!({"forZones": [{"name": zone}]});
+        }
+        listed.push(endpoint);
+    }
+    objects.push(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": "ns", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
+            "annotations": annotations},
+        "ports": [{"name": "http", "port": 8080}], "endpoints": listed}));
+    let mut snapshot = Snapshot::default();
+    for value in &objects {
+        let (object, notices) = parse::object(value, &mut Interner::default());
+        assert_eq!(notices, []);
+        snapshot.apply(object.unwrap());
+    }
+    snapshot
+}
+
+fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'static str) {
+    let service = ServiceKey::new(&"ns".into(), &"web".into());
+    let id = BackendId { service, port: 80, tags: tags.iter().copied().collect::<Labels>() };
+    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let backend = backend(snapshot, &id, &place, FeatureGates::default()).unwrap();
+    let text = backend
+        .endpoints
+        .iter()
+        .map(|e| format!("{}x{:.2}{}", e.address.ip(), e.weight, if e.is_near { "!" } else { "" }));
+    (text.collect::<Vec<_>>().join(" "), backend.mode)
+}
+
+const THREE: &[(&str, &str, &str)] = &[("p1", "a", "v1"), ("p2", "b", "v1"), ("p3", "b", "v2")];
+
+#[test]
+fn hints_keep_requests_in_the_zone_and_a_subset_counts_for_itself() {
+    let snapshot = world(json!({}), true, THREE);
+    assert_eq!(seen(&snapshot, "a", &[]), ("10.1.0.1x1.00!".to_owned(), "same-zone"));
+    assert_eq!(seen(&snapshot, "b", &[("version", "v2")]), ("10.1.0.3x1.00!".to_owned(), "same-zone"));
+    assert_eq!(
+        seen(&snapshot, "a", &[("version", "v2")]),
+        ("10.1.0.3x1.00".to_owned(), "all"),
+        "no canary near"
+    );
+    assert_eq!(seen(&snapshot, "a", &[("version", "v3")]), (String::new(), ""));
+}
+
+#[test]
+fn require_holds_for_subsets_too() {
+    let snapshot = world(json!({"zoneward.dev/mechanism": "RequireZone"}), true, THREE);
+    assert_eq!(seen(&snapshot, "b", &[]).0, "10.1.0.2x1.00! 10.1.0.3x1.00!");
+    assert_eq!(seen(&snapshot, "a", &[("version", "v2")]).0, "", "never leaves the zone");
+}
+
+#[test]
+fn spill_weighs_endpoints() {
+    let annotations = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    let snapshot = world(annotations, false, THREE);
+    assert_eq!(seen(&snapshot, "a", &[]), ("10.1.0.1x2.00! 10.1.0.2x0.50 10.1.0.3x0.50".to_owned(), "spill"));
+}
+
+#[test]
+fn zones_are_tags_by_topology() {
+    let snapshot = world(json!({}), false, THREE);
+    assert_eq!(
+        seen(&snapshot, "a", &[("topology.kubernetes.io/zone", "b")]).0,
+        "10.1.0.2x1.00 10.1.0.3x1.00"
+    );
+}
+
+#[test]
+fn a_backend_whose_port_is_gone_is_left_out() {
+    let snapshot = world(json!({}), false, THREE);
+    let id =
+        |port| BackendId { service: ServiceKey::new(&"ns".into(), &"web".into()), port, tags: Labels::EMPTY };
+    let table = table(&snapshot, [&id(80), &id(81)], &Place::default(), FeatureGates::default());
+    assert_eq!(table.backends().count(), 1);
+    assert!(table.backend(&id(80)).is_some_and(|b| b.protocol == AppProtocol::Http));
+}

@@ -1,0 +1,83 @@
+//! Who asks: the namespace, the Services that a proxy belongs to, and its tags.
+
+use std::collections::BTreeMap;
+
+use model::route::PolicyTarget;
+use model::{Labels, Name, Pod, ServiceKey, Snapshot};
+
+/// The label of a zone, as a tag.
+pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
+/// The label of a region, as a tag.
+pub(crate) const REGION: &str = "topology.kubernetes.io/region";
+/// The label of a node's name, as a tag.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// A client in the mesh, as policies see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its namespace.
+    pub namespace: Name,
+    /// The Services that its pod is an endpoint of.
+    pub services: Vec<Name>,
+    /// The labels of its pod, and where that runs.
+    pub tags: Labels,
+}
+
+impl Client {
+    /// The client that a pod is.
+    pub fn of_pod(snapshot: &Snapshot, pod: &Pod) -> Self {
+        let namespace = pod.key.namespace.clone();
+        let selects = |selector: &Labels| !selector.is_empty() && selector.selects(&pod.labels);
+        let services = snapshot.services().map(|(service, _)| service);
+        let own = services.filter(|service| service.key.namespace == namespace);
+        let own = own.filter(|service| service.selector.as_ref().is_some_and(selects));
+        let services = own.map(|service| service.key.name.clone()).collect();
+        Self { namespace, services, tags: pod_tags(snapshot, pod) }
+    }
+
+    /// Some client of a Service: with these tags, and with what all of its pods that have them share.
+    pub fn of_service(snapshot: &Snapshot, key: &ServiceKey, tags: &Labels) -> Self {
+        let selector = snapshot.service(key).and_then(|service| service.selector.as_ref());
+        let pods = selector.map(|s| snapshot.pods_selected(&key.namespace, s)).unwrap_or_default();
+        let all = pods.iter().map(|pod| pod_tags(snapshot, pod)).filter(|own| tags.selects(own));
+        let shared = all.reduce(|a, b| {
+            let both = a.iter().filter(|(name, value)| b.value(name) == Some(value));
+            Labels::from_pairs(both.cloned().collect())
+        });
+        let mut pairs: Vec<(Name, Name)> = shared.unwrap_or_default().as_slice().to_vec();
+        pairs.extend(tags.iter().cloned());
+        Self {
+            namespace: key.namespace.clone(),
+            services: vec![key.name.clone()],
+            tags: Labels::from_pairs(pairs),
+        }
+    }
+
+    /// Whether a policy of its namespace is for it.
+    pub(super) fn is_meant(&self, target: &PolicyTarget) -> bool {
+        match target {
+            PolicyTarget::Mesh => true,
+            PolicyTarget::Subset(tags) => tags.selects(&self.tags),
+            PolicyTarget::Service(name) => self.services.contains(name),
+            PolicyTarget::ServiceSubset(name, tags) => {
+                self.services.contains(name) && tags.selects(&self.tags)
+            }
+            PolicyTarget::Gateway(..) => false,
+        }
+    }
+}
+
+/// The labels of a pod; its zone, region and node come from topology, whatever its labels say.
+fn pod_tags(snapshot: &Snapshot, pod: &Pod) -> Labels {
+    let mut tags: BTreeMap<Name, Name> = pod.labels.iter().cloned().collect();
+    let node = pod.node.as_ref();
+    let known = node.and_then(|name| snapshot.node(name));
+    let zone = known.and_then(|node| node.zone.as_ref());
+    let region = known.and_then(|node| node.region.as_ref());
+    for (key, value) in [(ZONE, zone), (REGION, region), (HOSTNAME, node)] {
+        if let Some(value) = value {
+            tags.insert(Name::new(key), value.clone());
+        }
+    }
+    Labels::from_pairs(tags.into_iter().collect())
+}

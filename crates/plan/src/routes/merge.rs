@@ -1,0 +1,54 @@
+//! Rules of several policies -> one list (seed 004, "Merging behavior").
+//!
+//! Rules with the same matches are one rule. Of each of its parts, filters and backends, the policy of highest
+//! precedence that has it decides: absent keeps what a lower one says, an empty list clears it.
+
+use std::collections::BTreeMap;
+
+use model::ObjectRef;
+use model::route::{Match, Rule, RuleOrigin};
+
+/// One list of rules with its place.
+#[derive(Clone, Debug)]
+pub struct Source<'a> {
+    /// The policy.
+    pub policy: ObjectRef,
+    /// Where the list stands in it, as `spec.to[0].rules`.
+    pub field: String,
+    /// The rules.
+    pub rules: &'a [Rule],
+}
+
+/// The effective rules, with where each part comes from. `sources` has the highest precedence first; so has the
+/// result: all rules of the first source in their own order, then what is left of the next.
+// Patterns are compared by their text; the caches inside their engines are not part of the key.
+#[allow(clippy::mutable_key_type)]
+pub fn merge(sources: &[Source<'_>]) -> Vec<(Rule, RuleOrigin)> {
+    let mut merged: Vec<(Rule, RuleOrigin)> = Vec::new();
+    let mut place_by_matches: BTreeMap<&[Match], usize> = BTreeMap::new();
+    for source in sources {
+        for (i, rule) in source.rules.iter().enumerate() {
+            let place = *place_by_matches.entry(&rule.matches).or_insert(merged.len());
+            if place == merged.len() {
+                let origin = RuleOrigin {
+                    policy: Some(source.policy.clone()),
+                    field: format!("{}[{i}]", source.field),
+                    place: i,
+                    ..RuleOrigin::default()
+                };
+                let matches = rule.matches.clone();
+                merged.push((Rule { matches, filters: None, backends: None }, origin));
+            }
+            let (whole, origin) = &mut merged[place];
+            if whole.filters.is_none() && rule.filters.is_some() {
+                whole.filters = rule.filters.clone();
+                origin.filters = Some(source.policy.clone());
+            }
+            if whole.backends.is_none() && rule.backends.is_some() {
+                whole.backends = rule.backends.clone();
+                origin.backends = Some(source.policy.clone());
+            }
+        }
+    }
+    merged
+}

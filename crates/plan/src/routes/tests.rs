@@ -1,0 +1,367 @@
+//! Tests of routes beyond the vectors: precedence, protocols, unresolved backends, gateways, and the words.
+
+use expect_test::expect;
+use model::route::{Arrival, BackendId, End, LegTarget, Routing, Scheme};
+use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn world(objects: &[Value]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for value in objects {
+        let (object, notices) = parse::object(value, &mut Interner::default());
+        assert_eq!(notices, [], "{value}");
+        snapshot.apply(object.unwrap());
+    }
+    snapshot
+}
+
+fn service(name: &str, app_protocol: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "ns", "name": name},
+        "spec": {"clusterIP": "10.0.0.1", "selector": {"app": name},
+            "ports": [{"port": 80, "appProtocol": app_protocol}]}})
+}
+
+fn policy(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind,
+        "metadata": {"namespace": "ns", "name": name}, "spec": spec})
+}
+
+/// A MeshHTTPRoute that sends everything for `backend` to one Service.
+fn all_to(name: &str, target: Value, backend: &str) -> Value {
+    policy(
+        "MeshHTTPRoute",
+        name,
+        json!({"targetRef": target, "to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"matches": [{"path": {"prefix": "/"}}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": backend}]}}]}]}),
+    )
+}
+
+fn client(tags: &[(&str, &str)]) -> Client {
+    Client { namespace: "ns".into(), services: vec!["frontend".into()], tags: tags.iter().copied().collect() }
+}
+
+fn route(snapshot: &Snapshot, client: &Client) -> (Outbound, Vec<Notice>) {
+    let service = snapshot.service(&ServiceKey::new(&"ns".into(), &"backend".into())).unwrap();
+    outbound(snapshot, client, service, &service.ports[0]).unwrap()
+}
+
+/// The Services that a request for `path` may go to, and the errors.
+fn goes_to(outbound: &Outbound, path: &str) -> Vec<String> {
+    let Routing::Http(routes) = &outbound.routing else { return vec!["tcp".to_owned()] };
+    let incoming = Incoming { method: "GET".into(), path: path.into(), ..Incoming::default() };
+    let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
+    trace.outcome.legs.iter().map(|leg| target(&leg.to)).collect()
+}
+
+fn target(to: &LegTarget) -> String {
+    match to {
+        LegTarget::Backend(BackendId { service, .. }) => service.name.to_string(),
+        LegTarget::Error(status) => status.to_string(),
+    }
+}
+
+#[test]
+fn the_kind_of_the_target_decides_then_the_smaller_name() {
+    let names = ["mesh", "subset", "service", "service-subset", "b", "a"];
+    let mut objects: Vec<Value> = names.iter().map(|name| service(name, "http")).collect();
+    objects.push(service("backend", "http"));
+    let policies = [
+        all_to(
+            "z1",
+            json!({"kind": "MeshServiceSubset", "name": "frontend", "tags": {"v": "1"}}),
+            "service-subset",
+        ),
+        all_to("z2", json!({"kind": "MeshService", "name": "frontend"}), "service"),
+        all_to("z3", json!({"kind": "MeshSubset", "tags": {"v": "1"}}), "subset"),
+        all_to("z4", json!({"kind": "Mesh"}), "mesh"),
+    ];
+    let winners = ["service-subset", "service", "subset", "mesh"];
+    for (i, winner) in winners.iter().enumerate() {
+        let mut some = objects.clone();
+        some.extend(policies[i..].iter().rev().cloned());
+        assert_eq!(goes_to(&route(&world(&some), &client(&[("v", "1")])).0, "/"), [*winner]);
+    }
+    let mut other = objects.clone();
+    other.extend(policies.iter().cloned());
+    assert_eq!(goes_to(&route(&world(&other), &client(&[("v", "2")])).0, "/"), ["service"]);
+    objects.extend(["b", "a"].map(|name| all_to(name, json!({"kind": "Mesh"}), name)));
+    assert_eq!(
+        goes_to(&route(&world(&objects), &client(&[])).0, "/"),
+        ["a"],
+        "semantics 1.3: the smaller name"
+    );
+}
+
+#[test]
+fn lower_entries_of_one_policy_override_upper_ones() {
+    let mut twice = all_to("p", json!({"kind": "Mesh"}), "upper");
+    let mut lower = twice["spec"]["to"][0].clone();
+    lower["rules"][0]["default"]["backendRefs"][0]["name"] = "lower".into();
+    twice["spec"]["to"].as_array_mut().unwrap().push(lower);
+    let objects = [service("backend", "http"), service("upper", "http"), service("lower", "http"), twice];
+    assert_eq!(goes_to(&route(&world(&objects), &client(&[])).0, "/"), ["lower"]);
+}
+
+#[test]
+fn policies_act_in_their_namespace() {
+    let mut elsewhere = all_to("p", json!({"kind": "Mesh"}), "other");
+    elsewhere["metadata"]["namespace"] = "far".into();
+    let objects = [service("backend", "http"), service("other", "http"), elsewhere];
+    assert_eq!(goes_to(&route(&world(&objects), &client(&[])).0, "/"), ["backend"]);
+    let near = [service("backend", "http"), all_to("p", json!({"kind": "Mesh"}), "backend")];
+    let snapshot = world(&near);
+    let stranger = Client { namespace: "far".into(), ..client(&[]) };
+    let (outbound, _) = route(&snapshot, &stranger);
+    let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
+    assert_eq!(routes.rules().count(), 1, "only the way to the original destination");
+}
+
+#[test]
+fn what_no_rule_takes_goes_where_it_was_going() {
+    let only_v1 = policy(
+        "MeshHTTPRoute",
+        "p",
+        json!({"to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"matches": [{"path": {"prefix": "/v1"}}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": "v1"}]}},
+            {"matches": [{"path": {"prefix": "/same"}}]}]}]}),
+    );
+    let (outbound, notices) =
+        route(&world(&[service("backend", "http"), service("v1", "http"), only_v1]), &client(&[]));
+    assert_eq!(notices, []);
+    assert_eq!(goes_to(&outbound, "/v1/x"), ["v1"]);
+    assert_eq!(goes_to(&outbound, "/v1x"), ["backend"]);
+    assert_eq!(goes_to(&outbound, "/same"), ["backend"]);
+}
+
+#[test]
+fn an_unresolved_backend_keeps_its_share_and_is_told() {
+    let split = policy(
+        "MeshHTTPRoute",
+        "p",
+        json!({"to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"matches": [{"path": {"prefix": "/"}}], "default": {"backendRefs": [
+            {"kind": "MeshService", "name": "gone", "weight": 50}, {"kind": "MeshService", "name": "tcp", "weight": 20},
+            {"kind": "MeshService", "name": "backend", "weight": 30, "port": 81},
+            {"kind": "MeshService", "name": "backend", "weight": 30}],
+            "filters": [{"requestMirror": {"backendRef": {"kind": "MeshService", "name": "lost"}}}]}}]}]}),
+    );
+    let (outbound, notices) =
+        route(&world(&[service("backend", "http"), service("tcp", "tcp"), split]), &client(&[]));
+    assert_eq!(goes_to(&outbound, "/"), ["500", "backend"], "errors are one leg");
+    let text: String = notices.iter().map(|n| format!("{n}\n")).collect();
+    expect![[r#"
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService lost: there is no Service ns/lost: create it, or correct the name; until then no copies are sent
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService gone: there is no Service ns/gone: create it, or correct the name; until then its share of the traffic gets an error
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService tcp: no port of Service ns/tcp speaks HTTP as far as we know; set the appProtocol of one to http, http2 or grpc; until then its share of the traffic gets an error
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService backend: Service ns/backend has no TCP port 81; until then its share of the traffic gets an error
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn http_routes_go_before_tcp_routes_where_requests_can_be_told_apart() {
+    let tcp = policy(
+        "MeshTCPRoute",
+        "t",
+        json!({"to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "other"}]}}]}]}),
+    );
+    let http = all_to("h", json!({"kind": "Mesh"}), "other");
+    let is_tcp_to = |protocol: &str, policies: &[&Value]| {
+        let mut objects = vec![service("backend", protocol), service("other", "http")];
+        objects.extend(policies.iter().map(|p| (*p).clone()));
+        let (outbound, notices) = route(&world(&objects), &client(&[]));
+        let to = match &outbound.routing {
+            Routing::Tcp(split) => Some(target(&split.legs()[0].to)),
+            Routing::Http(_) => None,
+        };
+        (to, notices.len())
+    };
+    assert_eq!(is_tcp_to("http", &[&tcp, &http]), (None, 0));
+    assert_eq!(is_tcp_to("http", &[&tcp]), (Some("other".to_owned()), 0));
+    assert_eq!(
+        is_tcp_to("tcp", &[&tcp, &http]),
+        (Some("other".to_owned()), 1),
+        "an HTTP route to TCP is told"
+    );
+    assert_eq!(is_tcp_to("tcp", &[]), (Some("backend".to_owned()), 0));
+}
+
+#[test]
+fn a_redirect_of_one_policy_overrules_the_backends_of_another_and_is_told() {
+    let redirect = policy(
+        "MeshHTTPRoute",
+        "r",
+        json!({
+        "targetRef": {"kind": "MeshService", "name": "frontend"}, "to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"matches": [{"path": {"prefix": "/"}}],
+            "default": {"filters": [{"requestRedirect": {"scheme": "https"}}]}}]}]}),
+    );
+    let objects = [service("backend", "http"), redirect, all_to("p", json!({"kind": "Mesh"}), "backend")];
+    let (outbound, notices) = route(&world(&objects), &client(&[]));
+    let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
+    assert!(matches!(routes.rules().next().unwrap().action.end, End::Redirect(_)));
+    assert_eq!(notices[0].reason, "RouteConflict");
+}
+
+fn edge(listeners: Value) -> Value {
+    policy("MeshGateway", "edge", json!({"listeners": listeners}))
+}
+
+fn gateway_route(name: &str, hostnames: &[&str], tags: Value, path: &str, backend: &str) -> Value {
+    policy(
+        "MeshGatewayHTTPRoute",
+        name,
+        json!({
+        "targetRef": {"kind": "MeshGateway", "name": "edge", "tags": tags}, "hostnames": hostnames,
+        "rules": [{"matches": [{"path": {"prefix": path}}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": backend}]}}]}),
+    )
+}
+
+fn at_edge(objects: &[Value]) -> (RouteTable, Vec<Notice>) {
+    let snapshot = world(objects);
+    let key = ObjectKey::new(&"ns".into(), &"edge".into());
+    gateway(&snapshot, snapshot.gateway(&key).unwrap())
+}
+
+fn through(table: &RouteTable, port: u16, host: &str, path: &str) -> String {
+    let listener = table.port(port).and_then(|p| p.listener(host));
+    let routes = match listener.and_then(|l| l.routing(host)) {
+        Some(Routing::Http(routes)) => Some(&**routes),
+        Some(Routing::Tcp(split)) => return target(&split.legs()[0].to),
+        None => None,
+    };
+    let incoming =
+        Incoming { method: "GET".into(), host: host.into(), path: path.into(), ..Incoming::default() };
+    let trace = trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port: Some(port) });
+    match trace.outcome.status {
+        Some(status) => status.to_string(),
+        None => target(&trace.outcome.legs[0].to),
+    }
+}
+
+#[test]
+fn a_host_has_its_own_rules_before_those_of_wider_names() {
+    let objects = [
+        service("a", "http"),
+        service("b", "http"),
+        service("c", "http"),
+        edge(json!([{"name": "http", "port": 80, "protocol": "HTTP"}])),
+        gateway_route("exact", &["a.x.io"], json!({}), "/only", "a"),
+        gateway_route("wide", &["*.x.io"], json!({}), "/only/deeper", "b"),
+        gateway_route("any", &[], json!({}), "/", "c"),
+    ];
+    let (table, notices) = at_edge(&objects);
+    assert_eq!(notices, []);
+    assert_eq!(through(&table, 80, "a.x.io", "/only/deeper"), "a", "the host goes before the longer path");
+    assert_eq!(through(&table, 80, "b.x.io", "/only/deeper"), "b");
+    assert_eq!(through(&table, 80, "a.x.io:80", "/other"), "c");
+    assert_eq!(through(&table, 80, "y.io", "/only"), "c");
+}
+
+#[test]
+fn a_wider_listener_does_not_get_the_hosts_of_a_narrower_one() {
+    let objects = [
+        service("a", "http"),
+        service("b", "http"),
+        edge(
+            json!([{"name": "narrow", "port": 80, "protocol": "HTTP", "hostname": "a.x.io", "tags": {"l": "narrow"}},
+            {"name": "wide", "port": 80, "protocol": "HTTP", "tags": {"l": "wide"}},
+            {"name": "raw", "port": 90, "protocol": "TCP"}]),
+        ),
+        gateway_route("wide", &[], json!({"l": "wide"}), "/", "b"),
+        gateway_route("lost", &["y.io"], json!({"l": "narrow"}), "/", "b"),
+        policy(
+            "MeshTCPRoute",
+            "t",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "to": [{
+            "targetRef": {"kind": "Mesh"}, "rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "a"}]}}]}]}),
+        ),
+    ];
+    let (table, notices) = at_edge(&objects);
+    assert_eq!(through(&table, 80, "a.x.io", "/"), "404", "semantics 1.6");
+    assert_eq!(through(&table, 80, "b.x.io", "/"), "b");
+    assert_eq!(through(&table, 90, "", ""), "a");
+    let told: Vec<String> = notices.iter().map(|n| format!("{} {}", n.object, n.reason)).collect();
+    assert_eq!(told, ["MeshGatewayHTTPRoute ns/lost NoListener"]);
+    assert_eq!(table.backends().len(), 2);
+}
+
+#[test]
+fn a_pod_is_a_client_of_its_services_with_the_tags_of_its_place() {
+    let pod = |name: &str, version: &str, node: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": name,
+            "labels": {"app": "frontend", "version": version, "topology.kubernetes.io/zone": "a lie"}},
+            "spec": {"nodeName": node}})
+    };
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1",
+        "labels": {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r"}}});
+    let snapshot = world(&[
+        service("frontend", "http"),
+        service("backend", "http"),
+        pod("a", "v1", "n1"),
+        pod("b", "v2", "n1"),
+        node,
+    ]);
+    let own = Client::of_pod(&snapshot, snapshot.pod(&ObjectKey::new(&"ns".into(), &"a".into())).unwrap());
+    assert_eq!(own.services, [Name::new("frontend")]);
+    assert_eq!(own.tags.value(ZONE).map(Name::as_str), Some("z1"));
+    assert_eq!(own.tags.value("version").map(Name::as_str), Some("v1"));
+    let key = ServiceKey::new(&"ns".into(), &"frontend".into());
+    let some = Client::of_service(&snapshot, &key, &Labels::EMPTY);
+    assert_eq!((some.tags.has("version"), some.tags.has(REGION)), (false, true), "only what its pods share");
+    let v2 = Client::of_service(&snapshot, &key, &[("version", "v2")].into_iter().collect());
+    assert_eq!(v2.tags.value("version").map(Name::as_str), Some("v2"));
+}
+
+#[test]
+fn a_trace_says_which_condition_each_match_misses() {
+    let rules = policy(
+        "MeshHTTPRoute",
+        "p",
+        json!({"to": [{
+        "targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [
+        {"matches": [{"path": {"exact": "/a"}}, {"path": {"prefix": "/a"}, "method": "POST"}]},
+        {"matches": [{"path": {"prefix": "/a"}, "headers": [{"name": "x", "type": "Present"}]}]},
+        {"matches": [{"path": {"prefix": "/a"}, "queryParams": [{"name": "q", "value": "1"}]}]},
+        {"matches": [{"path": {"prefix": "/a"}}], "default": {"filters": [{"urlRewrite": {"path": {"replacePrefixMatch": "/"}}}]}},
+        {"matches": [{"path": {"regex": "/.*"}}]}]}]}),
+    );
+    let (outbound, _) = route(&world(&[service("backend", "http"), rules]), &client(&[]));
+    let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
+    let incoming = Incoming { method: "GET".into(), path: "/x/../a/b?q=2".into(), ..Incoming::default() };
+    let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
+    let text: String = trace.why.iter().map(|s| format!("{}: {}\n", s.rule, s.detail)).collect();
+    expect![[r#"
+        path: /x/../a/b is read as /a/b
+        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[0]: does not hold: /a/b is not /a
+        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[1]: does not hold: the method is GET, not POST
+        MeshHTTPRoute ns/p spec.to[0].rules[1].matches[0]: does not hold: it is not so that header x is there
+        MeshHTTPRoute ns/p spec.to[0].rules[2].matches[0]: does not hold: it is not so that query parameter q is "1"
+        MeshHTTPRoute ns/p spec.to[0].rules[3].matches[0]: holds: /a/b is at or below /a
+        later: 2 matches are of lower precedence: not asked, the first that holds wins
+        rewrite: the path becomes /b?q=2
+        backend: 100.0 % of such requests go to ns/backend:80
+    "#]].assert_eq(&text);
+}
+
+#[test]
+fn a_policy_for_what_is_not_there_is_told() {
+    let snapshot = world(&[
+        all_to("p", json!({"kind": "MeshService", "name": "nobody"}), "x"),
+        gateway_route("g", &[], json!({}), "/", "x"),
+    ]);
+    let fields: Vec<String> =
+        unused_targets(&snapshot, &"ns".into()).iter().map(|n| n.message.clone()).collect();
+    assert_eq!(fields.len(), 3, "{fields:?}");
+    assert!(fields[1].starts_with("spec.to[0].targetRef.name: there is no Service backend"), "{fields:?}");
+}

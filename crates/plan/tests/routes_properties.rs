@@ -1,0 +1,124 @@
+//! Routes do not depend on the order in which policies arrive, and the maps of a table agree with asking one by one.
+
+use model::route::{HeaderList, Request, Routing};
+use model::{Interner, Notice, Object, ServiceKey, Snapshot, parse};
+use plan::routes::{Client, outbound};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn path() -> impl Strategy<Value = Value> {
+    let prefix = prop::sample::select(vec!["/", "/a", "/a/b", "/c"]).prop_map(|v| json!({"prefix": v}));
+    let exact = prop::sample::select(vec!["/a", "/a/b"]).prop_map(|v| json!({"exact": v}));
+    let regex = prop::sample::select(vec!["/a.*", "/[a-z]+"]).prop_map(|v| json!({"regex": v}));
+    prop_oneof![prefix, exact, regex]
+}
+
+fn on() -> impl Strategy<Value = Value> {
+    let header = prop::option::of(prop::sample::select(vec!["1", "2"]));
+    let method = prop::option::of(prop::sample::select(vec!["GET", "POST"]));
+    (prop::option::of(path()), method, header).prop_map(|(path, method, header)| {
+        let mut on = json!({});
+        if let Some(path) = path {
+            on["path"] = path;
+        }
+        if let Some(method) = method {
+            on["method"] = method.into();
+        }
+        if let Some(value) = header {
+            on["headers"] = json!([{"name": "x", "value": value}]);
+        }
+        on
+    })
+}
+
+fn rule() -> impl Strategy<Value = Value> {
+    let backends = prop::option::of(prop::collection::vec(
+        prop::sample::select(vec!["b1", "b2", "missing"])
+            .prop_map(|n| json!({"kind": "MeshService", "name": n})),
+        0..3,
+    ));
+    let filters = prop::option::of(prop::collection::vec(
+        prop::sample::select(vec!["h1", "h2"])
+            .prop_map(|n| json!({"requestHeaderModifier": {"set": [{"name": n, "value": "1"}]}})),
+        0..2,
+    ));
+    (prop::collection::vec(on(), 1..3), backends, filters).prop_map(|(matches, backends, filters)| {
+        let mut default = json!({});
+        if let Some(backends) = backends {
+            default["backendRefs"] = backends.into();
+        }
+        if let Some(filters) = filters {
+            default["filters"] = filters.into();
+        }
+        json!({"matches": matches, "default": default})
+    })
+}
+
+fn target() -> impl Strategy<Value = Value> {
+    prop::sample::select(vec![
+        json!({"kind": "Mesh"}),
+        json!({"kind": "MeshSubset", "tags": {"v": "1"}}),
+        json!({"kind": "MeshService", "name": "frontend"}),
+        json!({"kind": "MeshServiceSubset", "name": "frontend", "tags": {"v": "1"}}),
+    ])
+}
+
+fn policies() -> impl Strategy<Value = Vec<Value>> {
+    let policy = (target(), prop::collection::vec(rule(), 1..5));
+    prop::collection::vec(policy, 0..6).prop_map(|list| {
+        let one = |(i, (target, rules)): (usize, (Value, Vec<Value>))| {
+            json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute", "metadata": {"name": format!("p{i}")},
+                "spec": {"targetRef": target,
+                    "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]}})
+        };
+        list.into_iter().enumerate().map(one).collect()
+    })
+}
+
+fn routing(policies: &[Value]) -> (Routing, Vec<Notice>) {
+    let mut snapshot = Snapshot::default();
+    let mut interner = Interner::default();
+    let service = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"ports": [{"port": 80, "appProtocol": "http"}]}})
+    };
+    let services = ["backend", "b1", "b2"].map(service);
+    for value in policies.iter().chain(&services) {
+        let object: Option<Object> = parse::object(value, &mut interner).0;
+        snapshot.apply(object.expect("a good object"));
+    }
+    let key = ServiceKey::new(&"default".into(), &"backend".into());
+    let service = snapshot.service(&key).expect("it is there");
+    let tags = [("v", "1")].into_iter().collect();
+    let client = Client { namespace: "default".into(), services: vec!["frontend".into()], tags };
+    let (outbound, notices) = outbound(&snapshot, &client, service, &service.ports[0]).expect("TCP");
+    (outbound.routing, notices)
+}
+
+proptest! {
+    #[test]
+    fn routes_do_not_depend_on_the_order_of_arrival(
+        (given, shuffled) in policies().prop_flat_map(|p| (Just(p.clone()), Just(p).prop_shuffle()))
+    ) {
+        prop_assert_eq!(routing(&given), routing(&shuffled));
+    }
+
+    #[test]
+    fn the_maps_agree_with_asking_one_by_one(
+        given in policies(),
+        path in "(/[abc]?){0,3}|/",
+        method in prop::sample::select(vec!["GET", "POST", "PUT"]),
+        header in prop::option::of("[12]"),
+    ) {
+        let (Routing::Http(routes), _) = routing(&given) else { panic!("HTTP") };
+        let headers = header.map(|v| ("X".into(), v.as_str().into())).into_iter().collect();
+        let headers = HeaderList(headers);
+        let request = Request { method, host: "h", path: &path, query: None, headers: &headers };
+        let holds = |hit: &model::route::Hit<'_>| {
+            hit.entry.path.matches(&path) && hit.entry.conditions.first_miss(&request).is_none()
+        };
+        let wanted = routes.entries().find(holds).map(|hit| hit.entry);
+        prop_assert_eq!(routes.find(&request).map(|hit| hit.entry), wanted);
+        prop_assert!(wanted.is_some(), "in the mesh something always holds");
+    }
+}

@@ -1,0 +1,131 @@
+//! One Service under one mechanism, tried out: as it is, without a zone, with one replica more, during a roll-out.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use model::{Conditions, Endpoint, Family, Name, Service, Slice};
+use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
+use plan::slices::Packing;
+
+use super::flow::{Senders, figures};
+use super::{Cluster, Figures, new_endpoint};
+use crate::replay::{surge, unavailable};
+
+/// The addresses of endpoints that are tried out are counted from here, above those that `--scale` makes.
+const FIRST_TRIED: u64 = 1 << 20;
+
+/// A Service that asks for a mechanism, with its slices and what is remembered of it.
+pub(super) struct Trial<'t> {
+    pub cluster: &'t Cluster,
+    pub service: &'t Service,
+    pub family: Family,
+    pub config: &'t Config,
+}
+
+/// Slices with hints, and what was decided.
+pub(super) struct Hinted {
+    pub slices: Vec<Slice>,
+    pub memory: Memory,
+    pub programmed: bool,
+    pub held_back: Option<&'static str>,
+}
+
+impl Trial<'_> {
+    /// The slices with the hints that the Service asks for.
+    pub fn hinted(&self, facts: &ClusterFacts, memory: &Memory, mut slices: Vec<Slice>) -> Hinted {
+        let (service, family, config) = (self.service, self.family, self.config);
+        let input = HintInput { service, family, facts, namespace_default: None, config, memory };
+        let mut packing = Packing { unchanged: slices.iter().collect(), ..Packing::default() };
+        let outcome = assign(&input, &mut packing);
+        for (name, content) in packing.updates {
+            if let Some(slice) = slices.iter_mut().find(|slice| slice.key.name == name) {
+                slice.content = content;
+            }
+        }
+        let held_back = outcome.held_back.map(|(_, sentence)| sentence);
+        Hinted { slices, memory: outcome.memory, programmed: outcome.programmed, held_back }
+    }
+
+    pub fn figures(&self, slices: &[Slice], senders: &Senders) -> Figures {
+        figures(self.service, slices, self.family, senders)
+    }
+
+    /// The zone whose failure is worst: its nodes and endpoints are gone, and the controller has planned anew.
+    pub fn worst_failure(
+        &self,
+        now: &Hinted,
+        failures: &[(&Name, &ClusterFacts, Senders)],
+    ) -> Option<(Name, Figures)> {
+        let failed = failures.iter().map(|(zone, facts, senders)| {
+            let without: Vec<Slice> = now.slices.iter().map(|slice| without_zone(slice, zone)).collect();
+            let then = self.hinted(facts, &now.memory, without);
+            ((*zone).clone(), self.figures(&then.slices, senders))
+        });
+        failed.reduce(|a, b| if b.1.badness() > a.1.badness() { b } else { a })
+    }
+
+    /// With one replica more, where a scheduler that spreads over zones puts it.
+    pub fn with_replica(&self, now: &Hinted, senders: &Senders) -> Option<(Name, Figures)> {
+        let mut slices = now.slices.clone();
+        let zone = self.add(&mut slices, FIRST_TRIED)?;
+        let then = self.hinted(&self.cluster.facts, &now.memory, slices);
+        Some((zone, self.figures(&then.slices, senders)))
+    }
+
+    /// The worst moment of a rolling update with the defaults of a Deployment: how many endpoints are ready, and
+    /// what happens then. New pods are ready all at once, and then old ones go; the last in the list go first.
+    pub fn worst_of_roll(&self, now: &Hinted, senders: &Senders) -> Option<(usize, Figures)> {
+        let is_ready = |e: &&Endpoint| e.conditions.is_ready();
+        let ready = now.slices.iter().flat_map(|slice| &slice.content.endpoints).filter(is_ready);
+        let mut old: Vec<IpAddr> = ready.map(|e| e.addresses.first()).collect();
+        let wanted = old.len();
+        let (mut new, mut next) = (0, FIRST_TRIED);
+        let (mut slices, mut memory) = (now.slices.clone(), now.memory.clone());
+        let mut worst: Option<(usize, Figures)> = None;
+        while !old.is_empty() {
+            let spare = (old.len() + new).saturating_sub(wanted - unavailable(wanted)).min(old.len());
+            let gone = old.split_off(old.len() - spare);
+            for slice in &mut slices {
+                slice.content.endpoints.retain(|e| !gone.contains(&e.addresses.first()));
+            }
+            let then = self.hinted(&self.cluster.facts, &memory, slices);
+            let figures = self.figures(&then.slices, senders);
+            if worst.as_ref().is_none_or(|(_, known)| figures.badness() > known.badness()) {
+                worst = Some((old.len() + new, figures));
+            }
+            (slices, memory) = (then.slices, then.memory);
+            let started = (wanted - new).min(wanted + surge(wanted) - old.len() - new);
+            for _ in 0..started {
+                self.add(&mut slices, next)?;
+                next += 1;
+            }
+            new += started;
+        }
+        worst
+    }
+
+    /// Adds a ready endpoint to the zone that has fewest.
+    fn add(&self, slices: &mut [Slice], number: u64) -> Option<Name> {
+        let zones = self.cluster.facts.zones().iter().filter(|zone| zone.ready_nodes > 0);
+        let mut counts: BTreeMap<&Name, usize> = zones.map(|zone| (&zone.name, 0)).collect();
+        for endpoint in slices.iter().flat_map(|slice| &slice.content.endpoints) {
+            let count = endpoint.zone.as_ref().and_then(|zone| counts.get_mut(zone));
+            if let Some(count) = count.filter(|_| endpoint.conditions.is_ready()) {
+                *count += 1;
+            }
+        }
+        let (zone, _) = counts.into_iter().min_by_key(|(_, count)| *count)?;
+        let slice = slices.iter_mut().min_by_key(|slice| slice.content.endpoints.len())?;
+        let node = self.cluster.first_node.get(zone).cloned();
+        slice.content.endpoints.push(new_endpoint(self.family, number, zone, node));
+        Some(zone.clone())
+    }
+}
+
+/// The slice after its zone went away.
+fn without_zone(slice: &Slice, zone: &Name) -> Slice {
+    let mut slice = slice.clone();
+    let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
+    lost.for_each(|endpoint| endpoint.conditions = Conditions::new(false, false, false));
+    slice
+}

@@ -1,0 +1,58 @@
+//! Everything of a kind at once, page by page, for commands that look at a cluster and go.
+
+use anyhow::{Context, Result};
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::Value;
+
+use super::Kind;
+
+/// Objects per page, as kubectl asks for them.
+const PAGE: u32 = 500;
+/// The place in the list is no longer known to the API.
+const GONE: u16 = 410;
+/// The API has no such kind.
+const NOT_FOUND: u16 = 404;
+
+impl Kind {
+    /// Whether its objects live in namespaces.
+    pub fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Node | Self::Namespace | Self::ServiceCidr | Self::IpAddress)
+    }
+}
+
+/// All objects of a kind, of one namespace where it has namespaces; none where the API does not know the kind.
+pub async fn list(client: &Client, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
+    let resource = kind.resource();
+    let api: Api<DynamicObject> = match namespace.filter(|_| kind.is_namespaced()) {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let what = || format!("listing {} of the cluster", resource.plural);
+    let mut objects = Vec::new();
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let list = match api.list(&page).await {
+            Ok(list) => list,
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(Vec::new()),
+            Err(kube::Error::Api(status)) if status.code == GONE && page.continue_token.is_some() => {
+                // The list took too long for the API's memory: once more, in one piece.
+                objects.clear();
+                page = ListParams::default();
+                continue;
+            }
+            Err(error) => return Err(error).with_context(what),
+        };
+        let next = list.metadata.continue_.clone().filter(|token| !token.is_empty());
+        for object in list.items {
+            let mut value = serde_json::to_value(&object).with_context(what)?;
+            value["kind"] = resource.kind.as_str().into();
+            value["apiVersion"] = resource.api_version.as_str().into();
+            objects.push(value);
+        }
+        match next {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(objects),
+        }
+    }
+}

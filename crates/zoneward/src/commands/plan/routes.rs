@@ -1,0 +1,203 @@
+//! `zoneward plan routes`: the rules that are left after merging, and where each part of them comes from.
+
+use anyhow::Result;
+use model::route::{
+    Action, End, GatewayPort, Hostname, HttpRoutes, HttpRule, LegTarget, PathMatch, Routing, Split,
+    rule_value,
+};
+use model::{Notice, ObjectRef};
+use serde_json::{Value, json};
+
+use crate::cli::{Format, PlanRoutes};
+use crate::input::World;
+use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
+use crate::routes::{Routes, Scope};
+
+/// Runs the command.
+pub fn run(args: &PlanRoutes) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let namespace = args.input.namespace.as_deref().unwrap_or("default");
+    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
+    world.notices.append(&mut routes.notices);
+    let parts = parts(&routes, args.host.as_deref());
+    match args.output.format {
+        Format::Table => {
+            let text: Vec<String> = parts.iter().map(text).collect();
+            print_text(&(text.join("\n") + &notices_text(&world.notices)))?;
+        }
+        format => print_value(&value(&parts, &world.notices), format)?,
+    }
+    Ok(!world.unreadable)
+}
+
+/// The routes of one destination or one host.
+struct Part<'r> {
+    title: String,
+    host: Option<String>,
+    routing: Option<&'r Routing>,
+}
+
+fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<Part<'r>> {
+    match &routes.scope {
+        Scope::Outbound(service, port) => {
+            let outbound = routes.table.outbound(service, *port);
+            let spoken = outbound.map_or("", |outbound| outbound.protocol.as_str());
+            let title = format!("to {service}:{port} ({spoken})");
+            vec![Part { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
+        }
+        Scope::Gateway(_) if host.is_some() => {
+            let host = host.unwrap_or_default();
+            let title = format!("for {host}");
+            vec![Part { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
+        }
+        Scope::Gateway(listener) => {
+            let mut parts = Vec::new();
+            for port in routes.table.ports() {
+                let wanted =
+                    port.listeners.iter().filter(|l| listener.as_ref().is_none_or(|name| l.name == *name));
+                for listener in wanted {
+                    let hosts = listener.hosts.iter();
+                    parts.extend(
+                        hosts.map(|(host, routing)| at_listener(port, &listener.name, &host, routing)),
+                    );
+                }
+            }
+            parts
+        }
+    }
+}
+
+fn at_listener<'r>(port: &GatewayPort, listener: &str, host: &Hostname, routing: &'r Routing) -> Part<'r> {
+    let title = format!("listener {listener}, {} port {}, for {host}", port.protocol.as_str(), port.number);
+    Part { title, host: Some(host.to_string()), routing: Some(routing) }
+}
+
+fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
+    let mut answer = match parts {
+        [part] => part_value(part),
+        // A gateway has rules for each host; those of all are in one list as well, each named by its host.
+        parts => {
+            let hosts: Vec<Value> = parts.iter().map(part_value).collect();
+            let rules = hosts.iter().flat_map(|host| host["rules"].as_array().cloned().unwrap_or_default());
+            json!({"rules": rules.collect::<Vec<_>>(), "hosts": hosts})
+        }
+    };
+    answer["notices"] = notices_value(notices);
+    answer
+}
+
+fn part_value(part: &Part<'_>) -> Value {
+    let mut answer = match part.routing {
+        Some(Routing::Http(routes)) => http_value(routes),
+        Some(Routing::Tcp(split)) => json!({"rules": [], "tcp": legs_value(split)}),
+        None => json!({"rules": []}),
+    };
+    if let Some(host) = &part.host {
+        answer["host"] = host.as_str().into();
+    }
+    answer
+}
+
+fn http_value(routes: &HttpRoutes) -> Value {
+    let own: Vec<Value> = routes.rules().filter(|rule| rule.origin.policy.is_some()).map(one_value).collect();
+    let order: Vec<Value> = routes.entries().map(|hit| place(hit.rule, hit.entry.alternative)).collect();
+    let otherwise = routes.rules().find(|rule| rule.origin.policy.is_none());
+    let otherwise = otherwise.map(|rule| match &rule.action.end {
+        End::Forward(split) => legs_value(split),
+        _ => Value::Null,
+    });
+    json!({"rules": own, "order": order, "otherwise": otherwise})
+}
+
+fn one_value(rule: &HttpRule) -> Value {
+    let mut value = rule_value(&rule.rule);
+    let name = |object: &Option<ObjectRef>| object.as_ref().map(ObjectRef::to_string);
+    let origin = &rule.origin;
+    let mut from = json!({"matches": name(&origin.policy)});
+    for (field, policy) in [("filters", &origin.filters), ("backendRefs", &origin.backends)] {
+        if policy.is_some() {
+            from[field] = name(policy).into();
+        }
+    }
+    from["field"] = origin.field.as_str().into();
+    value["from"] = from;
+    value
+}
+
+fn place(rule: &HttpRule, alternative: usize) -> Value {
+    match &rule.origin.policy {
+        Some(policy) => {
+            json!({"policy": policy.to_string(), "field": format!("{}.matches[{alternative}]", rule.origin.field)})
+        }
+        None => json!({"policy": null, "field": null}),
+    }
+}
+
+fn legs_value(split: &Split) -> Value {
+    split.legs().iter().map(|leg| crate::commands::trace::http::leg_value(&leg.to, leg.weight)).collect()
+}
+
+fn text(part: &Part<'_>) -> String {
+    let mut text = part.title.clone() + "\n";
+    match part.routing {
+        None => text += "  nothing: 404\n",
+        Some(Routing::Tcp(split)) => text += &format!("  connections go to {}\n", legs(split)),
+        Some(Routing::Http(routes)) => {
+            let mut rows = table(&["#", "MATCH", "THEN", "FROM"]);
+            for (i, hit) in routes.entries().enumerate() {
+                let entry = hit.entry;
+                let from = match &hit.rule.origin.policy {
+                    Some(policy) => format!("{policy} {}", hit.rule.origin.field),
+                    None => "(what no rule takes)".to_owned(),
+                };
+                rows.add_row([(i + 1).to_string(), match_text(entry), then(&hit.rule.action), from]);
+            }
+            text += &render(&rows);
+        }
+    }
+    text
+}
+
+fn match_text(entry: &model::route::Entry) -> String {
+    let mut parts = vec![match &entry.path {
+        PathMatch::Exact(path) => format!("= {path}"),
+        PathMatch::Prefix(path) => format!("{path}{}", if path.ends_with('/') { "*" } else { "/*" }),
+        PathMatch::Regex(pattern) => format!("~ {}", pattern.as_str()),
+    }];
+    let conditions = &entry.conditions;
+    parts.extend(conditions.method.iter().map(|method| method.to_string()));
+    parts.extend(conditions.headers.iter().map(|header| format!("[{}]", header.name)));
+    parts.extend(conditions.query.iter().map(|query| format!("?{}", query.name)));
+    parts.join(" ")
+}
+
+fn then(action: &Action) -> String {
+    let mut parts = Vec::new();
+    match &action.end {
+        End::Forward(split) => parts.push(legs(split)),
+        End::Redirect(redirect) => parts.push(format!("redirect {}", redirect.status)),
+        End::Respond(response) => parts.push(format!("answer {}", response.status)),
+    }
+    if !action.request_headers.is_empty() || !action.response_headers.is_empty() {
+        parts.push("headers".to_owned());
+    }
+    if action.rewrite.path.is_some() || action.rewrite.hostname.is_some() {
+        parts.push("rewrite".to_owned());
+    }
+    parts.extend(action.mirrors.iter().map(|mirror| format!("copy to {}", mirror.to)));
+    parts.join(", ")
+}
+
+fn legs(split: &Split) -> String {
+    let one = |(leg, share): (&model::route::Leg, f64)| {
+        let share = share * 100.0;
+        match &leg.to {
+            LegTarget::Backend(id) => format!("{id} {share:.0} %"),
+            LegTarget::Error(status) => format!("error {status} {share:.0} %"),
+        }
+    };
+    if split.legs().is_empty() {
+        return "nobody (500)".to_owned();
+    }
+    split.shares().map(one).collect::<Vec<_>>().join(" + ")
+}

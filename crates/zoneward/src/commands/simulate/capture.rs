@@ -1,0 +1,67 @@
+//! `zoneward simulate capture`: a snapshot of a cluster with what planning reads, and names hashed on request.
+
+mod disguise;
+mod reduce;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{CaptureFormat, SimulateCapture};
+use crate::input::Documents;
+use crate::output::{count, notices_text, print_text};
+use disguise::Disguise;
+
+/// Runs the command.
+pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
+    let documents = Documents::read(&args.input)?;
+    let namespace = args.input.namespace.as_deref();
+    let wanted = documents.objects.iter().filter(|object| is_wanted(object, namespace));
+    let mut objects: Vec<Value> = wanted.filter_map(reduce::reduced).collect();
+    if args.hash_names {
+        let salt = match &args.salt {
+            Some(salt) => salt.as_bytes().to_vec(),
+            None => random_salt()?,
+        };
+        Disguise::new(&salt, &objects).apply(&mut objects);
+    }
+    let number = objects.len();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let text = match args.format {
+        CaptureFormat::Yaml => serde_saphyr::to_string(&list).context("writing YAML")?,
+        CaptureFormat::Json => serde_json::to_string(&list).context("writing JSON")? + "\n",
+    };
+    match &args.file {
+        None => print_text(&text)?,
+        Some(path) => {
+            // It describes a cluster: nobody else has to read it.
+            let mut options = fs::OpenOptions::new();
+            let opened = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+            let mut file = opened.with_context(|| format!("writing {}", path.display()))?;
+            file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    eprintln!("zoneward: {} captured", count(number, "object"));
+    eprint!("{}", notices_text(&documents.notices).trim_start());
+    Ok(documents.notices.is_empty())
+}
+
+/// Of one namespace: what is in it, itself, and what is in none.
+fn is_wanted(object: &Value, namespace: Option<&str>) -> bool {
+    let Some(wanted) = namespace else { return true };
+    let metadata = &object["metadata"];
+    match object["kind"].as_str() {
+        Some("Namespace") => metadata["name"] == wanted,
+        Some("Node") => true,
+        _ => metadata["namespace"].as_str().unwrap_or("default") == wanted,
+    }
+}
+
+fn random_salt() -> Result<Vec<u8>> {
+    let mut salt = vec![0; 32];
+    getrandom::fill(&mut salt).context("random bytes for the salt: give one with --salt")?;
+    Ok(salt)
+}

@@ -1,0 +1,240 @@
+//! `zoneward simulate replay`: a sequence of events under each mechanism, in virtual time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, bail};
+use model::{Notice, ObjectRef};
+use serde_json::{Value, json};
+use sim::replay::{Churn, Event, Millis, Moment, Pace, Size, Start, cluster, replay};
+use sim::report::bytes;
+use sim::whatif::MECHANISMS;
+
+use super::run::{progress_bar, stop_flag};
+use super::{ReportFormat, SimulateReplay, events};
+use crate::input::World;
+use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+
+/// Runs the command.
+pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
+    let (start, mut notices, readable) = start(args)?;
+    let sequence = sequence(args, &start, &mut notices)?;
+    if sequence.is_empty() {
+        bail!("there is no event to replay{}", notices_text(&notices).trim_end());
+    }
+    let stop = stop_flag()?;
+    let bar = progress_bar((sequence.len() * MECHANISMS.len()) as u64, "events");
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let churns = replay(&start, &sequence, MECHANISMS, threads, &stop, &|more| bar.inc(more));
+    bar.finish_and_clear();
+    let report = Report { args, start: &start, sequence: &sequence, churns: &churns, notices: &notices };
+    report.print()?;
+    Ok(readable && !is_stopped(&stop))
+}
+
+fn is_stopped(stop: &AtomicBool) -> bool {
+    let stopped = stop.load(Ordering::Relaxed);
+    if stopped {
+        eprintln!("zoneward: stopped; the answer covers what was done so far");
+    }
+    stopped
+}
+
+/// The cluster to start from, what was wrong with it, and whether all of it could be read.
+fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
+    let pace = Pace { start: args.pod_start, stop: args.pod_stop, eviction: args.eviction };
+    if args.files.is_empty() {
+        let size = Size {
+            zones: args.zones.into(),
+            nodes: args.nodes as usize,
+            services: args.services as usize,
+            endpoints: args.endpoints as usize,
+        };
+        return Ok((cluster(size, pace), Vec::new(), true));
+    }
+    let input = crate::cli::Input {
+        files: args.files.clone(),
+        recursive: args.recursive,
+        namespace: args.namespace.clone(),
+        ..crate::cli::Input::default()
+    };
+    let world = World::read(&input)?;
+    let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
+    if let Some(namespace) = &args.namespace {
+        start.services.retain(|service| service.key.namespace == namespace.as_str());
+    }
+    let notices = world.notices.into_iter().chain(left_out).collect();
+    Ok((start, notices, !world.unreadable))
+}
+
+/// The events of the file, or by chance; those about what is not there are told and left out.
+fn sequence(args: &SimulateReplay, start: &Start, notices: &mut Vec<Notice>) -> Result<Vec<Event>> {
+    let Some(path) = &args.event_file else {
+        return Ok(sim::replay::events(start, args.seed, args.events as usize));
+    };
+    let (events, unreadable) = events::read(path, args.namespace.as_deref().unwrap_or("default"))?;
+    notices.extend(unreadable);
+    let (known, unknown): (Vec<Event>, Vec<Event>) = events.into_iter().partition(|e| start.check(e).is_ok());
+    let shown = path.display().to_string();
+    notices.extend(unknown.iter().filter_map(|event| {
+        let why = start.check(event).err()?;
+        let message = format!("{}: {why}. It is left out; the others happen.", events::value(event));
+        Some(Notice::new(ObjectRef::new("File", "", &shown), "Unknown", message))
+    }));
+    Ok(known)
+}
+
+struct Report<'r> {
+    args: &'r SimulateReplay,
+    start: &'r Start,
+    sequence: &'r [Event],
+    churns: &'r [Churn],
+    notices: &'r [Notice],
+}
+
+impl Report<'_> {
+    fn print(&self) -> Result<()> {
+        match self.args.format {
+            ReportFormat::Table => print_text(&(self.text() + &notices_text(self.notices))),
+            ReportFormat::Json => print_value(&self.value(), crate::cli::Format::Json),
+            ReportFormat::Csv => self.warn_and_print(&self.csv()),
+            ReportFormat::Html => {
+                let title = self.cluster();
+                self.warn_and_print(&sim::report::churn(&title, &self.says(), self.churns, self.end()))
+            }
+        }
+    }
+
+    fn warn_and_print(&self, text: &str) -> Result<()> {
+        eprint!("{}", notices_text(self.notices).trim_start());
+        print_text(text)
+    }
+
+    fn end(&self) -> Millis {
+        let written = self.churns.iter().map(|churn| churn.total.at).max();
+        let last = self.sequence.last().map(|event| event.at);
+        written.max(last).unwrap_or_default()
+    }
+
+    fn cluster(&self) -> String {
+        format!(
+            "{}, {}, {}",
+            count(self.start.services.len(), "Service"),
+            count(self.start.pods.len(), "pod"),
+            count(self.start.nodes.len(), "node")
+        )
+    }
+
+    fn says(&self) -> String {
+        let minutes = self.end().seconds() / 60.0;
+        let source = match self.args.event_file {
+            Some(_) => String::new(),
+            None => format!(" by chance with seed {}", self.args.seed),
+        };
+        format!("{}{source} in {minutes:.0} minutes of virtual time.", count(self.sequence.len(), "event"))
+    }
+
+    /// Slices written relative to those that Balanced writes for the same events (seed 003: minimise churn).
+    fn ratio(&self, churn: &Churn) -> Option<f64> {
+        let balanced = self.churns.first().filter(|c| c.mechanism == plan::hints::Mechanism::None)?;
+        let base = balanced.total.slices_written;
+        (base > 0).then(|| churn.total.slices_written as f64 / base as f64)
+    }
+
+    fn text(&self) -> String {
+        let heads = [
+            "MECHANISM",
+            "WRITES",
+            "",
+            "TO BALANCED",
+            "HINTS ONLY",
+            "FLIPPED",
+            "REALLOCATED",
+            "SWITCHES",
+            "SLICES",
+            "WATCH",
+        ];
+        let mut table = table(&heads);
+        let most = self.churns.iter().map(|c| c.total.slices_written).max().unwrap_or(0).max(1);
+        for churn in self.churns {
+            let t = &churn.total;
+            table.add_row([
+                churn.mechanism.as_str().to_owned(),
+                t.slices_written.to_string(),
+                super::run::small_bar(t.slices_written as f64 / most as f64),
+                self.ratio(churn).map_or_else(|| "-".to_owned(), |r| format!("{r:.2}x")),
+                t.hint_only_writes.to_string(),
+                t.hints_flipped.to_string(),
+                t.endpoints_reallocated.to_string(),
+                churn.switches.to_string(),
+                churn.most_slices.to_string(),
+                bytes(t.watch_bytes),
+            ]);
+        }
+        for column in [1, 3, 4, 5, 6, 7, 8, 9] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+            }
+        }
+        format!("{}\n{}: {}\n", render(&table), self.cluster(), self.says())
+    }
+
+    fn value(&self) -> Value {
+        json!({
+            "services": self.start.services.len(),
+            "pods": self.start.pods.len(),
+            "nodes": self.start.nodes.len(),
+            "seconds": self.end().seconds(),
+            "events": self.sequence.iter().map(events::value).collect::<Vec<_>>(),
+            "mechanisms": self.churns.iter().map(|churn| self.churn_value(churn)).collect::<Vec<_>>(),
+            "notices": notices_value(self.notices),
+        })
+    }
+
+    fn churn_value(&self, churn: &Churn) -> Value {
+        let mut value = json!({"mechanism": churn.mechanism.as_str()});
+        for (field, figure) in figures(&churn.total) {
+            value[field] = figure.into();
+        }
+        value["writes_to_balanced"] = json!(self.ratio(churn));
+        value["syncs"] = churn.syncs.into();
+        value["largest_sync"] = churn.largest_sync.into();
+        value["switches"] = churn.switches.into();
+        value["most_slices"] = churn.most_slices.into();
+        value["settled"] = moment_value(&churn.settled);
+        let moments = churn.moments.iter().map(|moment| {
+            let mut value = moment_value(moment);
+            value["at"] = json!(moment.at.seconds());
+            value
+        });
+        value["over_time"] = moments.collect();
+        value
+    }
+
+    fn csv(&self) -> String {
+        let mut text =
+            "mechanism,slices_written,hint_only_writes,hints_flipped,endpoints_reallocated,watch_bytes,\
+                        syncs,largest_sync,switches,most_slices\n"
+                .to_owned();
+        for churn in self.churns {
+            let more = [churn.syncs, churn.largest_sync, churn.switches, churn.most_slices];
+            let figures = figures(&churn.total).map(|(_, figure)| figure).into_iter().chain(more);
+            let cells: Vec<String> = figures.map(|figure| figure.to_string()).collect();
+            text += &format!("{},{}\n", churn.mechanism.as_str(), cells.join(","));
+        }
+        text
+    }
+}
+
+fn figures(moment: &Moment) -> [(&'static str, u64); 5] {
+    [
+        ("slices_written", moment.slices_written),
+        ("hint_only_writes", moment.hint_only_writes),
+        ("hints_flipped", moment.hints_flipped),
+        ("endpoints_reallocated", moment.endpoints_reallocated),
+        ("watch_bytes", moment.watch_bytes),
+    ]
+}
+
+fn moment_value(moment: &Moment) -> Value {
+    figures(moment).into_iter().map(|(field, figure)| (field.to_owned(), Value::from(figure))).collect()
+}

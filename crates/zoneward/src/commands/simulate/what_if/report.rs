@@ -1,0 +1,290 @@
+//! Answers of what-if for people and programs.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use model::{Name, Notice};
+use serde_json::{Map, Value, json};
+use sim::report::{HeatMap, Page, heat_map};
+use sim::whatif::{Cluster, Figures, Outcome};
+
+use super::{Asked, in_parallel};
+use crate::commands::simulate::{DemandBy, SimulateWhatIf};
+use crate::output::{count, notices_value, render, table};
+
+/// Services on an HTML page; a page with more would not be looked at.
+const MOST_ON_PAGE: usize = 50;
+
+/// Gigabytes per month that cross zones.
+fn crossing(figures: &Figures, one: &Asked<'_>) -> Option<f64> {
+    Some(one.gb? * (1.0 - figures.in_zone - figures.refused).max(0.0))
+}
+
+fn cost(figures: &Figures, one: &Asked<'_>, args: &SimulateWhatIf) -> Option<f64> {
+    Some(crossing(figures, one)? * args.price?)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+const HEADS: [&str; 13] = [
+    "MECHANISM",
+    "IN ZONE",
+    "MAX OVERLOAD",
+    "MEAN",
+    "IDLE",
+    "REFUSED",
+    "SLICES",
+    "HINTS",
+    "GB/MONTH",
+    "COST",
+    "IF A ZONE FAILS",
+    "ROLLING UPDATE",
+    "+1 REPLICA",
+];
+
+fn cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<String> {
+    let f = &o.figures;
+    let none = || "-".to_owned();
+    let mark = if o.mechanism == one.answer.current { " *" } else { "" };
+    let rest = if o.held_back.is_some() { " (held back)" } else { "" };
+    vec![
+        format!("{}{rest}{mark}", o.mechanism.as_str()),
+        percent(f.in_zone),
+        percent(f.max_overload),
+        percent(f.mean_overload),
+        f.idle.to_string(),
+        percent(f.refused),
+        o.slices_written.to_string(),
+        o.hints_changed.to_string(),
+        number(crossing(f, one), 1),
+        number(cost(f, one, args), 2),
+        o.worst_failure.as_ref().map_or_else(none, |(zone, f)| format!("{zone}: {}", hardship(f))),
+        o.rolling_update.as_ref().map_or_else(none, |(ready, f)| format!("{ready} ready: {}", hardship(f))),
+        o.replica_added
+            .as_ref()
+            .map_or_else(none, |(zone, f)| format!("{zone}: {} in zone", percent(f.in_zone))),
+    ]
+}
+
+/// What hurts most in a bad moment.
+fn hardship(figures: &Figures) -> String {
+    match figures.refused > 1e-9 {
+        true => format!("{} refused", percent(figures.refused)),
+        false => format!("overload {}", percent(figures.max_overload)),
+    }
+}
+
+fn heading(asked: &Asked<'_>) -> String {
+    let zones = asked.answer.endpoints_by_zone.iter();
+    let zones: Vec<String> = zones.map(|(zone, n)| format!("{zone} {n}")).collect();
+    let measured = asked.measured_in_zone.map(|share| format!("; measured: {} in zone", percent(share)));
+    format!("{}: ready endpoints: {}{}", asked.service.key, zones.join(", "), measured.unwrap_or_default())
+}
+
+pub(super) fn text(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+    if asked.is_empty() {
+        return "No Service to compare.\n".to_owned();
+    }
+    let mut text = String::new();
+    for one in asked {
+        text += &format!("{}\n", heading(one));
+        let mut table = table(&HEADS);
+        let rows = one.answer.outcomes.iter().map(|o| cells(o, one, args));
+        table.add_rows(rows);
+        text += &render(&table);
+        text += &format!("Recommended: {}\n", one.advice.reason);
+        let indented = one.advice.yaml.lines().map(|line| format!("    {line}\n"));
+        text += &(indented.collect::<String>() + "\n");
+    }
+    text + &format!("{}. The mechanism with * is the present or tried one.\n", count(asked.len(), "Service"))
+}
+
+pub(super) fn csv(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+    let mut text =
+        "service,mechanism,current,programmed,in_zone_pct,refused_pct,max_overload_pct,mean_overload_pct,\
+                    idle_endpoints,slices_written,hints_changed,cross_zone_gb,cost,zone_failure_max_overload_pct,\
+                    zone_failure_refused_pct,rolling_update_in_zone_pct,rolling_update_max_overload_pct,\
+                    replica_added_in_zone_pct,replica_added_max_overload_pct\n"
+            .to_owned();
+    for one in asked {
+        for o in &one.answer.outcomes {
+            let f = &o.figures;
+            let optional = |value: Option<f64>| value.map(|v| v.to_string()).unwrap_or_default();
+            text += &format!(
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
+                one.service.key,
+                o.mechanism.as_str(),
+                o.mechanism == one.answer.current,
+                o.programmed,
+                100.0 * f.in_zone,
+                100.0 * f.refused,
+                100.0 * f.max_overload,
+                100.0 * f.mean_overload,
+                f.idle,
+                o.slices_written,
+                o.hints_changed,
+                optional(crossing(f, one)),
+                optional(cost(f, one, args)),
+                optional(o.worst_failure.as_ref().map(|(_, f)| 100.0 * f.max_overload)),
+                optional(o.worst_failure.as_ref().map(|(_, f)| 100.0 * f.refused)),
+                optional(o.rolling_update.as_ref().map(|(_, f)| 100.0 * f.in_zone)),
+                optional(o.rolling_update.as_ref().map(|(_, f)| 100.0 * f.max_overload)),
+                optional(o.replica_added.as_ref().map(|(_, f)| 100.0 * f.in_zone)),
+                optional(o.replica_added.as_ref().map(|(_, f)| 100.0 * f.max_overload)),
+            );
+        }
+    }
+    text
+}
+
+/// A line per Service, each turned into text on its own: one tree of ten thousand would cost more than the answers.
+pub(super) fn print_json(
+    asked: &[Asked<'_>],
+    cluster: &Cluster,
+    args: &SimulateWhatIf,
+    notices: &[Notice],
+) -> Result<()> {
+    let shares: Map<String, Value> =
+        cluster.shares().iter().map(|(zone, share)| (zone.to_string(), json!(share))).collect();
+    let demand = match args.demand {
+        DemandBy::Nodes => "nodes",
+        DemandBy::Cpu => "cpu",
+        DemandBy::Measured => "measured",
+    };
+    let lines = in_parallel(asked, |one| service_value(one, args).to_string());
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut write = || -> std::io::Result<()> {
+        write!(
+            out,
+            "{{\"demand\": \"{demand}\",\n\"shares\": {},\n\"services\": [",
+            Value::Object(shares.clone())
+        )?;
+        for (at, line) in lines.iter().enumerate() {
+            let comma = if at == 0 { "\n" } else { ",\n" };
+            write!(out, "{comma}{line}")?;
+        }
+        writeln!(out, "],\n\"notices\": {}}}", notices_value(notices))?;
+        out.flush()
+    };
+    write().context("writing the answer")
+}
+
+fn service_value(one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
+    let endpoints: Map<String, Value> =
+        one.answer.endpoints_by_zone.iter().map(|(zone, n)| (zone.to_string(), json!(n))).collect();
+    let mechanisms: Vec<Value> = one.answer.outcomes.iter().map(|o| outcome_value(o, one, args)).collect();
+    let measured = one.measured_in_zone.map(|share| json!({"gb": one.gb, "in_zone_pct": 100.0 * share}));
+    json!({
+        "service": one.service.key.to_string(),
+        "current": one.answer.current.as_str(),
+        "endpoints": endpoints,
+        "measured": measured,
+        "mechanisms": mechanisms,
+        "recommendation": {
+            "mechanism": one.advice.mechanism.as_str(),
+            "reason": one.advice.reason,
+            "placement": one.advice.placement,
+            "yaml": one.advice.yaml,
+        },
+    })
+}
+
+fn outcome_value(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
+    let mut value = figures_value(&o.figures);
+    value["zones"] = zones_value(&o.figures);
+    value["mechanism"] = json!(o.mechanism.as_str());
+    value["programmed"] = json!(o.programmed);
+    value["held_back"] = json!(o.held_back);
+    value["slices_written"] = json!(o.slices_written);
+    value["hints_changed"] = json!(o.hints_changed);
+    value["cross_zone_gb"] = json!(crossing(&o.figures, one));
+    value["cost"] = json!(cost(&o.figures, one, args));
+    value["zone_failure"] = then_value(o.worst_failure.as_ref(), "zone", |zone| json!(zone.as_str()));
+    value["replica_added"] = then_value(o.replica_added.as_ref(), "zone", |zone| json!(zone.as_str()));
+    value["rolling_update"] = then_value(o.rolling_update.as_ref(), "ready", |ready| json!(ready));
+    value
+}
+
+fn then_value<T>(then: Option<&(T, Figures)>, field: &str, shown: impl Fn(&T) -> Value) -> Value {
+    then.map_or(Value::Null, |(what, figures)| {
+        let mut value = figures_value(figures);
+        value[field] = shown(what);
+        value
+    })
+}
+
+fn figures_value(f: &Figures) -> Value {
+    json!({
+        "in_zone_pct": 100.0 * f.in_zone,
+        "refused_pct": 100.0 * f.refused,
+        "max_overload_pct": 100.0 * f.max_overload,
+        "mean_overload_pct": 100.0 * f.mean_overload,
+        "idle_endpoints": f.idle,
+    })
+}
+
+/// Ten thousand Services are compared at once: the shares by zone are those of the healthy cluster only.
+fn zones_value(f: &Figures) -> Value {
+    let mut zones: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for ((from, to), share) in &f.zones {
+        zones.entry(from).or_default().insert(to.to_string(), json!(share));
+    }
+    json!(zones)
+}
+
+pub(super) fn page(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+    let mut page = Page::new("What would each mechanism do?");
+    page.paragraph(&format!(
+        "{}. A row with * is the present or tried mechanism.",
+        count(asked.len(), "Service")
+    ));
+    if asked.len() > MOST_ON_PAGE {
+        page.paragraph(&format!("The first {MOST_ON_PAGE} are shown; -o json has all of them."));
+    }
+    for one in asked.iter().take(MOST_ON_PAGE) {
+        page.section(&one.service.key.to_string(), &heading(one));
+        let rows = one.answer.outcomes.iter().map(|o| cells(o, one, args));
+        page.table(&HEADS, rows.collect());
+        for outcome in &one.answer.outcomes {
+            let zones: Vec<&Name> = outcome.figures.zones.keys().map(|(from, _)| from).collect();
+            let targets: Vec<&Name> = outcome.figures.zones.keys().map(|(_, to)| to).collect();
+            let (zones, targets) = (distinct(zones), distinct(targets));
+            let cell = |to: &Name, from: &Name| {
+                outcome.figures.zones.get(&(from.clone(), to.clone())).copied().unwrap_or(0.0)
+            };
+            let values: Vec<f64> =
+                targets.iter().flat_map(|to| zones.iter().map(move |from| cell(to, from))).collect();
+            let ends = |names: &[&Name]| {
+                let name = |n: Option<&&Name>| n.map(|n| n.to_string()).unwrap_or_default();
+                (name(names.first()), name(names.last()))
+            };
+            let (x, y) = (ends(&zones), ends(&targets));
+            let map = HeatMap {
+                columns: zones.len(),
+                rows: targets.len(),
+                values: &values,
+                x: (&format!("from {}", x.0), &x.1),
+                y: (&format!("to {}", y.0), &y.1),
+            };
+            page.figure(&heat_map(&map), outcome.mechanism.as_str());
+        }
+        page.paragraph(&format!("Recommended: {}", one.advice.reason));
+        if !one.advice.yaml.is_empty() {
+            page.verbatim(&one.advice.yaml);
+        }
+    }
+    page.finish()
+}
+
+fn distinct(mut names: Vec<&Name>) -> Vec<&Name> {
+    names.sort();
+    names.dedup();
+    names
+}

@@ -1,0 +1,195 @@
+//! `zoneward trace http`: which rule a request hits, why not the others, and what arrives where.
+
+use std::io::Read;
+
+use anyhow::{Context, Result, bail};
+use model::Name;
+use model::route::{Body, LegTarget, Routing};
+use plan::routes::{Incoming, Outcome, Trace, trace};
+use serde_json::{Map, Value, json};
+
+use crate::cli::{Format, TraceHttp};
+use crate::input::World;
+use crate::output::{notices_text, print_text, print_value};
+use crate::routes::Routes;
+
+/// Runs the command.
+pub fn run(args: &TraceHttp) -> Result<bool> {
+    let mut world = World::read(&args.input)?;
+    let namespace = args.input.namespace.as_deref().unwrap_or("default");
+    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
+    world.notices.append(&mut routes.notices);
+    let incoming = request(args)?;
+    let (routing, arrival) = routes.routing(&incoming.host);
+    let http = match routing {
+        Some(Routing::Http(routes)) => Some(&**routes),
+        Some(Routing::Tcp(_)) => bail!(
+            "connections are carried whole there: the port does not speak HTTP, or only a MeshTCPRoute is for it"
+        ),
+        None => None,
+    };
+    let trace = trace(http, &incoming, &arrival);
+    match args.output.format {
+        Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&world.notices)))?,
+        format => {
+            eprint!("{}", notices_text(&world.notices).trim_start());
+            print_value(&value(&trace), format)?;
+        }
+    }
+    Ok(!world.unreadable)
+}
+
+fn request(args: &TraceHttp) -> Result<Incoming> {
+    let path = &args.request;
+    let text = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("reading the request")?;
+        text
+    } else {
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+    };
+    let value: Value = serde_json::from_str(&text).with_context(|| format!("{}: no JSON", path.display()))?;
+    parse(&value).with_context(|| path.display().to_string())
+}
+
+fn parse(value: &Value) -> Result<Incoming> {
+    let field = |name: &str, otherwise: &str| match &value[name] {
+        Value::Null => Ok(otherwise.to_owned()),
+        Value::String(text) => Ok(text.clone()),
+        _ => bail!("{name} must be a text"),
+    };
+    if !value.is_object() {
+        bail!(r#"a request is {{"method", "host", "path", "headers"}}"#);
+    }
+    Ok(Incoming {
+        method: field("method", "GET")?,
+        host: field("host", "")?,
+        path: field("path", "/")?,
+        headers: headers(&value["headers"]).context("headers")?,
+        response_headers: headers(&value["upstreamResponseHeaders"]).context("upstreamResponseHeaders")?,
+    })
+}
+
+/// `{name: value}` or `{name: [values]}`.
+fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
+    let mut headers = Vec::new();
+    let map = match value {
+        Value::Null => return Ok(headers),
+        Value::Object(map) => map,
+        _ => bail!("a map of names and values belongs here"),
+    };
+    for (name, value) in map {
+        let lines = match value {
+            Value::Array(lines) => lines.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        for line in lines {
+            let text = line.as_str().with_context(|| format!("{name}: a text or a list of texts"))?;
+            headers.push((Name::new(name), Name::new(text)));
+        }
+    }
+    Ok(headers)
+}
+
+fn value(trace: &Trace<'_>) -> Value {
+    let Outcome { status, legs, mirrors, host, path, headers, response_headers, body } = &trace.outcome;
+    let matched = trace.hit.as_ref().and_then(|hit| {
+        let origin = &hit.rule.origin;
+        let policy = origin.policy.as_ref()?.to_string();
+        Some(json!({"policy": policy, "rule": origin.place, "match": hit.entry.alternative}))
+    });
+    let backends: Vec<Value> = legs.iter().map(|leg| leg_value(&leg.to, leg.weight)).collect();
+    let mirrors: Vec<Value> = mirrors
+        .iter()
+        .map(|mirror| {
+            let mut value = backend_value(&mirror.to);
+            value["percentage"] = mirror.share.as_f64().into();
+            value
+        })
+        .collect();
+    let why: Vec<Value> =
+        trace.why.iter().map(|step| json!({"rule": step.rule, "detail": step.detail})).collect();
+    let request = json!({"host": host, "path": path, "headers": headers_value(headers)});
+    json!({
+        "matched": matched,
+        "status": status,
+        "backends": backends,
+        "mirrors": mirrors,
+        "request": request,
+        "response": {"headers": headers_value(response_headers), "body": body.as_ref().map(body_value)},
+        "why": why,
+    })
+}
+
+/// A backend with its weight, or the error that stands for one that cannot be resolved.
+pub(in crate::commands) fn leg_value(to: &LegTarget, weight: u64) -> Value {
+    match to {
+        LegTarget::Backend(id) => {
+            let mut value = backend_value(id);
+            value["weight"] = weight.into();
+            value
+        }
+        LegTarget::Error(status) => json!({"kind": "Error", "status": status, "weight": weight}),
+    }
+}
+
+fn backend_value(id: &model::BackendId) -> Value {
+    let kind = if id.tags.is_empty() { "MeshService" } else { "MeshServiceSubset" };
+    let tags = id.tags.iter().map(|(key, value)| (key.to_string(), Value::from(value.as_str())));
+    let tags: Map<String, Value> = tags.collect();
+    json!({"kind": kind, "name": id.service.name.as_str(), "tags": tags, "port": id.port})
+}
+
+/// One line is a text, several of one name are a list.
+fn headers_value(headers: &[(Name, Name)]) -> Value {
+    let mut map = Map::new();
+    for (name, value) in headers {
+        let known = map.keys().find(|key| key.eq_ignore_ascii_case(name)).cloned();
+        match known.and_then(|key| map.get_mut(&key)) {
+            Some(Value::Array(lines)) => lines.push(value.as_str().into()),
+            Some(one) => *one = json!([one.take(), value.as_str()]),
+            None => drop(map.insert(name.to_string(), value.as_str().into())),
+        }
+    }
+    Value::Object(map)
+}
+
+fn body_value(body: &Body) -> Value {
+    match body {
+        Body::Text(text) => text.as_str().into(),
+        Body::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
+        Body::File(name) => json!({"filename": name.as_str()}),
+        Body::Environment(name) => json!({"environmentVariable": name.as_str()}),
+    }
+}
+
+fn text(incoming: &Incoming, trace: &Trace<'_>) -> String {
+    let outcome = &trace.outcome;
+    let answer = match outcome.status {
+        Some(status) => format!("answered with {status}"),
+        None => "sent on".to_owned(),
+    };
+    let mut text = format!("{} {}{}: {answer}\n", incoming.method, incoming.host, incoming.path);
+    let total: u64 = outcome.legs.iter().map(|leg| leg.weight).sum();
+    for leg in &outcome.legs {
+        let share = leg.weight as f64 * 100.0 / total as f64;
+        text += &match &leg.to {
+            LegTarget::Backend(id) => format!("  to {id} ({share:.1} %)\n"),
+            LegTarget::Error(status) => format!("  error {status} ({share:.1} %)\n"),
+        };
+    }
+    for mirror in &outcome.mirrors {
+        text += &format!("  a copy to {} ({} %)\n", mirror.to, mirror.share.as_f64());
+    }
+    if !outcome.legs.is_empty() && (outcome.path != incoming.path || outcome.host != incoming.host) {
+        text += &format!("  as {}{}\n", outcome.host, outcome.path);
+    }
+    for (name, value) in &outcome.response_headers {
+        text += &format!("  answer's header {name}: {value}\n");
+    }
+    text += "  why:\n";
+    for step in &trace.why {
+        text += &format!("    {}: {}\n", step.rule, step.detail);
+    }
+    text
+}

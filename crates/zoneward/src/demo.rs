@@ -1,0 +1,216 @@
+//! `zoneward demo`: a cluster of three zones on this machine, made of network namespaces, with real traffic.
+//!
+//! ```text
+//! host:   zoneward demo (this process: tells the story)
+//!           |-- zoneward up --no-node         the API and the controllers; kubectl works meanwhile
+//!           '-- zoneward demo stage           in its own user and network namespaces
+//!                 |-- 6 x zoneward node       each in a namespace, speaks to the API by its unix socket
+//!                 '-- 30 pods                 each a namespace with a server that answers with its name
+//! ```
+
+mod acts;
+mod director;
+mod exec;
+mod layout;
+mod objects;
+mod protocol;
+mod report;
+mod stage;
+mod verdict;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use model::Family;
+
+use crate::cli::{Format, Output};
+use crate::cluster::Kind;
+use crate::output::{print_text, print_value};
+use objects::MECHANISMS;
+use report::{Report, Teller};
+use world::World;
+
+/// `zoneward demo`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Demo {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub command: Option<DemoCommand>,
+    /// Leave everything running afterwards, until Ctrl-C
+    #[arg(long)]
+    pub keep: bool,
+    /// Where data and logs go; it must be empty or missing [default: a temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The family of the addresses that clients connect to
+    #[arg(long, value_name = "FAMILY", default_value = "ipv4")]
+    pub ip_family: IpFamily,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub output: Output,
+}
+
+/// `zoneward demo ...`
+#[derive(Debug, Subcommand)]
+pub enum DemoCommand {
+    /// Run a command in the namespace of a node or pod of a demo that was started with --keep
+    #[command(after_help = "\
+Examples:
+  zoneward demo exec node-a1 -- nft list ruleset
+  zoneward demo exec client-b1 -- curl -s http://10.96.0.10/")]
+    Exec(Exec),
+    /// The namespaces of the demo; started by it
+    #[command(hide = true)]
+    Stage,
+}
+
+/// `zoneward demo exec`
+#[derive(Debug, Args)]
+pub struct Exec {
+    /// A node or pod, as node-a1 or client-b1
+    #[arg(value_name = "NODE|POD")]
+    pub place: String,
+    /// Where the demo has its data [default: where the demo puts it]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// The family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IpFamily {
+    /// IPv4
+    Ipv4,
+    /// IPv6
+    Ipv6,
+}
+
+/// Runs the command.
+pub fn run(args: &Demo) -> Result<bool> {
+    match &args.command {
+        Some(DemoCommand::Stage) => stage::run().map(|()| true),
+        Some(DemoCommand::Exec(exec)) => {
+            exec::run(&exec.data_dir.clone().unwrap_or_else(default_folder), &exec.place, &exec.command)
+        }
+        None => {
+            let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
+            runtime.block_on(tell(args))
+        }
+    }
+}
+
+/// One for each user, so that `demo exec` finds it.
+fn default_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("zoneward-demo-{}", nix::unistd::Uid::current()))
+}
+
+/// From nothing to the last line, with everything taken away again.
+async fn tell(args: &Demo) -> Result<bool> {
+    let folder = args.data_dir.clone().unwrap_or_else(default_folder);
+    let begun = Instant::now();
+    let ours = prepare(&folder, args.data_dir.is_none())?;
+    let mut world = World::start(&folder).await?;
+    let told = tokio::select! {
+        told = story(args, &mut world, begun) => told,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped before the end")),
+    };
+    if told.is_ok() && args.keep {
+        keep(&world, args.data_dir.as_deref()).await?;
+    }
+    world.end().await?;
+    // After a failure the logs are worth more than a tidy folder.
+    if told.is_ok() && ours {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    told.map_err(|error| error.context(format!("the logs are in {}", folder.join("logs").display())))
+}
+
+/// Whether the folder is ours to remove. What an earlier demo left behind is replaced.
+fn prepare(folder: &Path, ours: bool) -> Result<bool> {
+    if folder.join("places.json").exists() && exec::is_running(folder) {
+        bail!("a demo is running already, with its data in {}: end it with Ctrl-C there", folder.display());
+    }
+    let begun_earlier = folder.join("logs").exists();
+    if ours && begun_earlier {
+        std::fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+    } else if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("--data-dir {}: it is not empty; name one that is empty or missing", folder.display());
+    }
+    Ok(ours)
+}
+
+async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
+    let family = match args.ip_family {
+        IpFamily::Ipv4 => Family::V4,
+        IpFamily::Ipv6 => Family::V6,
+    };
+    let teller = Teller::new(args.output.format == Format::Table);
+    build(world, &teller).await?;
+    teller
+        .say("Connecting from a client on every node to the same 18 pods, behind a Service of each kind ...");
+    let mechanisms = acts::compare(world, family, |measured| teller.mechanism(measured)).await?;
+    teller.say("\nTaking all web pods of zone-c away ...");
+    let fallback = acts::fall_back(world, "zone-c", family).await?;
+    teller.fallback(&fallback);
+    teller.say("\nReplacing every pod of Service shop by a new one, while a client connects in a loop ...");
+    let rolling = acts::roll(world, family, |done, all| teller.progress(done, all)).await?;
+    teller.rolling(&rolling);
+    let report = Report { mechanisms, fallback, rolling, seconds: begun.elapsed().as_secs_f64() };
+    teller.end(&report);
+    if args.output.format != Format::Table {
+        print_value(&report.value(), args.output.format)?;
+    }
+    Ok(report.complaints().is_empty())
+}
+
+/// Nodes, pods and Services, until every kernel has its rules.
+async fn build(world: &mut World, teller: &Teller) -> Result<()> {
+    teller.say("Making a cluster of 3 zones with 2 nodes each out of network namespaces ...");
+    let nodes = layout::nodes();
+    for node in &nodes {
+        world.add_node(node).await?;
+    }
+    teller.say("Starting 30 pods: web servers (8 in zone-a, 6 in zone-b, 4 in zone-c), a shop, and a client on each node ...");
+    for pod in objects::pods() {
+        world.add_pod(pod).await?;
+    }
+    for mechanism in MECHANISMS {
+        world.create(Kind::Service, mechanism.object()).await?;
+    }
+    world.create(Kind::Service, objects::service("shop", "shop")).await?;
+    teller.say("Waiting for the controllers to write the EndpointSlices ...");
+    // Of both families, for each of the Services.
+    let complete = |snapshot: &model::Snapshot| {
+        let of = |name: &str, count: usize| {
+            let key = model::ServiceKey::new(&objects::NAMESPACE.into(), &name.into());
+            let endpoints: usize = snapshot.slices(&key).iter().map(|s| s.content.endpoints.len()).sum();
+            endpoints == 2 * count
+        };
+        MECHANISMS.iter().all(|mechanism| of(&mechanism.service(), 18)) && of("shop", 6)
+    };
+    world.until("EndpointSlices for all Services", complete).await?;
+    teller.say("Starting a node proxy on each node, which programs its kernel ...");
+    for node in &nodes {
+        world.start_proxy(node).await?;
+    }
+    world.until_programmed().await?;
+    world.write_places()
+}
+
+/// Until Ctrl-C, with a word on what can be done meanwhile.
+async fn keep(world: &World, data_dir: Option<&Path>) -> Result<()> {
+    let flag = data_dir.map(|dir| format!("--data-dir {} ", dir.display())).unwrap_or_default();
+    print_text(&format!(
+        "\nEverything keeps running until Ctrl-C. Meanwhile, in another terminal:\n  \
+         kubectl --kubeconfig {} get services,pods,nodes -o wide\n  \
+         zoneward demo exec {flag}node-a1 -- nft list ruleset\n",
+        world.kubeconfig.display(),
+    ))?;
+    tokio::signal::ctrl_c().await.context("waiting for Ctrl-C")
+}

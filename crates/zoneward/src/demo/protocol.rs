@@ -1,0 +1,109 @@
+//! What the director says to the stage, and what comes back: one line of JSON each.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A request with the number that its answer will carry.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Numbered<T> {
+    /// Counts requests.
+    pub id: u64,
+    /// What is asked or answered.
+    pub body: T,
+}
+
+/// Something to do in the namespaces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// A namespace for a node, connected with all others.
+    AddNode {
+        /// Its name.
+        name: String,
+        /// Its number, which gives its addresses.
+        number: u8,
+    },
+    /// A process in a node's namespace; it is ended with the stage.
+    StartProcess {
+        /// The node.
+        node: String,
+        /// The words after `zoneward`.
+        arguments: Vec<String>,
+        /// Where its output goes.
+        log: PathBuf,
+    },
+    /// Ends the process of a node, at once and without notice.
+    KillProcess {
+        /// The node.
+        node: String,
+    },
+    /// A namespace for a pod, with a server that answers with its name.
+    AddPod {
+        /// Its name.
+        name: String,
+        /// The node that it is on.
+        node: String,
+        /// Its number on that node.
+        number: u8,
+    },
+    /// Takes a pod away.
+    RemovePod {
+        /// Its name.
+        name: String,
+    },
+    /// Connects again and again from a pod, one connection after the other.
+    Connect {
+        /// The pod that connects.
+        from: String,
+        /// Where to.
+        to: SocketAddr,
+        /// How often.
+        count: u32,
+    },
+    /// Connects until [`Request::StopLoop`].
+    StartLoop {
+        /// The pod that connects.
+        from: String,
+        /// Where to.
+        to: SocketAddr,
+    },
+    /// Ends the loop of a pod, and answers with what it saw.
+    StopLoop {
+        /// The pod that connects.
+        from: String,
+    },
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// It is done. A namespace that was made is the one of this thread of the stage.
+    Done {
+        /// The thread that lives in the namespace.
+        thread: Option<i32>,
+    },
+    /// What the connections met.
+    Counted(Counts),
+    /// It could not be done.
+    Failed(String),
+}
+
+/// What connections met.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// How often each pod answered.
+    pub answers: BTreeMap<String, u64>,
+    /// How often there was an icmp error or a reset instead of a connection.
+    pub refused: u64,
+    /// How often there was nothing, or half an answer.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// All connections.
+    pub fn total(&self) -> u64 {
+        self.answers.values().sum::<u64>() + self.refused + self.failed
+    }
+}

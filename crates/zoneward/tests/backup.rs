@@ -1,0 +1,140 @@
+//! A backup of an API that runs, taken while others write: it is whole, it can be checked and restored, and what it
+//! says it holds it holds.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+struct Up {
+    child: Child,
+    data: PathBuf,
+}
+
+impl Up {
+    fn start(data: &Path) -> Up {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(data)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.ends_with("kubeconfig\n"), "{line}");
+        Up { child, data: data.to_owned() }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(data: &Path, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(data.join("api.sock")).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    (code, serde_json::from_str(body).unwrap_or_default())
+}
+
+fn put(data: &Path, number: u64) -> u64 {
+    let object =
+        json!({"metadata": {"name": format!("map-{number}")}, "data": {"number": number.to_string()}});
+    let (code, made) = ask(data, "POST", CONFIG_MAPS, &object.to_string());
+    assert_eq!(code, 201, "{made}");
+    made["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+fn store(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_zoneward")).arg("store").args(words).output().unwrap()
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bk-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_backup_of_a_running_api_holds_what_it_says() {
+    let place = folder("live");
+    let (data, restored) = (place.join("a"), place.join("b"));
+    let up = Up::start(&data);
+    let over = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (data, over) = (up.data.clone(), over.clone());
+        thread::spawn(move || {
+            let until_over = (0..).take_while(|_| !over.load(Ordering::SeqCst));
+            until_over.map(|number| put(&data, number)).collect::<Vec<u64>>()
+        })
+    };
+    while ask(&data, "GET", &format!("{CONFIG_MAPS}/map-20"), "").0 != 200 {}
+    let file = place.join("monday.backup");
+    let (name, dir) = (file.to_str().unwrap(), data.to_str().unwrap());
+    let answer = store(&["backup", "--data-dir", dir, name]);
+    assert_eq!(answer.status.code(), Some(0), "{answer:?}");
+    over.store(true, Ordering::SeqCst);
+    let versions = writer.join().unwrap();
+    let said = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let revision: u64 = said.trim().trim_end_matches('.').rsplit(' ').next().unwrap().parse().unwrap();
+
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = store(&["backup", "--data-dir", dir, name]);
+    assert!(again.status.code() == Some(1) && String::from_utf8_lossy(&again.stderr).contains("exists"));
+    assert_eq!(store(&["check", "--backup", name]).status.code(), Some(0));
+    drop(up);
+
+    assert_eq!(store(&["restore", "--data-dir", restored.to_str().unwrap(), name]).status.code(), Some(0));
+    let up = Up::start(&restored);
+    let (code, list) = ask(&up.data, "GET", CONFIG_MAPS, "");
+    assert_eq!(code, 200);
+    // Exactly those that were acknowledged up to the revision that the backup names.
+    let expected = versions.iter().filter(|version| **version <= revision).count();
+    assert!(expected > 20);
+    assert_eq!(list["items"].as_array().unwrap().len(), expected);
+    drop(up);
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
+#[test]
+fn a_damaged_backup_is_found_by_check_and_refused_by_restore() {
+    let place = folder("damaged");
+    let data = place.join("a");
+    let up = Up::start(&data);
+    let numbers: Vec<u64> = (0..200).map(|number| put(&data, number)).collect();
+    assert_eq!(numbers.len(), 200);
+    let file = place.join("backup");
+    let name = file.to_str().unwrap();
+    assert_eq!(store(&["backup", "--data-dir", data.to_str().unwrap(), name]).status.code(), Some(0));
+    drop(up);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let needle = b"\"number\":\"77\"";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at + 11] = b'8';
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(store(&["check", "--backup", name]).status.code(), Some(1));
+    let refused = store(&["restore", "--data-dir", place.join("b").to_str().unwrap(), name]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    std::fs::remove_dir_all(&place).unwrap();
+}

@@ -1,0 +1,192 @@
+//! Commands without `-f` on a live API: the embedded one, started here, asked by its kubeconfig.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+struct Up {
+    child: Child,
+    kubeconfig: String,
+    data: PathBuf,
+}
+
+impl Up {
+    fn start(name: &str) -> Self {
+        let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("live-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&data);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { child, kubeconfig: line.trim().to_owned(), data }
+    }
+
+    fn post(&self, path: &str, body: &Value) {
+        let answer = self.ask("POST", path, &body.to_string());
+        assert!(answer.starts_with("HTTP/1.1 201"), "{path}: {answer}");
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+             connection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.data);
+    }
+}
+
+fn zoneward(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_zoneward"))
+        .args(args)
+        .env_remove("KUBECONFIG")
+        .env("HOME", env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .unwrap()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Three zones with a node each; `shop/cart` with three pods in zone-a and one in zone-b, more than a page of pods in all.
+fn fill(up: &Up) {
+    up.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}}));
+    for (at, zone) in ["zone-a", "zone-b", "zone-c"].iter().enumerate() {
+        let name = format!("secret-node-{at}");
+        up.post(
+            "/api/v1/nodes",
+            &json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}, "annotations": {"secret-note": "x"}},
+                "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}),
+        );
+    }
+    up.post(
+        "/api/v1/namespaces/shop/services",
+        &json!({"metadata": {"name": "secret-cart"}, "spec": {"selector": {"secret-app": "secret-cart"}, "ports": [{"name": "http", "port": 80}]}}),
+    );
+    let uid = up.ask("GET", "/api/v1/namespaces/shop/services/secret-cart", "");
+    let uid = uid.split("\"uid\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+    let mut endpoints = Vec::new();
+    for at in 0..4 {
+        let (name, ip, node) =
+            (format!("secret-pod-{at}"), format!("10.244.0.{}", at + 10), usize::from(at == 3));
+        let pod = json!({"metadata": {"name": name, "labels": {"secret-app": "secret-cart", "pod-template-hash": "5d9"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "secret-cart-5d9", "uid": "1", "controller": true}]},
+            "spec": {"nodeName": format!("secret-node-{node}"),
+                "containers": [{"name": "main", "image": "secret-image", "env": [{"name": "PASSWORD", "value": "secret-word"}]}]},
+            "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}]}});
+        up.post("/api/v1/namespaces/shop/pods", &pod);
+        endpoints.push(
+            json!({"addresses": [ip], "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": format!("secret-node-{node}"), "zone": if node == 1 { "zone-b" } else { "zone-a" },
+            "targetRef": {"kind": "Pod", "namespace": "shop", "name": name}}),
+        );
+    }
+    up.post(
+        "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
+        &json!({"metadata": {"name": "secret-cart-abcde", "labels": {"kubernetes.io/service-name": "secret-cart",
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "secret-cart", "uid": uid, "controller": true}]},
+            "addressType": "IPv4", "ports": [{"name": "http", "protocol": "TCP", "port": 80}], "endpoints": endpoints}),
+    );
+    for at in 0..520 {
+        let pod = json!({"metadata": {"name": format!("idle-{at:03}")}, "spec": {"containers": [{"name": "main", "image": "i"}]}});
+        up.post("/api/v1/namespaces/shop/pods", &pod);
+    }
+}
+
+/// Figures of a what-if without names.
+fn figures(answer: &Value) -> Vec<(f64, f64)> {
+    let mechanisms = answer["services"][0]["mechanisms"].as_array().unwrap();
+    // The last bits depend on the order of nodes.
+    let rounded = |value: &Value| (value.as_f64().unwrap() * 1e6).round();
+    let pair = |m: &Value| (rounded(&m["in_zone_pct"]), rounded(&m["max_overload_pct"]));
+    mechanisms.iter().map(pair).collect()
+}
+
+#[test]
+fn what_if_plan_trace_and_capture_read_the_live_cluster() {
+    let up = Up::start("all");
+    fill(&up);
+    let cluster = ["--kubeconfig", up.kubeconfig.as_str()];
+    let ask = |args: &[&str]| zoneward(&[args, &cluster[..]].concat());
+
+    let answer = json_of(&ask(&["simulate", "what-if", "-n", "shop", "-o", "json"]));
+    assert_eq!(answer["services"][0]["service"], "shop/secret-cart", "{answer}");
+    assert_eq!(answer["services"][0]["endpoints"], json!({"zone-a": 3, "zone-b": 1}));
+    let yaml = answer["services"][0]["recommendation"]["yaml"].as_str().unwrap();
+    assert!(yaml.contains("kind: Deployment\nmetadata:\n  name: secret-cart\n"), "{yaml}");
+
+    // Without -n the context's namespace counts, as in kubectl.
+    let default = json_of(&ask(&["simulate", "what-if", "-o", "json"]));
+    assert!(!default.to_string().contains("secret-cart"), "{default}");
+    let plan = json_of(&ask(&["plan", "slices", "-A", "-o", "json"]));
+    assert_eq!(plan["notices"], json!([]), "{plan}");
+    let trace = json_of(&ask(&["trace", "select", "-n", "shop", "--node", "secret-node-0", "-o", "json"]));
+    assert_eq!(trace[0]["cluster"]["endpoints"].as_array().unwrap().len(), 4, "{trace}");
+
+    // All pods, although they are more than a page.
+    let file = up.data.join("snapshot.yaml");
+    let file = file.to_str().unwrap();
+    assert!(ask(&["simulate", "capture", "-A", file]).status.success());
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains("idle-519") && text.contains("secret-cart"), "names are not hashed");
+    for left_out in ["secret-image", "secret-word", "secret-note", "managedFields"] {
+        assert!(!text.contains(left_out), "{left_out} is in the snapshot");
+    }
+    let again = json_of(&zoneward(&["simulate", "what-if", "-f", file, "-n", "shop", "-o", "json"]));
+    assert_eq!(again["services"], answer["services"]);
+
+    let hashed = |salt: &[&str]| {
+        let output =
+            ask(&[&["simulate", "capture", "-n", "shop", "--hash-names", "-o", "json"], salt].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let one = hashed(&["--salt", "pepper"]);
+    for name in ["secret", "shop", "idle", "zone-a\"", "10.244.0.", "10.96."] {
+        assert!(!one.contains(name), "{name} is in {one}");
+    }
+    assert_eq!(one, hashed(&["--salt", "pepper"]));
+    assert_ne!(one, hashed(&["--salt", "salt"]));
+    assert_ne!(hashed(&[]), hashed(&[]), "without a salt each capture has its own");
+    fs::write(file, one).unwrap();
+    let anonymous = json_of(&zoneward(&["simulate", "what-if", "-f", file, "-o", "json"]));
+    assert_eq!(figures(&anonymous), figures(&answer), "decisions are the same");
+    let yaml = anonymous["services"][0]["recommendation"]["yaml"].as_str().unwrap();
+    assert!(yaml.contains("kind: Deployment") && !yaml.contains("FILL-IN"), "{yaml}");
+}
+
+#[test]
+fn without_files_and_kubeconfig_the_way_out_is_said() {
+    for args in [&["simulate", "what-if"][..], &["simulate", "capture"], &["plan", "slices"]] {
+        let output = zoneward(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("-f") && said.contains("--kubeconfig"), "{said}");
+    }
+    let both = zoneward(&["plan", "slices", "-f", "x.yaml", "--kubeconfig", "y"]);
+    assert_eq!(both.status.code(), Some(2), "files or a cluster, not both");
+}
