@@ -23,7 +23,7 @@ struct Up {
 impl Up {
     fn start(data: &Path) -> Up {
         let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

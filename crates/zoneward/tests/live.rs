@@ -20,7 +20,7 @@ impl Up {
         let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("live-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&data);
         let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

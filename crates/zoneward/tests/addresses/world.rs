@@ -125,13 +125,7 @@ impl World {
         panic!("Events {last:?}, not {wanted:?}");
     }
 
-    pub async fn until<'a>(
-        &'a self,
-        what: &'a str,
-        kind: Kind,
-        name: &'a str,
-        done: impl Fn(&Value) -> bool + 'a,
-    ) -> Value {
+    pub async fn until(&self, what: &str, kind: Kind, name: &str, done: impl Fn(&Value) -> bool) -> Value {
         let mut last = None;
         for _ in 0..PATIENCE.as_millis() / 50 {
             last = self.find(kind, name).await;
