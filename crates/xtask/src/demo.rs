@@ -54,6 +54,12 @@ const STEPS: &[Step] = &[
         args: &["plan", "validate", "-R", "-f", "examples"],
         after: "Each violation names the object, the field and what to do.",
     },
+    Step {
+        say: "Now for real: three zones, six nodes and thirty pods as network namespaces on this machine, without root.\n\
+              Clients connect under every traffic distribution, a zone loses its pods, pods are replaced under load.",
+        args: &["demo"],
+        after: "`zoneward demo --keep` leaves it running for kubectl and `zoneward demo exec`.",
+    },
 ];
 
 /// Builds the binary in release mode and runs the tour.

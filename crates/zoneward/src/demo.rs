@@ -28,7 +28,8 @@ use model::Family;
 
 use crate::cli::{Format, Output};
 use crate::cluster::Kind;
-use crate::output::{print_text, print_value};
+use crate::output::print_value;
+use crate::signals::Signals;
 use objects::MECHANISMS;
 use report::{Report, Teller};
 use world::World;
@@ -115,13 +116,15 @@ async fn tell(args: &Demo) -> Result<bool> {
     let folder = args.data_dir.clone().unwrap_or_else(default_folder);
     let begun = Instant::now();
     let ours = prepare(&folder, args.data_dir.is_none())?;
+    let mut signals = Signals::listen()?;
     let mut world = World::start(&folder).await?;
     let told = tokio::select! {
         told = story(args, &mut world, begun) => told,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped before the end")),
+        () = signals.wait() => Err(anyhow::anyhow!("stopped before the end")),
     };
     if told.is_ok() && args.keep {
-        keep(&world, args.data_dir.as_deref()).await?;
+        keep(&world, args);
+        signals.wait().await;
     }
     world.end().await?;
     // After a failure the logs are worth more than a tidy folder.
@@ -203,14 +206,13 @@ async fn build(world: &mut World, teller: &Teller) -> Result<()> {
     world.write_places()
 }
 
-/// Until Ctrl-C, with a word on what can be done meanwhile.
-async fn keep(world: &World, data_dir: Option<&Path>) -> Result<()> {
-    let flag = data_dir.map(|dir| format!("--data-dir {} ", dir.display())).unwrap_or_default();
-    print_text(&format!(
+/// A word on what can be done while it keeps running.
+fn keep(world: &World, args: &Demo) {
+    let flag = args.data_dir.as_ref().map(|dir| format!("--data-dir {} ", dir.display())).unwrap_or_default();
+    Teller::new(args.output.format == Format::Table).say(&format!(
         "\nEverything keeps running until Ctrl-C. Meanwhile, in another terminal:\n  \
          kubectl --kubeconfig {} get services,pods,nodes -o wide\n  \
-         zoneward demo exec {flag}node-a1 -- nft list ruleset\n",
+         zoneward demo exec {flag}node-a1 -- nft list ruleset",
         world.kubeconfig.display(),
-    ))?;
-    tokio::signal::ctrl_c().await.context("waiting for Ctrl-C")
+    ));
 }

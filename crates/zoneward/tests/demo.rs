@@ -1,23 +1,59 @@
 //! The demo as a newcomer runs it: a cluster of namespaces, real connections, and the plan's shares.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Runs the demo, and returns what it measured.
-fn demo(family: &str) -> Value {
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("demo-{family}-{}", std::process::id()));
-    let run = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-        .args(["demo", "-o", "json", "--ip-family", family, "--data-dir"])
-        .arg(&folder)
-        .output()
-        .expect("the demo starts");
-    let told = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{told}");
-    std::fs::remove_dir_all(&folder).expect("the demo leaves its folder behind where it is named");
-    serde_json::from_slice(&run.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
+/// A demo that keeps running until it is told to stop.
+struct Kept {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Kept {
+    /// Runs the demo, and returns what it measured.
+    fn start(family: &str) -> (Kept, Value) {
+        let name = format!("demo-{family}-{}", std::process::id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+            .args(["demo", "--keep", "-o", "json", "--ip-family", family, "--data-dir"])
+            .arg(&folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the demo starts");
+        let lines = BufReader::new(child.stdout.take().expect("it was asked for")).lines();
+        let mut text = String::new();
+        for line in lines.map(|line| line.expect("the demo speaks UTF-8")) {
+            text += &line;
+            if line == "}" {
+                break;
+            }
+        }
+        let told = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        (Kept { child, folder }, told)
+    }
+
+    /// What a program prints that runs beside the demo.
+    fn beside(&self, program: impl AsRef<OsStr>, words: &[&str]) -> String {
+        let run = Command::new(program).args(words).output().expect("the program starts");
+        assert!(run.status.success(), "{words:?}: {}", String::from_utf8_lossy(&run.stderr));
+        String::from_utf8_lossy(&run.stdout).into_owned()
+    }
+
+    /// Ctrl-C: it ends well, and nothing of it is left.
+    fn stop(mut self) {
+        let places = std::fs::read_to_string(self.folder.join("places.json")).expect("the demo's places");
+        let places: Value = serde_json::from_str(&places).expect("JSON");
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("the demo runs");
+        assert!(self.child.wait().expect("the demo ends").success());
+        assert!(!Path::new(&format!("/proc/{}", places["pid"])).exists(), "the namespaces went with it");
+        std::fs::remove_dir_all(&self.folder).expect("its folder stays where it was named");
+    }
 }
 
 /// How often connections went from a zone to a zone, and how many of that zone there were.
@@ -54,10 +90,24 @@ fn check(told: &Value) {
 
 #[test]
 fn real_connections_go_where_the_plan_says_by_ipv4() {
-    check(&demo("ipv4"));
+    let (demo, told) = Kept::start("ipv4");
+    check(&told);
+    let (folder, zoneward) = (demo.folder.display().to_string(), env!("CARGO_BIN_EXE_zoneward"));
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
+    let kubeconfig = format!("{folder}/data/kubeconfig");
+    let nodes = demo
+        .beside(tools, &["--kubeconfig", &kubeconfig, "get", "nodes", "-L", "topology.kubernetes.io/zone"]);
+    assert!(nodes.contains("node-c2") && nodes.contains("zone-c"), "kubectl works meanwhile: {nodes}");
+    let rules = ["demo", "exec", "node-a1", "--data-dir", &folder, "--", "nft", "list", "tables"];
+    assert!(demo.beside(zoneward, &rules).contains("zoneward"), "its rules can be looked at");
+    let address = ["demo", "exec", "client-b1", "--data-dir", &folder, "--", "ip", "-br", "address"];
+    assert!(demo.beside(zoneward, &address).contains("10.1.3.2"), "a pod can be entered, too");
+    demo.stop();
 }
 
 #[test]
 fn real_connections_go_where_the_plan_says_by_ipv6() {
-    check(&demo("ipv6"));
+    let (demo, told) = Kept::start("ipv6");
+    check(&told);
+    demo.stop();
 }

@@ -58,11 +58,18 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Expectations {
     entries: BTreeMap<ServiceKey, BTreeMap<Uid, Entry>>,
+    /// Everything up to this version has been shown.
+    newest: Option<u64>,
 }
 
 impl Expectations {
     /// We wrote a slice, and the API answered with this version of it.
     pub fn wrote(&mut self, service: &ServiceKey, slice: Uid, version: Version, now: Moment) {
+        // The watch was quicker than the answer, and may have told of the slice's end since then.
+        if version.revision.is_some() && version.revision <= self.newest {
+            self.saw_gone(service, Some(&slice));
+            return;
+        }
         self.expect(service, slice, Entry { expected: Expected::Version(version), since: now, seen: false });
     }
 
@@ -73,6 +80,11 @@ impl Expectations {
 
     fn expect(&mut self, service: &ServiceKey, slice: Uid, entry: Entry) {
         self.entries.entry(service.clone()).or_default().insert(slice, entry);
+    }
+
+    /// A watch has told everything up to this version. What a list shows while it comes is in no such order.
+    pub fn reached(&mut self, version: Version) {
+        self.newest = self.newest.max(version.revision);
     }
 
     /// The cache shows a slice. True: it is none of what we wrote, so somebody else did.

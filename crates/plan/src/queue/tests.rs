@@ -242,6 +242,20 @@ fn our_own_write_is_no_news_and_another_one_is() {
 }
 
 #[test]
+fn a_slice_that_came_and_went_before_the_answer_is_not_waited_for() {
+    let mut expectations = Expectations::default();
+    let (service, ours) = (key("a"), stored("u", 1, "10"));
+    expectations.saw(&service, &ours);
+    expectations.reached(version(&ours));
+    expectations.saw_gone(&service, Some(&Uid::new("u")));
+    expectations.wrote(&service, Uid::new("u"), version(&ours), at(0));
+    assert!(!expectations.is_stale(&service, &[], at(0)));
+    let next = stored("v", 1, "11");
+    expectations.wrote(&service, Uid::new("v"), version(&next), at(0));
+    assert!(expectations.is_stale(&service, &[], at(0)), "what has not come yet is");
+}
+
+#[test]
 fn annotations_alone_are_news_too() {
     let mut expectations = Expectations::default();
     let ours = stored("u", 2, "12");

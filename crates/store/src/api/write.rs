@@ -132,7 +132,7 @@ fn identity(call: &Call) -> (String, String) {
 
 fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
     let mut response = match (&change.json, call.accept.form) {
-        (Some(json), Form::Object) => body::bytes(code, json.clone()),
+        (Some(json), Form::Object) if !call.target.kind.is_view() => body::bytes(code, json.clone()),
         _ => body::json(code, &read::shown(call, &change.object)),
     };
     body::warn(&mut response, &change.warnings);

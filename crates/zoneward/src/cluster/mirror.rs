@@ -51,6 +51,11 @@ impl Mirror {
         kinds.iter().all(|kind| self.listed.contains(kind))
     }
 
+    /// Whether objects of a kind come as a list, in no order of their versions.
+    pub fn is_listing(&self, kind: Kind) -> bool {
+        self.listing.contains_key(&kind)
+    }
+
     /// What an event means. Each change is to be given to [`Mirror::apply`].
     pub fn read(&mut self, event: Event) -> Vec<Change> {
         match event {

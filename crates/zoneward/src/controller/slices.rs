@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
 use plan::hints::{self, ClusterFacts, NodeAcks};
 use plan::queue::{
-    Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, node_changed, services_on_node,
+    Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, Version, node_changed,
+    services_on_node,
 };
 use plan::slices::{self, Place};
 use serde_json::Value;
@@ -214,6 +215,9 @@ impl Head {
         if let Some(old) = old_service.as_ref().filter(|old| service.as_ref() != Some(old)) {
             // It belongs to another Service now: the old one need not wait for it.
             self.expectations.saw_gone(old, uid.as_ref());
+        }
+        if !self.mirror.is_listing(Kind::Slice) {
+            self.expectations.reached(Version::of(&slice));
         }
         let foreign = match &service {
             Some(service) => self.expectations.saw(service, &slice) && !known,

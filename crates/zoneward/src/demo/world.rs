@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
-use model::{Family, Name, ServiceKey, Snapshot};
+use model::{Family, Name, ServiceKey, Snapshot, annotation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plan::FeatureGates;
@@ -191,7 +191,7 @@ impl World {
             loop {
                 let found = leases.get_opt(&lease).await.context("reading a node's Lease")?;
                 let programmed = found.and_then(|lease| {
-                    lease.metadata.annotations?.get("zoneward.dev/programmed-revision")?.parse::<u64>().ok()
+                    lease.metadata.annotations?.get(annotation::PROGRAMMED_REVISION)?.parse::<u64>().ok()
                 });
                 if programmed >= newest {
                     break;
