@@ -5,6 +5,7 @@
 
 mod cells;
 mod columns;
+mod mesh;
 mod views;
 
 use std::borrow::Cow;
@@ -341,19 +342,41 @@ pub static KINDS: &[Kind] = &[
         columns: SERVICE_CIDR,
         ..BASE
     },
-    Kind { id: 14, kind: "MeshGateway", plural: "meshgateways", singular: "meshgateway", ..OURS },
+    Kind {
+        id: 14,
+        kind: "MeshGateway",
+        plural: "meshgateways",
+        singular: "meshgateway",
+        schema: Some(mesh::gateway),
+        ..OURS
+    },
     Kind {
         id: 15,
         kind: "MeshGatewayHTTPRoute",
         plural: "meshgatewayhttproutes",
         singular: "meshgatewayhttproute",
+        schema: Some(mesh::gateway_http_route),
         ..OURS
     },
-    Kind { id: 16, kind: "MeshHTTPRoute", plural: "meshhttproutes", singular: "meshhttproute", ..OURS },
-    Kind { id: 17, kind: "MeshTCPRoute", plural: "meshtcproutes", singular: "meshtcproute", ..OURS },
+    Kind {
+        id: 16,
+        kind: "MeshHTTPRoute",
+        plural: "meshhttproutes",
+        singular: "meshhttproute",
+        schema: Some(mesh::http_route),
+        ..OURS
+    },
+    Kind {
+        id: 17,
+        kind: "MeshTCPRoute",
+        plural: "meshtcproutes",
+        singular: "meshtcproute",
+        schema: Some(mesh::tcp_route),
+        ..OURS
+    },
 ];
 
-/// Our own kinds. Their fields are kept as they are written, as those of a resource with an open schema.
+/// Our own kinds; each has the schema of its definition.
 const OURS: Kind = Kind {
     group: "zoneward.dev",
     version: "v1alpha1",

@@ -193,7 +193,7 @@ Examples:
     Packet(TracePacket),
     /// Which route an HTTP request would take, and why not the others
     ///
-    /// The request is a JSON file: {"method", "host", "path", "headers": {name: value or [values]}} and, to see what
+    /// The request is a JSON file: `{"method", "host", "path", "headers": {name: value or [values]}}` and, to see what
     /// becomes of an answer, "upstreamResponseHeaders".
     #[command(after_help = "\
 Examples:

@@ -1,0 +1,59 @@
+//! Our own kinds on the embedded API: the examples are taken, and what their definitions forbid is refused by field.
+
+#[path = "api/world.rs"]
+mod world;
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use world::World;
+
+fn path(object: &Value) -> String {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
+    let plural = format!("{}s", object["kind"].as_str().unwrap_or_default().to_lowercase());
+    format!("/apis/zoneward.dev/v1alpha1/namespaces/{namespace}/{plural}")
+}
+
+#[tokio::test]
+async fn every_example_of_a_route_is_taken() {
+    let world = World::new().await;
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/routes");
+    let mut taken = 0;
+    for entry in std::fs::read_dir(examples).expect("the examples") {
+        let file = entry.expect("an example").path();
+        if file.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("an example");
+        for document in text.split("\n---") {
+            let Ok(object) = serde_saphyr::from_str::<Value>(document) else { continue };
+            if object["apiVersion"] != "zoneward.dev/v1alpha1" {
+                continue;
+            }
+            let mut object = object;
+            // Examples may name the same policy: each has its file, here they share a namespace.
+            object["metadata"]["name"] = format!("example-{taken}").into();
+            let (code, answer) = world.json("POST", &path(&object), &object).await;
+            assert_eq!(code, 201, "{}: {answer}", file.display());
+            taken += 1;
+        }
+    }
+    assert!(taken >= 8, "{taken}");
+}
+
+#[tokio::test]
+async fn what_the_definition_forbids_is_refused_with_its_field() {
+    let world = World::new().await;
+    let route = |matches: Value| {
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute", "metadata": {"name": "a"},
+            "spec": {"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "MeshService", "name": "b"},
+                "rules": [{"matches": [matches], "default": {}}]}]}})
+    };
+    let bad = route(json!({"path": {"type": "Wrong", "value": "/"}}));
+    let (code, answer) = world.json("POST", &path(&bad), &bad).await;
+    assert_eq!((code, &answer["reason"]), (422, &json!("Invalid")), "{answer}");
+    let field = answer["details"]["causes"][0]["field"].as_str().unwrap_or_default();
+    assert!(field.starts_with("spec.to[0].rules[0].matches[0].path"), "{answer}");
+    let good = route(json!({"path": {"type": "Exact", "value": "/"}}));
+    assert_eq!(world.json("POST", &path(&good), &good).await.0, 201);
+}
