@@ -203,6 +203,7 @@ async fn build(world: &mut World, teller: &Teller) -> Result<()> {
         world.start_proxy(node).await?;
     }
     world.until_programmed().await?;
+    world.capture().await?;
     world.write_places()
 }
 

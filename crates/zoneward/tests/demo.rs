@@ -56,6 +56,16 @@ impl Kept {
     }
 }
 
+impl Drop for Kept {
+    /// A test that failed leaves nothing running either; after a stop there is nothing left to end.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// How often connections went from a zone to a zone, and how many of that zone there were.
 fn counted(connections: &Value, from: &str, to: &str) -> (f64, f64) {
     let row = connections[from].as_object().expect("every zone has connections");
@@ -88,6 +98,32 @@ fn check(told: &Value) {
     assert_eq!(told["complaints"], serde_json::json!([]));
 }
 
+/// What the simulator foretells for the running cluster agrees with what was counted, within sampling error.
+fn check_prediction(told: &Value, foretold: &Value) {
+    let services = foretold["services"].as_array().expect("services");
+    for measured in told["mechanisms"].as_array().expect("mechanisms") {
+        let name = measured["name"].as_str().unwrap_or_default();
+        let service = format!("default/web-{}", name.to_lowercase());
+        let service =
+            services.iter().find(|s| s["service"] == service.as_str()).expect("every Service is asked");
+        let outcomes = service["mechanisms"].as_array().expect("mechanisms");
+        let present =
+            outcomes.iter().find(|m| m["mechanism"] == service["current"]).expect("the present one");
+        for from in ["zone-a", "zone-b", "zone-c"] {
+            let row = present["zones"][from].as_object().expect("every zone has traffic");
+            let sum: f64 = row.values().filter_map(Value::as_f64).sum();
+            for to in ["zone-a", "zone-b", "zone-c"] {
+                let share = row.get(to).and_then(Value::as_f64).unwrap_or_default() / sum;
+                let (count, all) = counted(&measured["connections"], from, to);
+                // Five standard deviations, and one slot of 256 where shares are weighted.
+                let most = 5.0 * (share * (1.0 - share) / all).sqrt() + 1.0 / 256.0;
+                let seen = count / all;
+                assert!((seen - share).abs() <= most, "{name}, {from} -> {to}: {seen}, foretold {share}");
+            }
+        }
+    }
+}
+
 #[test]
 fn real_connections_go_where_the_plan_says_by_ipv4() {
     let (demo, told) = Kept::start("ipv4");
@@ -98,6 +134,10 @@ fn real_connections_go_where_the_plan_says_by_ipv4() {
     let nodes = demo
         .beside(tools, &["--kubeconfig", &kubeconfig, "get", "nodes", "-L", "topology.kubernetes.io/zone"]);
     assert!(nodes.contains("node-c2") && nodes.contains("zone-c"), "kubectl works meanwhile: {nodes}");
+    // As the cluster was when connections were counted: hints of Prefer depend on what happened since.
+    let snapshot = format!("{folder}/snapshot.yaml");
+    let foretold = demo.beside(zoneward, &["simulate", "what-if", "-f", &snapshot, "-A", "-o", "json"]);
+    check_prediction(&told, &serde_json::from_str(&foretold).expect("JSON"));
     let rules = ["demo", "exec", "node-a1", "--data-dir", &folder, "--", "nft", "list", "tables"];
     assert!(demo.beside(zoneward, &rules).contains("zoneward"), "its rules can be looked at");
     let address = ["demo", "exec", "client-b1", "--data-dir", &folder, "--", "ip", "-br", "address"];

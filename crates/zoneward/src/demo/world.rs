@@ -262,6 +262,18 @@ impl World {
         shares
     }
 
+    /// Writes what the API holds into `snapshot.yaml`, for `simulate what-if -f`: the acts change the cluster.
+    pub async fn capture(&self) -> Result<()> {
+        let program = std::env::current_exe().context("finding our own program")?;
+        let mut command = Command::new(program);
+        command.args(["simulate", "capture", "-A", "--kubeconfig"]).arg(&self.kubeconfig);
+        let run = command.arg(self.folder.join("snapshot.yaml")).output().await.context("capturing")?;
+        if !run.status.success() {
+            bail!("capturing the cluster: {}", String::from_utf8_lossy(&run.stderr).trim());
+        }
+        Ok(())
+    }
+
     /// What `demo exec` needs to know.
     pub fn write_places(&self) -> Result<()> {
         let places = json!({"pid": self.stage.pid(), "threads": self.threads});
