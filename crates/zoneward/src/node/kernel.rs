@@ -7,7 +7,7 @@ mod tests;
 use std::fmt;
 
 use dataplane::nftables::apply::{ApplyError, ReadError, apply, apply_program, load_portions, read};
-use dataplane::nftables::ir::{Change, Program};
+use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::{Kernel, NetlinkError};
 use dataplane::nftables::render::{Edit, Renderer, portions, table_id};
 use model::forward::{ForwardingTable, Frontend};
@@ -83,14 +83,12 @@ pub struct Tables {
     renderer: Option<Renderer>,
     /// What the kernel's count of changes is if nobody but us made any.
     generation: Option<u32>,
-    /// What can go once nothing leads there any more.
-    leftovers: Vec<Change>,
 }
 
 impl Tables {
     /// Tables that are yet to be looked at.
     pub fn new(kernel: Box<dyn Kernel + Send>) -> Self {
-        Self { kernel, renderer: None, generation: None, leftovers: Vec::new() }
+        Self { kernel, renderer: None, generation: None }
     }
 
     /// The node itself changed: how much room sets have is decided anew, too.
@@ -125,7 +123,6 @@ impl Tables {
         let renderer = self.renderer.get_or_insert_with(|| Renderer::new(table));
         if held.tables.is_empty() {
             let transactions = load_portions(&mut *self.kernel, portions(renderer, table))?;
-            self.leftovers.clear();
             self.count(transactions);
             return Ok(Compared { is_first: true, changes: transactions, problems });
         }
@@ -135,7 +132,6 @@ impl Tables {
         let wanted = renderer.whole(table);
         let transactions = apply_program(&mut *self.kernel, &held, &wanted)?;
         self.count(transactions);
-        self.leftovers.clear();
         Ok(Compared { is_first: false, changes: transactions, problems })
     }
 

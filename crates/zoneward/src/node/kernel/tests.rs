@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::ir::Change;
 use dataplane::nftables::netlink::Query;
 use dataplane::nftables::render::render;
 use model::{Interner, Snapshot, parse};
