@@ -25,6 +25,8 @@ pub struct World {
     pub stored_slices: BTreeMap<ObjectKey, Value>,
     /// Kind and name of what controls each pod, as far as it says so.
     pub pod_owners: BTreeMap<ObjectKey, (Name, Name)>,
+    /// Of each owner's pods, the first as it was written, by the owner's namespace, kind and name.
+    pub sample_pods: BTreeMap<(Name, Name, Name), Value>,
     /// What was wrong with some of them.
     pub notices: Vec<Notice>,
     /// The Services that are there but malformed.
@@ -48,6 +50,7 @@ impl World {
             snapshot: Snapshot::default(),
             stored_slices: BTreeMap::new(),
             pod_owners: BTreeMap::new(),
+            sample_pods: BTreeMap::new(),
             notices: Vec::new(),
             unreadable_services: Vec::new(),
             unreadable: false,
@@ -75,8 +78,11 @@ impl World {
             match &object {
                 model::Object::Slice(slice) => drop(self.stored_slices.insert(slice.key.clone(), value)),
                 model::Object::Pod(pod) => {
-                    let owner = controlling_owner(&value, &mut interner);
-                    self.pod_owners.extend(owner.map(|owner| (pod.key.clone(), owner)));
+                    if let Some((kind, name)) = controlling_owner(&value, &mut interner) {
+                        self.pod_owners.insert(pod.key.clone(), (kind.clone(), name.clone()));
+                        let owner = (pod.key.namespace.clone(), kind, name);
+                        self.sample_pods.entry(owner).or_insert(value);
+                    }
                 }
                 _ => {}
             }

@@ -181,7 +181,7 @@ fn misplaced_endpoints_are_told_with_yaml_for_their_workload() {
         format!(
             "---\nkind: Pod\napiVersion: v1\nmetadata: {{name: w-{at}, namespace: default, labels: {{app: w, pod-template-hash: 5d9}}, \
              ownerReferences: [{{kind: ReplicaSet, name: w-5d9, controller: true, apiVersion: apps/v1, uid: r}}]}}\n\
-             spec: {{nodeName: n1, containers: [{{name: c}}]}}\n\
+             spec: {{nodeName: n1, containers: [{{name: c, image: shop/w:1}}]}}\n\
              status: {{phase: Running, podIP: 10.0.0.{at}, podIPs: [{{ip: 10.0.0.{at}}}], conditions: [{{type: Ready, status: 'True'}}]}}\n"
         )
     };
@@ -209,6 +209,19 @@ fn misplaced_endpoints_are_told_with_yaml_for_their_workload() {
             placement != "topology-spread" || yaml.contains("kind: Deployment\nmetadata:\n  name: w\n"),
             "{yaml}"
         );
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
+        let deployments = documents.iter().filter(|document| document["kind"] == "Deployment");
+        for deployment in deployments.filter(|_| placement == "deployment-per-zone") {
+            let spec = &deployment["spec"];
+            assert_eq!(spec["template"]["spec"]["containers"][0]["image"], "shop/w:1", "{deployment}");
+            let labels = &spec["template"]["metadata"]["labels"];
+            for (key, value) in spec["selector"]["matchLabels"].as_object().expect("a map") {
+                assert_eq!(&labels[key], value, "a Deployment must select its own pods");
+            }
+            let typed: k8s_openapi::api::apps::v1::Deployment =
+                serde_json::from_value(deployment.clone()).expect("a Deployment");
+            assert_eq!(&serde_json::to_value(typed).expect("JSON"), deployment, "no field is unknown");
+        }
     }
 }
 

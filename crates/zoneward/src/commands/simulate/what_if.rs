@@ -5,6 +5,7 @@ mod placement;
 mod report;
 mod scrape;
 mod wish;
+mod workload;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -165,8 +166,7 @@ fn ask_all<'w>(
         if let Some(set) = args.set.iter().rfind(|s| wish::names(&s.service, service, namespace)) {
             answer.current = set.mechanism;
         }
-        let owner = || placement::owner(service, world);
-        let advice = advise(service, &answer, owner);
+        let advice = advise(service, &answer, || workload::workload(service, world));
         let gb = match &args.traffic {
             Some(Traffic::Scrape(_)) => seen.map(|seen| seen.total()),
             Some(traffic) => traffic.total(),

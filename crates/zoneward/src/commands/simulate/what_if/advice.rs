@@ -8,7 +8,8 @@ use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
 use sim::whatif::{Answer, Outcome};
 
-use super::placement::{Owner, Placement};
+use super::placement::Placement;
+use super::workload::Workload;
 
 /// Overload that is still good, as Auto has it (seed 001: 20 %).
 const BEARABLE: f64 = 0.2;
@@ -29,7 +30,7 @@ pub(super) struct Advice {
     pub(super) yaml: String,
 }
 
-pub(super) fn advise(service: &Service, answer: &Answer, owner: impl Fn() -> Option<Owner>) -> Advice {
+pub(super) fn advise(service: &Service, answer: &Answer, workload: impl Fn() -> Option<Workload>) -> Advice {
     let current = answer.outcomes.iter().find(|o| o.mechanism == answer.current);
     // With endpoints in one zone alone, the failure of that zone refuses everything whatever is chosen.
     let even = answer.outcomes.iter().find(|o| o.mechanism == Mechanism::None);
@@ -54,14 +55,15 @@ pub(super) fn advise(service: &Service, answer: &Answer, owner: impl Fn() -> Opt
     let mut yaml = if stays { String::new() } else { setting(service, chosen.mechanism) };
     let mut placement = None;
     if figures.in_zone < POOR && answer.shares.len() > 1 && service.selector.is_some() {
-        let (better, kept) = Placement::choose(answer);
-        if kept - figures.in_zone > WORTH_THE_WORK {
+        let workload = workload();
+        let better = Placement::of(workload.as_ref().map(|w| w.kind.as_str()), answer);
+        if let Some((better, kept)) = better.filter(|(_, kept)| kept - figures.in_zone > WORTH_THE_WORK) {
             reason += &format!(
                 "; about {:.0} % would if endpoints were where traffic is: {}",
                 100.0 * kept,
                 misplaced(answer)
             );
-            yaml += &better.yaml(service, answer, owner().as_ref());
+            yaml += &better.yaml(service, answer, workload.as_ref());
             placement = Some(better.as_str());
         }
     }

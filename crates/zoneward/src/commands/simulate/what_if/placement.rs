@@ -1,38 +1,12 @@
-//! Endpoints that are not where traffic is: the workload to change, and the YAML for it.
+//! Endpoints that are not where traffic is: how to place them instead.
 //!
 //! Where zones send about the same, a topology spread constraint is enough. Where they do not, an even spread would be
 //! wrong again, and a Deployment per zone with replicas by demand is better.
 
-use model::{Name, Pod, Service};
+use model::{Name, Service};
 use sim::whatif::Answer;
 
-use crate::input::World;
-
-/// What stands behind the pods of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) kind: String,
-    pub(super) name: String,
-}
-
-/// The workload behind a Service by the owners of its pods: the first that one names.
-pub(super) fn owner(service: &Service, world: &World) -> Option<Owner> {
-    let selector = service.selector.as_ref()?;
-    let pods = world.snapshot.pods_selected(&service.key.namespace, selector);
-    pods.iter().find_map(|pod| owner_of(pod, world.pod_owners.get(&pod.key)?))
-}
-
-/// A ReplicaSet is named after its Deployment and the hash that its pods carry as a label.
-fn owner_of(pod: &Pod, (kind, name): &(Name, Name)) -> Option<Owner> {
-    if kind != "ReplicaSet" {
-        return Some(Owner { kind: kind.to_string(), name: name.to_string() });
-    }
-    let deployment = match pod.labels.value("pod-template-hash") {
-        Some(hash) => name.strip_suffix(hash.as_str())?.strip_suffix('-')?,
-        None => name.rsplit_once('-')?.0,
-    };
-    Some(Owner { kind: "Deployment".to_owned(), name: deployment.to_owned() })
-}
+use super::workload::{self, Workload};
 
 /// What would help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +29,16 @@ impl Placement {
     }
 
     /// What would help, and the share of traffic that Spill could keep in zone then.
-    pub(super) fn choose(answer: &Answer) -> (Self, f64) {
+    fn choose(answer: &Answer) -> (Self, f64) {
+        let (even, fitting) = Self::kept(answer);
+        match even >= GOOD_ENOUGH || fitting - even < 0.05 {
+            true => (Self::Spread, even),
+            false => (Self::PerZone, fitting),
+        }
+    }
+
+    /// The shares of traffic that Spill could keep in zone with an even spread, and with one by demand.
+    fn kept(answer: &Answer) -> (f64, f64) {
         let sending = answer.shares.iter().filter(|(_, share)| *share > 0.0);
         let all = answer.endpoints_by_zone.values().sum::<usize>();
         let kept = |counts: &[usize]| -> f64 {
@@ -65,18 +48,24 @@ impl Placement {
         let zones = sending.clone().count().max(1);
         let even: Vec<usize> = (0..zones).map(|at| all / zones + usize::from(at < all % zones)).collect();
         let fitting: Vec<usize> = replicas(answer).into_iter().map(|(_, count)| count).collect();
-        let (even, fitting) = (kept(&even), kept(&fitting));
-        match even >= GOOD_ENOUGH || fitting - even < 0.05 {
-            true => (Self::Spread, even),
-            false => (Self::PerZone, fitting),
+        (kept(&even), kept(&fitting))
+    }
+
+    /// What a kind of workload lets be done: a StatefulSet cannot be cut in parts, and a DaemonSet has its places.
+    pub(super) fn of(kind: Option<&str>, answer: &Answer) -> Option<(Self, f64)> {
+        let (placement, kept) = Self::choose(answer);
+        match kind {
+            None | Some("Deployment") => Some((placement, kept)),
+            Some("StatefulSet") => Some((Self::Spread, Self::kept(answer).0)),
+            Some(_) => None,
         }
     }
 
     /// YAML that makes it so.
-    pub(super) fn yaml(self, service: &Service, answer: &Answer, owner: Option<&Owner>) -> String {
+    pub(super) fn yaml(self, service: &Service, answer: &Answer, workload: Option<&Workload>) -> String {
         match self {
-            Self::Spread => spread(service, owner),
-            Self::PerZone => per_zone(service, answer, owner),
+            Self::Spread => workload::spread(service, workload),
+            Self::PerZone => workload::per_zone(service, &replicas(answer), workload),
         }
     }
 }
@@ -95,96 +84,9 @@ fn replicas(answer: &Answer) -> Vec<(&Name, usize)> {
     counts
 }
 
-const UNKNOWN: &str = "FILL-IN";
-
-fn head(service: &Service, owner: Option<&Owner>) -> String {
-    let (kind, name) = match owner {
-        Some(owner) => (owner.kind.as_str(), owner.name.as_str()),
-        None => ("Deployment", UNKNOWN),
-    };
-    let unknown = match owner {
-        Some(_) => String::new(),
-        None => {
-            format!("# The input has no pods that name their owner: put the workload's name for {UNKNOWN}.\n")
-        }
-    };
-    format!(
-        "{unknown}apiVersion: apps/v1\nkind: {kind}\nmetadata:\n  name: {name}\n  namespace: {}\n",
-        service.key.namespace
-    )
-}
-
-fn labels(service: &Service, indent: usize) -> String {
-    let pairs = service.selector.iter().flat_map(|selector| selector.iter());
-    pairs.map(|(key, value)| format!("{:indent$}{key}: {value:?}\n", "")).collect()
-}
-
-/// A part of the workload that `kubectl apply --server-side` and `kubectl patch --patch-file` take.
-fn spread(service: &Service, owner: Option<&Owner>) -> String {
-    format!(
-        "---\n# A patch: kubectl apply --server-side, or kubectl patch --patch-file.\n{}spec:\n  template:\n    spec:\n      \
-         topologySpreadConstraints:\n        - maxSkew: 1\n          topologyKey: topology.kubernetes.io/zone\n          \
-         whenUnsatisfiable: ScheduleAnyway\n          labelSelector:\n            matchLabels:\n{}",
-        head(service, owner),
-        labels(service, 14)
-    )
-}
-
-/// A Deployment for each zone; what the pods run is to be copied from the present one.
-fn per_zone(service: &Service, answer: &Answer, owner: Option<&Owner>) -> String {
-    let base = owner.map_or(UNKNOWN, |owner| owner.name.as_str());
-    let mut yaml = format!(
-        "---\n# A sketch: one Deployment per zone in the place of {base}. Copy its containers into each template.\n"
-    );
-    for (at, (zone, count)) in replicas(answer).into_iter().enumerate() {
-        let separator = if at == 0 { "" } else { "---\n" };
-        yaml += &format!(
-            "{separator}apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {base}-{zone}\n  namespace: {}\n\
-             spec:\n  replicas: {count}\n  selector:\n    matchLabels:\n{}      zone: {:?}\n  template:\n    metadata:\n      \
-             labels:\n{}        zone: {:?}\n    spec:\n      affinity:\n        nodeAffinity:\n          \
-             requiredDuringSchedulingIgnoredDuringExecution:\n            nodeSelectorTerms:\n              \
-             - matchExpressions:\n                  - {{key: topology.kubernetes.io/zone, operator: In, values: [{:?}]}}\n      \
-             containers: []\n",
-            service.key.namespace,
-            labels(service, 6),
-            zone.as_str(),
-            labels(service, 8),
-            zone.as_str(),
-            zone.as_str()
-        );
-    }
-    yaml
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_deployment_is_known_by_its_replica_set() {
-        let pod = |labels: &[(&str, &str)]| Pod {
-            key: model::ObjectKey::new(&Name::new("shop"), &Name::new("cart-5d9-x")),
-            uid: None,
-            labels: labels.iter().copied().collect(),
-            node: None,
-            ips: None,
-            details: None,
-            ready_since: None,
-            ready: true,
-            deleting: false,
-            finished: false,
-            has_ip: true,
-        };
-        let owned = |labels: &[(&str, &str)], kind: &str, name: &str| {
-            owner_of(&pod(labels), &(Name::new(kind), Name::new(name)))
-                .map(|o| format!("{} {}", o.kind, o.name))
-        };
-        let hash = [("pod-template-hash", "5d9")];
-        assert_eq!(owned(&hash, "ReplicaSet", "cart-5d9").as_deref(), Some("Deployment cart"));
-        assert_eq!(owned(&[], "ReplicaSet", "big-cart-5d9").as_deref(), Some("Deployment big-cart"));
-        assert_eq!(owned(&hash, "ReplicaSet", "other"), None, "not of this hash");
-        assert_eq!(owned(&[], "StatefulSet", "db").as_deref(), Some("StatefulSet db"));
-    }
 
     #[test]
     fn replicas_follow_demand_and_add_up() {
