@@ -67,6 +67,13 @@ fn zoneward(args: &[&str]) -> Output {
         .unwrap()
 }
 
+fn kubectl(up: &Up, args: &[&str]) -> String {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
+    let output = Command::new(&program).args(["--kubeconfig", &up.kubeconfig]).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
@@ -177,6 +184,20 @@ fn what_if_plan_trace_and_capture_read_the_live_cluster() {
     assert_eq!(figures(&anonymous), figures(&answer), "decisions are the same");
     let yaml = anonymous["services"][0]["recommendation"]["yaml"].as_str().unwrap();
     assert!(yaml.contains("kind: Deployment") && !yaml.contains("FILL-IN"), "{yaml}");
+
+    // What is recommended for the Service is a patch that kubectl takes.
+    let tried = ["simulate", "what-if", "-n", "shop", "--set", "secret-cart=Require", "-o", "json"];
+    let tried = json_of(&ask(&tried));
+    let yaml = tried["services"][0]["recommendation"]["yaml"].as_str().unwrap();
+    let (setting, _) = yaml.split_once("---").unwrap();
+    assert!(setting.contains("kind: Service"), "{yaml}");
+    let file = up.data.join("setting.yaml");
+    fs::write(&file, setting).unwrap();
+    let file = file.to_str().unwrap();
+    kubectl(&up, &["patch", "-f", file, "--patch-file", file]);
+    let patched = kubectl(&up, &["get", "service", "secret-cart", "-n", "shop", "-o", "yaml"]);
+    let wanted = setting.lines().last().unwrap().trim();
+    assert!(patched.contains(wanted) && patched.contains("port: 80"), "{wanted}: {patched}");
 }
 
 #[test]

@@ -135,7 +135,9 @@ fn template(pod: &Value) -> Value {
     };
     without(&mut spec, "volumes", is_token);
     without(&mut spec, "tolerations", is_eviction);
-    without(&mut spec, "topologySpreadConstraints", |constraint| constraint["topologyKey"] == annotation::ZONE);
+    without(&mut spec, "topologySpreadConstraints", |constraint| {
+        constraint["topologyKey"] == annotation::ZONE
+    });
     for list in ["containers", "initContainers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
         containers
