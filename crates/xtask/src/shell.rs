@@ -44,9 +44,19 @@ pub(crate) fn python_libraries_dir() -> PathBuf {
     tools_dir().join("python-client")
 }
 
+/// Where Envoy's wheel goes.
+pub(crate) fn envoy_dir() -> PathBuf {
+    tools_dir().join("envoy")
+}
+
 /// PATH with the installed tools in front, so that `cargo nextest` finds them.
 pub(crate) fn search_path() -> OsString {
-    let mut places = vec![tools_dir().join("bin"), wheels_dir().join("bin"), unpacked_dir().join("usr/bin")];
+    let mut places = vec![
+        tools_dir().join("bin"),
+        wheels_dir().join("bin"),
+        envoy_dir().join("envoy/_bin"),
+        unpacked_dir().join("usr/bin"),
+    ];
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
     }

