@@ -16,6 +16,8 @@ struct Bench {
     says: &'static str,
     /// Programs that the timed run needs.
     needs: &'static [tools::Tool],
+    /// Whether it has phases to count; what runs beside other programs has none.
+    counted: bool,
 }
 
 const BENCHES: &[Bench] = &[
@@ -24,36 +26,49 @@ const BENCHES: &[Bench] = &[
         package: "zoneward",
         says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
         needs: &[],
+        counted: true,
+    },
+    Bench {
+        name: "l7",
+        package: "zoneward",
+        says: "the embedded proxy beside Envoy, nginx and haproxy: CPU per request, memory, many routes",
+        needs: &tools::L7,
+        counted: false,
     },
     Bench {
         name: "node",
         package: "zoneward",
         says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
         needs: &[],
+        counted: true,
     },
     Bench {
         name: "plan",
         package: "plan",
         says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
         needs: &[],
+        counted: true,
     },
     Bench {
         name: "nftables",
         package: "dataplane",
         says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
         needs: &[],
+        counted: true,
     },
     Bench {
         name: "simulate",
         package: "sim",
         says: "the KEP's tables beside ours, over all 39 million inputs",
         needs: &[],
+        counted: true,
     },
     Bench {
         name: "store",
         package: "store",
         says: "the embedded API beside etcd: durable writes, watchers, memory; and the engine below it",
         needs: &[tools::ETCD],
+        counted: true,
     },
 ];
 
@@ -74,6 +89,9 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
     }
     report::heading(&format!("bench {}: time", bench.name));
     time(bench, &options.pass_on)?;
+    if !bench.counted {
+        return Ok(());
+    }
     report::heading(&format!("bench {}: instructions", bench.name));
     tools::ensure(&tools::VALGRIND, true)?;
     count(bench, &options.pass_on)

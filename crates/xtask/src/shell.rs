@@ -56,6 +56,7 @@ pub(crate) fn search_path() -> OsString {
         wheels_dir().join("bin"),
         envoy_dir().join("envoy/_bin"),
         unpacked_dir().join("usr/bin"),
+        unpacked_dir().join("usr/sbin"),
     ];
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
@@ -63,6 +64,15 @@ pub(crate) fn search_path() -> OsString {
     // Debian keeps network tools where users without root do not look.
     places.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
     std::env::join_paths(places).unwrap_or_else(|_| std::env::var_os("PATH").unwrap_or_default())
+}
+
+/// Where the libraries of unpacked programs are, before what is there already.
+fn library_path() -> OsString {
+    let mut places = vec![unpacked_dir().join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))];
+    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
+        places.extend(std::env::split_paths(&path));
+    }
+    std::env::join_paths(places).unwrap_or_default()
 }
 
 /// The first file of that name on the search path.
@@ -74,6 +84,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.current_dir(root()).env("PATH", search_path()).env("CARGO_TARGET_DIR", target_dir());
+    command.env("LD_LIBRARY_PATH", library_path());
     command.stdin(Stdio::null());
     command
 }

