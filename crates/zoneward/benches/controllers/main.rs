@@ -52,8 +52,9 @@ async fn measure(services: usize) {
 
     let mut seen = Feed::start(&client, [Wanted::all(Kind::Slice)]);
     let (_stop, stopped) = watch::channel(false);
+    let (_office, leading) = watch::channel(true);
     let (start, cpu) = (Instant::now(), process::cpu());
-    tokio::spawn(controller::run(client.clone(), Config::default(), Metrics::default(), stopped));
+    tokio::spawn(controller::run(client.clone(), Config::default(), Metrics::default(), leading, stopped));
     let mut written = 0;
     while written < services {
         written += usize::from(matches!(seen.next().await, Event::Put(..)));

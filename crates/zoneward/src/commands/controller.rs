@@ -1,5 +1,5 @@
 //! `zoneward controller`: the cluster's controllers, until they are told to stop. One of several leads and writes; the
-//! others wait for its Lease.
+//! others watch, and wait for its Lease.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::cli;
 use crate::cluster;
 use crate::controller::{self, Metrics};
-use crate::leader::{Office, while_leading};
+use crate::leader::Office;
 use crate::log;
 use crate::serve::{self, Checks, Routes};
 use crate::signals::Signals;
@@ -52,19 +52,17 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let server = tokio::spawn(serve::serve(listener, routes(registry, &client, &finished), finished));
 
     let config = args.slice_controller();
-    let slices = while_leading(office.leading(), stopped.clone(), || {
-        controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone())
-    });
+    let slices = controller::run(client, config, metrics, office.leading(), stopped);
     tokio::pin!(slices);
     let ended = tokio::select! {
-        ended = &mut slices => Some(ended.context("the election of a leader ended badly")?),
+        ended = &mut slices => ended,
         () = signals.wait() => { stop.send_replace(true); slices.await }
     };
     // First the writing ends, then somebody else may begin.
     office.leave().await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;
-    match ended.and_then(|ended| ended.advice()) {
+    match ended.advice() {
         Some(advice) => bail!(advice),
         None => Ok(()),
     }

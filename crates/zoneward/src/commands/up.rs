@@ -31,7 +31,7 @@ use tracing::error;
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
 use crate::leader::election::Timing;
-use crate::leader::{Office, Settings, while_leading};
+use crate::leader::{Office, Settings};
 use crate::signals::Signals;
 use crate::{addresses, cli, cluster, log, output};
 
@@ -161,10 +161,8 @@ impl Controllers {
         let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
         let leading = office.leading();
         let slices = async move {
-            let metrics = Metrics::default();
-            let begin = || controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone());
-            let ended = while_leading(leading, stopped.clone(), begin).await;
-            if let Some(advice) = ended.and_then(|ended| ended.advice()) {
+            let ended = controller::run(client, config, Metrics::default(), leading, stopped).await;
+            if let Some(advice) = ended.advice() {
                 error!("the controller of EndpointSlices has ended: {advice}");
             }
         };
