@@ -118,6 +118,14 @@ async fn put(client: &Client, mut object: Value) {
     }
 }
 
+/// Whether a pod is ready.
+pub async fn pod_ready(client: &Client, pod: &str) -> bool {
+    let path = format!("/api/v1/namespaces/default/pods/{pod}");
+    let request = Request::builder().uri(path).body(Vec::new()).unwrap();
+    let pod: Value = client.request(request).await.unwrap();
+    pod["status"]["conditions"][0]["status"] == "True"
+}
+
 pub async fn patch_status(client: &Client, pod: &str, status: &Value) {
     let path = format!("/api/v1/namespaces/default/pods/{pod}/status");
     send(client, "PATCH", &path, "application/merge-patch+json", status).await;
