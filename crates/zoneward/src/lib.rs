@@ -15,6 +15,7 @@ pub mod leader;
 pub mod log;
 pub mod node;
 pub mod output;
+pub mod oversight;
 pub mod planner;
 pub mod routes;
 pub mod serve;

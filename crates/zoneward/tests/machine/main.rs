@@ -142,6 +142,43 @@ fn a_controller_says_that_it_is_ready_and_shows_its_metrics() {
     machine.remove();
 }
 
+#[test]
+fn up_shows_the_health_and_metrics_of_its_api_and_its_controllers() {
+    let mut machine = Machine::up(&folder("oversight"), &[]);
+    let ask = |path: &str| process::http(&machine.served_at, path);
+    put_web(&machine);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    until("it is ready", || ask("/readyz").starts_with("HTTP/1.1 200"));
+    let checks = ask("/readyz?verbose");
+    assert!(checks.contains("[+]api ok") && checks.contains("[+]endpointslices ok"), "{checks}");
+    assert!(ask("/healthz").starts_with("HTTP/1.1 200") && ask("/livez").starts_with("HTTP/1.1 200"));
+    let lines = [
+        "leader_election_master_status{name=\"zoneward-controller\"} 1",
+        "endpoint_slice_controller_num_endpoint_slices 1",
+        "# TYPE zoneward_api_revision gauge",
+        "zoneward_api_watchers ",
+    ];
+    for line in lines {
+        until(line, || ask("/metrics").contains(line));
+    }
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn an_address_for_metrics_that_is_taken_is_said_before_anything_begins() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let data = folder("taken");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    command.args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data);
+    let output =
+        command.args(["--metrics-bind-address", &taken.local_addr().unwrap().to_string()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("--metrics-bind-address"), "{text}");
+    std::fs::remove_dir_all(&data).unwrap();
+}
+
 /// In a user and network namespace of its own: this machine's kernel rules are not touched.
 #[test]
 fn the_node_proxy_is_a_child_that_comes_back_alone() {

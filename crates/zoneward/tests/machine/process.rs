@@ -68,7 +68,7 @@ impl Running {
     pub fn served_at(&mut self) -> String {
         let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
         let found = lines.by_ref().map(Result::unwrap).find_map(|line| {
-            let (_, address) = line.split_once("http://")?;
+            let (_, address) = line.split_once("health and metrics on http://")?;
             Some(address.split(|c: char| c == '"' || c.is_whitespace()).next()?.to_owned())
         });
         std::thread::spawn(move || lines.for_each(drop));
@@ -84,6 +84,8 @@ impl Drop for Running {
 
 pub struct Machine {
     up: Running,
+    /// Where its health and metrics are.
+    pub served_at: String,
     data: PathBuf,
 }
 
@@ -113,17 +115,19 @@ impl Machine {
 
     fn start(mut command: Command, data: &Path, more: &[&str]) -> Self {
         let mut child = command
-            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["--listen", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--data-dir"])
             .arg(data)
             .args(more)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.trim().ends_with("kubeconfig"), "{line}");
-        Self { up: Running { child }, data: data.to_owned() }
+        let mut up = Running { child };
+        let served_at = up.served_at();
+        Self { up, served_at, data: data.to_owned() }
     }
 
     /// The same data, served by another process.
