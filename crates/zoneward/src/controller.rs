@@ -13,7 +13,6 @@
 
 pub mod commit;
 pub mod conditions;
-pub mod events;
 pub mod leases;
 pub mod memory;
 pub mod metrics;
@@ -34,6 +33,7 @@ use tokio::task::{self, JoinSet};
 use tracing::{debug, info};
 
 use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::events;
 use commit::{Done, Failure, Work};
 pub use metrics::Metrics;
 use slices::Head;
@@ -267,7 +267,7 @@ impl Loop {
     /// was said lately is not even tried.
     fn say(&mut self, notices: &[Notice]) {
         for notice in notices {
-            let event = events::event(notice, None, Timestamp::now());
+            let event = events::event(events::SLICES, notice, None, Timestamp::now());
             let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             if self.said.len() >= MOST_SAID {
                 self.said.clear();

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod commands;
 pub mod controller;
 pub mod demo;
+pub mod events;
 pub mod input;
 pub mod leader;
 pub mod log;

@@ -19,13 +19,13 @@ use tracing::{debug, info, warn};
 
 use super::commit::{Done, Failure, Stored, Work};
 use super::conditions::{self, Acks};
-use super::events;
 use super::leases::{GRACE, LeaseChange, Leases};
 use super::memory::{Counts, Kept, Memories};
 use super::metrics::{Metrics, SyncCounts};
 use super::tally::{count_changes, counts, highest_revision};
 use super::work::{events_of, find, repair_labels, stored_slice, updates};
 use crate::cluster::{Change, Event, Kind, Mirror};
+use crate::events;
 use crate::planner::Planner;
 
 /// The manager that an API server notes for Kubernetes' own controller.
@@ -499,7 +499,7 @@ impl Head {
         let message = format!("Writing the EndpointSlices of this Service fails and is tried again: {text}");
         let notice = Notice::new(ObjectRef::service(key), FAILED_TO_UPDATE, message);
         let uid = service.uid.as_ref().map(ToString::to_string);
-        Some(events::event(&notice, uid.as_deref(), clock))
+        Some(events::event(events::SLICES, &notice, uid.as_deref(), clock))
     }
 }
 
