@@ -59,6 +59,18 @@ impl Running {
         self.child.wait().unwrap().code()
     }
 
+    /// Whether it still runs.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until it ends by itself: its exit code, and what it said.
+    pub fn ended(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -189,6 +201,12 @@ impl Machine {
 
     pub fn read(&self, path: &str) -> Value {
         self.ask("GET", path, "")
+    }
+
+    /// Changes an object, as a program of this name.
+    pub fn merge_as(&self, manager: &str, path: &str, patch: &Value) {
+        let made = self.ask("PATCH", &format!("{path}?fieldManager={manager}"), &patch.to_string());
+        assert_ne!(made["kind"], "Status", "{made}");
     }
 
     pub fn post(&self, path: &str, object: &Value) {
