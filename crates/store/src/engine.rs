@@ -53,7 +53,7 @@ use writer::{Call, Job};
 /// Bounds, all of them with a default that suits one machine.
 #[derive(Clone)]
 pub struct Options {
-    /// Memory for pages of the tables.
+    /// Memory for pages of the tables. Little is enough: what it does not hold, the kernel's own cache mostly does.
     pub cache_bytes: usize,
     /// How many writes may wait.
     pub queue: usize,
@@ -67,7 +67,7 @@ pub struct Options {
     pub log_bytes: u64,
     /// How many changes are kept in memory for watches.
     pub ring_changes: usize,
-    /// How many bytes these may take.
+    /// How many bytes these may take. Whoever is further behind reads the log on disk.
     pub ring_bytes: usize,
     /// The size of the journal; a checkpoint comes when half of it is full.
     pub journal_bytes: u64,
@@ -80,14 +80,14 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            cache_bytes: 64 << 20,
+            cache_bytes: 8 << 20,
             queue: 4_096,
             group: 1_024,
             group_bytes: 8 << 20,
             log_revisions: 100_000,
             log_bytes: 256 << 20,
             ring_changes: 16_384,
-            ring_bytes: 64 << 20,
+            ring_bytes: 6 << 20,
             journal_bytes: 32 << 20,
             verify: true,
             on_sync_failure: medium::end_process(),

@@ -1,9 +1,12 @@
 //! The metadata of objects: what the server writes into it, and how fields are found by their paths.
 //!
-//! managedFields are left out everywhere: nothing here applies on the server's side.
+//! managedFields are left out, as nothing here applies on the server's side; only of EndpointSlices, which two
+//! controllers may write, the last writer's name is kept there.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+
+use crate::kinds::Kind;
 
 static NULL: Value = Value::Null;
 
@@ -92,8 +95,20 @@ pub fn carry_over(old: &Value, new: &mut Value) {
             value => set(new, name, value.clone()),
         }
     }
-    remove(new, "managedFields");
+    match &old["metadata"]["managedFields"] {
+        Value::Null => remove(new, "managedFields"),
+        value => set(new, "managedFields", value.clone()),
+    }
     remove(new, "selfLink");
+}
+
+/// Notes who wrote an EndpointSlice, so that its controllers notice each other.
+pub fn note_writer(kind: &Kind, object: &mut Value, manager: &str, now: Timestamp) {
+    if kind.kind == "EndpointSlice" {
+        let entry = json!({"manager": manager, "operation": "Update",
+            "apiVersion": kind.api_version(), "time": time(now)});
+        set(object, "managedFields", Value::Array(vec![entry]));
+    }
 }
 
 /// Counts the generation up if something other than metadata and status changed.

@@ -184,3 +184,27 @@ async fn traffic_distribution_is_admitted_as_the_kep_says() {
         assert_eq!(read(response).await.0, code, "{value}");
     }
 }
+
+#[tokio::test]
+async fn an_endpoint_slice_remembers_its_last_writer_and_nothing_else_does() {
+    let world = World::new().await;
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = json!({"metadata": {"name": "web-1", "managedFields": [{"manager": "liar"}]},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]});
+    let (_, made) = world.json("POST", &format!("{slices}?fieldManager=first"), &slice).await;
+    assert_eq!(made["metadata"]["managedFields"][0]["manager"], "first");
+    let request = Request::patch(format!("{slices}/web-1"))
+        .header("content-type", "application/merge-patch+json")
+        .header("user-agent", "kube-controller-manager/v1.37.0 (linux/amd64) kubernetes/0000000")
+        .body(r#"{"metadata": {"labels": {"a": "b"}}}"#.into())
+        .unwrap();
+    let (_, changed) = read(world.api.answer(request, &Caller::own()).await).await;
+    assert_eq!(changed["metadata"]["managedFields"].as_array().map(Vec::len), Some(1));
+    assert_eq!(changed["metadata"]["managedFields"][0]["manager"], "kube-controller-manager");
+    let same = json!({"metadata": {"labels": {"a": "b"}}});
+    let kind = "application/merge-patch+json";
+    let (_, same) = world.patch(&format!("{slices}/web-1?fieldManager=third"), kind, &same).await;
+    assert_eq!(same, changed, "whoever changes nothing has not written");
+    let web = world.service("web", json!({})).await;
+    assert_eq!(web["metadata"].get("managedFields"), None);
+}

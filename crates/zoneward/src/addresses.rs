@@ -13,7 +13,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::Client;
-use model::{IpAddress, Name, Notice, Object, ObjectRef, Service, ServiceCidr, ServiceKey};
+use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
 use plan::addresses::cidr::DEFAULT_NAME;
 use plan::addresses::{
     AddressPlan, CidrAction, DefaultAction, Input, repair_all, sync_default, sync_service_cidr,
@@ -263,13 +263,5 @@ impl Keeper {
             self.hands.say(notice).await;
         }
         self.said = now;
-    }
-}
-
-/// What an Event is about, as the API wants it.
-fn api_version(object: &ObjectRef) -> &'static str {
-    match object.kind.as_str() {
-        "ServiceCIDR" | "IPAddress" => "networking.k8s.io/v1",
-        _ => "v1",
     }
 }

@@ -324,6 +324,10 @@ pub struct Up {
     /// Serve only the API: EndpointSlices are written by `zoneward controller` processes, or by nobody
     #[arg(long)]
     pub no_controllers: bool,
+    /// Where /healthz, /livez, /readyz and /metrics are served, of the API and of its controllers; port 0 takes a free
+    /// one [default: 127.0.0.1:10270, or a free port if that one is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_bind_address: Option<SocketAddr>,
     /// How slices are made.
     #[command(flatten)]
     pub making: SliceMaking,

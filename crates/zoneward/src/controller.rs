@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! watches -> Head (snapshot, queue, plan) -> Work -> commit, several at once -> the API
-//!              ^                                        |
+//!              ^                              ^         |
+//!              |                           leading      |
 //!              +---------------- Done ------------------+
 //! ```
 //!
 //! The loop is thin: it carries events in, work out and results back, and it waits. One task owns the world, so a plan
-//! never sees half a change.
+//! never sees half a change. It watches from the beginning and writes only while it leads: whoever takes over has
+//! everything in memory.
 
 pub mod commit;
 pub mod conditions;
-pub mod events;
 pub mod leases;
 pub mod memory;
 pub mod metrics;
@@ -32,6 +33,7 @@ use tokio::task::{self, JoinSet};
 use tracing::{debug, info};
 
 use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::events;
 use commit::{Done, Failure, Work};
 pub use metrics::Metrics;
 use slices::Head;
@@ -71,6 +73,8 @@ pub enum Ended {
     Stopped,
     /// Kubernetes' own controller writes slices, too: the one that it wrote.
     Rival(ObjectKey),
+    /// Nobody says any more who leads.
+    NoElection,
 }
 
 impl Ended {
@@ -78,6 +82,9 @@ impl Ended {
     pub fn advice(&self) -> Option<String> {
         match self {
             Self::Stopped => None,
+            Self::NoElection => {
+                Some("the election of a leader ended badly: start this controller again".into())
+            }
             Self::Rival(slice) => Some(format!(
                 "kube-controller-manager's EndpointSlice controller is at work: it has just written EndpointSlice \
                  {slice}. Two writers would undo each other's hints, so this one stops. Either turn that one off \
@@ -88,32 +95,31 @@ impl Ended {
     }
 }
 
-/// Runs until `stop` turns true, or until somebody else turns out to write the same slices. Dropping the future ends
-/// everything that it began.
-pub async fn run(client: Client, config: Config, metrics: Metrics, mut stop: watch::Receiver<bool>) -> Ended {
-    let feed = Feed::start(&client, wanted(&config));
-    let mut running = Loop {
-        head: Head::new(config.settings.clone(), metrics),
-        feed,
-        client,
-        writers: JoinSet::new(),
-        services: HashMap::new(),
-        unsaid: Vec::new(),
-        said: BTreeSet::new(),
-        speaking: false,
-        free: config.concurrent_syncs.max(1),
-        start: Instant::now(),
-    };
+/// Runs until `stop` turns true, or until somebody else turns out to write the same slices. It writes only while
+/// `leading` is true, and stops at once when that turns false. Dropping the future ends everything that it began.
+pub async fn run(
+    client: Client,
+    config: Config,
+    metrics: Metrics,
+    mut leading: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
+) -> Ended {
+    let mut running = Loop::new(client, &config, metrics);
     let mut tick = tokio::time::interval(slices::TICK);
     loop {
         if let Some(slice) = running.head.rival() {
             return Ended::Rival(slice.clone());
         }
         running.hand_out();
-        let due = running.wake_at();
+        let (leads, due) = (running.leads, running.wake_at());
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
+            turned = leading.wait_for(|leading| *leading != leads) => match turned.map(|now| *now) {
+                Ok(true) => running.lead(),
+                Ok(false) => running.stand_by(),
+                Err(_) => return Ended::NoElection,
+            },
             Some(done) = running.writers.join_next_with_id() => running.take_done(done),
             event = running.feed.next() => running.take_events(event),
             _ = tick.tick() => {
@@ -123,11 +129,7 @@ pub async fn run(client: Client, config: Config, metrics: Metrics, mut stop: wat
             () = tokio::time::sleep_until(due.into()) => {}
         }
     }
-    info!(writes = running.writers.len(), "stopping");
-    let farewell = async { while running.writers.join_next().await.is_some() {} };
-    if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
-        debug!("some writes were still under way");
-    }
+    running.farewell(leading).await;
     Ended::Stopped
 }
 
@@ -149,12 +151,62 @@ struct Loop {
     unsaid: Vec<Value>,
     said: BTreeSet<String>,
     speaking: bool,
-    /// How many more may write.
+    /// Whether we may write.
+    leads: bool,
+    /// How many may write at once, and how many more may now.
+    writers_at_once: usize,
     free: usize,
     start: Instant,
 }
 
 impl Loop {
+    fn new(client: Client, config: &Config, metrics: Metrics) -> Self {
+        let writers_at_once = config.concurrent_syncs.max(1);
+        Self {
+            head: Head::new(config.settings.clone(), metrics),
+            feed: Feed::start(&client, wanted(config)),
+            client,
+            writers: JoinSet::new(),
+            services: HashMap::new(),
+            unsaid: Vec::new(),
+            said: BTreeSet::new(),
+            speaking: false,
+            leads: false,
+            writers_at_once,
+            free: writers_at_once,
+            start: Instant::now(),
+        }
+    }
+
+    fn lead(&mut self) {
+        self.leads = true;
+        self.head.lead(self.now());
+        self.speak();
+    }
+
+    /// Writes under way are left at once. The API may still carry them out: whoever leads repairs that.
+    fn stand_by(&mut self) {
+        self.leads = false;
+        self.writers = JoinSet::new();
+        self.services.clear();
+        self.speaking = false;
+        self.free = self.writers_at_once;
+        self.head.stand_by();
+    }
+
+    /// Writes under way come to their end, as long as we lead.
+    async fn farewell(mut self, mut leading: watch::Receiver<bool>) {
+        info!(writes = self.writers.len(), "stopping");
+        let written = async { while self.writers.join_next().await.is_some() {} };
+        tokio::select! {
+            _ = tokio::time::timeout(FAREWELL, written) => {}
+            _ = leading.wait_for(|leading| !*leading) => {}
+        }
+        if !self.writers.is_empty() {
+            debug!("some writes were still under way");
+        }
+    }
+
     fn now(&self) -> Moment {
         Moment(self.start.elapsed())
     }
@@ -215,7 +267,7 @@ impl Loop {
     /// was said lately is not even tried.
     fn say(&mut self, notices: &[Notice]) {
         for notice in notices {
-            let event = events::event(notice, None, Timestamp::now());
+            let event = events::event(events::SLICES, notice, None, Timestamp::now());
             let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             if self.said.len() >= MOST_SAID {
                 self.said.clear();
@@ -228,7 +280,7 @@ impl Loop {
     }
 
     fn speak(&mut self) {
-        if !self.speaking && !self.unsaid.is_empty() {
+        if self.leads && !self.speaking && !self.unsaid.is_empty() {
             self.speaking = true;
             let events = std::mem::take(&mut self.unsaid);
             self.write(Work { events, ..Work::default() });

@@ -13,7 +13,6 @@ mod office;
 mod record;
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -71,29 +70,6 @@ pub async fn run(
     }
     candidate.leading.send_replace(false);
     candidate.give_up().await;
-}
-
-/// Runs `work` whenever we lead, and drops it at once when we no longer do. Ends with the work, or when `stop`
-/// turns true and the work has ended by itself (it has the same stop).
-pub async fn while_leading<T, F>(
-    mut leading: watch::Receiver<bool>,
-    mut stop: watch::Receiver<bool>,
-    mut work: impl FnMut() -> F,
-) -> Option<T>
-where
-    F: Future<Output = T>,
-{
-    loop {
-        tokio::select! {
-            led = leading.wait_for(|leading| *leading) => { led.ok()?; }
-            _ = stop.wait_for(|stop| *stop) => return None,
-        }
-        tokio::select! {
-            biased;
-            lost = leading.wait_for(|leading| !*leading) => { lost.ok()?; }
-            done = work() => return Some(done),
-        }
-    }
 }
 
 struct Candidate {

@@ -31,11 +31,18 @@ pub struct Terms {
     pub options: WriteOptions,
     /// Who writes.
     pub user: String,
+    /// The program that writes.
+    pub manager: String,
     /// What Services can get.
     pub ranges: Arc<Ranges>,
     /// Where searches for free addresses start.
     pub seed: u64,
 }
+
+/// The name of what this process itself writes.
+const OWN_MANAGER: &str = "zoneward";
+/// Kubernetes' limit.
+const LONGEST_MANAGER: usize = 128;
 
 /// What a write did.
 #[derive(Clone, Debug)]
@@ -52,7 +59,8 @@ impl Api {
     /// The terms of a write.
     pub fn terms(&self, kind: &'static Kind, user: &Caller, options: WriteOptions) -> Result<Terms, Failure> {
         let seed = names::seed().map_err(Failure::internal)?;
-        Ok(Terms { kind, status: false, options, user: user.name.clone(), ranges: self.ranges.clone(), seed })
+        let (user, manager) = (user.name.clone(), OWN_MANAGER.to_owned());
+        Ok(Terms { kind, status: false, options, user, manager, ranges: self.ranges.clone(), seed })
     }
 
     pub(super) async fn create(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
@@ -61,7 +69,8 @@ impl Api {
         if kind.namespaced && namespace.is_none() {
             return Err(Failure::method_not_allowed());
         }
-        let terms = self.terms(kind, caller, call.query.write_options()?)?;
+        let terms =
+            Terms { manager: manager(&call), ..self.terms(kind, caller, call.query.write_options()?)? };
         let mut document = body::object(&call.headers, &call.content)?;
         let warnings = admit_shape(&terms, &mut document)?;
         let (terms, mut object) = keep(terms, &document.value);
@@ -75,6 +84,7 @@ impl Api {
     pub(super) async fn replace(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let terms = Terms {
             status: call.target.status,
+            manager: manager(&call),
             ..self.terms(call.target.kind, caller, call.query.write_options()?)?
         };
         let (namespace, name) = identity(&call);
@@ -100,8 +110,11 @@ impl Api {
     pub(super) async fn patch(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let kind = call.target.kind;
         let how = PatchKind::of(body::media_type(&call.headers), kind)?;
-        let terms =
-            Terms { status: call.target.status, ..self.terms(kind, caller, call.query.write_options()?)? };
+        let terms = Terms {
+            status: call.target.status,
+            manager: manager(&call),
+            ..self.terms(kind, caller, call.query.write_options()?)?
+        };
         let (namespace, name) = identity(&call);
         let wanted = name.clone();
         let content = Document::read(&call.content)
@@ -124,6 +137,13 @@ impl Api {
         let change = self.commit(dry_run, work).await?;
         Ok(respond(200, &call, &change))
     }
+}
+
+/// The program that writes: by its own word, or by the first word of its user agent, as in Kubernetes.
+fn manager(call: &Call) -> String {
+    let agent = call.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let name = call.query.value("fieldManager").or(agent).unwrap_or("unknown");
+    name.split('/').next().unwrap_or_default().chars().take(LONGEST_MANAGER).collect()
 }
 
 fn identity(call: &Call) -> (String, String) {
@@ -258,6 +278,7 @@ pub fn create_in(objects: &mut Objects<'_, '_>, terms: &Terms, mut object: Value
     if kind.kind == "Service" {
         service::settle(objects, service_terms(terms), None, &mut object)?;
     }
+    meta::note_writer(kind, &mut object, &terms.manager, objects.now);
     let mut json = Some(objects.store(kind, &mut object)?);
     if terms.options.dry_run {
         meta::remove(&mut object, "resourceVersion");
@@ -314,6 +335,7 @@ pub fn update_in(
         super::delete::remove(objects, kind, &mut new)?;
         return Ok(Change { object: new, json: None, warnings });
     }
+    meta::note_writer(kind, &mut new, &terms.manager, objects.now);
     let json = objects.store(kind, &mut new)?;
     Ok(Change { object: new, json: Some(json), warnings })
 }

@@ -20,7 +20,11 @@ const WRITERS: usize = 64;
 pub async fn store() -> Api {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-controllers-{}", std::process::id()));
-    let engine = Engine::open(&folder, Options::default()).unwrap();
+    let mut options = Options::default();
+    let megabytes = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok().map(|n| n << 20);
+    options.cache_bytes = megabytes("ZONEWARD_BENCH_CACHE_MB").unwrap_or(options.cache_bytes);
+    options.ring_bytes = megabytes("ZONEWARD_BENCH_RING_MB").unwrap_or(options.ring_bytes);
+    let engine = Engine::open(&folder, options).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
     let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
@@ -116,6 +120,14 @@ async fn put(client: &Client, mut object: Value) {
         let path = format!("{path}/{name}/status");
         send(client, "PATCH", &path, "application/merge-patch+json", &json!({"status": status})).await;
     }
+}
+
+/// Whether a pod is ready.
+pub async fn pod_ready(client: &Client, pod: &str) -> bool {
+    let path = format!("/api/v1/namespaces/default/pods/{pod}");
+    let request = Request::builder().uri(path).body(Vec::new()).unwrap();
+    let pod: Value = client.request(request).await.unwrap();
+    pod["status"]["conditions"][0]["status"] == "True"
 }
 
 pub async fn patch_status(client: &Client, pod: &str, status: &Value) {

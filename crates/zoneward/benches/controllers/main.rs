@@ -1,8 +1,10 @@
 //! How fast the slice controller is on the embedded API, both in one process: from nothing until all slices are written,
 //! one pod's change until its slice is on the watch, CPU and memory. `cargo xtask bench controllers`.
-//! With ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run.
+//! With ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run, with ZONEWARD_BENCH_HANDOVER=1 only
+//! the hand-over from one process to the next.
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
+mod handover;
 mod load;
 mod phases;
 mod process;
@@ -28,6 +30,10 @@ fn main() {
         phases::run();
         return;
     }
+    if std::env::var_os("ZONEWARD_BENCH_HANDOVER").is_some() {
+        tokio::runtime::Runtime::new().unwrap().block_on(handover::measure());
+        return;
+    }
     if let Some(services) = std::env::var(WORLD).ok().and_then(|text| text.parse().ok()) {
         tokio::runtime::Runtime::new().unwrap().block_on(measure(services));
         return;
@@ -39,6 +45,7 @@ fn main() {
         let status = child.env(WORLD, services.to_string()).status().unwrap();
         assert!(status.success(), "the run with {services} Services failed");
     }
+    tokio::runtime::Runtime::new().unwrap().block_on(handover::measure());
 }
 
 async fn measure(services: usize) {
@@ -52,8 +59,9 @@ async fn measure(services: usize) {
 
     let mut seen = Feed::start(&client, [Wanted::all(Kind::Slice)]);
     let (_stop, stopped) = watch::channel(false);
+    let (_office, leading) = watch::channel(true);
     let (start, cpu) = (Instant::now(), process::cpu());
-    tokio::spawn(controller::run(client.clone(), Config::default(), Metrics::default(), stopped));
+    tokio::spawn(controller::run(client.clone(), Config::default(), Metrics::default(), leading, stopped));
     let mut written = 0;
     while written < services {
         written += usize::from(matches!(seen.next().await, Event::Put(..)));

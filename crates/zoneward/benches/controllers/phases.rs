@@ -24,6 +24,7 @@ pub fn run() {
         std::env::var("ZONEWARD_BENCH_SERVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let services: usize = services.min(2_000);
     let mut head = Head::new(Settings::default(), Metrics::default());
+    head.lead(now());
     phase_list(&mut head, services);
     phase_plan(&mut head);
     phase_flip(&mut head, services);

@@ -1,4 +1,4 @@
-//! What this process uses, as Linux tells it.
+//! What processes use, as Linux tells it.
 
 use std::time::Duration;
 
@@ -13,16 +13,21 @@ pub fn cpu() -> Duration {
 
 /// Memory in use, in MB.
 pub fn memory() -> u64 {
-    field("VmRSS:")
+    field("self", "VmRSS:")
+}
+
+/// The memory of another process, in MB.
+pub fn memory_of(process: u32) -> u64 {
+    field(&process.to_string(), "VmRSS:")
 }
 
 /// The most memory that was ever in use, in MB.
 pub fn most_memory() -> u64 {
-    field("VmHWM:")
+    field("self", "VmHWM:")
 }
 
-fn field(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+fn field(process: &str, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1_000
 }

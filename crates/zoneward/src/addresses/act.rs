@@ -11,14 +11,13 @@ use kube::{Client, Error};
 use model::{Interner, IpAddress, Notice, Object, Service, parse, write};
 use plan::addresses::CidrAction;
 use plan::addresses::cidr::DEFAULT_NAME;
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::warn;
 
-use super::api_version;
 use crate::cluster::Kind;
+use crate::events;
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-const COMPONENT: &str = "zoneward-addresses";
 
 pub(super) struct Hands {
     client: Client,
@@ -142,42 +141,12 @@ impl Hands {
 
     /// Makes an Event of a Notice. That it could not be told is no reason to stop.
     pub async fn say(&self, notice: &Notice) {
-        let event = event(notice);
-        let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
-        let made = match serde_json::from_value(event) {
-            Ok(event) => {
-                let events: Api<k8s_openapi::api::core::v1::Event> =
-                    Api::namespaced(self.client.clone(), &namespace);
-                events.create(&PostParams::default(), &event).await.map(drop).context("creating it")
-            }
-            Err(error) => Err(error).context("an Event"),
-        };
+        let event = events::event(events::ADDRESSES, notice, None, Timestamp::now());
+        let made = events::say(&self.client, &event).await;
         if let Err(error) = made {
-            warn!("Event {} about {}: {error:#}", notice.reason, notice.object);
+            warn!("Event {} about {}: {error}", notice.reason, notice.object);
         }
     }
-}
-
-fn event(notice: &Notice) -> Value {
-    let object = &notice.object;
-    let namespace = if object.namespace.is_empty() { "default" } else { object.namespace.as_str() };
-    let mut involved = json!({
-        "apiVersion": api_version(object), "kind": object.kind.as_str(), "name": object.name.as_str(),
-    });
-    if !object.namespace.is_empty() {
-        involved["namespace"] = namespace.into();
-    }
-    // An address may hold colons, a name of an Event may not.
-    let prefix: String = object.name.chars().take(200).map(|c| if c == ':' { '-' } else { c }).collect();
-    let prefix = prefix.trim_end_matches(['-', '.']);
-    json!({
-        "metadata": {"namespace": namespace, "generateName": format!("{prefix}-")},
-        "involvedObject": involved,
-        "type": "Warning", "reason": notice.reason, "message": notice.message, "action": "Repair",
-        "count": 1, "firstTimestamp": time(), "lastTimestamp": time(),
-        "source": {"component": COMPONENT},
-        "reportingComponent": "zoneward.dev/addresses", "reportingInstance": COMPONENT,
-    })
 }
 
 fn texts(ranges: &[IpNet]) -> Vec<String> {

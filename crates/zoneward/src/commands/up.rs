@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
+use prometheus_client::registry::Registry;
 use store::admission::service::Ranges;
 use store::api::{Api, Limits};
 use store::credentials::Credentials;
@@ -31,7 +32,9 @@ use tracing::error;
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
 use crate::leader::election::Timing;
-use crate::leader::{Office, Settings, while_leading};
+use crate::leader::{Office, Settings};
+use crate::oversight::{self, Heard};
+use crate::serve::{self, Checks};
 use crate::signals::Signals;
 use crate::{addresses, cli, cluster, log, output};
 
@@ -43,11 +46,11 @@ const IDENTITY: &str = "zoneward-up";
 pub fn run(args: &cli::Up) -> Result<bool> {
     log::start(&args.log);
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
-    runtime.block_on(serve(args))?;
+    runtime.block_on(serve_all(args))?;
     Ok(true)
 }
 
-async fn serve(args: &cli::Up) -> Result<()> {
+async fn serve_all(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
     if !args.no_node {
         check_rights()?;
@@ -67,6 +70,7 @@ async fn serve(args: &cli::Up) -> Result<()> {
         .await
         .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
     let listen = listener.local_addr().context("asking for the address that we listen on")?;
+    let overseers = oversight::listen(args.metrics_bind_address, "--metrics-bind-address").await?;
 
     let ranges = Ranges { load_balancers: args.load_balancer_range.clone(), ..Ranges::default() };
     let api = Api::new(Arc::new(engine), ranges, Limits::default());
@@ -79,9 +83,17 @@ async fn serve(args: &cli::Up) -> Result<()> {
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
-        tokio::spawn(store::collect::run(api.clone(), stopped)),
+        tokio::spawn(store::collect::run(api.clone(), stopped.clone())),
     ];
-    let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args));
+    let mut registry = Registry::default();
+    oversight::show_api(api.clone(), &mut registry);
+    let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args, &mut registry));
+    let heard = Heard::follow(cluster::in_process(api.clone()), stopped.clone());
+    let mut ready = Checks::default().check("api", move || heard.check());
+    if let Some(controllers) = &controllers {
+        ready = controllers.check(ready);
+    }
+    let overseen = tokio::spawn(serve::serve(overseers, oversight::routes(registry, ready), stopped));
     if !args.no_node {
         machine::register(cluster::in_process(api.clone()), args.zone.as_deref()).await?;
     }
@@ -102,7 +114,7 @@ async fn serve(args: &cli::Up) -> Result<()> {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks {
+    for task in tasks.into_iter().chain([overseen]) {
         task.await.context("a part of the server ended badly")?;
     }
     Ok(())
@@ -143,10 +155,12 @@ struct Controllers {
     stop: watch::Sender<bool>,
     tasks: [JoinHandle<()>; 2],
     office: Office,
+    /// Why the controller of EndpointSlices has ended, if it has.
+    ended: watch::Receiver<Option<String>>,
 }
 
 impl Controllers {
-    fn start(api: Api, args: &cli::Up) -> Self {
+    fn start(api: Api, args: &cli::Up, registry: &mut Registry) -> Self {
         let client = cluster::in_process(api);
         let (stop, stopped) = watch::channel(false);
         // Somebody may run `zoneward controller` against this API, too: one of them leads.
@@ -156,19 +170,29 @@ impl Controllers {
             identity: IDENTITY.to_owned(),
             timing: Timing::default(),
         };
+        let name = settings.name.clone();
         let office = Office::seek(client.clone(), Some(settings));
+        office.show(&name, registry);
         let config = args.slice_controller();
         let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
         let leading = office.leading();
+        let metrics = Metrics::default();
+        metrics.register(registry);
+        let (why, ended) = watch::channel(None);
         let slices = async move {
-            let metrics = Metrics::default();
-            let begin = || controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone());
-            let ended = while_leading(leading, stopped.clone(), begin).await;
-            if let Some(advice) = ended.and_then(|ended| ended.advice()) {
+            let advice = controller::run(client, config, metrics, leading, stopped).await.advice();
+            if let Some(advice) = &advice {
                 error!("the controller of EndpointSlices has ended: {advice}");
             }
+            why.send_replace(advice);
         };
-        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices)], office }
+        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices)], office, ended }
+    }
+
+    /// Whether somebody looks after slices.
+    fn check(&self, ready: Checks) -> Checks {
+        let ended = self.ended.clone();
+        ready.check("endpointslices", move || ended.borrow().clone().map_or(Ok(()), Err))
     }
 
     async fn stop(self) -> Result<()> {

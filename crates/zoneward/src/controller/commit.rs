@@ -12,6 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
 
+use crate::events;
+
 /// No answer after this time is a failure.
 const PATIENCE: Duration = Duration::from_secs(15);
 const FIELD_MANAGER: &str = "fieldManager=zoneward-controller";
@@ -124,7 +126,7 @@ pub async fn commit(client: &Client, work: Work) -> Done {
         writer.done.failure = Some(failure);
     }
     for event in &work.events {
-        match say(client, event).await {
+        match events::say(client, event).await {
             Ok(()) => done.events.0 += 1,
             Err(error) => {
                 debug!(service = %work.service, %error, "an Event could not be written");
@@ -239,24 +241,8 @@ impl Writer<'_> {
     }
 }
 
-/// Writes an Event; one that is there already gets a new time.
-async fn say(client: &Client, event: &Value) -> Result<(), Error> {
-    let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default");
-    let path = format!("/api/v1/namespaces/{namespace}/events");
-    match send::<Value>(client, Method::POST, &path, JSON, event).await {
-        Err(Error::Api(status)) if status.code == 409 => {
-            let name = event["metadata"]["name"].as_str().unwrap_or_default();
-            let again = json!({"lastTimestamp": event["lastTimestamp"]});
-            let path = format!("{path}/{name}");
-            send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &again).await.map(drop)
-        }
-        other => other.map(drop),
-    }
-}
-
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 fn slices_path(namespace: &str) -> String {

@@ -1,6 +1,8 @@
 //! The controller's head: the world as last seen, the queue over it, and the plan for one Service at a time. It waits
 //! for nothing and writes nothing: changes come in, work goes out, and what became of it comes back.
 
+mod lead;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -17,13 +19,13 @@ use tracing::{debug, info, warn};
 
 use super::commit::{Done, Failure, Stored, Work};
 use super::conditions::{self, Acks};
-use super::events;
 use super::leases::{GRACE, LeaseChange, Leases};
 use super::memory::{Counts, Kept, Memories};
 use super::metrics::{Metrics, SyncCounts};
 use super::tally::{count_changes, counts, highest_revision};
 use super::work::{events_of, find, repair_labels, stored_slice, updates};
 use crate::cluster::{Change, Event, Kind, Mirror};
+use crate::events;
 use crate::planner::Planner;
 
 /// The manager that an API server notes for Kubernetes' own controller.
@@ -64,6 +66,8 @@ pub struct Head {
     recheck: Option<Moment>,
     under_way: BTreeMap<ServiceKey, UnderWay>,
     synced: bool,
+    /// Whether plans are made, see [`Head::lead`].
+    leading: bool,
     rival: Option<ObjectKey>,
     metrics: Metrics,
 }
@@ -102,21 +106,9 @@ impl Head {
             recheck: None,
             under_way: BTreeMap::new(),
             synced: false,
+            leading: false,
             rival: None,
         }
-    }
-
-    /// Every kind has been listed: from now on plans are made.
-    fn begin_planning(&mut self, now: Moment) {
-        self.synced = true;
-        self.facts_changed = true;
-        let snapshot = self.mirror.snapshot();
-        let keys = snapshot.services().map(|(service, _)| service.key.clone());
-        let orphans = snapshot.orphaned_slices().map(|(key, _)| key.clone());
-        for key in keys.chain(orphans).collect::<Vec<_>>() {
-            self.queue.add(&key, now);
-        }
-        info!(services = self.queue.waiting(), "all is listed");
     }
 
     /// Whether every kind has been listed.
@@ -136,7 +128,7 @@ impl Head {
 
     /// When the next Service is due.
     pub fn due(&self) -> Option<Moment> {
-        if self.synced { self.queue.due() } else { None }
+        if self.plans() { self.queue.due() } else { None }
     }
 
     /// Something happened. The answer is what is to be said about objects that are not right.
@@ -154,7 +146,8 @@ impl Head {
             self.take(change, now);
         }
         if !self.synced && self.mirror.has_listed(&WATCHED) {
-            self.begin_planning(now);
+            self.synced = true;
+            self.plan_all(now);
         }
         notices
     }
@@ -186,7 +179,7 @@ impl Head {
                 self.selectors.set(service);
                 Touched::Now(service.key.clone())
             }
-            Object::Pod(pod) if self.synced => {
+            Object::Pod(pod) if self.plans() => {
                 Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(&pod.key), Some(pod)))
             }
             Object::Node(node) => {
@@ -262,7 +255,9 @@ impl Head {
                 }
                 None => Touched::Nothing,
             },
-            Kind::Pod => Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None)),
+            Kind::Pod if self.plans() => {
+                Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None))
+            }
             Kind::Node => Touched::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
             Kind::Namespace => Touched::Namespace(key.name.clone()),
             Kind::Lease => {
@@ -270,7 +265,7 @@ impl Head {
                 self.lease_changed(change, now);
                 Touched::Nothing
             }
-            Kind::ServiceCidr | Kind::IpAddress => Touched::Nothing,
+            Kind::Pod | Kind::ServiceCidr | Kind::IpAddress => Touched::Nothing,
         };
         self.mirror.apply(change);
         self.touch_all(touched, now);
@@ -287,7 +282,7 @@ impl Head {
     }
 
     fn touch(&mut self, key: &ServiceKey, due: Moment) {
-        if self.synced {
+        if self.plans() {
             self.queue.add(key, due);
         }
     }
@@ -305,7 +300,7 @@ impl Head {
     }
 
     fn node_changed(&mut self, node: &str, change: NodeChange, now: Moment) {
-        if !self.synced {
+        if !self.plans() {
             return;
         }
         if change.endpoints {
@@ -353,7 +348,7 @@ impl Head {
     pub fn next(&mut self, now: Moment, clock: Timestamp) -> Option<Work> {
         // Bounded, so that changes that come meanwhile are seen.
         for _ in 0..64 {
-            if !self.synced {
+            if !self.plans() {
                 return None;
             }
             let key = self.queue.next(now)?;
@@ -504,7 +499,7 @@ impl Head {
         let message = format!("Writing the EndpointSlices of this Service fails and is tried again: {text}");
         let notice = Notice::new(ObjectRef::service(key), FAILED_TO_UPDATE, message);
         let uid = service.uid.as_ref().map(ToString::to_string);
-        Some(events::event(&notice, uid.as_deref(), clock))
+        Some(events::event(events::SLICES, &notice, uid.as_deref(), clock))
     }
 }
 

@@ -7,8 +7,8 @@ use plan::slices::{self, Place, SlicePlan};
 use tracing::debug;
 
 use super::commit::Stored;
-use super::events;
 use super::memory::Kept;
+use crate::events;
 
 /// A stored slice by its key.
 pub(super) fn find<'s>(stored: &'s [Slice], key: &ObjectKey) -> Option<&'s Slice> {
@@ -78,5 +78,5 @@ pub(super) fn events_of(
     for notice in &news {
         debug!(service = %service.key, reason = notice.reason, message = %notice.message, "noticed");
     }
-    news.into_iter().map(|notice| events::event(notice, uid.as_deref(), clock)).collect()
+    news.into_iter().map(|notice| events::event(events::SLICES, notice, uid.as_deref(), clock)).collect()
 }

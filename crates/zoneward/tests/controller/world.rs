@@ -25,15 +25,24 @@ pub struct World {
 
 /// A controller under way.
 pub struct Running {
+    pub leading: watch::Sender<bool>,
     pub stop: watch::Sender<bool>,
     pub task: JoinHandle<Ended>,
 }
 
-/// Starts a controller.
+/// Starts a controller that leads.
 pub fn start(client: &Client, config: Config, metrics: &Metrics) -> Running {
+    let running = start_standby(client, config, metrics);
+    running.leading.send_replace(true);
+    running
+}
+
+/// Starts a controller that watches and waits.
+pub fn start_standby(client: &Client, config: Config, metrics: &Metrics) -> Running {
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(controller::run(client.clone(), config, metrics.clone(), stopped));
-    Running { stop, task }
+    let (office, leading) = watch::channel(false);
+    let task = tokio::spawn(controller::run(client.clone(), config, metrics.clone(), leading, stopped));
+    Running { leading: office, stop, task }
 }
 
 pub fn config() -> Config {

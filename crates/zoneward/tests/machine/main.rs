@@ -142,6 +142,122 @@ fn a_controller_says_that_it_is_ready_and_shows_its_metrics() {
     machine.remove();
 }
 
+/// The path of the one slice of Service `web`.
+fn web_slice(machine: &Machine) -> String {
+    let list = machine.read(&format!("{SLICES}?labelSelector=kubernetes.io/service-name%3Dweb"));
+    format!("{SLICES}/{}", list["items"][0]["metadata"]["name"].as_str().unwrap())
+}
+
+/// What Kubernetes' own controller does to slices that carry hints which it would not give.
+fn undo_hints(machine: &Machine) {
+    let slice = web_slice(machine);
+    let mut endpoints = machine.read(&slice)["endpoints"].clone();
+    endpoints[0].as_object_mut().unwrap().remove("hints");
+    machine.merge_as("kube-controller-manager", &slice, &json!({"endpoints": endpoints}));
+}
+
+#[test]
+fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
+    let mut machine = Machine::up(&folder("rival"), &["--no-controllers"]);
+    put_web(&machine);
+    let first = machine.controller(&["--bind-address=127.0.0.1:0"]);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    let hinted = |machine: &Machine| !machine.read(&web_slice(machine))["endpoints"][0]["hints"].is_null();
+    // Whoever edits by hand is no rival.
+    machine.merge_as("kubectl-edit", &web_slice(&machine), &json!({"endpoints": []}));
+    until("it comes back", || addresses(&machine, "web") == ["10.1.0.1"] && hinted(&machine));
+    undo_hints(&machine);
+    let (code, said) = first.ended();
+    assert_eq!(code, Some(1), "{said}");
+    for words in
+        ["kube-controller-manager", "--controllers=*,-endpointslice-controller", "--coexist", "default/web-"]
+    {
+        assert!(said.contains(words), "{words} is not in {said}");
+    }
+    assert_eq!(machine.holder().as_deref(), Some(""), "somebody else may lead");
+    assert!(!hinted(&machine), "the other one's word stands");
+
+    // What it wrote before we come is no sign that it is still at work.
+    let mut second = machine.controller(&["--bind-address=127.0.0.1:0", "--coexist"]);
+    let ours = || {
+        let list = machine.read(&format!("{SLICES}?labelSelector=zoneward.dev/service-name%3Dweb"));
+        list["items"].as_array().is_some_and(|items| items.len() == 1)
+    };
+    until("a slice of our own beside", ours);
+    machine.merge_as(
+        "kube-controller-manager",
+        &web_slice(&machine),
+        &json!({"metadata": {"labels": {"x": "y"}}}),
+    );
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(second.lives() && ours(), "with --coexist it goes on");
+    machine.post_pod(&pod("p2", "10.1.0.2"));
+    until("it writes on", || {
+        let list = machine.read(&format!("{SLICES}?labelSelector=zoneward.dev/service-name%3Dweb"));
+        list["items"][0]["endpoints"].as_array().is_some_and(|endpoints| endpoints.len() == 2)
+    });
+    assert_eq!(addresses(&machine, "web"), ["10.1.0.1"], "theirs are left alone");
+    assert_eq!(second.stop(), Some(0));
+
+    let mut third = machine.controller(&["--bind-address=127.0.0.1:0"]);
+    until("it takes the slices over", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    assert_eq!(third.stop(), Some(0));
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn up_says_that_it_is_not_ready_when_another_controller_writes_its_slices() {
+    let mut machine = Machine::up(&folder("rival-up"), &[]);
+    put_web(&machine);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    undo_hints(&machine);
+    until("it is not ready", || {
+        let answer = process::http(&machine.served_at, "/readyz");
+        answer.contains("[-]endpointslices failed")
+            && answer.contains("--controllers=*,-endpointslice-controller")
+    });
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn up_shows_the_health_and_metrics_of_its_api_and_its_controllers() {
+    let mut machine = Machine::up(&folder("oversight"), &[]);
+    let ask = |path: &str| process::http(&machine.served_at, path);
+    put_web(&machine);
+    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    until("it is ready", || ask("/readyz").starts_with("HTTP/1.1 200"));
+    let checks = ask("/readyz?verbose");
+    assert!(checks.contains("[+]api ok") && checks.contains("[+]endpointslices ok"), "{checks}");
+    assert!(ask("/healthz").starts_with("HTTP/1.1 200") && ask("/livez").starts_with("HTTP/1.1 200"));
+    let lines = [
+        "leader_election_master_status{name=\"zoneward-controller\"} 1",
+        "endpoint_slice_controller_num_endpoint_slices 1",
+        "# TYPE zoneward_api_revision gauge",
+        "zoneward_api_watchers ",
+    ];
+    for line in lines {
+        until(line, || ask("/metrics").contains(line));
+    }
+    assert_eq!(machine.stop(), Some(0));
+    machine.remove();
+}
+
+#[test]
+fn an_address_for_metrics_that_is_taken_is_said_before_anything_begins() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let data = folder("taken");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    command.args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data);
+    let output =
+        command.args(["--metrics-bind-address", &taken.local_addr().unwrap().to_string()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("--metrics-bind-address"), "{text}");
+    std::fs::remove_dir_all(&data).unwrap();
+}
+
 /// In a user and network namespace of its own: this machine's kernel rules are not touched.
 #[test]
 fn the_node_proxy_is_a_child_that_comes_back_alone() {

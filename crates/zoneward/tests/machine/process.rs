@@ -59,6 +59,18 @@ impl Running {
         self.child.wait().unwrap().code()
     }
 
+    /// Whether it still runs.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until it ends by itself: its exit code, and what it said.
+    pub fn ended(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -68,7 +80,7 @@ impl Running {
     pub fn served_at(&mut self) -> String {
         let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
         let found = lines.by_ref().map(Result::unwrap).find_map(|line| {
-            let (_, address) = line.split_once("http://")?;
+            let (_, address) = line.split_once("health and metrics on http://")?;
             Some(address.split(|c: char| c == '"' || c.is_whitespace()).next()?.to_owned())
         });
         std::thread::spawn(move || lines.for_each(drop));
@@ -84,6 +96,8 @@ impl Drop for Running {
 
 pub struct Machine {
     up: Running,
+    /// Where its health and metrics are.
+    pub served_at: String,
     data: PathBuf,
 }
 
@@ -113,17 +127,19 @@ impl Machine {
 
     fn start(mut command: Command, data: &Path, more: &[&str]) -> Self {
         let mut child = command
-            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["--listen", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--data-dir"])
             .arg(data)
             .args(more)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.trim().ends_with("kubeconfig"), "{line}");
-        Self { up: Running { child }, data: data.to_owned() }
+        let mut up = Running { child };
+        let served_at = up.served_at();
+        Self { up, served_at, data: data.to_owned() }
     }
 
     /// The same data, served by another process.
@@ -185,6 +201,12 @@ impl Machine {
 
     pub fn read(&self, path: &str) -> Value {
         self.ask("GET", path, "")
+    }
+
+    /// Changes an object, as a program of this name.
+    pub fn merge_as(&self, manager: &str, path: &str, patch: &Value) {
+        let made = self.ask("PATCH", &format!("{path}?fieldManager={manager}"), &patch.to_string());
+        assert_ne!(made["kind"], "Status", "{made}");
     }
 
     pub fn post(&self, path: &str, object: &Value) {

@@ -50,9 +50,10 @@ fn slice(revision: u64, manager: Option<&str>, addresses: &[&str]) -> Value {
     slice
 }
 
-/// A head that has listed a node, the Service, one pod and these slices.
+/// A head that leads and has listed a node, the Service, one pod and these slices.
 fn head(settings: Settings, slices: &[Value]) -> Head {
     let mut head = Head::new(settings, Metrics::default());
+    head.lead(at(0));
     let node = json!({"metadata": {"name": "n1"}});
     let first = pod("pod-10.0.0.1", "10.0.0.1");
     for (kind, objects) in [
@@ -172,4 +173,33 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
         .map(|work| format!("{} {}", work.service, work.creates.len()))
         .collect();
     assert_eq!(keys, ["shop/web 1", "shop/other 0"]);
+}
+
+#[test]
+fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
+    let mut head = head(Settings::default(), &[]);
+    let work = next(&mut head, 0).expect("a slice to make");
+    // Deposed with the write under way: it was carried out, and the answer is lost.
+    head.stand_by();
+    assert!(next(&mut head, 1).is_none() && head.due().is_none());
+    assert!(head.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH).is_none());
+    head.saw(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    head.saw(Event::Put(Kind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
+    assert!(next(&mut head, 3).is_none(), "somebody else writes that");
+    head.lead(at(4));
+    let work = next(&mut head, 4).expect("what came meanwhile");
+    assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
+    assert_eq!(work.updates[0].1.endpoints.len(), 2);
+}
+
+#[test]
+fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
+    let mut head = head(Settings::default(), &[]);
+    let work = next(&mut head, 0).expect("a slice to make");
+    head.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    head.stand_by();
+    head.lead(at(2));
+    assert!(next(&mut head, 2).is_none(), "its own slice has not come by yet");
+    head.saw(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+    assert!(next(&mut head, 3).is_none() && head.is_idle(), "there it is");
 }
