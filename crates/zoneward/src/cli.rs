@@ -104,6 +104,9 @@ Examples:
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
+    /// L7: route requests by what they say, as a gateway or beside a client
+    #[command(subcommand, arg_required_else_help = true)]
+    Mesh(crate::commands::mesh::MeshCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -446,7 +449,7 @@ impl Controller {
 }
 
 /// Reads `500ms`, `2s` or `1m`.
-fn duration(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     let wrong = || format!("{text:?} is no duration: write it as 500ms, 2s or 1m");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;

@@ -6,7 +6,11 @@
 //! ```
 
 pub mod consumer;
+pub mod doors;
+pub mod redirect;
+pub mod run;
 pub mod secret;
+pub mod source;
 pub mod state;
 mod touch;
 mod view;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::Secret;
 use model::{Notice, ObjectKey, ObjectRef};
+use proxy::KeyPair;
 
 /// A certificate chain and its key, as PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,7 +36,11 @@ pub fn parse(key: &ObjectKey, text: &str) -> Result<Pair, Notice> {
             unusable(key, format!("data[{name}] is missing: {advice}"))
         })
     };
-    Ok(Pair { chain: part("tls.crt")?, key: part("tls.key")? })
+    let pair = Pair { chain: part("tls.crt")?, key: part("tls.key")? };
+    match KeyPair::parse(&pair.chain, &pair.key) {
+        Ok(_) => Ok(pair),
+        Err(error) => Err(unusable(key, error.to_string())),
+    }
 }
 
 /// The Notice of a Secret that is named and is not there.
@@ -62,8 +67,9 @@ mod tests {
     fn a_secret_is_read_and_never_shown() {
         let key = ObjectKey::new(&"shop".into(), &"cert".into());
         let text = r#"{"metadata":{"name":"cert"},"type":"kubernetes.io/tls","data":{"tls.crt":"Q0hBSU4=","tls.key":"U0VDUkVU"}}"#;
-        let pair = parse(&key, text).unwrap();
-        assert_eq!((&*pair.chain, &*pair.key), (b"CHAIN".as_slice(), b"SECRET".as_slice()));
+        let no_pem = parse(&key, text).unwrap_err();
+        assert!(no_pem.to_string().contains("tls.crt") && !no_pem.to_string().contains("SECRET"), "{no_pem}");
+        let pair = Pair { chain: b"CHAIN".as_slice().into(), key: b"SECRET".as_slice().into() };
         assert_eq!(format!("{pair:?}"), "Pair(5 bytes, 6 bytes)");
         let without = parse(&key, r#"{"data":{"tls.crt":"Q0hBSU4="}}"#).unwrap_err();
         assert!(

@@ -124,17 +124,6 @@ impl State {
         }
     }
 
-    /// Takes an object in that comes from a file, with what there is to say about it.
-    pub fn put(&mut self, object: Object, notices: Vec<Notice>) {
-        self.apply(Change::Put(object, notices));
-    }
-
-    /// Says that all objects have come, where no watch says so.
-    pub fn complete(&mut self) {
-        KINDS.into_iter().for_each(|kind| self.mirror.apply(Change::Listed(kind, BTreeSet::new())));
-        self.touched.everything = true;
-    }
-
     fn apply(&mut self, change: Change) {
         // What comes before the lists are whole is looked at once, when they are.
         let listed = self.is_listed();

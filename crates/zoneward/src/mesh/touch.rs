@@ -120,9 +120,7 @@ impl Touched {
         for policy in snapshot.tcp_routes(namespace) {
             for to in policy.to.iter().filter(|to| to.backends.iter().any(|b| b.name == *name)) {
                 match &to.service {
-                    Some(destination) => {
-                        drop(self.destinations.insert(ServiceKey::new(namespace, destination)))
-                    }
+                    Some(name) => self.destinations.extend([ServiceKey::new(namespace, name)]),
                     None => self.target(&policy.target, namespace),
                 }
             }

@@ -1,6 +1,6 @@
 //! The tables that are kept up are those that would be made from nothing, and only what is touched is made anew.
 
-use model::{Interner, Name, Snapshot, parse};
+use model::Name;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -319,20 +319,4 @@ fn secrets_are_wanted_while_a_listener_names_them() {
     state.take(event(&mut writer, &Step::Gateway(false)));
     state.refresh();
     assert!(state.secrets().is_empty());
-}
-
-#[test]
-fn objects_of_files_count_without_a_watch() {
-    let mut state = followed();
-    let mut object = service(1, 80, "http");
-    object["apiVersion"] = "v1".into();
-    object["kind"] = "Service".into();
-    object["metadata"] = json!({"name": "back"});
-    let (parsed, notices) = parse::object(&object, &mut Interner::default());
-    state.put(parsed.unwrap(), notices);
-    state.complete();
-    assert_eq!(state.refresh().len(), 4);
-    let snapshot: &Snapshot = state.snapshot();
-    assert_eq!(snapshot.services().count(), 1);
-    assert!(state.tables(&consumers()[0]).unwrap().routes.outbounds().count() == 2);
 }
