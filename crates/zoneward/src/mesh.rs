@@ -5,6 +5,7 @@
 //!    View: RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
 
+pub mod accepted;
 pub mod consumer;
 pub mod doors;
 pub mod redirect;
