@@ -2,19 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
-use http::{Response, StatusCode, header};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use model::route::{End, HeaderLines, LegTarget, Request, Routing, path};
 use model::{BackendTable, Notice, ObjectKey, RouteTable, ServiceKey};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::certificate::KeyPair;
+use crate::connection;
+use crate::counts::ProxyCounts;
+use crate::metrics;
+use crate::peer::Moment;
+use crate::random::Random;
+use crate::registry::Registry;
 use crate::settings::Settings;
+use crate::state::State;
 
 /// What a proxy obeys. All of it is replaced together.
 #[derive(Clone, Debug, Default)]
@@ -52,126 +57,196 @@ pub struct Proxy {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    #[allow(dead_code)]
-    settings: Settings,
-    tables: RwLock<Tables>,
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    /// What is begun is finished.
+    Draining,
+    /// What is left is closed.
+    Closed,
 }
 
-struct Headers<'a>(&'a http::HeaderMap);
-
-impl HeaderLines for Headers<'_> {
-    fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        self.0.get_all(name).iter().any(|value| test(value.as_bytes()))
-    }
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
+    pub(crate) random: Random,
+    pub(crate) counts: ProxyCounts,
+    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) mirrors: AtomicUsize,
+    state: RwLock<Arc<State>>,
+    registry: Mutex<Registry>,
+    began: Instant,
+    requests: AtomicUsize,
+    places: Arc<Semaphore>,
+    open: AtomicUsize,
+    quiet: Notify,
 }
-
-type Answer = Response<http_body_util::Either<Incoming, http_body_util::Empty<bytes::Bytes>>>;
 
 impl Proxy {
-    /// A proxy that obeys these tables.
+    /// A proxy that obeys these tables. What cannot be obeyed in them is told by [`Proxy::swap`]: to hear of it,
+    /// begin with `Tables::default()`.
     pub fn new(settings: Settings, tables: Tables) -> Self {
-        Self { inner: Arc::new(Inner { settings, tables: RwLock::new(tables) }) }
+        let inner = Inner {
+            random: Random::new(settings.seed),
+            counts: ProxyCounts::default(),
+            phase: watch::Sender::new(Phase::Serving),
+            mirrors: AtomicUsize::new(0),
+            state: RwLock::default(),
+            registry: Mutex::default(),
+            began: Instant::now(),
+            requests: AtomicUsize::new(0),
+            places: Arc::new(Semaphore::new(settings.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
+            open: AtomicUsize::new(0),
+            quiet: Notify::new(),
+            settings,
+        };
+        let proxy = Self { inner: Arc::new(inner) };
+        proxy.swap(tables);
+        proxy
     }
 
     /// Obeys other tables from the next request on; requests in flight keep theirs. What cannot be obeyed is told.
     pub fn swap(&self, tables: Tables) -> Vec<Notice> {
-        *self.inner.tables.write().unwrap_or_else(PoisonError::into_inner) = tables;
-        Vec::new()
+        let inner = &self.inner;
+        let mut registry = inner.registry();
+        let before = inner.state();
+        let backends = tables.backends.clone();
+        let (state, notices) = State::new(tables, &before, &mut registry, inner.now(), &inner.settings);
+        // Backends have their new endpoints before the routes that lead to them are in force, and lose what they
+        // had only after.
+        *inner.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        drop(before);
+        registry.prune(&backends);
+        inner.counts.swaps.add();
+        notices
     }
 
     /// Accepts connections until `stop`; those that are open then go on, see [`Proxy::drain`].
     pub async fn serve(&self, listener: TcpListener, entrance: Entrance, stop: impl Future<Output = ()>) {
         let entrance = Arc::new(entrance);
-        let mut stop = std::pin::pin!(stop);
+        tokio::select! {
+            () = self.accept(listener, &entrance) => {}
+            () = self.sweep() => {}
+            () = stop => {}
+        }
+    }
+
+    async fn accept(&self, listener: TcpListener, entrance: &Arc<Entrance>) {
         loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = &mut stop => return,
+            let Ok(place) = self.inner.places.clone().acquire_owned().await else { return };
+            let (stream, client) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Nearly always: no more files may be opened. Others will close some.
+                    sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
             };
-            let Ok((stream, _)) = accepted else { continue };
-            let (proxy, entrance) = (self.clone(), entrance.clone());
+            let alive = Alive::new(&self.inner);
+            let (inner, entrance) = (self.inner.clone(), entrance.clone());
             tokio::spawn(async move {
-                let service = service_fn(|request| proxy.answer(&entrance, request));
-                let server = hyper::server::conn::http1::Builder::new();
-                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                inner.counts.connections.add();
+                connection::serve(inner, &entrance, stream, client, alive).await;
+                drop(place);
             });
         }
     }
 
-    /// Lets open connections come to their end, and ends those that take longer.
+    /// Closes connections to endpoints that nobody has used for a while.
+    async fn sweep(&self) {
+        let period = (self.inner.settings.timeouts.keep / 2).max(Duration::from_millis(100));
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.inner.registry().sweep(Instant::now(), &self.inner.settings);
+        }
+    }
+
+    /// Lets what is begun come to its end: HTTP clients are told to go, connections are waited for. What takes
+    /// longer than this is closed. Stop the listeners before.
     pub async fn drain(&self, within: Duration) {
-        let _ = within;
+        self.inner.phase.send_replace(Phase::Draining);
+        if timeout(within, self.inner.is_quiet()).await.is_err() {
+            self.inner.phase.send_replace(Phase::Closed);
+            // Closing takes a moment of the runtime, not of the network.
+            let _ = timeout(Duration::from_secs(1), self.inner.is_quiet()).await;
+        }
+        if let Some(log) = self.inner.settings.access_log.clone() {
+            let _ = tokio::task::spawn_blocking(move || log.flush()).await;
+        }
+    }
+
+    /// Connections of clients that are open.
+    pub fn open_connections(&self) -> usize {
+        self.inner.open.load(Ordering::Acquire)
     }
 
     /// What was counted, as text for Prometheus.
     pub fn metrics(&self) -> String {
-        String::new()
+        metrics::text(&self.inner, &self.inner.registry())
+    }
+}
+
+impl Inner {
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn answer(
-        &self,
-        entrance: &Entrance,
-        request: http::Request<Incoming>,
-    ) -> Result<Answer, hyper::Error> {
-        let status = match self.forward(entrance, request).await {
-            Ok(response) => return Ok(response.map(http_body_util::Either::Left)),
-            Err(status) => status,
-        };
-        let mut response = Response::new(http_body_util::Either::Right(http_body_util::Empty::new()));
-        *response.status_mut() = status;
-        Ok(response)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn forward(
-        &self,
-        entrance: &Entrance,
-        mut request: http::Request<Incoming>,
-    ) -> Result<Response<Incoming>, StatusCode> {
-        let address = self.address(entrance, &request)?;
-        let bad = |_| StatusCode::BAD_GATEWAY;
-        let stream = TcpStream::connect(address).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(bad)?;
-        tokio::spawn(connection);
-        let target = request.uri().path_and_query().cloned();
-        *request.uri_mut() = target.map(http::Uri::from).unwrap_or_default();
-        sender.send_request(request).await.map_err(bad)
+    pub(crate) fn now(&self) -> Moment {
+        Moment::default().plus(self.began.elapsed())
     }
 
-    fn address(
-        &self,
-        entrance: &Entrance,
-        request: &http::Request<Incoming>,
-    ) -> Result<std::net::SocketAddr, StatusCode> {
-        let tables = self.inner.tables.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let host =
-            request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let routing = match entrance {
-            Entrance::Outbound { service, port } => {
-                tables.routes.outbound(service, *port).map(|o| &o.routing)
+    pub(crate) fn at(&self, instant: Instant) -> Moment {
+        Moment::default().plus(instant.saturating_duration_since(self.began))
+    }
+
+    pub(crate) fn begin_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_request(&self) {
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    async fn is_quiet(&self) {
+        loop {
+            let woken = self.quiet.notified();
+            if self.open.load(Ordering::Acquire) == 0 {
+                return;
             }
-            Entrance::OriginalDestination => None,
-            Entrance::Gateway { port } => {
-                tables.routes.port(*port).and_then(|p| p.listener(host)?.routing(host))
-            }
-        };
-        let Some(Routing::Http(routes)) = routing else { return Err(StatusCode::NOT_FOUND) };
-        let normal = path::normalize(request.uri().path());
-        let headers = Headers(request.headers());
-        let asked = Request {
-            method: request.method().as_str(),
-            host,
-            path: &normal,
-            query: request.uri().query(),
-            headers: &headers,
-        };
-        let hit = routes.find(&asked).ok_or(StatusCode::NOT_FOUND)?;
-        let End::Forward(split) = &hit.rule.action.end else { return Err(StatusCode::NOT_IMPLEMENTED) };
-        let Some(LegTarget::Backend(id)) = split.pick(0) else {
-            return Err(StatusCode::INTERNAL_SERVER_ERROR);
-        };
-        let backend = tables.backends.backend(id).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
-        backend.endpoints.first().map(|endpoint| endpoint.address).ok_or(StatusCode::SERVICE_UNAVAILABLE)
+            woken.await;
+        }
+    }
+}
+
+/// A connection, or what it was upgraded to, that has to end before the proxy does.
+pub(crate) struct Alive(Arc<Inner>);
+
+impl Alive {
+    pub(crate) fn new(inner: &Arc<Inner>) -> Self {
+        inner.open.fetch_add(1, Ordering::AcqRel);
+        Self(inner.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.quiet.notify_waiters();
+        }
     }
 }
