@@ -11,6 +11,7 @@ use model::{Name, Notice, ObjectKey};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::secret::{self, Pair};
@@ -57,6 +58,7 @@ impl Source {
             secrets: BTreeMap::new(),
             wanted: BTreeSet::new(),
             queue: VecDeque::new(),
+            look_at: Instant::now() + LOOK,
         };
         files.read()?;
         Ok(Self::Files(Box::new(files)))
@@ -166,6 +168,7 @@ pub struct Files {
     secrets: BTreeMap<ObjectKey, Result<Pair, Notice>>,
     wanted: BTreeSet<ObjectKey>,
     queue: VecDeque<Input>,
+    look_at: Instant,
 }
 
 type Stamp = Vec<(std::path::PathBuf, u64, Option<SystemTime>)>;
@@ -176,7 +179,9 @@ impl Files {
             if let Some(input) = self.queue.pop_front() {
                 return input;
             }
-            tokio::time::sleep(LOOK).await;
+            // Whoever waits may be called away and come back, so the time to look is kept.
+            tokio::time::sleep_until(self.look_at).await;
+            self.look_at = Instant::now() + LOOK;
             if self.stamp() == self.stamp {
                 continue;
             }
