@@ -83,6 +83,7 @@ fn api_version(object: &ObjectRef) -> &'static str {
     match object.kind.as_str() {
         "EndpointSlice" => "discovery.k8s.io/v1",
         "ServiceCIDR" | "IPAddress" => "networking.k8s.io/v1",
+        kind if model::parse::route::KINDS.contains(&kind) => "zoneward.dev/v1alpha1",
         _ => "v1",
     }
 }

@@ -72,6 +72,26 @@ pub async fn run(
     candidate.give_up().await;
 }
 
+/// Runs `work` whenever we lead, and drops it at once when we no longer do. Ends with the work, or when `stop`
+/// turns true and the work has ended by itself (it has the same stop).
+pub async fn while_leading<F: Future<Output = ()>>(
+    mut leading: watch::Receiver<bool>,
+    mut stop: watch::Receiver<bool>,
+    mut work: impl FnMut() -> F,
+) {
+    loop {
+        tokio::select! {
+            led = leading.wait_for(|leading| *leading) => { if led.is_err() { return } }
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        tokio::select! {
+            biased;
+            lost = leading.wait_for(|leading| !*leading) => { if lost.is_err() { return } }
+            () = work() => return,
+        }
+    }
+}
+
 struct Candidate {
     client: Client,
     settings: Settings,

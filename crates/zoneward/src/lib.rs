@@ -14,6 +14,7 @@ pub mod events;
 pub mod input;
 pub mod leader;
 pub mod log;
+pub mod mesh;
 pub mod node;
 pub mod output;
 pub mod oversight;

@@ -6,7 +6,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::controller::{self, Metrics};
-use crate::leader::Office;
+use crate::leader::{Office, while_leading};
+use crate::mesh::accepted;
 use crate::oversight::{self, Heard};
 use crate::serve::{self, Checks};
 use crate::signals::Signals;
@@ -38,13 +39,20 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let server = tokio::spawn(serve::serve(listener, oversight::routes(registry, ready), finished));
 
     let config = args.slice_controller();
-    let slices = controller::run(client, config, metrics, office.leading(), stopped);
+    let slices = controller::run(client.clone(), config, metrics, office.leading(), stopped.clone());
     tokio::pin!(slices);
+    let (accepting, begun) = (office.leading(), (client.clone(), stopped.clone()));
+    let conditions = tokio::spawn(async move {
+        let (client, stopped) = begun;
+        while_leading(accepting, stopped.clone(), || accepted::run(client.clone(), stopped.clone())).await
+    });
     let ended = tokio::select! {
         ended = &mut slices => ended,
         () = signals.wait() => { stop.send_replace(true); slices.await }
     };
     // First the writing ends, then somebody else may begin.
+    stop.send_replace(true);
+    conditions.await.context("whoever writes the conditions of routes ended badly")?;
     office.leave().await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;

@@ -1,12 +1,13 @@
-//! `zoneward up`: the embedded API on this machine with its controllers and a node proxy, from its data directory until
-//! it is told to stop.
+//! `zoneward up`: the embedded API on this machine with its controllers, a node proxy and L7 proxies, from its data
+//! directory until it is told to stop.
 //!
 //! ```text
-//! start: API -> controllers -> node proxy, a child that is started anew alone when it fails
-//! stop:  node proxy (its rules stay) -> controllers -> the Lease is given up -> API
+//! start: API -> controllers -> node proxy, L7 proxies: children, each started anew alone when it fails
+//! stop:  node proxy (its rules stay), L7 proxies (connections may end) -> controllers -> the Lease is given up -> API
 //! ```
 
 mod machine;
+mod mesh;
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +33,8 @@ use tracing::error;
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
 use crate::leader::election::Timing;
-use crate::leader::{Office, Settings};
+use crate::leader::{Office, Settings, while_leading};
+use crate::mesh::accepted;
 use crate::oversight::{self, Heard};
 use crate::serve::{self, Checks};
 use crate::signals::Signals;
@@ -55,6 +57,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if !args.no_node {
         check_rights()?;
     }
+    let proxies = if args.no_mesh { None } else { Some(mesh::Proxies::new(args)?) };
     // Before anything is promised: from here on a signal means a clean stop.
     let mut signals = Signals::listen()?;
     let data = &args.data_dir;
@@ -102,6 +105,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         true => None,
         false => Some(tokio::spawn(children::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
     };
+    let mesh_stopped = node_stop.subscribe();
+    let mesh = proxies
+        .map(|proxies| tokio::spawn(mesh::keep(cluster::in_process(api.clone()), proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     eprintln!("zoneward: serving on https://{}; stop with Ctrl-C", reachable(listen));
     signals.wait().await;
@@ -109,6 +115,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     node_stop.send_replace(true);
     if let Some(node) = node {
         node.await.context("whoever looks after the node proxy ended badly")?;
+    }
+    if let Some(mesh) = mesh {
+        mesh.await.context("whoever looks after the L7 proxies ended badly")?;
     }
     if let Some(controllers) = controllers {
         controllers.stop().await?;
@@ -128,7 +137,7 @@ fn node_proxy(args: &cli::Up) -> Result<Program> {
     if let Some(config) = &args.node_config {
         words.extend(["--config".into(), config.into()]);
     }
-    Ok(Program { name: "node", path, args: words })
+    Ok(Program { name: "node".to_owned(), path, args: words })
 }
 
 /// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
@@ -153,7 +162,7 @@ fn has_net_admin(status: &str) -> bool {
 /// The controllers of the embedded API, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
     office: Office,
     /// Why the controller of EndpointSlices has ended, if it has.
     ended: watch::Receiver<Option<String>>,
@@ -175,10 +184,17 @@ impl Controllers {
         office.show(&name, registry);
         let config = args.slice_controller();
         let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
-        let leading = office.leading();
+        let (leading, accepting) = (office.leading(), office.leading());
         let metrics = Metrics::default();
         metrics.register(registry);
         let (why, ended) = watch::channel(None);
+        let conditions = {
+            let (client, stopped) = (client.clone(), stopped.clone());
+            async move {
+                let begin = || accepted::run(client.clone(), stopped.clone());
+                while_leading(accepting, stopped.clone(), begin).await;
+            }
+        };
         let slices = async move {
             let advice = controller::run(client, config, metrics, leading, stopped).await.advice();
             if let Some(advice) = &advice {
@@ -186,7 +202,8 @@ impl Controllers {
             }
             why.send_replace(advice);
         };
-        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices)], office, ended }
+        let tasks = [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions)];
+        Self { stop, tasks, office, ended }
     }
 
     /// Whether somebody looks after slices.

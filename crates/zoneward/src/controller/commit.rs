@@ -243,6 +243,7 @@ impl Writer<'_> {
 
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 fn slices_path(namespace: &str) -> String {
@@ -253,7 +254,7 @@ fn service_path(service: &ServiceKey) -> String {
     format!("/api/v1/namespaces/{}/services/{}", service.namespace, service.name)
 }
 
-async fn send<T: DeserializeOwned>(
+pub(crate) async fn send<T: DeserializeOwned>(
     client: &Client,
     method: Method,
     path: &str,
