@@ -60,6 +60,9 @@ pub struct ProxyArgs {
     /// The address to listen on; may be repeated [default: a gateway everywhere, a sidecar on loopback]
     #[arg(long, value_name = "IP")]
     pub bind: Vec<IpAddr>,
+    /// Threads that carry requests [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub threads: Option<usize>,
     /// How long open connections may take to end after the stop
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain: Duration,
@@ -182,7 +185,15 @@ impl Bounds {
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &ProxyArgs) -> Result<bool> {
     log::start(&args.log);
-    let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
+    let mut runtime = match args.threads {
+        // Alone, a thread needs no locks to share its work.
+        Some(1) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if let Some(threads) = args.threads {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.enable_all().build().context("starting threads")?;
     runtime.block_on(serve(args))?;
     Ok(true)
 }
