@@ -72,15 +72,9 @@ impl Rival {
         };
         match self {
             Self::Zoneward => {
-                command.args(["mesh", "proxy", "--gateway", "edge", "--zone", "zone-a"]).args([
-                    "--threads",
-                    "1",
-                    "--access-log",
-                    "off",
-                    "--health-bind-address",
-                    "127.0.0.1:0",
-                    "-f",
-                ])
+                let words =
+                    "--gateway edge --zone zone-a --threads 1 --bind 127.0.0.1 --bind-address 127.0.0.1:0";
+                command.args(["mesh", "proxy"]).args(words.split(' ')).arg("-f")
             }
             Self::Envoy => command.args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"]),
             Self::Nginx => command.arg("-p").arg(folder).arg("-c"),
