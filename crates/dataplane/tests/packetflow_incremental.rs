@@ -1,5 +1,8 @@
 //! Any sequence of changes leaves what a fresh start would make.
 
+#[path = "packetflow/addresses.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod addresses;
 #[path = "packetflow/node.rs"]
 mod node;
 #[path = "packetflow/world.rs"]

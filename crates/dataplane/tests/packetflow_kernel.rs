@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "packetflow/addresses.rs"]
+mod addresses;
 #[path = "packetflow/associations.rs"]
 mod associations;
 #[path = "packetflow/case.rs"]
@@ -16,6 +18,11 @@ mod churn;
 mod classes;
 #[path = "packetflow/cluster.rs"]
 mod cluster;
+#[path = "packetflow/connect.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod connect;
+#[path = "packetflow/counts.rs"]
+mod counts;
 #[path = "packetflow/large.rs"]
 mod large;
 #[path = "kernel/namespace.rs"]
@@ -29,6 +36,8 @@ mod node;
 mod random;
 #[path = "packetflow/sctp.rs"]
 mod sctp;
+#[path = "packetflow/site.rs"]
+mod site;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
 #[path = "packetflow/trouble.rs"]
@@ -63,6 +72,10 @@ const TESTS: &[Test] = &[
     (
         "associations_of_sctp_are_sent_to_every_endpoint_and_answered",
         associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
+    ),
+    (
+        "connections_are_counted_by_frontend_and_endpoint",
+        counts::connections_are_counted_by_frontend_and_endpoint,
     ),
     ("sctp_that_nobody_serves_is_refused", associations::sctp_that_nobody_serves_is_refused),
     (

@@ -4,10 +4,12 @@
 //! in force. Only the first load of a large program takes several, because a send buffer ends somewhere; then the rules
 //! of base chains come last, so that no packet meets half a program.
 
+mod counted;
 mod faults;
 mod read;
 mod version;
 
+pub use counted::{Counted, counted};
 pub use faults::{Fault, Faulty};
 pub use read::{ReadError, read};
 pub use version::{OldKernel, check_kernel};
