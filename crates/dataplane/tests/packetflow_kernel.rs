@@ -37,6 +37,7 @@ mod random;
 #[path = "packetflow/sctp.rs"]
 mod sctp;
 #[path = "packetflow/site.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
 mod site;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
@@ -48,7 +49,7 @@ mod world;
 
 use std::process::{Command, ExitCode};
 
-use dataplane::nftables::apply::{apply, load, read};
+use dataplane::nftables::apply::{apply, load, read, read_beside};
 use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
@@ -159,6 +160,15 @@ fn kernel_takes_every_program_and_gives_it_back() {
         before = held(&mut kernel);
         assert_same(&scenario.id, &before, &program);
         assert!(diff(&before, &program).is_empty());
+        let ours = [table_id(Family::V4), table_id(Family::V6)];
+        let beside = read_beside(&mut kernel, &ours, &mut || program.clone()).unwrap();
+        assert!(diff(&beside.held, &beside.wanted).is_empty(), "{}", scenario.id);
+        let sets = [&beside.held, &beside.wanted]
+            .into_iter()
+            .flat_map(|p| p.tables.values())
+            .flat_map(|t| t.sets.values());
+        let plain = sets.filter(|set| set.spec.ranges() == dataplane::nftables::ir::Ranges::None);
+        assert_eq!(plain.map(|set| set.elements.len()).sum::<usize>(), 0, "{}: all is the same", scenario.id);
     }
 }
 

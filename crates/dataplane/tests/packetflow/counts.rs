@@ -67,7 +67,8 @@ pub(crate) fn connections_are_counted_by_frontend_and_endpoint() {
     let own = [OWN.iter().find(|text| !v6(text)).unwrap(), OWN.iter().find(v6).unwrap()].map(|text| *text);
     own.iter().for_each(|address| serve(SocketAddr::new(address.parse().unwrap(), 8080)));
     // Somebody else's rules: they rewrite what is none of ours, and the source of everything.
-    let foreign = "table ip other {\n chain o {\n type nat hook postrouting priority 100;\n masquerade\n}\n}\n";
+    let foreign =
+        "table ip other {\n chain o {\n type nat hook postrouting priority 100;\n masquerade\n}\n}\n";
     run_with("nft", &["-f", "-"], foreign);
     load(&mut kernel, &Renderer::start(&node(own)).1).unwrap();
     let mut expected = Counts::new();

@@ -34,13 +34,18 @@ impl Site {
         Site { own, pods, others }
     }
 
+    /// One more pod.
+    pub(crate) fn add_pod(&mut self, index: u8) {
+        self.pods.insert(index, pod(index));
+    }
+
     /// Where a client lives, and by which interface its packets come to the node.
     pub(crate) fn home(&self, client: IpAddr) -> (Option<&Neighbour>, Option<Name>) {
         if self.own.contains(&client) {
             return (None, None);
         }
         let is_pod = |index: &u8| [false, true].iter().any(|v6| endpoint(*v6, *index) == client.to_string());
-        match PODS.into_iter().find(is_pod) {
+        match self.pods.keys().copied().find(is_pod) {
             Some(index) => (self.pods.get(&index), Some(Name::new(&format!("cali{index}")))),
             None => (Some(&self.others), Some(Name::new("cbr0"))),
         }

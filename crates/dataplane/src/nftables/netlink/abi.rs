@@ -113,6 +113,7 @@ pub mod elem {
     pub const TIMEOUT: u16 = 4;
     pub const USERDATA: u16 = 6;
     pub const EXPR: u16 = 7;
+    pub const PAD: u16 = 8;
     pub const KEY_END: u16 = 10;
     pub const F_INTERVAL_END: u32 = 1;
 }

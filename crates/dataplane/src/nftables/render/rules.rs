@@ -12,8 +12,8 @@ use super::names::{Kind, SetName, Side};
 use super::sizes::Sizes;
 use super::table_id;
 use crate::nftables::ir::{
-    self, BitwiseOp, Bytes, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind, NumgenKind, PayloadBase, Reg,
-    RejectKind, Rule, Span, Verdict, fib,
+    self, BitwiseOp, Bytes, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind,
+    NumgenKind, PayloadBase, Reg, RejectKind, Rule, Span, Verdict, fib,
 };
 
 /// The packet's own mark is kept here while an answer goes through it.

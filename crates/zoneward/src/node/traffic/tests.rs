@@ -56,7 +56,9 @@ impl World {
     fn value(&self, name: &str, locality: &str) -> Option<u64> {
         let text = self.metrics.text();
         let line = text.lines().find(|line| {
-            line.starts_with(name) && line.contains(&format!("locality=\"{locality}\"")) && !line.contains(" 0")
+            line.starts_with(name)
+                && line.contains(&format!("locality=\"{locality}\""))
+                && !line.contains(" 0")
         })?;
         line.rsplit(' ').next()?.parse().ok()
     }
