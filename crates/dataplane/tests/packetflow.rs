@@ -1,6 +1,9 @@
 //! Packets on the fake kernel, which got the very bytes that the real one would get: the packet-flow cases, and
 //! agreement with the table's own decision for random clusters.
 
+#[path = "packetflow/addresses.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod addresses;
 #[path = "packetflow/case.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod case;

@@ -1,5 +1,8 @@
 //! Any sequence of changes leaves what a fresh start would make.
 
+#[path = "packetflow/addresses.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod addresses;
 #[path = "packetflow/node.rs"]
 mod node;
 #[path = "packetflow/world.rs"]
@@ -8,8 +11,10 @@ mod world;
 
 use std::collections::BTreeSet;
 
+use dataplane::nftables::apply::{apply_short, load, read_beside};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Set, Table, Verdict};
+use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Ranges, Set, Table, Verdict};
 use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
 use model::{ServiceKey, Snapshot};
 use plan::forward::{NodeConfig, table};
@@ -135,6 +140,32 @@ impl Machine {
         let (fresh, _, _) = table(&world.snapshot(), &self.node.config);
         assert_eq!(self.node.table, fresh);
         assert_eq!(self.kernel, render(&fresh, self.node.renderer.sizes()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_read_beside_the_wanted_is_what_differs(old in world::world(), new in world::world()) {
+        let program = |world: &World| Renderer::start(&table(&world.snapshot(), &world.config()).0).1;
+        let (old, new) = (program(&old), program(&new));
+        let ids: Vec<_> = new.tables.keys().cloned().collect();
+        let mut kernel = FakeKernel::new();
+        let empty = read_beside(&mut kernel, &ids, &mut || panic!("nothing to compare with")).unwrap();
+        prop_assert!(empty.held.tables.is_empty());
+        load(&mut kernel, &old).unwrap();
+        let same = read_beside(&mut kernel, &ids, &mut || old.clone()).unwrap();
+        prop_assert!(diff(&same.held, &same.wanted).is_empty());
+        let left = |program: &Program| {
+            let sets = program.tables.values().flat_map(|table| table.sets.values());
+            sets.filter(|set| set.spec.ranges() == Ranges::None).map(|set| set.elements.len()).sum::<usize>()
+        };
+        prop_assert_eq!((left(&same.held), left(&same.wanted)), (0, 0), "what is the same is not held");
+        let beside = read_beside(&mut kernel, &ids, &mut || new.clone()).unwrap();
+        prop_assert!(beside.problems.is_empty());
+        prop_assert!(apply_short(&mut kernel, &beside.held, &beside.wanted).unwrap().is_some());
+        prop_assert!(*kernel.program() == new);
     }
 }
 

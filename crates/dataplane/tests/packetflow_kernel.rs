@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "packetflow/addresses.rs"]
+mod addresses;
 #[path = "packetflow/associations.rs"]
 mod associations;
 #[path = "packetflow/case.rs"]
@@ -16,6 +18,11 @@ mod churn;
 mod classes;
 #[path = "packetflow/cluster.rs"]
 mod cluster;
+#[path = "packetflow/connect.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod connect;
+#[path = "packetflow/counts.rs"]
+mod counts;
 #[path = "packetflow/large.rs"]
 mod large;
 #[path = "kernel/namespace.rs"]
@@ -29,6 +36,9 @@ mod node;
 mod random;
 #[path = "packetflow/sctp.rs"]
 mod sctp;
+#[path = "packetflow/site.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod site;
 #[path = "packetflow/traffic.rs"]
 mod traffic;
 #[path = "packetflow/trouble.rs"]
@@ -39,7 +49,7 @@ mod world;
 
 use std::process::{Command, ExitCode};
 
-use dataplane::nftables::apply::{apply, load, read};
+use dataplane::nftables::apply::{apply, load, read, read_beside};
 use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
@@ -63,6 +73,10 @@ const TESTS: &[Test] = &[
     (
         "associations_of_sctp_are_sent_to_every_endpoint_and_answered",
         associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
+    ),
+    (
+        "connections_are_counted_by_frontend_and_endpoint",
+        counts::connections_are_counted_by_frontend_and_endpoint,
     ),
     ("sctp_that_nobody_serves_is_refused", associations::sctp_that_nobody_serves_is_refused),
     (
@@ -146,6 +160,15 @@ fn kernel_takes_every_program_and_gives_it_back() {
         before = held(&mut kernel);
         assert_same(&scenario.id, &before, &program);
         assert!(diff(&before, &program).is_empty());
+        let ours = [table_id(Family::V4), table_id(Family::V6)];
+        let beside = read_beside(&mut kernel, &ours, &mut || program.clone()).unwrap();
+        assert!(diff(&beside.held, &beside.wanted).is_empty(), "{}", scenario.id);
+        let sets = [&beside.held, &beside.wanted]
+            .into_iter()
+            .flat_map(|p| p.tables.values())
+            .flat_map(|t| t.sets.values());
+        let plain = sets.filter(|set| set.spec.ranges() == dataplane::nftables::ir::Ranges::None);
+        assert_eq!(plain.map(|set| set.elements.len()).sum::<usize>(), 0, "{}: all is the same", scenario.id);
     }
 }
 

@@ -165,8 +165,9 @@ fn acts() -> impl Strategy<Value = Expr> {
             flags
         }),
         flags().prop_map(|flags| Expr::Masquerade { flags }),
-        (dynset, option::of(reg()), option::of(1..u64::MAX))
-            .prop_map(|((op, set, key), data, timeout)| Expr::Dynset { op, set, key, data, timeout }),
+        (dynset, option::of(reg()), option::of(1..u64::MAX), proptest::bool::ANY).prop_map(
+            |((op, set, key), data, timeout, counts)| Expr::Dynset { op, set, key, data, timeout, counts }
+        ),
         reject.prop_map(Expr::Reject),
         ("[a-z]{9,12}", bytes(40)).prop_map(|(name, data)| Expr::Foreign { name: name.into(), data }),
     ]

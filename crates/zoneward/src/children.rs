@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-/// Set for children: their standard input says whether the parent lives.
-const PARENT: &str = "ZONEWARD_STDIN_IS_PARENT";
+/// Set for children: their standard input, a pipe, says whether the parent lives.
+pub const PARENT: &str = "ZONEWARD_STDIN_IS_PARENT";
 /// How often a child is looked at: it is no matter of milliseconds whether it is started anew.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a child may take to stop before it is killed.
@@ -171,7 +171,7 @@ fn describe(status: ExitStatus) -> String {
     status.to_string()
 }
 
-/// In a child of [`keep`]: asks this process to stop when the parent is gone. Elsewhere it does nothing.
+/// In a child of [`keep`], or another that was started with [`PARENT`] and a pipe: asks this process to stop when the parent is gone. Elsewhere it does nothing.
 pub fn end_with_parent() {
     if std::env::var_os(PARENT).is_none() {
         return;

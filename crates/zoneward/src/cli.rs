@@ -259,7 +259,7 @@ pub struct StoreCheck {
 }
 
 /// Where objects come from.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Input {
     /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated [default: the cluster]
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
@@ -277,6 +277,13 @@ pub struct Input {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub connection: crate::cluster::Connection,
+}
+
+impl Input {
+    /// The same for a node, whose rules know no namespaces: all of them, unless one is named.
+    pub fn for_node(&self) -> Input {
+        Input { all_namespaces: self.namespace.is_none(), ..self.clone() }
+    }
 }
 
 /// How an answer is written.

@@ -20,7 +20,6 @@ pub mod pace;
 pub mod proxy;
 pub mod report;
 pub mod run;
-pub mod serve;
 pub mod sysctl;
 pub mod traffic;
 

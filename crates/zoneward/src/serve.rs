@@ -6,7 +6,7 @@ mod health;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{setsockopt, sockopt};
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -32,6 +33,9 @@ const CONNECTIONS: usize = 128;
 const HEADERS: Duration = Duration::from_secs(30);
 /// How long answers under way may take after the stop.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long until a port is tried again that somebody else has.
+const AGAIN: Duration = Duration::from_secs(5);
+const BACKLOG: u32 = 128;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// An answer.
@@ -43,17 +47,24 @@ pub struct Page {
     pub content_type: &'static str,
     /// The body.
     pub body: String,
+    /// A header that is not usual.
+    pub header: Option<(&'static str, String)>,
 }
 
 impl Page {
     /// Plain text.
     pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
-        Self { status, content_type: TEXT, body: body.into() }
+        Self { status, content_type: TEXT, body: body.into(), header: None }
     }
 
     /// JSON.
     pub fn json(status: StatusCode, body: &serde_json::Value) -> Self {
-        Self { status, content_type: "application/json", body: body.to_string() }
+        Self { status, content_type: "application/json", body: body.to_string(), header: None }
+    }
+
+    /// The same with one more header.
+    pub fn with_header(self, name: &'static str, value: String) -> Self {
+        Self { header: Some((name, value)), ..self }
     }
 }
 
@@ -63,6 +74,7 @@ type Handler = Arc<dyn Fn(&Parts) -> Page + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Routes {
     handlers: BTreeMap<&'static str, Handler>,
+    otherwise: Option<Handler>,
 }
 
 impl Routes {
@@ -81,19 +93,22 @@ impl Routes {
         self.page(path, move |head| checks.page(head.uri.query().unwrap_or_default()))
     }
 
-    /// Shows metrics at `/metrics`: as OpenMetrics to whoever accepts that, else as Prometheus' text.
+    /// Answers every path that has no answer of its own.
+    pub fn otherwise(mut self, handler: impl Fn(&Parts) -> Page + Send + Sync + 'static) -> Self {
+        self.otherwise = Some(Arc::new(handler));
+        self
+    }
+
+    /// Shows metrics at `/metrics`.
     pub fn metrics(self, registry: Registry) -> Self {
-        self.page("/metrics", move |head| {
-            let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-            exposition::page(&registry, accept.collect::<Vec<_>>().join(",").as_str())
-        })
+        self.page("/metrics", move |head| metrics(&registry, head))
     }
 
     fn answer(&self, head: &Parts) -> Page {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
         }
-        match self.handlers.get(head.uri.path()) {
+        match self.handlers.get(head.uri.path()).or(self.otherwise.as_ref()) {
             Some(handler) => handler(head),
             None => {
                 let paths: Vec<&str> = self.handlers.keys().copied().collect();
@@ -103,6 +118,12 @@ impl Routes {
     }
 }
 
+/// Metrics: as OpenMetrics to whoever accepts that, else as Prometheus' text.
+pub fn metrics(registry: &Registry, head: &Parts) -> Page {
+    let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    exposition::page(registry, accept.collect::<Vec<_>>().join(",").as_str())
+}
+
 /// Listens, so that whoever gives a wrong address hears of it before anything else begins.
 pub async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
@@ -110,7 +131,41 @@ pub async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
         .with_context(|| format!("listening on {address}: choose another address with {flag}"))
 }
 
-/// Serves until `stop` turns true.
+/// Listens on just this address: one of IPv6 stands for itself alone, so that `::` and `0.0.0.0` go together.
+pub fn listen_alone(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address.ip() {
+        IpAddr::V4(_) => TcpSocket::new_v4()?,
+        IpAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+            socket
+        }
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Serves at an address; where that cannot be listened on, it is tried again every five seconds.
+pub async fn keep_serving(
+    name: &'static str,
+    address: SocketAddr,
+    routes: Routes,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        match listen_alone(address) {
+            Ok(listener) => return serve(listener, routes, stop).await,
+            Err(error) => tracing::error!(%address, %error, "cannot listen for {name}; trying again in 5 s"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// Serves until `stop` turns true, or nobody is left who could turn it.
 pub async fn serve(listener: TcpListener, routes: Routes, mut stop: watch::Receiver<bool>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
@@ -160,6 +215,11 @@ fn response(routes: &Routes, head: &Parts) -> Response<Full<Bytes>> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if let Some((name, value)) = page.header
+        && let Ok(value) = HeaderValue::from_str(&value)
+    {
+        headers.insert(name, value);
+    }
     if page.status == StatusCode::METHOD_NOT_ALLOWED {
         headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }

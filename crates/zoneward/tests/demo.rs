@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,11 +48,33 @@ impl Kept {
 
     /// Ctrl-C: it ends well, and nothing of it is left.
     fn stop(mut self) {
-        let places = std::fs::read_to_string(self.folder.join("places.json")).expect("the demo's places");
-        let places: Value = serde_json::from_str(&places).expect("JSON");
+        let places = self.places();
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("the demo runs");
         assert!(self.child.wait().expect("the demo ends").success());
         assert!(!Path::new(&format!("/proc/{}", places["pid"])).exists(), "the namespaces went with it");
+        std::fs::remove_dir_all(&self.folder).expect("its folder stays where it was named");
+    }
+}
+
+impl Kept {
+    fn places(&self) -> Value {
+        let places = std::fs::read_to_string(self.folder.join("places.json")).expect("the demo's places");
+        serde_json::from_str(&places).expect("JSON")
+    }
+
+    /// Killed without a chance to clear up: what it started goes all the same.
+    fn kill(mut self) {
+        let places = self.places();
+        self.child.kill().expect("the demo runs");
+        self.child.wait().expect("the demo ends");
+        for process in ["pid", "api"] {
+            let path = format!("/proc/{}", places[process].as_u64().expect("a process"));
+            let until = Instant::now() + Duration::from_secs(20);
+            while Path::new(&path).exists() {
+                assert!(Instant::now() < until, "{process} was left behind");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
         std::fs::remove_dir_all(&self.folder).expect("its folder stays where it was named");
     }
 }
@@ -149,5 +172,5 @@ fn real_connections_go_where_the_plan_says_by_ipv4() {
 fn real_connections_go_where_the_plan_says_by_ipv6() {
     let (demo, told) = Kept::start("ipv6");
     check(&told);
-    demo.stop();
+    demo.kill();
 }

@@ -5,24 +5,46 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "../../dataplane/tests/packetflow/addresses.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod addresses;
 #[path = "node_live/cases.rs"]
 mod cases;
+#[path = "../../dataplane/tests/packetflow/connect.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod connect;
+#[path = "node_live/features.rs"]
+mod features;
 #[path = "node_live/health.rs"]
 mod health;
+#[path = "node_live/killed.rs"]
+mod killed;
 #[path = "node_live/life.rs"]
 mod life;
+#[path = "node_live/live.rs"]
+mod live;
 #[path = "../../dataplane/tests/kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
 #[path = "../../dataplane/tests/packetflow/net.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod net;
+#[path = "node_live/place.rs"]
+mod place;
+#[path = "../../dataplane/tests/packetflow/sctp.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod sctp;
+#[path = "../../dataplane/tests/packetflow/site.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod site;
 #[path = "node_live/skew.rs"]
 mod skew;
 #[path = "node_live/traffic.rs"]
 mod traffic;
 #[path = "node_live/world.rs"]
 mod world;
+#[path = "node_live/zones.rs"]
+mod zones;
 
 use std::process::{Command, ExitCode};
 
@@ -55,8 +77,63 @@ const TESTS: &[Test] = &[
     ),
     ("datagrams_follow_when_their_endpoint_goes", traffic::datagrams_follow_when_their_endpoint_goes),
     (
+        "cluster_ips_are_served_and_what_is_no_service_is_refused_or_dropped",
+        features::cluster_ips_are_served_and_what_is_no_service_is_refused_or_dropped,
+    ),
+    ("pod_reaches_itself_through_its_service", features::pod_reaches_itself_through_its_service),
+    (
+        "clients_stay_with_their_endpoint_for_as_long_as_they_were_told",
+        features::clients_stay_with_their_endpoint_for_as_long_as_they_were_told,
+    ),
+    (
+        "node_ports_are_served_where_they_are_asked_for",
+        features::node_ports_are_served_where_they_are_asked_for,
+    ),
+    (
+        "external_ips_and_load_balancers_are_served_to_whom_they_are_for",
+        features::external_ips_and_load_balancers_are_served_to_whom_they_are_for,
+    ),
+    (
+        "external_traffic_policy_local_keeps_the_client_and_the_node",
+        features::external_traffic_policy_local_keeps_the_client_and_the_node,
+    ),
+    (
+        "internal_traffic_policy_local_stays_on_the_node",
+        features::internal_traffic_policy_local_stays_on_the_node,
+    ),
+    (
+        "terminating_endpoints_are_used_when_no_other_is_left",
+        features::terminating_endpoints_are_used_when_no_other_is_left,
+    ),
+    ("pods_are_told_by_interface_bridge_or_range", features::pods_are_told_by_interface_bridge_or_range),
+    ("node_range_is_waited_for", features::node_range_is_waited_for),
+    (
+        "trace_of_the_live_kernel_answers_as_the_files_do",
+        live::trace_of_the_live_kernel_answers_as_the_files_do,
+    ),
+    (
+        "connections_and_bytes_are_counted_by_how_far_they_go",
+        traffic::connections_and_bytes_are_counted_by_how_far_they_go,
+    ),
+    (
+        "prefer_close_stays_in_the_zone_and_blackholes_nobody",
+        zones::prefer_close_stays_in_the_zone_and_blackholes_nobody,
+    ),
+    (
+        "prefer_same_node_goes_to_the_node_then_the_zone_then_anywhere",
+        zones::prefer_same_node_goes_to_the_node_then_the_zone_then_anywhere,
+    ),
+    (
+        "require_and_prefer_are_reachable_from_each_zone_as_they_promise",
+        zones::require_and_prefer_are_reachable_from_each_zone_as_they_promise,
+    ),
+    (
+        "aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected",
+        zones::aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected,
+    ),
+    (
         "soak_killed_at_any_moment_no_connection_is_lost",
-        traffic::soak_killed_at_any_moment_no_connection_is_lost,
+        killed::soak_killed_at_any_moment_no_connection_is_lost,
     ),
 ];
 

@@ -3,8 +3,7 @@
 //! The kernel's part is a dump that nobody decodes. It begins each piece of a dump at the first element of the set and
 //! skips those that were sent, so that its cost grows with the square of a set's size; 32 KiB is the longest piece.
 
-use dataplane::nftables::apply::{apply, read};
-use dataplane::nftables::diff::diff;
+use dataplane::nftables::apply::{apply_short, read_beside};
 use dataplane::nftables::netlink::{Kernel, Query, Socket};
 use dataplane::nftables::render::{Renderer, table_id};
 use model::Family;
@@ -53,11 +52,11 @@ fn bare_dump(kernel: &mut Socket, world: &World) -> usize {
 
 fn start_over(kernel: &mut Socket, world: &World) -> Renderer {
     let ours = [Family::V4, Family::V6].map(table_id);
-    let (held, problems) = read(kernel, &ours).expect("the kernel shows it");
-    assert!(problems.is_empty(), "all of it is ours");
-    let (renderer, program) = Renderer::start(&world.table);
-    let difference = diff(&held, &program);
-    assert!(!difference.now.is_empty(), "something changed");
-    apply(kernel, &difference.now).expect("the kernel takes it");
+    let mut renderer = Renderer::new(&world.table);
+    let beside =
+        read_beside(kernel, &ours, &mut || renderer.whole(&world.table)).expect("the kernel shows it");
+    assert!(beside.problems.is_empty(), "all of it is ours");
+    let done = apply_short(kernel, &beside.held, &beside.wanted).expect("the kernel takes it");
+    assert_eq!(done, Some(1), "something changed");
     renderer
 }

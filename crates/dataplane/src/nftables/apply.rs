@@ -4,12 +4,14 @@
 //! in force. Only the first load of a large program takes several, because a send buffer ends somewhere; then the rules
 //! of base chains come last, so that no packet meets half a program.
 
+mod counted;
 mod faults;
 mod read;
 mod version;
 
+pub use counted::{Counted, counted};
 pub use faults::{Fault, Faulty};
-pub use read::{ReadError, read};
+pub use read::{Beside, ReadError, read, read_beside};
 pub use version::{OldKernel, check_kernel};
 
 use std::borrow::Cow;
@@ -116,22 +118,33 @@ pub fn apply(kernel: &mut dyn Kernel, changes: &[Change]) -> Result<(), ApplyErr
 /// Service as it was or as it will be; what nothing leads to any more goes in another. Answers with the number of
 /// transactions.
 pub fn apply_program(kernel: &mut dyn Kernel, old: &Program, new: &Program) -> Result<usize, ApplyError> {
-    let Difference { now, later } = diff(old, new);
-    if now.is_empty() && later.is_empty() {
-        return Ok(0);
+    if let Some(done) = apply_short(kernel, old, new)? {
+        return Ok(done);
     }
-    let batch = Batch::of(&now, 1, None);
-    if batch.closed_len() <= kernel.longest_batch() {
-        if !now.is_empty() {
-            commit(kernel, &batch)?;
-        }
-        let done = usize::from(!now.is_empty());
-        return apply_later(kernel, &later, done);
-    }
-    drop((now, batch));
     let Parts { now, later } = parts(old, new);
     let done = apply_groups(kernel, &now)?;
     apply_later(kernel, &later, done)
+}
+
+/// The same if it fits into one transaction; else nothing is done, and the answer is none. What is the same in both
+/// programs may be missing in both.
+pub fn apply_short(
+    kernel: &mut dyn Kernel,
+    old: &Program,
+    new: &Program,
+) -> Result<Option<usize>, ApplyError> {
+    let Difference { now, later } = diff(old, new);
+    if now.is_empty() && later.is_empty() {
+        return Ok(Some(0));
+    }
+    let batch = Batch::of(&now, 1, None);
+    if batch.closed_len() > kernel.longest_batch() {
+        return Ok(None);
+    }
+    if !now.is_empty() {
+        commit(kernel, &batch)?;
+    }
+    apply_later(kernel, &later, usize::from(!now.is_empty())).map(Some)
 }
 
 fn apply_later(kernel: &mut dyn Kernel, later: &[Change], done: usize) -> Result<usize, ApplyError> {

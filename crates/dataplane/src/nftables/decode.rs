@@ -16,7 +16,7 @@ use super::ir::{
 };
 use super::netlink::abi::{self, msg};
 use super::netlink::codes;
-use super::netlink::wire::{Raw, messages};
+use super::netlink::wire::{Attrs, Raw, messages};
 
 /// Why a message could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,6 +161,39 @@ impl Reader {
         match message(raw) {
             Ok(message) => self.place(message),
             Err(error) => self.problems.push(error),
+        }
+    }
+
+    /// Takes the elements of a set that differ from those that it should have, and takes those that do not out of these.
+    pub fn take_beside(&mut self, raw: Raw<'_>, wanted: &mut Set) {
+        let attrs = raw.attrs();
+        let list = attrs.nested(abi::elem::LIST_ELEMENTS);
+        let mut others = Vec::new();
+        for (_, element) in list.iter().flat_map(|list| list.iter()) {
+            let element = Attrs::new(element);
+            let key = object::key(element);
+            let is_same = key.is_some_and(|key| {
+                wanted.elements.get(key).is_some_and(|value| object::is_same(element, value))
+            });
+            match key.filter(|_| is_same) {
+                Some(key) => drop(wanted.elements.remove(key)),
+                None => others.push(object::element(element)),
+            }
+        }
+        if others.is_empty() {
+            return;
+        }
+        let head = codes::FAMILY
+            .word(u32::from(raw.header.family))
+            .zip(attrs.text(abi::elem::LIST_TABLE))
+            .zip(attrs.text(abi::elem::LIST_SET));
+        let Some(((family, table), set)) = head else { return };
+        let open = self.open.entry((TableId::new(family, table), set.into())).or_default();
+        for element in others {
+            match element {
+                Ok(element) => open.push(element),
+                Err(error) => self.problems.push(error),
+            }
         }
     }
 

@@ -58,7 +58,7 @@ pub fn diff(old: &Program, new: &Program) -> Difference {
 
 /// Whether a table can be changed where it is. The kernel changes neither the type of a set nor the hook of a
 /// chain; another version of ours may have made them differently.
-fn can_become(old: &Table, new: &Table) -> bool {
+pub(super) fn can_become(old: &Table, new: &Table) -> bool {
     let same_sets = new.sets.iter().all(|(name, set)| old.sets.get(name).is_none_or(|o| o.spec == set.spec));
     let same_chains =
         new.chains.iter().all(|(name, chain)| old.chains.get(name).is_none_or(|o| o.spec == chain.spec));

@@ -127,6 +127,13 @@ fn skeleton_of(node: &NodeRules, sizes: &Sizes, family: Family) -> Table {
     );
     add("output", nat(Hook::Output, -100), "new connections of the node itself", vec![code.jump_services()]);
     add("postrouting", nat(Hook::Postrouting, 100), "whose source address changes", code.postrouting());
+    add("count-passing", nat(Hook::Postrouting, 90), "how many went where", vec![code.count()]);
+    add(
+        "count-arriving",
+        nat(Hook::Input, 90),
+        "how many came to the node's own endpoints",
+        vec![code.count()],
+    );
     add("services", None, "which Service, if any", code.services());
     add("reject", None, "nobody is there: tell the client", code.reject());
     for kind in names::Kind::ALL {

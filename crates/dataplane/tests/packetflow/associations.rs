@@ -12,10 +12,12 @@ use model::{ForwardingTable, Interner, Protocol, Snapshot, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::{Value, json};
 
-use super::random::{Site, check};
+use super::addresses::endpoint;
+use super::connect::{Hope, Seen};
+use super::random::check;
 use super::sctp;
-use super::traffic::{Hope, Seen};
-use super::world::{World, endpoint};
+use super::site::Site;
+use super::world::World;
 
 /// The pods behind the Service; the first three run on this node.
 const PODS: [u8; 5] = [1, 2, 3, 5, 7];

@@ -1,7 +1,6 @@
 //! Random clusters with real traffic: every pod has a namespace of its own, everybody else shares one.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use dataplane::nftables::apply::{apply, load};
 use dataplane::nftables::diff::diff;
@@ -9,91 +8,19 @@ use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
 use model::forward::{Decision, Packet, Verdict};
-use model::{ForwardingTable, Name, Protocol, ServiceKey};
+use model::{ForwardingTable, Protocol, ServiceKey};
 use plan::forward::{NodeConfig, table};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde_json::json;
 
-use super::net::{Neighbour, be_a_router};
-use super::sctp;
-use super::traffic::{Hope, Seen, send, serve, serve_datagrams};
-use super::world::{self, OWN, endpoint};
+use super::addresses::{PODS, endpoint};
+use super::connect::{Hope, Seen};
+use super::site::Site;
+use super::world;
 
-const PODS: std::ops::Range<u8> = 1..8;
 const CLUSTERS: usize = 8;
 const PACKETS: usize = 10;
-
-/// The node's neighbourhood.
-pub(crate) struct Site {
-    own: Vec<IpAddr>,
-    pods: BTreeMap<u8, Neighbour>,
-    others: Neighbour,
-}
-
-impl Site {
-    pub(crate) fn new() -> Site {
-        let own: Vec<IpAddr> = OWN.iter().map(|text| text.parse().unwrap()).collect();
-        be_a_router(&own);
-        let others = Neighbour::new(100, "cbr0");
-        others.be_the_way_out();
-        let outside = ["203.0.113.2", "203.0.113.200", "192.0.2.1", "2001:db8:203::2", "2001:db8:204::2"];
-        let more = ["2001:db8:2::1".to_owned(), endpoint(false, 9), endpoint(true, 9)];
-        for address in outside.iter().map(|text| (*text).to_owned()).chain(more) {
-            others.add_address(address.parse().unwrap());
-        }
-        let pods = PODS.map(|index| (index, pod(index))).collect();
-        Site { own, pods, others }
-    }
-
-    /// Where a client lives, and by which interface its packets come to the node.
-    pub(crate) fn home(&self, client: IpAddr) -> (Option<&Neighbour>, Option<Name>) {
-        if self.own.contains(&client) {
-            return (None, None);
-        }
-        let is_pod = |index: &u8| [false, true].iter().any(|v6| endpoint(*v6, *index) == client.to_string());
-        match PODS.into_iter().find(is_pod) {
-            Some(index) => (self.pods.get(&index), Some(Name::new(&format!("cali{index}")))),
-            None => (Some(&self.others), Some(Name::new("cbr0"))),
-        }
-    }
-
-    pub(crate) fn send(&self, packet: &Packet, hope: Hope) -> Seen {
-        self.send_by(
-            packet,
-            match hope {
-                Hope::Answer => |packet| send(packet, Hope::Answer),
-                Hope::Silence => |packet| send(packet, Hope::Silence),
-            },
-        )
-    }
-
-    /// Sends in a certain way, from where the client is.
-    pub(crate) fn send_by(&self, packet: &Packet, way: fn(&Packet) -> Seen) -> Seen {
-        let sent = packet.clone();
-        match self.home(packet.src.ip()).0 {
-            Some(neighbour) => neighbour.within(move || way(&sent)),
-            None => way(&sent),
-        }
-    }
-}
-
-/// A namespace with a pod that answers on every port that Services may send to.
-fn pod(index: u8) -> Neighbour {
-    let neighbour = Neighbour::new(index, &format!("cali{index}"));
-    for v6 in [false, true] {
-        let address: IpAddr = endpoint(v6, index).parse().unwrap();
-        neighbour.add_address(address);
-        neighbour.within(move || {
-            sctp::serve(address, &[8080, 8081]);
-            for port in [8080, 8081] {
-                serve(SocketAddr::new(address, port));
-                serve_datagrams(SocketAddr::new(address, port));
-            }
-        });
-    }
-    neighbour
-}
 
 /// Replaces what the kernel holds.
 fn program(kernel: &mut Socket, before: &mut Program, new: Program) {

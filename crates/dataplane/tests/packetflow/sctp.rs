@@ -13,7 +13,7 @@ use model::forward::Packet;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage};
 
-use super::traffic::{SILENCE, Seen, answered};
+use super::connect::{SILENCE, Seen, answered};
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;

@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
+use super::addresses::{OWN, endpoint};
+
 /// A cluster as one node sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
@@ -39,16 +41,9 @@ pub(crate) struct Spec {
     endpoints: Vec<(u8, u8)>,
 }
 
-/// The addresses of the node.
-pub(crate) const OWN: [&str; 4] = [NODE_V4, NODE_V6, "198.51.101.1", "2001:db8:52::1"];
-const NODE_V4: &str = "198.51.100.1";
-const NODE_V6: &str = "2001:db8:51::1";
+const NODE_V4: &str = OWN[0];
+const NODE_V6: &str = OWN[1];
 const RANGES: [&str; 4] = ["203.0.113.0/25", "198.51.100.0/24", "2001:db8:203::/64", "10.1.0.0/16"];
-
-/// The address of an endpoint: the first half run on this node.
-pub(crate) fn endpoint(v6: bool, index: u8) -> String {
-    if v6 { format!("fd00:1::{index}") } else { format!("10.1.0.{index}") }
-}
 
 fn vip(v6: bool, index: u8) -> String {
     if v6 { format!("2001:db8:2::{index}") } else { format!("192.0.2.{index}") }

@@ -265,6 +265,7 @@ fn filter_rules(flavour: &Flavour) -> Vec<Rule> {
         key: R0,
         data: Some(data),
         timeout: Some(60_000),
+        counts: false,
     });
     let mut forget = remember.clone();
     if let Some(Expr::Dynset { op, timeout, .. }) = forget.last_mut() {

@@ -1,13 +1,11 @@
 //! `zoneward node`: the node proxy, in kube-proxy's place.
 
-use std::io::IsTerminal;
-
 use anyhow::{Context, Result};
 use dataplane::nftables::apply::check_kernel;
-use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cleanup, Format, Output};
 use crate::cluster::{self, Connection};
+use crate::log::{self, LogFormat};
 use crate::node::config::flags::Node;
 use crate::node::config::{Configuration, Settings, settings};
 use crate::node::run::{self, End, Start};
@@ -86,11 +84,6 @@ fn start_logs(config: &Configuration) {
         2..=4 => "info,zoneward=debug",
         _ => "debug,zoneward=trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second start in one process, as tests do, keeps the first.
-    let _ = match config.logging.format.as_str() {
-        "json" => logs.json().try_init(),
-        _ => logs.with_ansi(std::io::stderr().is_terminal()).try_init(),
-    };
+    let format = if config.logging.format == "json" { LogFormat::Json } else { LogFormat::Text };
+    log::start_at(format, level);
 }

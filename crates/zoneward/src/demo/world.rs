@@ -23,6 +23,7 @@ use super::director::Director;
 use super::layout::{self, Node, POD_RANGES};
 use super::objects::{self, NAMESPACE, Pod, SERVICE_PORT};
 use super::protocol::Request;
+use crate::children;
 use crate::cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
 
 const WATCHED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Node, Kind::Pod];
@@ -276,7 +277,7 @@ impl World {
 
     /// What `demo exec` needs to know.
     pub fn write_places(&self) -> Result<()> {
-        let places = json!({"pid": self.stage.pid(), "threads": self.threads});
+        let places = json!({"pid": self.stage.pid(), "api": self.api.id(), "threads": self.threads});
         let path = self.folder.join("places.json");
         std::fs::write(&path, places.to_string()).with_context(|| format!("{}", path.display()))
     }
@@ -305,7 +306,9 @@ async fn start_api(folder: &Path) -> Result<(Child, PathBuf)> {
     let mut child = Command::new(program)
         .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.join("data"))
-        .stdin(Stdio::null())
+        // It ends when this pipe does, however we end.
+        .env(children::PARENT, "1")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)
         .kill_on_drop(true)

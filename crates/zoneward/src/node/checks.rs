@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::HeaderValue;
+use http::StatusCode;
 use model::{Notice, ObjectRef, ServiceKey};
 use serde_json::json;
-use tokio::task::AbortHandle;
+use tokio::sync::watch;
 
 use super::forward::HealthCheck;
-use super::serve::{self, Answer, Handler};
+use crate::serve::{self, Page, Routes};
 
 /// Whether the rules keep up, asked at each request.
 pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -20,7 +20,8 @@ pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
 pub struct Checks {
     is_healthy: IsHealthy,
     counts: Arc<Mutex<BTreeMap<ServiceKey, usize>>>,
-    servers: BTreeMap<(ServiceKey, SocketAddr), AbortHandle>,
+    /// Each with what ends it when it goes.
+    servers: BTreeMap<(ServiceKey, SocketAddr), watch::Sender<bool>>,
     lacks_some: bool,
 }
 
@@ -38,22 +39,17 @@ impl Checks {
         let is_wanted = |key: &ServiceKey, at: &SocketAddr| {
             wanted.get(key).is_some_and(|check| check.port == at.port()) && addresses.contains(&at.ip())
         };
-        self.servers.retain(|(key, at), server| {
-            let keep = is_wanted(key, at);
-            if !keep {
-                server.abort();
-            }
-            keep
-        });
+        self.servers.retain(|(key, at), _| is_wanted(key, at));
         let mut notices = Vec::new();
         for (key, check) in wanted {
             for address in addresses {
                 let at = SocketAddr::new(*address, check.port);
                 if !self.servers.contains_key(&(key.clone(), at)) {
-                    match serve::listen(at) {
+                    match serve::listen_alone(at) {
                         Ok(listener) => {
-                            let task = tokio::spawn(serve::serve(listener, self.handler(key)));
-                            self.servers.insert((key.clone(), at), task.abort_handle());
+                            let (stop, stopped) = watch::channel(false);
+                            tokio::spawn(serve::serve(listener, self.routes(key), stopped));
+                            self.servers.insert((key.clone(), at), stop);
                         }
                         Err(error) => notices.push(failed(key, at, &error)),
                     }
@@ -69,9 +65,10 @@ impl Checks {
         self.lacks_some
     }
 
-    fn handler(&self, key: &ServiceKey) -> Handler {
+    /// The same answer at every path.
+    fn routes(&self, key: &ServiceKey) -> Routes {
         let (key, counts, is_healthy) = (key.clone(), self.counts.clone(), self.is_healthy.clone());
-        Arc::new(move |_path| {
+        Routes::default().otherwise(move |_| {
             let local = counts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied().unwrap_or(0);
             answer(&key, local, is_healthy())
         })
@@ -79,15 +76,15 @@ impl Checks {
 }
 
 // Semantics D8: the proxy's health counts, the node's eligibility does not (pitfall 27).
-fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Answer {
+fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Page {
     let body = json!({
         "service": {"namespace": key.namespace.as_str(), "name": key.name.as_str()},
         "localEndpoints": local,
         "serviceProxyHealthy": is_healthy,
     });
-    let mut answer = serve::json(if local > 0 && is_healthy { 200 } else { 503 }, &body);
-    answer.headers_mut().insert("x-load-balancing-endpoint-weight", HeaderValue::from(local));
-    answer
+    let is_up = local > 0 && is_healthy;
+    let status = if is_up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Page::json(status, &body).with_header("x-load-balancing-endpoint-weight", local.to_string())
 }
 
 fn failed(key: &ServiceKey, at: SocketAddr, error: &std::io::Error) -> Notice {

@@ -6,7 +6,9 @@ mod tests;
 
 use std::fmt;
 
-use dataplane::nftables::apply::{ApplyError, ReadError, apply, apply_program, load_portions, read};
+use dataplane::nftables::apply::{
+    ApplyError, Beside, ReadError, apply, apply_program, apply_short, load_portions, read, read_beside,
+};
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::{Kernel, NetlinkError};
 use dataplane::nftables::render::{Edit, Renderer, portions, table_id};
@@ -118,9 +120,10 @@ impl Tables {
     pub fn compare(&mut self, table: &ForwardingTable) -> Result<Compared, Trouble> {
         self.generation = self.kernel.generation().ok();
         let ours = [table_id(Family::V4), table_id(Family::V6)];
-        let (mut held, problems) = read(&mut *self.kernel, &ours)?;
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let renderer = self.renderer.get_or_insert_with(|| Renderer::new(table));
+        let Beside { mut held, mut wanted, problems } =
+            read_beside(&mut *self.kernel, &ours, &mut || renderer.whole(table))?;
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if held.tables.is_empty() {
             let transactions = load_portions(&mut *self.kernel, portions(renderer, table))?;
             self.count(transactions);
@@ -128,9 +131,20 @@ impl Tables {
         }
         if !problems.is_empty() {
             spoil(&mut held);
+            wanted = renderer.whole(table);
         }
-        let wanted = renderer.whole(table);
-        let transactions = apply_program(&mut *self.kernel, &held, &wanted)?;
+        let transactions = match apply_short(&mut *self.kernel, &held, &wanted)? {
+            Some(transactions) => transactions,
+            // In parts, and these have to know what stays.
+            None => {
+                drop((held, wanted));
+                let (mut held, unread) = read(&mut *self.kernel, &ours)?;
+                if !unread.is_empty() {
+                    spoil(&mut held);
+                }
+                apply_program(&mut *self.kernel, &held, &renderer.whole(table))?
+            }
+        };
         self.count(transactions);
         Ok(Compared { is_first: false, changes: transactions, problems })
     }

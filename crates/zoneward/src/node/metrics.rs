@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -210,11 +209,15 @@ impl Metrics {
         all.register("service_bytes", "Bytes to and from Services, by where they went", self.bytes.clone());
     }
 
-    /// All of it as text.
-    pub fn text(&self) -> String {
+    /// All of it, to be shown.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    #[cfg(test)]
+    pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        // Writing into a String does not fail.
-        let _ = encode(&mut text, &self.registry);
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         text
     }
 }

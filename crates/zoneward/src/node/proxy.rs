@@ -21,7 +21,7 @@ use super::metrics::family;
 use super::pace::{Pace, Work};
 use super::report::{Progress, Reporter};
 use super::run::Shared;
-use super::traffic::Traffic;
+use super::traffic::{Known, Traffic};
 use super::{addresses, unknown};
 use crate::cluster::{Kind, Mirror};
 
@@ -150,8 +150,9 @@ impl Proxy {
             self.tidy(now);
         }
         if self.traffic.due() <= now {
-            let (table, config) = (self.forwarder.table(), self.forwarder.config());
-            self.traffic.count(self.mirror.snapshot(), table, config, &self.shared.metrics);
+            let (snapshot, table) = (self.mirror.snapshot(), self.forwarder.table());
+            let known = Known { snapshot, table, node: self.forwarder.config() };
+            self.traffic.count(&known, &self.shared.metrics);
         }
     }
 

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use dataplane::conntrack::CtSocket;
 use dataplane::nftables::netlink::Socket;
+use http::StatusCode;
+
 use kube::Client;
 use model::Notice;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,9 +20,9 @@ use super::health::{Health, Question};
 use super::metrics::Metrics;
 use super::proxy::{Parts, Proxy};
 use super::report::{self, Reporter};
-use super::serve::{self, Handler};
 use super::{addresses, sysctl, traffic};
 use crate::cluster::{Feed, Kind, Wanted};
+use crate::serve::{self, Page, Routes};
 
 /// Events that are taken before rules are looked at again.
 const BATCH: usize = 1000;
@@ -81,7 +83,9 @@ pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
         health: Mutex::new(Health::new(settings.sync_period)),
         metrics: Metrics::default(),
     });
-    serve_all(&settings, &shared)?;
+    // The servers end with this.
+    let (_serving, served) = watch::channel(false);
+    serve_all(&settings, &shared, &served)?;
     let (progress, heard) = watch::channel(report::Progress::default());
     if !start.lease_namespace.is_empty() {
         tokio::spawn(report::keep_lease(
@@ -163,48 +167,50 @@ async fn config_change(path: Option<&Path>) {
     }
 }
 
-fn serve_all(settings: &Settings, shared: &Arc<Shared>) -> Result<()> {
+fn serve_all(settings: &Settings, shared: &Arc<Shared>, stop: &watch::Receiver<bool>) -> Result<()> {
     let config = &settings.configuration;
-    let servers: [(&'static str, Option<SocketAddr>, Handler); 2] = [
-        ("health", settings.healthz, health_handler(shared.clone())),
-        ("metrics", settings.metrics, metrics_handler(settings, shared.clone())),
+    let servers: [(&'static str, Option<SocketAddr>, Routes); 2] = [
+        ("health", settings.healthz, health_pages(shared)),
+        ("metrics", settings.metrics, metrics_pages(settings, shared)),
     ];
-    for (name, address, handler) in servers {
+    for (name, address, routes) in servers {
         let Some(address) = address else { continue };
-        match serve::listen(address) {
-            Ok(listener) => drop(tokio::spawn(serve::serve(listener, handler))),
+        match serve::listen_alone(address) {
+            Ok(listener) => drop(tokio::spawn(serve::serve(listener, routes, stop.clone()))),
             Err(error) if config.bind_address_hard_fail => {
                 bail!("cannot listen on {address} for {name}: {error}; bindAddressHardFail asks to stop then")
             }
-            Err(_) => drop(tokio::spawn(serve::keep_serving(name, address, handler))),
+            Err(_) => drop(tokio::spawn(serve::keep_serving(name, address, routes, stop.clone()))),
         }
     }
     Ok(())
 }
 
-fn health_handler(shared: Arc<Shared>) -> Handler {
-    Arc::new(move |path| {
-        let (question, counts) = match path {
-            "/healthz" => (Question::Healthz, &shared.metrics.healthz),
-            "/livez" => (Question::Livez, &shared.metrics.livez),
-            _ => return serve::nothing(),
-        };
-        let answer = shared.health(|health| health.answer(question, Instant::now(), jiff::Timestamp::now()));
-        counts.get_or_create(&vec![("code", answer.code.to_string())]).inc();
-        serve::json(answer.code, &answer.body)
-    })
+fn health_pages(shared: &Arc<Shared>) -> Routes {
+    let page = |question: Question| {
+        let shared = shared.clone();
+        move |_: &http::request::Parts| {
+            let now = jiff::Timestamp::now();
+            let answer = shared.health(|health| health.answer(question, Instant::now(), now));
+            let counts = match question {
+                Question::Healthz => &shared.metrics.healthz,
+                Question::Livez => &shared.metrics.livez,
+            };
+            counts.get_or_create(&vec![("code", answer.code.to_string())]).inc();
+            let status = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            Page::json(status, &answer.body)
+        }
+    };
+    Routes::default().page("/healthz", page(Question::Healthz)).page("/livez", page(Question::Livez))
 }
 
-fn metrics_handler(settings: &Settings, shared: Arc<Shared>) -> Handler {
-    const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    const PLAIN: &str = "text/plain; charset=utf-8";
+fn metrics_pages(settings: &Settings, shared: &Arc<Shared>) -> Routes {
     let config = serde_json::to_value(&settings.configuration).unwrap_or_default();
     let config = serde_json::json!({"kubeproxy.config.k8s.io": config});
-    Arc::new(move |path| match path {
-        "/metrics" => serve::text(200, METRICS, shared.metrics.text()),
-        "/healthz" => serve::text(200, PLAIN, "ok".to_owned()),
-        "/proxyMode" => serve::text(200, PLAIN, "nftables".to_owned()),
-        "/configz" => serve::json(200, &config),
-        _ => serve::nothing(),
-    })
+    let shared = shared.clone();
+    Routes::default()
+        .page("/metrics", move |head| serve::metrics(shared.metrics.registry(), head))
+        .page("/healthz", |_| Page::text(StatusCode::OK, "ok"))
+        .page("/proxyMode", |_| Page::text(StatusCode::OK, "nftables"))
+        .page("/configz", move |_| Page::json(StatusCode::OK, &config))
 }

@@ -17,9 +17,9 @@ pub(super) fn page(registry: &Registry, accept: &str) -> Page {
         return Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n");
     }
     if accept.contains("application/openmetrics-text") {
-        Page { status: StatusCode::OK, content_type: OPEN_METRICS, body }
+        Page { content_type: OPEN_METRICS, ..Page::text(StatusCode::OK, body) }
     } else {
-        Page { status: StatusCode::OK, content_type: PLAIN, body: plain(&body) }
+        Page { content_type: PLAIN, ..Page::text(StatusCode::OK, plain(&body)) }
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn what_somebody_altered_is_repaired() {
 }
 
 pub(crate) fn rules_stay_and_hold_while_the_api_is_away() {
-    let mut world = shop();
+    let world = shop();
     let mut node = world.node("n1", &["--proxy-mode=nftables"]);
     world.until("served", is_served);
     world.go_away();

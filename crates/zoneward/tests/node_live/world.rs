@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::nftables::apply::read;
@@ -30,7 +30,7 @@ pub(crate) struct World {
     runtime: tokio::runtime::Runtime,
     api: Api,
     pub(crate) folder: PathBuf,
-    stop: Option<(watch::Sender<bool>, tokio::task::JoinHandle<()>)>,
+    stop: Mutex<Option<(watch::Sender<bool>, tokio::task::JoinHandle<()>)>>,
 }
 
 impl World {
@@ -42,7 +42,7 @@ impl World {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let engine = Engine::open(&folder.join("store"), Options::default()).unwrap();
         let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
-        let mut world = World { runtime, api, folder, stop: None };
+        let world = World { runtime, api, folder, stop: Mutex::default() };
         for name in ["default", "kube-system", "ns"] {
             world.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
         }
@@ -55,33 +55,41 @@ impl World {
     }
 
     /// Lets the API be reached.
-    pub(crate) fn serve(&mut self) {
+    pub(crate) fn serve(&self) {
         let _ = std::fs::remove_file(self.socket());
         let _inside = self.runtime.enter();
         let listener = UnixListener::bind(self.socket()).unwrap();
         let credentials = Credentials::open(&self.folder).unwrap();
         let (stop, stopped) = watch::channel(false);
         let server = Server::new(self.api.clone(), Arc::new(credentials), stopped);
-        self.stop = Some((stop, self.runtime.spawn(server.serve_unix(listener))));
+        *self.stop.lock().unwrap() = Some((stop, self.runtime.spawn(server.serve_unix(listener))));
     }
 
     /// The API is away, and every watch with it.
-    pub(crate) fn go_away(&mut self) {
-        let (stop, task) = self.stop.take().unwrap();
+    pub(crate) fn go_away(&self) {
+        let (stop, task) = self.stop.lock().unwrap().take().unwrap();
         stop.send_replace(true);
         self.runtime.block_on(task).unwrap();
         std::fs::remove_file(self.socket()).unwrap();
     }
 
     /// Puts an object as it will be stored; answers with its revision.
-    pub(crate) fn put(&self, mut object: Value) -> u64 {
-        let kind = kinds::named(object["kind"].as_str().unwrap()).unwrap();
+    pub(crate) fn put(&self, object: Value) -> u64 {
+        self.put_all(vec![object])
+    }
+
+    /// Puts several at once; answers with the last one's revision.
+    pub(crate) fn put_all(&self, mut all: Vec<Value>) -> u64 {
         let work = move |objects: &mut store::objects::Objects<'_, '_>| {
-            objects.put(kind, &mut object)?;
-            Ok(object)
+            for object in &mut all {
+                let kind = kinds::named(object["kind"].as_str().unwrap()).unwrap();
+                objects.put(kind, object)?;
+            }
+            Ok(all)
         };
-        let object = self.runtime.block_on(self.api.commit(false, work)).unwrap();
-        object["metadata"]["resourceVersion"].as_str().map_or(0, |version| version.parse().unwrap())
+        let all = self.runtime.block_on(self.api.commit(false, work)).unwrap();
+        let revisions = all.iter().filter_map(|object| object["metadata"]["resourceVersion"].as_str());
+        revisions.map(|version| version.parse().unwrap()).max().unwrap_or(0)
     }
 
     pub(crate) fn remove(&self, kind: &str, namespace: &str, name: &str) {
@@ -117,11 +125,16 @@ impl World {
 
     /// Starts the node proxy in this namespace.
     pub(crate) fn node(&self, name: &str, more: &[&str]) -> Proxy {
+        self.part(&[&["node", "--hostname-override", name], more].concat())
+    }
+
+    /// Starts any other part of the program on the same API.
+    pub(crate) fn part(&self, words: &[&str]) -> Proxy {
         let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["node", "--hostname-override", name, "--api-socket"])
+            .args(words)
+            .arg("--api-socket")
             .arg(self.socket())
-            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

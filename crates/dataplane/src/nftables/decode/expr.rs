@@ -84,6 +84,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             data: register(attrs, dynset::SREG_DATA),
             // The kernel answers zero where none was given.
             timeout: attrs.u64(dynset::TIMEOUT).filter(|timeout| *timeout != 0),
+            counts: counts(attrs)?,
         }),
         "reject" => match (attrs.u32(reject::TYPE)?, attrs.u8(reject::CODE)) {
             (0, Some(code)) => Some(Expr::Reject(RejectKind::Icmp(code))),
@@ -92,6 +93,15 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             _ => None,
         },
         "counter" => Some(Expr::Counter),
+        _ => None,
+    }
+}
+
+/// Whether a dynset counts; none where it gives elements something else.
+fn counts(dynset: Attrs<'_>) -> Option<bool> {
+    match (dynset.nested(dynset::EXPR), dynset.find(dynset::EXPRESSIONS)) {
+        (None, None) => Some(false),
+        (Some(expr), None) => (expr.text(rule::EXPR_NAME).as_deref() == Some("counter")).then_some(true),
         _ => None,
     }
 }

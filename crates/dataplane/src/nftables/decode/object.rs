@@ -204,7 +204,38 @@ fn elements(family: Family, attrs: Attrs<'_>) -> Result<Elements, DecodeError> {
     })
 }
 
-fn element(attrs: Attrs<'_>) -> Result<RawElement, DecodeError> {
+/// The key of an element.
+pub(super) fn key<'a>(element: Attrs<'a>) -> Option<&'a [u8]> {
+    element.nested(elem::KEY)?.find(data::VALUE)
+}
+
+/// Whether an element of a set without ranges says just this. Looked at where it lies: a dump has hundreds of thousands.
+pub(super) fn is_same(element: Attrs<'_>, value: &ElementValue) -> bool {
+    let (mut has_data, mut has_comment) = (false, false);
+    let is_as_wanted = element.iter().all(|(attr, bytes)| match attr {
+        elem::DATA => {
+            has_data = true;
+            let nested = Attrs::new(bytes);
+            match &value.data {
+                Some(Data::Value(data)) => nested.find(data::VALUE) == Some(data.as_slice()),
+                Some(Data::Verdict(verdict)) => decode_verdict(nested).as_ref() == Ok(verdict),
+                None => false,
+            }
+        }
+        elem::USERDATA => {
+            has_comment = true;
+            let text = userdata(bytes, udata::ELEM_COMMENT).and_then(|text| text.split(|b| *b == 0).next());
+            text == value.comment.as_ref().map(|comment| comment.as_str().as_bytes())
+        }
+        // The key was looked up by; padding says nothing.
+        elem::KEY | elem::PAD => true,
+        elem::FLAGS => bytes.iter().all(|byte| *byte == 0),
+        _ => false,
+    });
+    is_as_wanted && has_data == value.data.is_some() && has_comment == value.comment.is_some()
+}
+
+pub(super) fn element(attrs: Attrs<'_>) -> Result<RawElement, DecodeError> {
     let bytes = |attr: u16| attrs.nested(attr).and_then(|nested| nested.find(data::VALUE)).map(Bytes::from);
     let key = bytes(elem::KEY).ok_or_else(|| problem("elements", "one has no key"))?;
     let flags = attrs.u32(elem::FLAGS).unwrap_or(0);

@@ -209,7 +209,7 @@ fn use_set(out: &mut Writer, expr: &Expr) {
             register(out, lookup::SREG, *sreg);
             out.attr_u32(lookup::DREG, reg::VERDICT);
         }
-        Expr::Dynset { op, set, key, data, timeout } => {
+        Expr::Dynset { op, set, key, data, timeout, counts } => {
             out.attr_str(dynset::SET, set);
             out.attr_u32(dynset::OP, codes::DYNSET.number(*op));
             register(out, dynset::SREG_KEY, *key);
@@ -218,6 +218,12 @@ fn use_set(out: &mut Writer, expr: &Expr) {
             }
             if let Some(timeout) = timeout {
                 out.attr_u64(dynset::TIMEOUT, *timeout);
+            }
+            if *counts {
+                out.nested(dynset::EXPR, |out| {
+                    out.attr_str(rule::EXPR_NAME, "counter");
+                    out.nested(rule::EXPR_DATA, |_| {});
+                });
             }
         }
         _ => {}

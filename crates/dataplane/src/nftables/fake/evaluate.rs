@@ -80,10 +80,12 @@ fn summarise(program: &Program, paths: Vec<Path>) -> Evaluation {
     }
 }
 
-/// How long the longest thing lives that rules remember of this packet.
+/// How long the longest thing lives that rules remember of this packet. A mere member of a set, as one that is counted,
+/// decides nothing later.
 fn remembered(program: &Program, path: &Path) -> Option<u64> {
     let times = path.learned.iter().filter_map(|learned| {
         let set = program.tables.get(&learned.table)?.sets.get(&learned.set)?;
+        set.spec.data.as_ref()?;
         learned.value.as_ref()?.timeout.map(NonZeroU64::get).or(set.spec.timeout)
     });
     times.max()

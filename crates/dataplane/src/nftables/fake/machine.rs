@@ -135,7 +135,7 @@ impl Machine<'_> {
             Expr::Lookup { .. } | Expr::LookupMap { .. } | Expr::LookupVerdict { .. } => {
                 return self.lookup(id, table, regs, expr);
             }
-            Expr::Dynset { op, set, key, data, timeout } => {
+            Expr::Dynset { op, set, key, data, timeout, .. } => {
                 return self.dynset(id, table, regs, (*op, set), (*key, *data), *timeout);
             }
             Expr::Verdict(verdict) => return Flow::To(verdict.clone()),
@@ -313,7 +313,11 @@ impl Machine<'_> {
                 Some(fresh())
             }
         };
-        let verb = if value.is_some() { "remembered in" } else { "forgotten in" };
+        let verb = match (&value, &set.spec.data) {
+            (None, _) => "forgotten in",
+            (Some(_), Some(_)) => "remembered in",
+            (Some(_), None) => "noted in",
+        };
         self.did.push(format!("{verb} {name}"));
         let place = self.overlay.entry((id.clone(), name.clone())).or_default();
         place.insert(key.clone(), value.clone());

@@ -240,7 +240,8 @@ pub enum Expr {
     /// Changes an element of a dynamic set. Never stops the rule, except `Add` and `Update` when the set is full. On a
     /// map the kernel wants data even for `Delete`, and looks only at the key. nft 1.0.6 lists every form, but cannot
     /// load one whose key is longer than three wide registers, such as two IPv6 addresses with more.
-    Dynset { op: DynsetOp, set: Name, key: Reg, data: Option<Reg>, timeout: Option<u64> },
+    /// One that counts gives the element a counter that it starts with, and counts the packet there.
+    Dynset { op: DynsetOp, set: Name, key: Reg, data: Option<Reg>, timeout: Option<u64>, counts: bool },
     /// Drops the packet and tells the sender.
     Reject(RejectKind),
     /// Counts packets and bytes. The counts themselves are not part of a program.

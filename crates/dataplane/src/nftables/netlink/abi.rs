@@ -112,6 +112,8 @@ pub mod elem {
     pub const FLAGS: u16 = 3;
     pub const TIMEOUT: u16 = 4;
     pub const USERDATA: u16 = 6;
+    pub const EXPR: u16 = 7;
+    pub const PAD: u16 = 8;
     pub const KEY_END: u16 = 10;
     pub const F_INTERVAL_END: u32 = 1;
 }
@@ -232,6 +234,12 @@ pub mod dynset {
     pub const SREG_KEY: u16 = 4;
     pub const SREG_DATA: u16 = 5;
     pub const TIMEOUT: u16 = 6;
+    pub const EXPR: u16 = 7;
+    pub const EXPRESSIONS: u16 = 10;
+}
+
+pub mod counter {
+    pub const PACKETS: u16 = 2;
 }
 
 pub mod reject {

@@ -8,6 +8,10 @@ use crate::nftables::ir::{self, DataType, FieldType, SetSpec, TableId};
 /// The name of our tables, one of each family.
 pub const TABLE: &str = "zoneward";
 
+/// How long the count of a frontend and an endpoint is kept after their last connection, in milliseconds: longer than
+/// anybody takes to read it.
+const COUNTED_FOR: u64 = 10 * 60 * 1000;
+
 /// Our table of a family.
 pub fn table_id(family: Family) -> TableId {
     let family = match family {
@@ -85,6 +89,8 @@ pub enum SetName {
     NodePortRanges,
     /// client . endpoint, where both are the same pod.
     Hairpin,
+    /// frontend . endpoint, with a counter of connections; rules write it.
+    Connections,
 }
 
 impl SetName {
@@ -99,6 +105,7 @@ impl SetName {
             Self::ServiceCidrs,
             Self::NodePortRanges,
             Self::Hairpin,
+            Self::Connections,
         ];
         for kind in Kind::ALL {
             all.push(Self::StickyIds(kind));
@@ -136,6 +143,7 @@ impl SetName {
             Self::ServiceCidrs => (Kind::Address, Side::Main, "service-cidrs"),
             Self::NodePortRanges => (Kind::Address, Side::Main, "node-port-ranges"),
             Self::Hairpin => (Kind::Address, Side::Main, "hairpin"),
+            Self::Connections => (Kind::Address, Side::Main, "connections"),
         };
         let before = if kind == Kind::NodePort { "node-port-" } else { "" };
         let after = if side == Side::Inside { "-inside" } else { "" };
@@ -144,7 +152,8 @@ impl SetName {
 
     /// Whether its size follows what is in it. Ranges and what rules write are not hash tables of a fixed size.
     pub(super) fn grows(self) -> bool {
-        !matches!(self, Self::Affinity | Self::ServiceCidrs | Self::NodePortRanges | Self::SourceRanges)
+        let is_fixed = matches!(self, Self::ServiceCidrs | Self::NodePortRanges | Self::SourceRanges);
+        !is_fixed && !matches!(self, Self::Affinity | Self::Connections)
     }
 
     /// What it is, but for its size.
@@ -182,6 +191,11 @@ impl SetName {
                 SetSpec { interval: true, ..SetSpec::new(&[address]) }
             }
             Self::Hairpin => SetSpec::new(&[address, address, protocol, port]),
+            Self::Connections => SetSpec {
+                dynamic: true,
+                timeout: Some(COUNTED_FOR),
+                ..SetSpec::new(&[address, protocol, port, address, port])
+            },
         }
     }
 
@@ -203,6 +217,7 @@ impl SetName {
             Self::ClusterIps => "cluster IPs: ports without a Service are rejected",
             Self::ServiceCidrs => "ServiceCIDRs: addresses without a Service are dropped",
             Self::NodePortRanges => "nodePortAddresses",
+            Self::Connections => "connections counted: frontend . endpoint",
             Self::Hairpin => "endpoints of this node: client and endpoint are the same pod",
         }
     }

@@ -12,14 +12,17 @@ use super::names::{Kind, SetName, Side};
 use super::sizes::Sizes;
 use super::table_id;
 use crate::nftables::ir::{
-    self, BitwiseOp, Bytes, CmpOp, DynsetOp, Expr, MetaKey, NatFlags, NatKind, NumgenKind, PayloadBase, Reg,
-    RejectKind, Rule, Span, Verdict, fib,
+    self, BitwiseOp, Bytes, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind,
+    NumgenKind, PayloadBase, Reg, RejectKind, Rule, Span, Verdict, fib,
 };
 
 /// The packet's own mark is kept here while an answer goes through it.
 const SAVED_MARK: Reg = Reg(15);
 /// An answer on its way through the mark.
 const ANSWER: Reg = Reg(14);
+
+/// The bit of a connection's status that says that its destination was rewritten.
+const DST_NAT: u32 = 0x20;
 
 /// What the rules of a table are made from.
 pub(super) struct Code<'a> {
@@ -223,6 +226,40 @@ impl Code<'_> {
         ]
     }
 
+    /// Counts a new connection by where it was sent and where it goes. Behind the choice of an endpoint, so that there is
+    /// one place for all ways to it, and before others rewrite the source, since the kernel asks nobody after that.
+    pub(super) fn count(&self) -> Rule {
+        let original = Some(CtDirection::Original);
+        let address = if self.family == Family::V4 { CtKey::IpDaddr } else { CtKey::Ip6Daddr };
+        let only = BitwiseOp::MaskXor { mask: number(DST_NAT), xor: number(0) };
+        let protocol = Reg(0).after(self.address_len());
+        let endpoint = protocol.after(4).after(4);
+        let exprs = vec![
+            Expr::Ct { key: CtKey::Status, direction: None, dreg: Reg(0) },
+            Expr::Bitwise { sreg: Reg(0), dreg: Reg(0), len: 4, op: only },
+            Expr::Cmp { op: CmpOp::Ne, sreg: Reg(0), value: number(0) },
+            Expr::Ct { key: address, direction: original, dreg: Reg(0) },
+            Expr::Meta { key: MetaKey::L4Proto, dreg: protocol },
+            Expr::Ct { key: CtKey::ProtoDst, direction: original, dreg: protocol.after(4) },
+            self.load_destination(endpoint),
+            Expr::Payload {
+                base: PayloadBase::Transport,
+                offset: 2,
+                len: 2,
+                dreg: endpoint.after(self.address_len()),
+            },
+            Expr::Dynset {
+                op: DynsetOp::Update,
+                set: self.set(SetName::Connections),
+                key: Reg(0),
+                data: None,
+                timeout: None,
+                counts: true,
+            },
+        ];
+        Rule::new(exprs, "counted: from which frontend to which endpoint")
+    }
+
     /// The chain of a class.
     pub(super) fn class(&self, class: &Class) -> Vec<Rule> {
         let mut rules = Vec::new();
@@ -321,6 +358,7 @@ impl Code<'_> {
             key: client,
             data: Some(number),
             timeout,
+            counts: false,
         };
 
         let mut known = Vec::new();

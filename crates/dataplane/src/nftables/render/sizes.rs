@@ -17,6 +17,10 @@ const SMALLEST: u32 = 1024;
 /// The most clients that are remembered at once. Only those that come take memory.
 const MOST_CLIENTS: u32 = 1 << 20;
 
+/// The most pairs of frontend and endpoint whose connections are counted. Only those with traffic take memory: a counter
+/// for every endpoint, on each processor, would be a hundred megabytes on a large node.
+const MOST_PAIRS: u32 = 1 << 16;
+
 /// The declared size of each set that is not of the smallest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
@@ -63,6 +67,7 @@ impl Sizes {
     pub(super) fn spec(&self, family: Family, name: SetName) -> SetSpec {
         let size = match name {
             SetName::Affinity => Some(MOST_CLIENTS),
+            SetName::Connections => Some(MOST_PAIRS),
             name if name.grows() => Some(self.size(family, name)),
             _ => None,
         };

@@ -16,7 +16,7 @@ use crate::output::{count, notices_text, notices_value, print_text, print_value}
 
 /// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = World::read(&args.input.for_node())?;
     let mut node = NodeWorld::new(&args.node, &world)?;
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {

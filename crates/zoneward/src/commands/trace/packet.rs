@@ -25,7 +25,7 @@ use crate::output::{notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TracePacket) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = World::read(&args.input.for_node())?;
     let packets = packets(args)?;
     let mut node = NodeWorld::new(&args.node, &world)?;
     world.notices.append(&mut node.notices);
