@@ -139,3 +139,100 @@ fn takeable(service: &Value) -> Value {
     }
     service
 }
+
+#[tokio::test]
+async fn ranges_are_taken_or_refused_as_in_the_vectors() {
+    for case in vectors(&["servicecidr-create-validation"]) {
+        let world = World::new(case["id"].as_str().expect("an id")).await;
+        let made = world.try_create(Kind::ServiceCidr, named("x", &case["input"]["spec"])).await;
+        assert_eq!(made.is_ok(), case["expect"]["valid"] == true, "{}: {made:?}", case["id"]);
+    }
+    for case in vectors(&["servicecidr-update-validation"]) {
+        let world = World::new(case["id"].as_str().expect("an id")).await;
+        world.create(Kind::ServiceCidr, named("x", &case["input"]["old"])).await;
+        let changed = world.merge(Kind::ServiceCidr, "x", &json!({"spec": case["input"]["new"]})).await;
+        assert_eq!(changed.is_ok(), case["expect"]["valid"] == true, "{}: {changed:?}", case["id"]);
+    }
+}
+
+fn named(name: &str, spec: &Value) -> Value {
+    json!({"metadata": {"name": name}, "spec": spec})
+}
+
+#[tokio::test]
+async fn services_get_addresses_in_the_sequences_of_the_vectors() {
+    for case in vectors(&["sequence"]) {
+        let world = World::new(case["id"].as_str().expect("an id")).await;
+        for (i, cidr) in items(&case["input"]["cidrs"]).enumerate() {
+            world.create(Kind::ServiceCidr, named(&format!("given-{i}"), &json!({"cidrs": [cidr]}))).await;
+        }
+        let mut services = Services::default();
+        for (step, expect) in items(&case["input"]["steps"]).zip(items(&case["expect"]["steps"])) {
+            let what = format!("{}: {step}", case["id"]);
+            match step["op"].as_str().expect("an operation") {
+                "addServiceCIDR" => {
+                    let name = step["name"].as_str().expect("a name");
+                    world.create(Kind::ServiceCidr, named(name, &json!({"cidrs": step["cidrs"]}))).await;
+                }
+                "deleteServiceCIDR" => {
+                    world.delete(Kind::ServiceCidr, step["name"].as_str().expect("a name")).await
+                }
+                "allocate" => assert!(services.add(&world, &step["ip"]).await, "{what}"),
+                "allocateNext" => {
+                    assert_eq!(services.add(&world, &Value::Null).await, expect["error"].is_null(), "{what}");
+                }
+                "fillDynamic" => {
+                    assert_eq!(expect["count"], services.fill(&world).await, "{what}");
+                }
+                "releaseAll" => services.remove_all(&world).await,
+                other => panic!("{other} is none that we know"),
+            }
+        }
+    }
+}
+
+/// Services that stand for allocations.
+#[derive(Default)]
+struct Services {
+    names: Vec<String>,
+    made: usize,
+}
+
+impl Services {
+    /// False: there is no address for it.
+    async fn add(&mut self, world: &World, ip: &Value) -> bool {
+        self.made += 1;
+        let name = format!("s{}", self.made);
+        let mut service =
+            json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"ports": [{"port": 80}]}});
+        if ip.is_string() {
+            service["spec"]["clusterIP"] = ip.clone();
+        }
+        let made = world.try_create(Kind::Service, service).await.is_ok();
+        if made {
+            self.names.push(name);
+        }
+        made
+    }
+
+    /// Takes all that there is, many at once, and says how many there were.
+    async fn fill(&mut self, world: &World) -> usize {
+        let before = self.names.len();
+        loop {
+            let from = self.names.len();
+            let mut parts: Vec<Self> =
+                (0..32).map(|i| Self { names: Vec::new(), made: self.made + i }).collect();
+            self.made += parts.len();
+            join_all(parts.iter_mut().map(|part| part.add(world, &Value::Null))).await;
+            self.names.extend(parts.into_iter().flat_map(|part| part.names));
+            if self.names.len() == from {
+                return from - before;
+            }
+        }
+    }
+
+    async fn remove_all(&mut self, world: &World) {
+        let names = std::mem::take(&mut self.names);
+        join_all(names.iter().map(|name| world.delete(Kind::Service, name))).await;
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use store::admission::service::Ranges;
 use store::api::{Api as Store, Limits};
@@ -76,14 +76,23 @@ impl World {
         }
     }
 
-    pub async fn create(&self, kind: Kind, mut object: Value) {
+    pub async fn create(&self, kind: Kind, object: Value) {
+        let made = self.try_create(kind, object.clone()).await;
+        made.unwrap_or_else(|error| panic!("{object}: {error}"));
+    }
+
+    pub async fn merge(&self, kind: Kind, name: &str, patch: &Value) -> kube::Result<()> {
+        let patch = Patch::Merge(patch);
+        self.api(kind, "default").patch(name, &PatchParams::default(), &patch).await.map(drop)
+    }
+
+    pub async fn try_create(&self, kind: Kind, mut object: Value) -> kube::Result<()> {
         let resource = kind.resource();
         object["apiVersion"] = json!(resource.api_version);
         object["kind"] = json!(resource.kind);
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
-        let typed = serde_json::from_value(object.clone()).expect("an object");
-        let made = self.api(kind, &namespace).create(&PostParams::default(), &typed).await;
-        made.unwrap_or_else(|error| panic!("{object}: {error}"));
+        let typed = serde_json::from_value(object).expect("an object");
+        self.api(kind, &namespace).create(&PostParams::default(), &typed).await.map(drop)
     }
 
     pub async fn delete(&self, kind: Kind, name: &str) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 mod chaos;
+mod conversion;
 mod lead;
 mod vectors;
 mod world;
