@@ -46,13 +46,13 @@ impl Cluster {
         &self.choices
     }
 
-    /// The endpoint for the next request. `avoid` has just failed for it.
+    /// The endpoint for the next request. Those of `avoid` have just failed for it.
     pub(crate) fn pick(
         &self,
         random: &Random,
         now: Moment,
         health: &Health,
-        avoid: Option<&Peer>,
+        avoid: &[Arc<Peer>],
     ) -> Option<&Choice> {
         if let [only] = &*self.choices {
             return Some(only);
@@ -61,7 +61,7 @@ impl Cluster {
         let first = self.warm(self.draw(chance as u32)?, random, now, health);
         let second = self.warm(self.draw((chance >> 32) as u32)?, random, now, health);
         let usable = |choice: &Choice| {
-            !choice.peer.is_ejected(now) && avoid.is_none_or(|avoid| !std::ptr::eq(avoid, &*choice.peer))
+            !choice.peer.is_ejected(now) && !avoid.iter().any(|avoid| Arc::ptr_eq(avoid, &choice.peer))
         };
         let chosen = match (usable(first), usable(second)) {
             // Load relative to weight, so that a small share is not taken for a busy endpoint.

@@ -238,7 +238,6 @@ async fn http1(
         .max_buf_size(buffer(limits))
         // The watch of the stream does it, for all requests of a connection with one timer.
         .header_read_timeout(None)
-        .pipeline_flush(true)
         .clone();
     let served =
         server.serve_connection(stream, service_fn(|request| exchange::answer(connection.clone(), request)));

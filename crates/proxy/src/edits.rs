@@ -131,3 +131,13 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 pub(crate) fn target(uri: &Uri) -> PathAndQuery {
     uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
+
+/// RFC 9113, 8.2.3: HTTP/2 may split cookies over lines, HTTP/1.1 has one line.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).iter();
+    let (Some(_), Some(_)) = (lines.next(), lines.next()) else { return };
+    let lines: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
+    }
+}

@@ -119,11 +119,11 @@ pub(crate) async fn exchange(
 ) -> Result<(Response<Incoming>, Lease), StatusCode> {
     let settings = &proxy.settings;
     let mut now = proxy.at(ticket.began);
-    let mut avoid: Option<Arc<Peer>> = None;
+    let mut avoid: Vec<Arc<Peer>> = Vec::new();
     let mut attempts = 0;
     loop {
         let cluster = slot.cluster();
-        let choice = cluster.pick(&proxy.random, now, &settings.health, avoid.as_deref());
+        let choice = cluster.pick(&proxy.random, now, &settings.health, &avoid);
         let choice = choice.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
         ticket.backend = Some((slot.clone(), choice.distance));
         ticket.endpoint = Some(choice.peer.address);
@@ -146,7 +146,7 @@ pub(crate) async fn exchange(
         };
         if failed.is_endpoints {
             note_failure(proxy, slot, &cluster, &choice.peer);
-            avoid = Some(choice.peer.clone());
+            avoid.push(choice.peer.clone());
         }
         attempts += 1;
         request = match failed.request {
@@ -246,6 +246,9 @@ fn copy_of(request: &Request<OutBody>) -> Request<OutBody> {
 /// Gives a request the form that the endpoint's protocol wants.
 pub(crate) fn fit(request: &mut Request<OutBody>, choice: &Choice) {
     if choice.peer.wire != Wire::Http2 {
+        if request.version() == Version::HTTP_2 {
+            edits::join_cookies(request.headers_mut());
+        }
         *request.version_mut() = Version::HTTP_11;
         if let Some(authority) = request.uri().authority().cloned() {
             if let Ok(host) = HeaderValue::from_str(authority.as_str()) {

@@ -87,7 +87,7 @@ fn shadow(host: &str) -> String {
 async fn carry(proxy: &Inner, slot: &Slot, mut request: Request<OutBody>) {
     let settings = &proxy.settings;
     let cluster = slot.cluster();
-    let Some(choice) = cluster.pick(&proxy.random, proxy.now(), &settings.health, None) else { return };
+    let Some(choice) = cluster.pick(&proxy.random, proxy.now(), &settings.health, &[]) else { return };
     let Ok(mut lease) = Lease::take(&choice.peer, settings).await else {
         slot.counts.connect_failures.add();
         return;

@@ -10,6 +10,8 @@ use tokio_rustls::rustls::server::Acceptor;
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+const SETTINGS: u8 = 4;
+
 /// A greeting is one record in practice; post-quantum ones have two.
 const LONGEST_HELLO: usize = 64 << 10;
 
@@ -24,8 +26,11 @@ pub(crate) async fn preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result
         if read[..count] != PREFACE[..count] {
             return Ok((false, read.freeze()));
         }
-        if count == PREFACE.len() {
-            return Ok((true, read.freeze()));
+        // RFC 9113, 3.4: the first frame is SETTINGS. Its type is the fourth byte of its head.
+        match read.get(PREFACE.len() + 3) {
+            None => {}
+            Some(&SETTINGS) => return Ok((true, read.freeze())),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP/2 without SETTINGS")),
         }
     }
 }

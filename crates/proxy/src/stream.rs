@@ -172,6 +172,8 @@ struct Watch {
     /// How requests stood when bytes last came.
     read_at: Option<(u64, u64)>,
     writes: u64,
+    /// Whether the client has yet to take what was written last.
+    is_blocked: bool,
     /// What the last tick saw, and since when it has been so.
     seen: (State, Instant),
 }
@@ -202,6 +204,7 @@ impl ClientStream {
             period: (shortest / 2).max(Duration::from_millis(5)),
             read_at: None,
             writes: 0,
+            is_blocked: false,
             seen: (State::Idle((0, 0)), Instant::now()),
         };
         Self { inner, activity, watch }
@@ -220,7 +223,7 @@ impl Watch {
     }
 
     /// Looks at the clock, if a tick is due, and says what has lasted too long.
-    fn poll(&mut self, cx: &mut Context<'_>, requests: (u64, u64), is_write: bool) -> Option<State> {
+    fn poll(&mut self, cx: &mut Context<'_>, requests: (u64, u64)) -> Option<State> {
         let period = self.period;
         loop {
             let tick = self.tick.get_or_insert_with(|| Box::pin(sleep(period)));
@@ -237,7 +240,7 @@ impl Watch {
             let limit = match state {
                 State::Head(_) => self.headers.unwrap_or(self.idle),
                 // A client may wait for its answer: other clocks run for that.
-                State::Busy(..) if !is_write => continue,
+                State::Busy(..) if !self.is_blocked => continue,
                 State::Busy(..) | State::Idle(_) => self.idle,
             };
             if now.duration_since(self.seen.1) >= limit {
@@ -255,11 +258,15 @@ impl ClientStream {
     /// A write that has to wait is watched; one that does not is counted.
     fn watched<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match result {
-            Poll::Pending => match self.watch.poll(cx, self.activity.seen(), true) {
-                None => Poll::Pending,
-                Some(_) => Poll::Ready(Err(stalled())),
-            },
+            Poll::Pending => {
+                self.watch.is_blocked = true;
+                match self.watch.poll(cx, self.activity.seen()) {
+                    None => Poll::Pending,
+                    Some(_) => Poll::Ready(Err(stalled())),
+                }
+            }
             done => {
+                self.watch.is_blocked = false;
                 self.watch.writes = self.watch.writes.wrapping_add(1);
                 done
             }
@@ -276,7 +283,7 @@ impl AsyncRead for ClientStream {
         let this = &mut *self;
         let requests = this.activity.seen();
         match Pin::new(&mut this.inner).poll_read(cx, buf) {
-            Poll::Pending => match this.watch.poll(cx, requests, false) {
+            Poll::Pending => match this.watch.poll(cx, requests) {
                 None => Poll::Pending,
                 // The end of an unused connection is no error.
                 Some(State::Idle(_)) => Poll::Ready(Ok(())),

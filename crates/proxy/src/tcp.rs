@@ -58,11 +58,11 @@ impl Drop for Held {
 
 async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distance)> {
     let settings = &proxy.settings;
-    let mut avoid: Option<Arc<Peer>> = None;
+    let mut avoid: Vec<Arc<Peer>> = Vec::new();
     let mut last = io::Error::other("the backend has no endpoint");
     for attempt in 0..=settings.limits.retries {
         let (cluster, now) = (slot.cluster(), proxy.now());
-        let Some(choice) = cluster.pick(&proxy.random, now, &settings.health, avoid.as_deref()) else {
+        let Some(choice) = cluster.pick(&proxy.random, now, &settings.health, &avoid) else {
             break;
         };
         if attempt > 0 {
@@ -81,7 +81,7 @@ async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distan
                 last = error;
             }
         }
-        avoid = Some(choice.peer.clone());
+        avoid.push(choice.peer.clone());
     }
     Err(last)
 }

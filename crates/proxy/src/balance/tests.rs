@@ -14,7 +14,7 @@ fn shares(cluster: &Cluster, now: Moment) -> Vec<f32> {
     let (random, health) = (Random::new(7), Health::default());
     let mut hits = vec![0.0; cluster.choices().len()];
     for _ in 0..20_000 {
-        let found = cluster.pick(&random, now, &health, None).expect("there is one");
+        let found = cluster.pick(&random, now, &health, &[]).expect("there is one");
         let at = cluster.choices().iter().position(|c| std::ptr::eq(c, found)).expect("it is of the cluster");
         hits[at] += 1.0 / 20_000.0;
     }
@@ -59,7 +59,7 @@ fn when_all_are_ejected_somebody_still_gets_the_request() {
     let health = Health { ejected_percent: 100, ..Health::default() };
     let cluster = Cluster::new(vec![choice(1, 1.0, None), choice(2, 1.0, None)], &health);
     cluster.choices().iter().for_each(|choice| choice.peer.eject(Moment(0), &health));
-    assert!(cluster.pick(&Random::new(1), Moment(1), &health, None).is_some());
+    assert!(cluster.pick(&Random::new(1), Moment(1), &health, &[]).is_some());
 }
 
 #[test]
@@ -68,7 +68,9 @@ fn the_one_that_just_failed_is_avoided() {
     let failed = &cluster.choices()[0].peer;
     let random = Random::new(1);
     for _ in 0..100 {
-        let found = cluster.pick(&random, Moment(0), &Health::default(), Some(failed)).expect("the other");
+        let found = cluster
+            .pick(&random, Moment(0), &Health::default(), std::slice::from_ref(failed))
+            .expect("the other");
         assert_eq!(found.peer.address.port(), 2);
     }
 }
@@ -87,5 +89,5 @@ fn a_new_endpoint_begins_with_a_part_of_its_share() {
 #[test]
 fn no_endpoint_is_none() {
     let cluster = Cluster::default();
-    assert!(cluster.pick(&Random::new(1), Moment(0), &Health::default(), None).is_none());
+    assert!(cluster.pick(&Random::new(1), Moment(0), &Health::default(), &[]).is_none());
 }

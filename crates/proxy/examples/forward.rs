@@ -1,0 +1,75 @@
+//! The smallest use of the crate: one listener, one backend, from the command line.
+//!
+//! `cargo run -p proxy --example forward -- 127.0.0.1:8080 127.0.0.1:9000 [ROUTES [http|http2 [LOG-FILE]]]` forwards
+//! to the second address; with ROUTES, the table has as many more rules beside the one that matches.
+
+use std::sync::Arc;
+
+use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::route::{
+    Action, AppProtocol, BackendId, End, HeaderChanges, HttpRoutes, HttpRule, LegTarget, Match, Outbound,
+    PathMatch, Rewrite, RouteGroup, RouteTable, Routing, Split,
+};
+use model::{Labels, Name, ServiceKey};
+use proxy::{AccessLog, Entrance, Proxy, Settings, Tables};
+
+fn rule(path: &str, to: &BackendId) -> HttpRule {
+    let mut rule = HttpRule::catch_all(Action {
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Box::default(),
+        rewrite: Rewrite::default(),
+        end: End::Forward(Split::new([(LegTarget::Backend(to.clone()), 1)])),
+    });
+    let path = PathMatch::Prefix(Name::new(path));
+    rule.rule.matches = [Match { path: Some(path), ..Match::default() }].into();
+    rule.origin.field = format!("rules[{}]", rule.rule.matches[0].full_path().value());
+    rule
+}
+
+fn routes(service: &ServiceKey, to: &BackendId, count: usize) -> RouteTable {
+    let paths = (0..count).map(|at| format!("/r{at}")).chain(["/".to_owned()]);
+    let rules: Vec<HttpRule> = paths.map(|path| rule(&path, to)).collect();
+    let entries =
+        rules.iter().enumerate().map(|(at, rule)| rule.entry(at, 0, &rule.rule.matches[0])).collect();
+    let group = Arc::new(RouteGroup::new(rules, entries));
+    let mut table = RouteTable::default();
+    table.put_outbound(Arc::new(Outbound {
+        service: service.clone(),
+        port: 80,
+        protocol: AppProtocol::Http,
+        addresses: Box::default(),
+        routing: Routing::Http(Arc::new(HttpRoutes { groups: [group].into() })),
+    }));
+    table
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [listen, endpoint, rest @ ..] = &arguments[..] else {
+        return Err("give the address to listen on and that of the endpoint".into());
+    };
+    let count = rest.first().map_or(Ok(0), |count| count.parse())?;
+    let protocol = match rest.get(1).map(String::as_str) {
+        Some("http2") => AppProtocol::Http2,
+        _ => AppProtocol::Http,
+    };
+    let service = ServiceKey::new(&"default".into(), &"backend".into());
+    let id = BackendId { service: service.clone(), port: 80, tags: Labels::EMPTY };
+    let mut backends = BackendTable::new(Place::default());
+    let endpoint = BackendEndpoint { address: endpoint.parse()?, weight: 1.0, zone: None, is_near: false };
+    backends.put(Arc::new(Backend { id: id.clone(), protocol, endpoints: [endpoint].into(), mode: "all" }));
+    let access_log = rest.get(2).map(|path| AccessLog::to(std::fs::File::create(path)?)).transpose()?;
+    let tables = Tables {
+        routes: Arc::new(routes(&service, &id, count)),
+        backends: Arc::new(backends),
+        ..Tables::default()
+    };
+    let proxy = Proxy::new(Settings { access_log, ..Settings::default() }, tables);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(listen).await?;
+        proxy.serve(listener, Entrance::Outbound { service, port: 80 }, std::future::pending()).await;
+        Ok(())
+    })
+}
