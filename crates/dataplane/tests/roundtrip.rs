@@ -90,8 +90,8 @@ fn span() -> impl Strategy<Value = Option<Span>> {
 }
 
 fn loads() -> impl Strategy<Value = Expr> {
-    use MetaKey::{Iif, IifName, L4Proto, Mark, NfProto, Oif, OifName, Protocol};
-    let meta = || select(vec![Protocol, Mark, Iif, Oif, IifName, OifName, NfProto, L4Proto]);
+    use MetaKey::{Iif, IifName, L4Proto, Mark, NfProto, Oif, OifName, Protocol, SkUid};
+    let meta = || select(vec![Protocol, Mark, Iif, Oif, IifName, OifName, NfProto, L4Proto, SkUid]);
     let ct = || {
         use CtKey::{
             Direction, Ip6Daddr, Ip6Saddr, IpDaddr, IpSaddr, Mark, ProtoDst, ProtoSrc, State, Status,

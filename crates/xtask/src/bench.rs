@@ -36,6 +36,12 @@ const BENCHES: &[Bench] = &[
         counted: false,
     },
     Bench {
+        name: "mesh",
+        package: "zoneward",
+        says: "one of 10,000 routes changed: from the write at the embedded API until the proxy answers by it",
+        needs: &[],
+    },
+    Bench {
         name: "node",
         package: "zoneward",
         says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",

@@ -88,7 +88,7 @@ Examples:
     ///
     /// Makes a cluster out of network namespaces, without root, and touches nothing of the machine's own network.
     /// Clients on every node connect to the same pods under each traffic distribution; a zone loses its pods; pods
-    /// are replaced under load. Each time it shows where connections went. The exit code is 1 if a share is out of
+    /// are replaced under load; a canary gets its tenth of the requests. Each time it shows where they went. The exit code is 1 if a share is out of
     /// line with the plan or a connection failed that should not have.
     #[command(after_help = "\
 Examples:

@@ -5,10 +5,12 @@
 //!           |-- zoneward up --no-node         the API and the controllers; kubectl works meanwhile
 //!           '-- zoneward demo stage           in its own user and network namespaces
 //!                 |-- 6 x zoneward node       each in a namespace, speaks to the API by its unix socket
-//!                 '-- 30 pods                 each a namespace with a server that answers with its name
+//!                 |-- 30 pods and more        each a namespace with a server that answers with its name
+//!                 '-- 6 x zoneward mesh proxy each in a client's namespace, for the canary
 //! ```
 
 mod acts;
+mod canary;
 mod director;
 mod exec;
 mod layout;
@@ -164,7 +166,13 @@ async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
     teller.say("\nReplacing every pod of Service shop by a new one, while a client connects in a loop ...");
     let rolling = acts::roll(world, family, |done, all| teller.progress(done, all)).await?;
     teller.rolling(&rolling);
-    let report = Report { mechanisms, fallback, rolling, seconds: begun.elapsed().as_secs_f64() };
+    teller.say(
+        "\nA canary: cart has version v1 on every node and version v2 in zone-a and zone-b only. A sidecar beside each \
+         client sends one request in ten to v2, and each to the nearest pods ...",
+    );
+    let canary = canary::play(world).await?;
+    teller.canary(&canary);
+    let report = Report { mechanisms, fallback, rolling, canary, seconds: begun.elapsed().as_secs_f64() };
     teller.end(&report);
     if args.output.format != Format::Table {
         print_value(&report.value(), args.output.format)?;

@@ -118,6 +118,20 @@ fn check(told: &Value) {
     assert_eq!(told["fallback"]["failed"], 0, "a zone without endpoints is served by the others");
     assert_eq!(told["rolling"]["failed"], 0, "no connection fails while pods are replaced");
     assert!(told["rolling"]["connections"].as_u64() > Some(100));
+    let canary = |from: &str, version: &str, to: &str| {
+        told["canary"]["requests"][from][version][to].as_u64().unwrap_or_default()
+    };
+    let zones = ["zone-a", "zone-b", "zone-c"];
+    for from in zones {
+        let of = |version: &str| zones.iter().map(|to| canary(from, version, to)).sum::<u64>();
+        let share = of("v2") as f64 / (of("v1") + of("v2")) as f64;
+        assert!((0.03..0.17).contains(&share), "the canary's share of {from}: {share}");
+        assert_eq!(canary(from, "v1", from), of("v1"), "version one is near everywhere");
+    }
+    for near in ["zone-a", "zone-b"] {
+        assert!(canary(near, "v2", near) > 0 && canary("zone-c", "v2", near) > 0, "{}", told["canary"]);
+    }
+    assert_eq!(told["canary"]["failed"], 0);
     assert_eq!(told["complaints"], serde_json::json!([]));
 }
 

@@ -77,10 +77,14 @@ impl<'a> Work<'a> {
             groups.push((host, Arc::new(RouteGroup::new(rules, entries))));
         }
         groups.sort_by(|(a, _), (b, _)| a.rank().cmp(&b.rank()));
+        // Only these can cover another name; there may be thousands of exact ones, which need not be held against
+        // each other.
+        let wide: Vec<_> = groups.iter().filter(|(host, _)| !matches!(host, Hostname::Exact(_))).collect();
         let mut hosts = HostMap::default();
-        for (host, _) in &groups {
-            let covering = groups.iter().filter(|(wider, _)| wider.covers(host));
-            let routes = HttpRoutes { groups: covering.map(|(_, group)| group.clone()).collect() };
+        for (host, own) in &groups {
+            let wider = wide.iter().filter(|(wider, _)| wider.covers(host) && wider != host);
+            let covering = std::iter::once(own).chain(wider.map(|(_, group)| group));
+            let routes = HttpRoutes { groups: covering.cloned().collect() };
             hosts.insert(host, Routing::Http(Arc::new(routes)));
         }
         hosts

@@ -10,6 +10,10 @@ const NODES_PER_ZONE: usize = 2;
 
 /// The port that every pod listens on.
 pub const POD_PORT: u16 = 8080;
+/// The port on which every pod answers HTTP requests.
+pub const POD_HTTP_PORT: u16 = 8081;
+/// The port of a sidecar, in the namespace of its client.
+pub const SIDECAR_PORT: u16 = 18_081;
 /// What pods have their addresses from, of each family.
 pub const POD_RANGES: [&str; 2] = ["10.1.0.0/16", "fd00:10:1::/48"];
 

@@ -17,6 +17,8 @@ pub struct Pod {
     pub name: String,
     /// What it belongs to; Services select by it.
     pub app: &'static str,
+    /// Its version, where there are several.
+    pub version: Option<&'static str>,
     /// Where it is.
     pub node: Node,
     /// Its number on that node.
@@ -131,9 +133,13 @@ pub fn node(node: &Node) -> Value {
 /// A pod that runs and is ready.
 pub fn pod(pod: &Pod) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| layout::pod(pod.node.number, pod.number, family));
+    let mut labels = json!({"app": pod.app});
+    if let Some(version) = pod.version {
+        labels["version"] = version.into();
+    }
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": pod.name, "namespace": NAMESPACE, "labels": {"app": pod.app}},
+        "metadata": {"name": pod.name, "namespace": NAMESPACE, "labels": labels},
         "spec": {
             "nodeName": pod.node.name,
             "containers": [{"name": "echo", "image": "built-in", "ports": [{"containerPort": POD_PORT}]}],
@@ -162,12 +168,16 @@ pub fn pods() -> Vec<Pod> {
             pods.push(Pod {
                 name: format!("web-{letter}-{i}"),
                 app: "web",
+                version: None,
                 node: node.clone(),
                 number: 10 + i,
             });
         }
-        pods.push(Pod { name: format!("shop-{letter}"), app: "shop", node: node.clone(), number: 30 });
-        pods.push(Pod { name: format!("client-{letter}"), app: "client", node, number: 2 });
+        let one = |app: &'static str, number: u8| {
+            let (name, node) = (format!("{app}-{letter}"), node.clone());
+            Pod { name, app, version: None, node, number }
+        };
+        pods.extend([one("shop", 30), one("client", 2)]);
     }
     pods
 }

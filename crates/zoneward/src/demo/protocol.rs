@@ -25,9 +25,9 @@ pub enum Request {
         /// Its number, which gives its addresses.
         number: u8,
     },
-    /// A process in a node's namespace; it is ended with the stage.
+    /// A process in the namespace of a node or pod; it is ended with the stage.
     StartProcess {
-        /// The node.
+        /// The node or pod.
         node: String,
         /// The words after `zoneward`.
         arguments: Vec<String>,
@@ -56,6 +56,15 @@ pub enum Request {
     /// Connects again and again from a pod, one connection after the other.
     Connect {
         /// The pod that connects.
+        from: String,
+        /// Where to.
+        to: SocketAddr,
+        /// How often.
+        count: u32,
+    },
+    /// Sends HTTP requests from a pod, one after the other, each by a connection of its own.
+    Ask {
+        /// The pod that asks.
         from: String,
         /// Where to.
         to: SocketAddr,

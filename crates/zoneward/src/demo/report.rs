@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use serde_json::{Value, json};
 
 use super::acts::{Connections, Fallback, Measured, Rolling};
+use super::canary::{Canary, VERSIONS};
 use super::layout::ZONES;
 use super::verdict;
 
@@ -17,6 +18,8 @@ pub struct Report {
     pub fallback: Fallback,
     /// Act three.
     pub rolling: Rolling,
+    /// Act four.
+    pub canary: Canary,
     /// How long all of it took.
     pub seconds: f64,
 }
@@ -34,6 +37,7 @@ impl Report {
         if self.rolling.failed > 0 {
             all.push(format!("{} connections failed while pods were replaced", self.rolling.failed));
         }
+        all.extend(self.canary.complaints());
         all
     }
 
@@ -55,6 +59,7 @@ impl Report {
                 "failed": self.fallback.failed,
             },
             "rolling": {"connections": self.rolling.connections, "failed": self.rolling.failed},
+            "canary": self.canary.value(),
             "seconds": (self.seconds * 10.0).round() / 10.0,
             "complaints": self.complaints(),
         })
@@ -133,6 +138,29 @@ impl Teller {
             "{} pods replaced, {} connections meanwhile, {} failed.",
             rolling.replaced, rolling.connections, rolling.failed
         ));
+    }
+
+    /// Where the requests of each zone went, by version.
+    pub fn canary(&self, canary: &Canary) {
+        let head: Vec<String> = VERSIONS
+            .iter()
+            .flat_map(|(v, _)| ZONES.map(|zone| format!("{:>12}", format!("{v} {zone}"))))
+            .collect();
+        self.say(&format!("  {:<14}{}", "from \\ to", head.concat()));
+        for from in ZONES {
+            let all = canary.total(from);
+            let cell = |version: &str, to: &str| match canary.count(from, version, to) {
+                0 => format!("{:>12}", "-"),
+                count => format!("{:>10.1} %", 100.0 * count as f64 / all as f64),
+            };
+            let row: Vec<String> = VERSIONS.iter().flat_map(|(v, _)| ZONES.map(|to| cell(v, to))).collect();
+            self.say(&format!("  {from:<14}{}", row.concat()));
+        }
+        self.say("  v2 has no pod in zone-c, so its share of that zone's requests is the only one that leaves a zone.");
+        self.say(&format!("  failed requests: {}", canary.failed));
+        for complaint in canary.complaints() {
+            self.say(&format!("  OUT OF LINE: {complaint}"));
+        }
     }
 
     /// The sum of it.

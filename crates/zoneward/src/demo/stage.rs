@@ -118,8 +118,8 @@ struct Pod {
     node: String,
     number: u8,
     place: Place,
-    /// Ends when it is dropped.
-    _server: Server,
+    /// They end when they are dropped.
+    _servers: [Server; 2],
 }
 
 impl Stage {
@@ -142,6 +142,16 @@ impl Stage {
                 }
                 Err(error) => reply(Err(error)),
             },
+            Request::Ask { from, to, count } => match self.pod(&from) {
+                Ok(pod) => {
+                    let say = say.clone();
+                    pod.place.start(move || {
+                        let body = Answer::Counted(traffic::ask(to, count));
+                        let _ = say.send(Numbered { id, body });
+                    });
+                }
+                Err(error) => reply(Err(error)),
+            },
             other => reply(self.act(other)),
         }
     }
@@ -155,8 +165,8 @@ impl Stage {
                 let program = std::env::current_exe().context("finding our own program")?;
                 let mut command = Command::new(program);
                 command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-                let (_, place) = self.nodes.get(&node).with_context(|| format!("no node {node}"))?;
-                let child = place.within(move || command.spawn())?.context("starting a node's process")?;
+                let child =
+                    self.place(&node)?.within(move || command.spawn())?.context("starting a process")?;
                 if let Some(mut before) = self.processes.insert(node, child) {
                     end(&mut before);
                 }
@@ -176,13 +186,21 @@ impl Stage {
                 let running = self.loops.remove(&from).with_context(|| format!("no loop from {from}"))?;
                 return Ok(Answer::Counted(running.stop()));
             }
-            Request::Connect { .. } => return Ok(Answer::Counted(Counts::default())),
+            Request::Connect { .. } | Request::Ask { .. } => return Ok(Answer::Counted(Counts::default())),
         }
         Ok(Answer::Done { thread })
     }
 
     fn pod(&self, name: &str) -> Result<&Pod> {
         self.pods.get(name).with_context(|| format!("no pod {name}"))
+    }
+
+    /// The namespace of a node or pod.
+    fn place(&self, name: &str) -> Result<&Place> {
+        match self.nodes.get(name) {
+            Some((_, place)) => Ok(place),
+            None => self.pod(name).map(|pod| &pod.place),
+        }
     }
 
     fn add_node(&mut self, name: String, number: u8) -> Result<i32> {
@@ -237,9 +255,10 @@ impl Stage {
         let words = name.clone();
         let server = place.within(move || {
             ip(&inside)?;
-            Server::start(&words, layout::POD_PORT)
+            let http = Server::start_http(&words, layout::POD_HTTP_PORT)?;
+            anyhow::Ok([Server::start(&words, layout::POD_PORT)?, http])
         })??;
-        self.pods.insert(name, Pod { node, number, place, _server: server });
+        self.pods.insert(name, Pod { node, number, place, _servers: server });
         Ok(thread)
     }
 

@@ -41,7 +41,7 @@ pub fn complaints(measured: &Measured) -> Vec<String> {
 }
 
 /// Whether a share that was seen in so many connections can be chance.
-fn is_in_line(share: f64, seen: f64, connections: u64) -> bool {
+pub fn is_in_line(share: f64, seen: f64, connections: u64) -> bool {
     let deviation = (share * (1.0 - share) / connections as f64).sqrt();
     // Weights are cut into 256 slots, which a zone gets to one slot; that is no error of the draw.
     let slot = if share > 0.0 && share < 1.0 { 1.0 / 256.0 } else { 0.0 };

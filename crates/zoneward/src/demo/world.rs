@@ -224,6 +224,16 @@ impl World {
         self.pods.get(pod).map(|pod| pod.node.zone)
     }
 
+    /// The version of a pod.
+    pub fn version(&self, pod: &str) -> Option<&'static str> {
+        self.pods.get(pod).and_then(|pod| pod.version)
+    }
+
+    /// The node of a pod.
+    pub fn node_of(&self, pod: &str) -> Option<String> {
+        self.pods.get(pod).map(|pod| pod.node.name.clone())
+    }
+
     /// The client pods, with their zones.
     pub fn clients(&self) -> Vec<(String, &'static str)> {
         let clients = self.pods.values().filter(|pod| pod.app == "client");

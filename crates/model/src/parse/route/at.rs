@@ -1,4 +1,10 @@
 //! A place in a JSON object with its path, and the list of what is wrong so far.
+//!
+//! A path is written out only when there is something to say about it: policies of thousands of rules have tens of
+//! thousands of places, and most of them are right.
+
+use std::fmt::Write;
+use std::rc::Rc;
 
 use serde_json::Value;
 
@@ -8,8 +14,40 @@ use crate::parse::Problem;
 /// What stands at one path. JSON `null` counts as absent.
 #[derive(Clone, Debug)]
 pub(super) struct At<'a> {
-    path: String,
+    path: Option<Rc<Step<'a>>>,
     value: Option<&'a Value>,
+}
+
+/// The last part of a path, and what is before it.
+#[derive(Debug)]
+struct Step<'a> {
+    before: Option<Rc<Step<'a>>>,
+    part: Part<'a>,
+}
+
+#[derive(Debug)]
+enum Part<'a> {
+    /// A member of an object.
+    Member(&'a str),
+    /// A place in a list.
+    Place(usize),
+    /// A key of a map whose keys are anything.
+    Key(&'a str),
+}
+
+impl Step<'_> {
+    fn write(&self, path: &mut String) {
+        if let Some(before) = &self.before {
+            before.write(path);
+        }
+        let written = match self.part {
+            Part::Member(name) if path.is_empty() => write!(path, "{name}"),
+            Part::Member(name) => write!(path, ".{name}"),
+            Part::Place(number) => write!(path, "[{number}]"),
+            Part::Key(key) => write!(path, "[{key}]"),
+        };
+        written.expect("writing into a String cannot fail");
+    }
 }
 
 /// Everything that is wrong so far, and what does not count.
@@ -21,7 +59,7 @@ pub(super) struct Problems {
 
 impl Problems {
     pub(super) fn add(&mut self, at: &At, text: impl Into<String>) {
-        let problem = Problem::new(at.path.as_str(), text);
+        let problem = Problem::new(at.path(), text);
         // Two rules that read the same field of the wrong type say the same about it.
         if !self.found.contains(&problem) {
             self.found.push(problem);
@@ -29,18 +67,30 @@ impl Problems {
     }
 
     pub(super) fn ignore(&mut self, at: &At, text: impl Into<String>) {
-        self.ignored.push(Problem::new(at.path.as_str(), text));
+        self.ignored.push(Problem::new(at.path(), text));
     }
 }
 
 impl<'a> At<'a> {
     pub(super) fn root(value: &'a Value) -> Self {
-        Self { path: String::new(), value: Some(value) }
+        Self { path: None, value: Some(value) }
     }
 
-    pub(super) fn child(&self, name: &str) -> Self {
-        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Self { path, value: self.value.and_then(|v| v.get(name)).filter(|v| !v.is_null()) }
+    fn below(&self, part: Part<'a>, value: Option<&'a Value>) -> Self {
+        Self { path: Some(Rc::new(Step { before: self.path.clone(), part })), value }
+    }
+
+    fn path(&self) -> String {
+        let mut path = String::new();
+        if let Some(last) = &self.path {
+            last.write(&mut path);
+        }
+        path
+    }
+
+    pub(super) fn child(&self, name: &'a str) -> Self {
+        let value = self.value.and_then(|v| v.get(name)).filter(|v| !v.is_null());
+        self.below(Part::Member(name), value)
     }
 
     pub(super) fn is_set(&self) -> bool {
@@ -61,7 +111,7 @@ impl<'a> At<'a> {
         };
         for name in map.keys().filter(|name| !known.contains(&name.as_str())) {
             let text = format!("no such field: known here are {}", known.join(", "));
-            problems.add(&Self { path: format!("{}.{name}", self.path), value: None }, text);
+            problems.add(&self.below(Part::Member(name), None), text);
         }
     }
 
@@ -117,7 +167,7 @@ impl<'a> At<'a> {
     /// The entries of a list.
     pub(super) fn items(&self, problems: &mut Problems) -> Vec<Self> {
         let items = self.typed(Value::as_array, "a list", problems);
-        let at = |(i, value)| Self { path: format!("{}[{i}]", self.path), value: Some(value) };
+        let at = |(i, value)| self.below(Part::Place(i), Some(value));
         items.into_iter().flatten().enumerate().map(at).collect()
     }
 
@@ -135,14 +185,14 @@ impl<'a> At<'a> {
         let Some(map) = self.typed(Value::as_object, "a map", problems) else { return Vec::new() };
         let mut pairs = Vec::new();
         for (key, value) in map {
-            let at = Self { path: format!("{}[{key}]", self.path), value: Some(value) };
+            let at = || self.below(Part::Key(key), Some(value));
             match value {
                 Value::String(text) if !key.is_empty() => pairs.push((Name::new(key), Name::new(text))),
-                Value::String(_) => problems.add(&at, "a tag needs a name"),
+                Value::String(_) => problems.add(&at(), "a tag needs a name"),
                 Value::Number(_) | Value::Bool(_) => {
-                    problems.add(&at, format!("only a text can stand here: write \"{value}\", in quotes"));
+                    problems.add(&at(), format!("only a text can stand here: write \"{value}\", in quotes"));
                 }
-                _ => problems.add(&at, "only a text can stand here"),
+                _ => problems.add(&at(), "only a text can stand here"),
             }
         }
         pairs

@@ -52,7 +52,7 @@ fn one(at: &At, problems: &mut Problems) -> Option<Filter> {
 
 /// The type and its member. Without a type, the only member says it.
 fn member_of<'a>(at: &At<'a>, problems: &mut Problems) -> Option<(&'static str, At<'a>)> {
-    let named = |(kind, member, short): &(&'static str, &str, &str)| {
+    let named = |(kind, member, short): &(&'static str, &'static str, &'static str)| {
         let names = [*member, *short].into_iter().filter(|name| !name.is_empty());
         names.map(|name| at.child(name)).filter(At::is_set).map(|found| (*kind, found)).collect::<Vec<_>>()
     };

@@ -1,6 +1,6 @@
 //! Real connections: a server that answers with its name, and clients that count who answered.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,8 @@ use crate::demo::protocol::Counts;
 
 /// How long a client waits for a connection, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest head of a request that is read.
+const LONGEST_HEAD: usize = 16 << 10;
 /// Between two connections of a loop, so that it shares the machine.
 const BREATH: Duration = Duration::from_millis(2);
 
@@ -25,11 +27,36 @@ pub struct Server {
 impl Server {
     /// Listens in the namespace of this thread, on both families.
     pub fn start(name: &str, port: u16) -> Result<Self> {
+        let words = format!("{name}\n").into_bytes();
+        Self::start_with(port, move |mut stream| stream.write_all(&words))
+    }
+
+    /// The same for HTTP: one request by each connection, answered with the name.
+    pub fn start_http(name: &str, port: u16) -> Result<Self> {
+        let words = format!(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{name}\n",
+            name.len() + 1
+        );
+        Self::start_with(port, move |mut stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let (mut head, mut byte) = (Vec::new(), [0; 512]);
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
+                let count = stream.read(&mut byte)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                head.extend_from_slice(&byte[..count]);
+            }
+            stream.write_all(words.as_bytes())
+        })
+    }
+
+    fn start_with(port: u16, answer: impl Fn(TcpStream) -> io::Result<()> + Send + 'static) -> Result<Self> {
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).context("a pod's server")?;
         listener.set_nonblocking(true).context("a pod's server")?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (words, stopped) = (format!("{name}\n"), stop.clone());
-        std::thread::spawn(move || serve(&listener, words.as_bytes(), &stopped));
+        let stopped = stop.clone();
+        std::thread::spawn(move || serve(&listener, answer, &stopped));
         Ok(Self { stop })
     }
 }
@@ -40,15 +67,15 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &TcpListener, words: &[u8], stop: &AtomicBool) {
+fn serve(listener: &TcpListener, answer: impl Fn(TcpStream) -> io::Result<()>, stop: &AtomicBool) {
     use std::os::fd::AsFd;
     while !stop.load(Ordering::Relaxed) {
         let mut wait = [nix::poll::PollFd::new(listener.as_fd(), nix::poll::PollFlags::POLLIN)];
         // A signal or the end of the wait: in both cases the stop is looked at again.
         let _ = nix::poll::poll(&mut wait, 100u8);
-        while let Ok((mut stream, _)) = listener.accept() {
+        while let Ok((stream, _)) = listener.accept() {
             // A client that went away gets nothing.
-            let _ = stream.set_nonblocking(false).and_then(|()| stream.write_all(words));
+            let _ = stream.set_nonblocking(false).and_then(|()| answer(stream));
         }
     }
 }
@@ -57,6 +84,29 @@ fn serve(listener: &TcpListener, words: &[u8], stop: &AtomicBool) {
 pub fn connect(to: SocketAddr, count: u32) -> Counts {
     let mut counts = Counts::default();
     (0..count).for_each(|_| connect_once(to, &mut counts));
+    counts
+}
+
+/// Sends so many HTTP requests, one after the other.
+pub fn ask(to: SocketAddr, count: u32) -> Counts {
+    let mut counts = Counts::default();
+    for _ in 0..count {
+        let asked = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: cart\r\nconnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        });
+        match asked {
+            Ok(text) if text.starts_with("HTTP/1.1 200 ") && text.ends_with('\n') => {
+                let name = text.lines().last().unwrap_or_default();
+                *counts.answers.entry(name.to_owned()).or_default() += 1;
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => counts.refused += 1,
+            _ => counts.failed += 1,
+        }
+    }
     counts
 }
 

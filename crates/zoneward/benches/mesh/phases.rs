@@ -1,0 +1,50 @@
+//! The parts whose instructions are counted: reading 10,000 routes, the first tables, and one route's change.
+
+use plan::FeatureGates;
+use zoneward::cluster::{Event, Kind};
+use zoneward::mesh::state::KINDS;
+use zoneward::mesh::{Consumer, Role, State};
+
+use crate::watched;
+use crate::world::{ROUTES, Shape, gateway};
+
+pub fn run() {
+    println!("{ROUTES} endpoints");
+    let shape = Shape { policies: ROUTES, rules: 1, hosts: 1 };
+    let consumer =
+        Consumer { role: Role::gateway("edge", &"default".into()).unwrap(), node: "n".into(), zone: None };
+    let mut state = State::new(FeatureGates::default());
+    state.follow(consumer);
+    let policies =
+        (0..shape.policies).map(|number| Event::Put(Kind::GatewayHttpRoute, watched(&shape.policy(number))));
+    phase_read(&mut state, policies.collect());
+    phase_first(&mut state);
+    for number in 0..10 {
+        let mut changed = shape.policy(number);
+        changed["spec"]["rules"][0]["default"]["filters"][0]["directResponse"]["status"] = 201.into();
+        phase_change(&mut state, Event::Put(Kind::GatewayHttpRoute, watched(&changed)));
+    }
+}
+
+#[inline(never)]
+fn phase_read(state: &mut State, policies: Vec<Event>) {
+    for kind in KINDS {
+        state.take(Event::Listing(kind));
+    }
+    policies.into_iter().for_each(|event| state.take(event));
+    state.take(Event::Put(Kind::Gateway, watched(&gateway(8080))));
+    for kind in KINDS {
+        state.take(Event::Listed(kind));
+    }
+}
+
+#[inline(never)]
+fn phase_first(state: &mut State) {
+    assert_eq!(state.refresh().len(), 1);
+}
+
+#[inline(never)]
+fn phase_change(state: &mut State, event: Event) {
+    state.take(event);
+    assert_eq!(state.refresh().len(), 1);
+}
