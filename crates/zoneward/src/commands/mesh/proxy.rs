@@ -322,6 +322,7 @@ fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
             status: StatusCode::OK,
             content_type: METRICS,
             body: counted.metrics() + &proxy.metrics(),
+            header: None,
         },
     )
 }
