@@ -18,7 +18,7 @@ use crate::kinds::{Kind, Naming};
 use crate::meta;
 use crate::status::{Cause, Failure};
 
-pub use defaults::{defaults, prepare_new};
+pub use defaults::{defaults, pod_ips, prepare_new};
 pub use warnings::warnings;
 
 /// Refuses an object that an API server would refuse.

@@ -202,8 +202,7 @@ async fn an_endpoint_slice_remembers_its_last_writer_and_nothing_else_does() {
     assert_eq!(changed["metadata"]["managedFields"].as_array().map(Vec::len), Some(1));
     assert_eq!(changed["metadata"]["managedFields"][0]["manager"], "kube-controller-manager");
     let same = json!({"metadata": {"labels": {"a": "b"}}});
-    let kind = "application/merge-patch+json";
-    let (_, same) = world.patch(&format!("{slices}/web-1?fieldManager=third"), kind, &same).await;
+    let (_, same) = world.patch(&format!("{slices}/web-1?fieldManager=third"), "merge-patch", &same).await;
     assert_eq!(same, changed, "whoever changes nothing has not written");
     let web = world.service("web", json!({})).await;
     assert_eq!(web["metadata"].get("managedFields"), None);

@@ -55,6 +55,21 @@ pub fn defaults(kind: &Kind, object: &mut Value) {
     }
 }
 
+/// A pod's address stands in its status twice, and both are made to agree: a writer who knows only `podIP` is believed.
+pub fn pod_ips(kind: &Kind, object: &mut Value) {
+    let Some(status) = object.get_mut("status").filter(|status| kind.kind == "Pod" && status.is_object())
+    else {
+        return;
+    };
+    let single = status["podIP"].as_str().unwrap_or_default().to_owned();
+    let first = status["podIPs"][0]["ip"].as_str().unwrap_or_default().to_owned();
+    match (single.is_empty(), first.is_empty()) {
+        (true, false) => status["podIP"] = first.into(),
+        (false, _) if single != first => status["podIPs"] = json!([{"ip": single}]),
+        _ => {}
+    }
+}
+
 fn set_default(object: &mut Value, name: &str, value: impl Into<Value>) {
     if let Some(map) = object.as_object_mut() {
         let missing = map.get(name).is_none_or(|value| value.is_null() || value == "");
@@ -227,5 +242,25 @@ mod tests {
                 prepare_new(kind, &mut object);
             }
         }
+    }
+
+    #[test]
+    fn the_two_places_of_a_pods_address_agree() {
+        let kind = crate::kinds::named("Pod").expect("the table has Pods");
+        let agreed = |status: Value| {
+            let mut pod = json!({"status": status});
+            pod_ips(kind, &mut pod);
+            (pod["status"]["podIP"].clone(), pod["status"]["podIPs"].clone())
+        };
+        let one = json!([{"ip": "10.0.0.1"}]);
+        assert_eq!(agreed(json!({"podIP": "10.0.0.1"})), (json!("10.0.0.1"), one.clone()));
+        assert_eq!(agreed(json!({"podIPs": one})), (json!("10.0.0.1"), one.clone()));
+        let other = json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.9"}]});
+        assert_eq!(agreed(other), (json!("10.0.0.1"), one));
+        let both = json!([{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]);
+        assert_eq!(agreed(json!({"podIP": "10.0.0.1", "podIPs": both})), (json!("10.0.0.1"), both));
+        let mut bare = json!({});
+        pod_ips(kind, &mut bare);
+        assert_eq!(bare, json!({}));
     }
 }

@@ -318,6 +318,7 @@ pub fn update_in(
     kind.stamp(&mut new);
     check_version(kind, name, &old, &new)?;
     merge_parts(terms, &old, &mut new);
+    admission::pod_ips(kind, &mut new);
     meta::tidy(&mut new);
     admission::validate(&terms.ranges.node_ports, kind, Some(&old), &new)?;
     warnings.extend(admission::warnings(kind, &new));
