@@ -60,6 +60,11 @@ impl<'a, 't> Objects<'a, 't> {
         stored.as_ref().map(parse).transpose()
     }
 
+    /// Whether there is such an object.
+    pub fn has(&self, kind: &Kind, namespace: &str, name: &str) -> Result<bool, Failure> {
+        Ok(self.txn.get(&key(kind, namespace, name)).map_err(disk)?.is_some())
+    }
+
     /// An object that must be there.
     pub fn fetch(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Value, Failure> {
         self.find(kind, namespace, name)?.ok_or_else(|| Failure::not_found(kind, name))
