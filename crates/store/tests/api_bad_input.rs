@@ -177,10 +177,15 @@ async fn a_put_creates_where_kubernetes_lets_it() {
     };
     let mut creating = Vec::new();
     for kind in store::kinds::stored() {
-        let prefix = if kind.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}", kind.api_version()) };
+        let prefix = if kind.group.is_empty() {
+            "/api/v1".to_owned()
+        } else {
+            format!("/apis/{}", kind.api_version())
+        };
         let place = if kind.namespaced { "/namespaces/default" } else { "" };
         let object = minimal(kind);
-        let path = format!("{prefix}{place}/{}/{}", kind.plural, object["metadata"]["name"].as_str().unwrap());
+        let path =
+            format!("{prefix}{place}/{}/{}", kind.plural, object["metadata"]["name"].as_str().unwrap());
         let (code, answer) = world.json("PUT", &path, &object).await;
         match code {
             201 => creating.push(kind.kind),
@@ -208,7 +213,8 @@ async fn a_put_that_creates_is_a_create_in_all_else() {
     let (code, rehearsed) =
         world.json("PUT", &format!("{leases}/a?dryRun=All"), &lease(json!({"resourceVersion": "5"}))).await;
     assert_eq!((code, rehearsed["metadata"].get("resourceVersion")), (201, None));
-    let (code, made) = world.json("PUT", &format!("{leases}/a"), &lease(json!({"resourceVersion": "5"}))).await;
+    let (code, made) =
+        world.json("PUT", &format!("{leases}/a"), &lease(json!({"resourceVersion": "5"}))).await;
     assert_eq!(code, 201, "{made:#}");
     assert!(made["metadata"]["uid"].is_string() && made["metadata"]["creationTimestamp"].is_string());
     let again = world.json("PUT", &format!("{leases}/a"), &lease(json!({}))).await;
@@ -217,7 +223,12 @@ async fn a_put_that_creates_is_a_create_in_all_else() {
     check("no namespace", world.json("PUT", elsewhere, &lease(json!({}))).await, 404, "NotFound");
     let (code, service) = world.json("PUT", &format!("{SERVICES}/web"), &service("web", json!({}))).await;
     assert_eq!((code, service["spec"]["clusterIPs"].as_array().map(Vec::len)), (201, Some(1)));
-    check("a status", world.json("PUT", &format!("{SERVICES}/none/status"), &service).await, 400, "BadRequest");
+    check(
+        "a status",
+        world.json("PUT", &format!("{SERVICES}/none/status"), &service).await,
+        400,
+        "BadRequest",
+    );
     let patched = world.patch(&format!("{leases}/none"), "merge-patch", &json!({})).await;
     check("a patch", patched, 404, "NotFound");
 }

@@ -180,8 +180,12 @@ fn bookmarks_come_with_the_clock_and_say_what_others_wrote() {
     let limits = Limits { bookmark_every: Duration::from_millis(300), ..Limits::default() };
     let served = Served::with("limits", Options::default(), limits);
     let mut plain = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
-    let mut watch =
-        ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&resourceVersion=0"), "");
+    let mut watch = ask(
+        &served,
+        "GET",
+        &format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&resourceVersion=0"),
+        "",
+    );
     let version = |event: &Value| -> u64 {
         event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
     };

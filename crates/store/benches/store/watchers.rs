@@ -18,8 +18,8 @@ const WATCHERS: usize = 1_000;
 const SECONDS: u64 = 5;
 /// Writes per second, one row each.
 const RATES: [u64; 3] = [100, 300, 1_000];
-/// Writers, so that a slow sync does not hold up the clock.
-const WRITERS: u64 = 16;
+/// Writers, so many that a slow answer does not hold up the clock.
+const WRITERS: u64 = 128;
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 /// What node proxies ask for: without the Services that others serve.
 const SELECTOR: &str = "&labelSelector=%21service.kubernetes.io%2Fheadless";
@@ -97,8 +97,10 @@ async fn row(rate: u64, selector: &str) {
     }
     let (seconds, after) = (start.elapsed().as_secs_f64(), [api.processor(), own_processor()]);
     events.over.store(true, Ordering::SeqCst);
-    let deliveries = events.deliveries.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum::<u64>();
-    let cost = |side: usize| after[side].saturating_sub(before[side]).as_secs_f64() * 1e6 / deliveries.max(1) as f64;
+    let deliveries =
+        events.deliveries.iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum::<u64>();
+    let cost =
+        |side: usize| after[side].saturating_sub(before[side]).as_secs_f64() * 1e6 / deliveries.max(1) as f64;
     let mut delays = events.delays();
     let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| percentile(&mut delays, share));
     println!(
@@ -133,7 +135,10 @@ fn lines(data: &[u8]) -> usize {
 async fn write_all(api: &Running, rate: u64, events: &Arc<Events>) {
     let (access, events) = (api.access.clone(), events.clone());
     let writing = std::thread::spawn(move || super::on_runtime(write_evenly(&access, rate, &events)));
-    tokio::task::spawn_blocking(move || writing.join()).await.expect("it only waits").expect("writers do not fail");
+    tokio::task::spawn_blocking(move || writing.join())
+        .await
+        .expect("it only waits")
+        .expect("writers do not fail");
 }
 
 async fn write_evenly(access: &Access, rate: u64, events: &Arc<Events>) {

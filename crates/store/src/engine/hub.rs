@@ -73,6 +73,12 @@ const WAKE_STEP: usize = 64;
 /// What it costs about to bring a batch to one watcher, in time of one processor. A wave takes this for each, so
 /// that more changes share a batch the more watchers there are, and waves never queue up behind each other.
 const WAKE_COST: Duration = Duration::from_micros(40);
+/// With more changes than this in a wave, or with watchers that had not come to the one before, waves take longer,
+/// so that batches become larger: then the cost of a change is that of its bytes, and no longer that of waking
+/// somebody for it.
+const CALM: u64 = 4;
+const SLOWER: u32 = 3;
+const SLOWEST: u32 = 12;
 
 /// Where a watcher leaves its waker before it sleeps, and where it finds out what woke it.
 #[derive(Default)]
@@ -110,15 +116,18 @@ impl Sleeper {
         lock(&self.0).rung.is_some()
     }
 
-    fn wake(&self, news: News) {
-        let waker = {
+    /// Wakes the watcher; the result is whether it had come to what it was woken for before.
+    fn wake(&self, news: News) -> bool {
+        let (waker, keeps_up) = {
             let mut bed = lock(&self.0);
+            let keeps_up = bed.rung.is_none();
             bed.rung.get_or_insert(news).last = news.last;
-            bed.waker.take()
+            (bed.waker.take(), keeps_up)
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        keeps_up
     }
 }
 
@@ -204,7 +213,9 @@ impl Hub {
             && due.touched.is_empty()
         {
             drop(due);
-            few.iter().for_each(|(sleeper, first)| sleeper.wake(News { first: *first, last: revision }));
+            for (sleeper, first) in few {
+                sleeper.wake(News { first, last: revision });
+            }
             self.announced.store(revision.0, Ordering::SeqCst);
             return;
         }
@@ -218,7 +229,8 @@ impl Hub {
     /// The watchers with these interests, unless there are more than so many.
     fn wakeful(&self, touched: &Touched, most: usize) -> Option<Vec<(Arc<Sleeper>, Revision)>> {
         let sleepers = lock(&self.sleepers);
-        let groups = || touched.iter().filter_map(|(interest, first)| Some((sleepers.get(interest)?, *first)));
+        let groups =
+            || touched.iter().filter_map(|(interest, first)| Some((sleepers.get(interest)?, *first)));
         let count = groups().map(|(group, _)| group.len()).sum::<usize>();
         let each = groups().flat_map(|(group, first)| group.iter().map(move |one| (one.clone(), first)));
         (count <= most).then(|| each.collect())
@@ -228,12 +240,23 @@ impl Hub {
     /// next one, so that a thousand watchers at a thousand changes per second are no million wake-ups.
     pub fn pace(&self) {
         let processors = thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let (mut last, mut slower) = (self.announced(), 1);
         while let Some((touched, revision)) = self.next_wave() {
             let wave = self.wakeful(&touched, usize::MAX).unwrap_or_default();
+            let is_calm = revision.0.saturating_sub(last.0) <= CALM;
+            let mut behind = 0;
             for step in wave.chunks(WAKE_STEP) {
-                step.iter().for_each(|(sleeper, first)| sleeper.wake(News { first: *first, last: revision }));
-                thread::sleep(WAKE_COST * step.len() as u32 / processors);
+                for (sleeper, first) in step {
+                    behind += usize::from(!sleeper.wake(News { first: *first, last: revision }));
+                }
+                thread::sleep(WAKE_COST * slower * step.len() as u32 / processors);
             }
+            slower = match behind * 8 > wave.len() {
+                true => (slower * 2).min(SLOWEST),
+                false if is_calm => 1,
+                false => (slower / 2).max(SLOWER),
+            };
+            last = revision;
             self.announced.store(revision.0, Ordering::SeqCst);
         }
     }
