@@ -18,6 +18,7 @@ mod watch;
 mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -38,6 +39,7 @@ pub use body::Body;
 pub use delete::{DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation, delete_in};
 pub(crate) use delete::{is_free_to_go, remove};
 use route::{Route, Target};
+use watch::Batches;
 pub use write::{Change, Terms, create_in, update_in};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -70,11 +72,26 @@ pub struct Limits {
     pub body: usize,
     /// How many watches may be open.
     pub watches: usize,
+    /// How often a watch that wants bookmarks gets one.
+    pub bookmark_every: Duration,
+    /// How many connections may be open.
+    pub connections: usize,
+    /// How many requests per second are served for long.
+    pub requests_per_second: u32,
+    /// How many may come at once.
+    pub requests_at_once: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body: 3 << 20, watches: 10_000 }
+        Self {
+            body: 3 << 20,
+            watches: 10_000,
+            bookmark_every: Duration::from_secs(60),
+            connections: 4_096,
+            requests_per_second: 20_000,
+            requests_at_once: 40_000,
+        }
     }
 }
 
@@ -85,6 +102,7 @@ pub struct Api {
     ranges: Arc<Ranges>,
     limits: Limits,
     watches: Arc<Semaphore>,
+    batches: Batches,
     backups: Arc<Semaphore>,
 }
 
@@ -98,7 +116,8 @@ impl Api {
     /// The API over a store that is open.
     pub fn new(engine: Arc<Engine>, ranges: Ranges, limits: Limits) -> Self {
         let watches = Arc::new(Semaphore::new(limits.watches));
-        Self { engine, ranges: Arc::new(ranges), limits, watches, backups: backup::turns() }
+        let (ranges, backups) = (Arc::new(ranges), backup::turns());
+        Self { engine, ranges, limits, watches, batches: Batches::default(), backups }
     }
 
     /// The store.

@@ -119,11 +119,12 @@ pub struct Stats {
     pub watchers: usize,
 }
 
-/// A store. Dropping it ends its thread, after the writes that already wait.
+/// A store. Dropping it ends its threads, after the writes that already wait.
 pub struct Engine {
     shared: Arc<Shared>,
     queue: Option<SyncSender<Box<dyn Job>>>,
     writer: Option<JoinHandle<()>>,
+    pacer: Option<JoinHandle<()>>,
     /// Where it keeps its files; held while a snapshot is made there.
     folder: Mutex<Option<PathBuf>>,
 }
@@ -147,12 +148,16 @@ impl Engine {
         let limits = RingLimits { changes: options.ring_changes, bytes: options.ring_bytes };
         let (queue, jobs) = sync_channel(options.queue);
         let shared = Arc::new(Shared { disk, hub: Hub::new(revision, limits), options });
-        let writers = shared.clone();
-        let writer = thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || writer::run(&writers, &jobs))
-            .map_err(|error: io::Error| failed(error.into()))?;
-        Ok(Engine { shared, queue: Some(queue), writer: Some(writer), folder: Mutex::new(None) })
+        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            let started = thread::Builder::new().name(name.to_owned()).spawn(body);
+            started.map_err(|error: io::Error| failed(error.into()))
+        };
+        let (writers, paced) = (shared.clone(), shared.clone());
+        let writer = start("store-writer", Box::new(move || writer::run(&writers, &jobs)))?;
+        // If this fails, the queue goes, and the writer closes everything.
+        let pacer = start("store-pacer", Box::new(move || paced.hub.pace()))?;
+        let folder = Mutex::new(None);
+        Ok(Engine { shared, queue: Some(queue), writer: Some(writer), pacer: Some(pacer), folder })
     }
 
     /// The newest revision.
@@ -302,8 +307,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.queue = None;
-        if let Some(writer) = self.writer.take() {
-            let _ = writer.join();
+        // The writer closes the hub as his last act, which ends the pacer.
+        for thread in [self.writer.take(), self.pacer.take()].into_iter().flatten() {
+            let _ = thread.join();
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct Kind {
     pub lifetime: Option<u64>,
     /// Whether an update must say which version it is based on.
     pub needs_version: bool,
+    /// Whether an update of an object that is not there creates it, as Kubernetes has it for a few kinds.
+    pub update_creates: bool,
     /// Whether a delete answers with the object that went instead of a Status.
     pub returns_deleted: bool,
     /// What may be done with it.
@@ -103,6 +105,7 @@ const BASE: Kind = Kind {
     columns: OTHER,
     lifetime: None,
     needs_version: false,
+    update_creates: false,
     returns_deleted: false,
     verbs: VERBS,
     renamed: &[],
@@ -158,6 +161,7 @@ pub static KINDS: &[Kind] = &[
         definition: "io.k8s.api.core.v1.Event",
         columns: EVENT,
         lifetime: Some(EVENT_LIFETIME),
+        update_creates: true,
         ..BASE
     },
     Kind {
@@ -223,6 +227,7 @@ pub static KINDS: &[Kind] = &[
         selectable: &["spec.clusterIP", "spec.type"],
         definition: "io.k8s.api.core.v1.Service",
         columns: SERVICE,
+        update_creates: true,
         returns_deleted: true,
         ..BASE
     },
@@ -237,6 +242,7 @@ pub static KINDS: &[Kind] = &[
         status: true,
         definition: "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy",
         columns: POLICY,
+        needs_version: true,
         ..BASE
     },
     Kind {
@@ -249,6 +255,7 @@ pub static KINDS: &[Kind] = &[
         namespaced: false,
         definition: "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding",
         columns: POLICY_BINDING,
+        needs_version: true,
         ..BASE
     },
     Kind {
@@ -290,6 +297,7 @@ pub static KINDS: &[Kind] = &[
         definition: "io.k8s.api.coordination.v1.Lease",
         columns: LEASE,
         needs_version: true,
+        update_creates: true,
         ..BASE
     },
     Kind {
@@ -313,6 +321,7 @@ pub static KINDS: &[Kind] = &[
         definition: "io.k8s.api.events.v1.Event",
         columns: EVENT,
         lifetime: Some(EVENT_LIFETIME),
+        update_creates: true,
         renamed: views::EVENT,
         ..BASE
     },

@@ -56,8 +56,22 @@ impl<'a, 't> Objects<'a, 't> {
 
     /// An object, if there is one.
     pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Value>, Failure> {
-        let stored = self.txn.get(&key(kind, namespace, name)).map_err(disk)?;
-        stored.as_ref().map(parse).transpose()
+        self.find_stored(kind, namespace, name)?.as_ref().map(parse).transpose()
+    }
+
+    /// All objects of a kind as they are stored, not parsed.
+    pub fn stored(&self, kind: &Kind) -> Result<Vec<Stored>, Failure> {
+        self.txn.list(ResourceId(kind.id), None).map_err(disk)
+    }
+
+    /// An object as it is stored, not parsed, if there is one.
+    pub fn find_stored(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Stored>, Failure> {
+        self.txn.get(&key(kind, namespace, name)).map_err(disk)
+    }
+
+    /// Whether there is such an object.
+    pub fn has(&self, kind: &Kind, namespace: &str, name: &str) -> Result<bool, Failure> {
+        Ok(self.find_stored(kind, namespace, name)?.is_some())
     }
 
     /// An object that must be there.

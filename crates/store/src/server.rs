@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::api::{Api, Body, Caller, body};
+use crate::api::{Api, Body, Caller, Limits, body};
 use crate::credentials::Credentials;
 use crate::status::Failure;
 
@@ -33,11 +33,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(30);
 /// How long requests under way may go on after the stop.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How many connections may be open.
-const CONNECTIONS: usize = 4_096;
-/// Requests per second that are served for long, and how many may come at once.
-const RATE: f64 = 20_000.0;
-const BURST: f64 = 40_000.0;
 
 /// Serves an API to whoever has credentials.
 #[derive(Clone)]
@@ -53,12 +48,19 @@ pub struct Server {
 struct Bucket {
     tokens: f64,
     filled: Instant,
+    per_second: f64,
+    most: f64,
 }
 
 impl Bucket {
+    fn full(limits: &Limits, now: Instant) -> Self {
+        let most = f64::from(limits.requests_at_once);
+        Self { tokens: most, filled: now, per_second: f64::from(limits.requests_per_second), most }
+    }
+
     fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + passed * RATE).min(BURST);
+        self.tokens = (self.tokens + passed * self.per_second).min(self.most);
         self.filled = now;
         let served = self.tokens >= 1.0;
         if served {
@@ -71,8 +73,9 @@ impl Bucket {
 impl Server {
     /// A server that stops when `stop` turns true.
     pub fn new(api: Api, credentials: Arc<Credentials>, stop: watch::Receiver<bool>) -> Self {
-        let bucket = Arc::new(Mutex::new(Bucket { tokens: BURST, filled: Instant::now() }));
-        Self { api, credentials, connections: Arc::new(Semaphore::new(CONNECTIONS)), bucket, stop }
+        let limits = api.limits();
+        let bucket = Arc::new(Mutex::new(Bucket::full(&limits, Instant::now())));
+        Self { api, credentials, connections: Arc::new(Semaphore::new(limits.connections)), bucket, stop }
     }
 
     /// Serves TLS until the stop.
@@ -231,7 +234,8 @@ mod tests {
     #[test]
     fn the_bucket_empties_and_fills_again() {
         let start = Instant::now();
-        let mut bucket = Bucket { tokens: 2.0, filled: start };
+        let limits = Limits { requests_at_once: 2, requests_per_second: 1_000, ..Limits::default() };
+        let mut bucket = Bucket::full(&limits, start);
         assert!(bucket.take(start) && bucket.take(start) && !bucket.take(start));
         assert!(bucket.take(start + Duration::from_millis(1)));
     }

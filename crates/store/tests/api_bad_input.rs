@@ -163,3 +163,72 @@ async fn an_update_on_an_old_version_is_a_conflict() {
     let other = json!({"metadata": {"name": "other"}, "spec": {"ports": [{"port": 80}]}});
     assert_eq!(world.json("PUT", &path, &other).await.0, 400, "the name of the path counts");
 }
+
+#[tokio::test]
+async fn a_put_creates_where_kubernetes_lets_it() {
+    let world = World::new().await;
+    let minimal = |kind: &store::kinds::Kind| match kind.kind {
+        "Service" => service("new", json!({})),
+        "Event" if kind.group.is_empty() => json!({"metadata": {"name": "new"}, "involvedObject":
+            {"kind": "Pod", "name": "p", "namespace": "default"}}),
+        "IPAddress" => json!({"metadata": {"name": "10.96.0.77"}, "spec": {"parentRef":
+            {"resource": "services", "namespace": "default", "name": "web"}}}),
+        _ => json!({"metadata": {"name": "new"}}),
+    };
+    let mut creating = Vec::new();
+    for kind in store::kinds::stored() {
+        let prefix = if kind.group.is_empty() {
+            "/api/v1".to_owned()
+        } else {
+            format!("/apis/{}", kind.api_version())
+        };
+        let place = if kind.namespaced { "/namespaces/default" } else { "" };
+        let object = minimal(kind);
+        let path =
+            format!("{prefix}{place}/{}/{}", kind.plural, object["metadata"]["name"].as_str().unwrap());
+        let (code, answer) = world.json("PUT", &path, &object).await;
+        match code {
+            201 => creating.push(kind.kind),
+            // What is wrong with an object that is not there does not come before its absence.
+            404 => assert_eq!(answer["reason"], "NotFound", "{}", kind.kind),
+            _ => panic!("{}: {answer:#}", kind.kind),
+        }
+    }
+    assert_eq!(creating, ["Event", "Service", "Lease"]);
+}
+
+#[tokio::test]
+async fn a_put_that_creates_is_a_create_in_all_else() {
+    let world = World::new().await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = |extra: Value| {
+        let mut lease = json!({"metadata": {"name": "a"}, "spec": {"holderIdentity": "x"}});
+        for (name, value) in extra.as_object().unwrap() {
+            lease["metadata"][name] = value.clone();
+        }
+        lease
+    };
+    let gone = world.json("PUT", &format!("{leases}/a"), &lease(json!({"uid": "gone"}))).await;
+    check("a uid is nobody's", gone, 409, "Conflict");
+    let (code, rehearsed) =
+        world.json("PUT", &format!("{leases}/a?dryRun=All"), &lease(json!({"resourceVersion": "5"}))).await;
+    assert_eq!((code, rehearsed["metadata"].get("resourceVersion")), (201, None));
+    let (code, made) =
+        world.json("PUT", &format!("{leases}/a"), &lease(json!({"resourceVersion": "5"}))).await;
+    assert_eq!(code, 201, "{made:#}");
+    assert!(made["metadata"]["uid"].is_string() && made["metadata"]["creationTimestamp"].is_string());
+    let again = world.json("PUT", &format!("{leases}/a"), &lease(json!({}))).await;
+    check("now it is there, and needs its version", again, 422, "Invalid");
+    let elsewhere = "/apis/coordination.k8s.io/v1/namespaces/nowhere/leases/a";
+    check("no namespace", world.json("PUT", elsewhere, &lease(json!({}))).await, 404, "NotFound");
+    let (code, service) = world.json("PUT", &format!("{SERVICES}/web"), &service("web", json!({}))).await;
+    assert_eq!((code, service["spec"]["clusterIPs"].as_array().map(Vec::len)), (201, Some(1)));
+    check(
+        "a status",
+        world.json("PUT", &format!("{SERVICES}/none/status"), &service).await,
+        400,
+        "BadRequest",
+    );
+    let patched = world.patch(&format!("{leases}/none"), "merge-patch", &json!({})).await;
+    check("a patch", patched, 404, "NotFound");
+}

@@ -6,6 +6,7 @@ mod folder;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use folder::TestFolder;
@@ -192,6 +193,65 @@ fn a_watcher_that_fell_behind_the_ring_reads_the_log() {
         revisions.extend(changes.iter().map(|change| change.revision.0));
     }
     assert_eq!(revisions, (1..=600).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_watcher_that_slept_through_the_changes_of_others_needs_none_of_their_log() {
+    let folder = TestFolder::new();
+    let options = Options { ring_changes: 4, log_revisions: 16, ..small() };
+    let engine = Engine::open(folder.path(), options).unwrap();
+    let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap();
+    assert_eq!(watcher.wait(Duration::from_millis(1)).unwrap(), []);
+    for number in 0..100 {
+        put(&engine, &Key::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
+    }
+    // The writer is answered before the others are told.
+    assert!(watcher.progress() >= Revision(99), "nothing of interest is missing");
+    for number in 0..100 {
+        put(&engine, &Key::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
+    }
+    put(&engine, &pod("a"), "1", Expect::Absent).unwrap();
+    let changes = watcher.wait(Duration::from_secs(5)).unwrap();
+    assert_eq!(seen(&changes), [(201, ChangeKind::Added, "a")]);
+}
+
+/// More than are woken at once: they come in waves, and half of them ask only when they are told to.
+#[test]
+fn many_watchers_see_every_change_once_and_in_order() {
+    const CHANGES: u64 = 2_000;
+    let folder = TestFolder::new();
+    let engine = Engine::open(folder.path(), Options { ring_changes: 64, ..small() }).unwrap();
+    let mut watchers: Vec<_> =
+        (0..100).map(|_| engine.watch(PODS, Some("default"), Revision(0)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..CHANGES {
+                let namespace = if number % 3 == 0 { "other" } else { "default" };
+                let key = Key::new(PODS, namespace, "a");
+                put(&engine, &key, &number.to_string(), Expect::Anything).unwrap();
+            }
+        });
+        for (index, half) in watchers.chunks_mut(50).enumerate() {
+            scope.spawn(move || {
+                let mut seen = vec![Vec::new(); half.len()];
+                let wanted = (0..CHANGES).filter(|number| number % 3 != 0).map(|number| number + 1);
+                let wanted: Vec<u64> = wanted.collect();
+                while seen.iter().any(|seen| seen.len() < wanted.len()) {
+                    for (watcher, seen) in half.iter_mut().zip(&mut seen) {
+                        let mut context = Context::from_waker(Waker::noop());
+                        let changes = match index {
+                            0 => watcher.ready(),
+                            _ if watcher.poll_news(&mut context).is_ready() => watcher.news(),
+                            _ => continue,
+                        };
+                        seen.extend(changes.unwrap().iter().map(|change| change.revision.0));
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                assert!(seen.iter().all(|seen| *seen == wanted));
+            });
+        }
+    });
 }
 
 #[test]

@@ -12,32 +12,72 @@ use serde_json::Value;
 use super::Violation;
 use super::syntax::Rule;
 
+/// The longest path that a rule follows has seven steps: `status.loadBalancer.ingress[0].ports[0].error`. Anything
+/// further down would be called by the name of what it is part of.
+const DEEPEST: usize = 8;
+
+/// One step of a path.
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Member(&'a str),
+    Entry(usize),
+    Key(&'a str),
+}
+
+/// The way to a field. Every field of every object has one and hardly any is ever written out, so the steps lie in
+/// place and become a text only when something is wrong.
+#[derive(Clone, Copy, Debug)]
+struct Path<'a> {
+    steps: [Step<'a>; DEEPEST],
+    count: usize,
+}
+
+impl<'a> Path<'a> {
+    const ROOT: Self = Self { steps: [Step::Entry(0); DEEPEST], count: 0 };
+
+    fn then(mut self, step: Step<'a>) -> Self {
+        if let Some(place) = self.steps.get_mut(self.count) {
+            *place = step;
+            self.count += 1;
+        }
+        self
+    }
+}
+
+impl std::fmt::Display for Path<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, step) in self.steps.iter().take(self.count).enumerate() {
+            match step {
+                Step::Member(name) if i == 0 => out.write_str(name)?,
+                Step::Member(name) => write!(out, ".{name}")?,
+                Step::Entry(number) => write!(out, "[{number}]")?,
+                Step::Key(key) => write!(out, "[{key}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What stands at one path of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
-    path: String,
+    path: Path<'a>,
     value: Option<&'a Value>,
 }
 
 impl<'a> Field<'a> {
     pub(super) fn root(value: &'a Value) -> Self {
-        Self { path: String::new(), value: Some(value) }
+        Self { path: Path::ROOT, value: Some(value) }
     }
 
     /// The member of that name, which may be absent.
-    pub(super) fn child(&self, name: &str) -> Self {
-        // By hand: paths are made for every field of every object, and formatting costs several times as much.
-        let mut path = String::with_capacity(self.path.len() + 1 + name.len());
-        path.push_str(&self.path);
-        if !path.is_empty() {
-            path.push('.');
-        }
-        path.push_str(name);
-        Self { path, value: self.value.and_then(|v| v.get(name)).filter(|v| !v.is_null()) }
+    pub(super) fn child(&self, name: &'static str) -> Self {
+        let value = self.value.and_then(|value| value.get(name)).filter(|value| !value.is_null());
+        Self { path: self.path.then(Step::Member(name)), value }
     }
 
-    pub(super) fn path(&self) -> &str {
-        &self.path
+    pub(super) fn path(&self) -> String {
+        self.path.to_string()
     }
 
     pub(super) fn is_set(&self) -> bool {
@@ -73,7 +113,7 @@ impl<'a> Field<'a> {
     /// The entries of a list, without a word about anything else that may stand there.
     pub(super) fn peek_items(&self) -> Vec<Field<'a>> {
         let Some(Value::Array(items)) = self.value else { return Vec::new() };
-        let at = |(i, value)| Field { path: format!("{}[{i}]", self.path), value: Some(value) };
+        let at = |(i, value)| Field { path: self.path.then(Step::Entry(i)), value: Some(value) };
         items.iter().enumerate().map(at).collect()
     }
 
@@ -108,7 +148,7 @@ impl<'a> Field<'a> {
     /// The members of a map, as `metadata.labels[app]`.
     pub(super) fn entries(&self, findings: &mut Findings) -> Vec<(&'a str, Field<'a>)> {
         let Some(map) = self.typed(Value::as_object, "a map", findings) else { return Vec::new() };
-        let at = |key: &str, value| Field { path: format!("{}[{key}]", self.path), value: Some(value) };
+        let at = |key: &'a str, value| Field { path: self.path.then(Step::Key(key)), value: Some(value) };
         map.iter().map(|(key, value)| (key.as_str(), at(key, value))).collect()
     }
 
@@ -153,7 +193,7 @@ impl Findings {
     }
 
     pub(super) fn refuse(&mut self, field: &Field, reason: impl Into<String>) {
-        self.refuse_at(field.path(), reason);
+        self.found.push((field.path(), reason.into()));
     }
 
     pub(super) fn refuse_at(&mut self, path: &str, reason: impl Into<String>) {

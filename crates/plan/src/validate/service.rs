@@ -36,7 +36,7 @@ impl<'a> Spec<'a> {
         Self { field, kind, headless }
     }
 
-    fn child(&self, name: &str) -> Field<'a> {
+    fn child(&self, name: &'static str) -> Field<'a> {
         self.field.child(name)
     }
 

@@ -89,13 +89,22 @@ impl Running {
 
     /// Processor time so far.
     pub fn processor(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let behind_name = stat.rsplit(") ").next().unwrap_or_default();
-        let ticks: u64 =
-            behind_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        // A tick is a hundredth of a second on every Linux that we run on.
-        Duration::from_millis(ticks * 10)
+        processor_of(&self.child.id().to_string())
     }
+}
+
+/// Processor time of this process, which has the clients.
+pub fn own_processor() -> Duration {
+    processor_of("self")
+}
+
+fn processor_of(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let behind_name = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks: u64 =
+        behind_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    // A tick is a hundredth of a second on every Linux that we run on.
+    Duration::from_millis(ticks * 10)
 }
 
 impl Drop for Running {

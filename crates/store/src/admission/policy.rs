@@ -8,6 +8,7 @@
 
 mod cel;
 mod matching;
+mod read;
 
 use serde_json::{Value, json};
 
@@ -82,9 +83,11 @@ pub fn check(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Vec<Str
     if attempt.kind.group == policies().group {
         return Ok(warnings);
     }
-    for binding in objects.list(bindings(), None)? {
+    for binding in objects.stored(bindings())? {
+        let binding = read::once(&binding)?;
         let name = binding["spec"]["policyName"].as_str().unwrap_or_default();
-        let Some(policy) = objects.find(policies(), "", name)? else { continue };
+        let Some(policy) = objects.find_stored(policies(), "", name)? else { continue };
+        let policy = read::once(&policy)?;
         if !matching::may_match(&policy["spec"]["matchConstraints"], attempt) {
             continue;
         }

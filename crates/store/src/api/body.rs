@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
 
+use super::watch::Following;
 use crate::document::Document;
 use crate::protobuf;
 use crate::status::Failure;
@@ -22,6 +23,8 @@ pub enum Body {
     Full(Option<Bytes>),
     /// Piece by piece.
     Stream(mpsc::Receiver<Bytes>),
+    /// A watch.
+    Watch(Box<Following>),
     /// Piece by piece, where one may be missing.
     Pages(mpsc::Receiver<Result<Bytes, Broken>>),
 }
@@ -44,6 +47,9 @@ impl hyper::body::Body for Body {
             Self::Stream(pieces) => {
                 pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
             }
+            Self::Watch(watch) => {
+                watch.poll_piece(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
             Self::Pages(pieces) => {
                 pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
             }
@@ -58,7 +64,7 @@ impl hyper::body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Stream(_) | Self::Pages(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Watch(_) | Self::Pages(_) => SizeHint::default(),
         }
     }
 }
@@ -89,9 +95,14 @@ pub fn text(code: u16, text: &'static str) -> Response<Body> {
     response(code, TEXT, Body::Full(Some(Bytes::from_static(text.as_bytes()))))
 }
 
-/// A response that lasts.
+/// A response that is made while it is sent.
 pub fn stream(pieces: mpsc::Receiver<Bytes>) -> Response<Body> {
     response(200, JSON, Body::Stream(pieces))
+}
+
+/// A response that lasts.
+pub(super) fn watch(watch: Following) -> Response<Body> {
+    response(200, JSON, Body::Watch(Box::new(watch)))
 }
 
 /// A response that is read while it is sent.

@@ -7,44 +7,35 @@
 //! -> the end after timeoutSeconds, or an ERROR with 410 when the client fell too far behind
 //! ```
 //!
-//! With a selector, an object that comes into view is ADDED and one that leaves it is DELETED.
+//! A watch is the body of its response: the connection asks it for more when the client has room, and it has no task
+//! and no queue of its own. So a slow client costs nothing but its place in the log.
 
+mod batches;
+mod view;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::Response;
-use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::accept::Form;
-use super::basis::Basis;
 use super::pages::Pages;
-use super::read::{included, is_selected, now, selects};
-use super::{Api, Body, Call, body, parse, read_failure};
-use crate::engine::{Change, ChangeKind, ReadError, ResourceId, Revision, Watcher};
-use crate::kinds::Kind;
+use super::read::included;
+use super::{Api, Body, Call, body, read_failure};
+use crate::engine::{ReadError, ResourceId, Revision, Watcher};
 use crate::query::ListOptions;
 use crate::status::Failure;
-use crate::table::{self, IncludeObject};
+pub(super) use batches::Batches;
+use batches::Share;
+use view::{View, line};
 
-/// How many pieces may wait for a slow client.
-const PIECES: usize = 16;
-/// How large a piece grows before it is sent.
-const PIECE: usize = 64 << 10;
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How large a frame is at most: with its head one record of TLS, and what HTTP/2 takes in one piece.
+const FRAME: usize = (16 << 10) - 9;
 /// Clients that say nothing are asked to come again after this time.
 const LONGEST_SECONDS: u64 = 3_600;
-
-/// How a watch shows its objects.
-struct View {
-    kind: &'static Kind,
-    options: ListOptions,
-    form: Form,
-    include: IncludeObject,
-    /// A table's columns are described once.
-    described: bool,
-}
 
 impl Api {
     pub(super) async fn watch(
@@ -79,19 +70,16 @@ impl Api {
             Err(error @ ReadError::Gone { .. }) => return Ok(ended(&read_failure(error))),
             Err(error) => return Err(read_failure(error)),
         };
+        let share = self.batches.share(call);
         let view = View { kind, options, form: call.accept.form, include: included(call), described: false };
-        let (sender, pieces) = mpsc::channel(PIECES);
-        tokio::spawn(run(view, first, watcher, revision, sender, permit));
-        Ok(body::stream(pieces))
+        let every = self.limits.bookmark_every;
+        Ok(body::watch(Following::new(view, first, watcher, revision, share, every, permit)))
     }
 }
 
 /// A watch that is over before it began.
 fn ended(failure: &Failure) -> Response<Body> {
-    let (sender, pieces) = mpsc::channel(1);
-    // There is room for one.
-    let _ = sender.try_send(line("ERROR", failure.to_json().to_string().as_bytes()));
-    body::stream(pieces)
+    body::bytes(200, line("ERROR", failure.to_json().to_string().as_bytes()))
 }
 
 /// `sendInitialEvents=false` asks for changes alone.
@@ -99,195 +87,165 @@ fn has_declined(call: &Call) -> bool {
     call.query.value("sendInitialEvents").is_some_and(|value| value == "false")
 }
 
-/// A client that went away.
-struct Left;
+/// Where a watch is.
+enum Phase {
+    /// The objects that were there, and the revision that they have together.
+    Objects(Option<Box<Pages>>, Revision),
+    /// What happens to them.
+    Changes,
+    /// A bookmark is due, behind all changes that there are; then an end, or not.
+    Bookmark { then_end: bool },
+    /// Nothing comes any more.
+    End,
+}
 
-async fn run(
-    mut view: View,
-    first: Option<Pages>,
-    mut watcher: Watcher,
-    revision: Revision,
-    sender: mpsc::Sender<Bytes>,
+/// A watch under way.
+pub struct Following {
+    view: View,
+    phase: Phase,
+    watcher: Watcher,
+    share: Option<Share>,
+    /// What the client gets next.
+    waiting: Bytes,
+    /// Rings when something is due by the clock.
+    clock: Pin<Box<Sleep>>,
+    every: Duration,
+    bookmark: Instant,
+    end: Instant,
+    /// Gives the place among the watches back.
     _permit: OwnedSemaphorePermit,
-) {
-    if view.begin(first, revision, &sender).await.is_err() {
-        return;
-    }
-    let seconds = view.options.timeout_seconds.filter(|seconds| *seconds > 0);
-    let end =
-        Instant::now() + Duration::from_secs(seconds.unwrap_or(LONGEST_SECONDS).min(LONGEST_SECONDS * 24));
-    let mut bookmark = Instant::now() + BOOKMARK_EVERY;
-    loop {
-        let sent = tokio::select! {
-            changes = watcher.changes() => match changes {
-                Ok(changes) => view.send(&changes, &sender).await,
-                Err(error) => {
-                    let failure = read_failure(error).to_json();
-                    let _ = sender.send(line("ERROR", failure.to_string().as_bytes())).await;
-                    return;
-                }
-            },
-            () = sleep_until(bookmark), if view.options.bookmarks => {
-                bookmark = Instant::now() + BOOKMARK_EVERY;
-                view.bookmark(watcher.progress(), false, &sender).await
-            }
-            () = sleep_until(end) => {
-                // So that the client can go on from here without reading anything again.
-                if view.options.bookmarks {
-                    let _ = view.bookmark(watcher.progress(), false, &sender).await;
-                }
-                return;
-            }
-            () = sender.closed() => return,
-        };
-        if sent.is_err() {
-            return;
-        }
+}
+
+impl std::fmt::Debug for Following {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Following({:?})", self.watcher.position())
     }
 }
 
-impl View {
-    async fn begin(
-        &mut self,
-        mut first: Option<Pages>,
+impl Following {
+    fn new(
+        view: View,
+        first: Option<Pages>,
+        watcher: Watcher,
         revision: Revision,
-        sender: &mpsc::Sender<Bytes>,
-    ) -> Result<(), Left> {
-        let mut piece = BytesMut::new();
-        while let Some(pages) = &mut first {
-            let objects = match pages.next() {
-                Ok(Some(objects)) => objects,
-                Ok(None) => break,
-                Err(failure) => {
-                    // As with changes: the client fell too far behind, and lists again.
-                    put_line(&mut piece, "ERROR", failure.to_json().to_string().as_bytes());
-                    send(sender, piece.freeze()).await?;
-                    return Err(Left);
+        share: Option<Share>,
+        every: Duration,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let seconds = view.options.timeout_seconds.filter(|seconds| *seconds > 0);
+        let seconds = seconds.unwrap_or(LONGEST_SECONDS).min(LONGEST_SECONDS * 24);
+        let now = Instant::now();
+        let (bookmark, end) = (now + every, now + Duration::from_secs(seconds));
+        let phase = Phase::Objects(first.map(Box::new), revision);
+        let mut following = Self {
+            view,
+            phase,
+            watcher,
+            share,
+            waiting: Bytes::new(),
+            clock: Box::pin(sleep_until(end)),
+            every,
+            bookmark,
+            end,
+            _permit: permit,
+        };
+        following.set_clock();
+        following
+    }
+
+    fn set_clock(&mut self) {
+        let next = if self.view.options.bookmarks { self.bookmark.min(self.end) } else { self.end };
+        self.clock.as_mut().reset(next);
+    }
+
+    /// The next piece for the client, or nothing at the end.
+    pub(super) fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if !self.waiting.is_empty() {
+                let len = self.waiting.len().min(FRAME);
+                return Poll::Ready(Some(self.waiting.split_to(len)));
+            }
+            let step = match &mut self.phase {
+                Phase::End => return Poll::Ready(None),
+                Phase::Objects(..) => self.objects(),
+                Phase::Changes => match self.changes(context) {
+                    Poll::Ready(step) => step,
+                    Poll::Pending => return Poll::Pending,
+                },
+                Phase::Bookmark { then_end } => {
+                    let then_end = *then_end;
+                    self.bookmark(then_end, context)
                 }
             };
-            for object in objects {
-                self.put("ADDED", &object, &mut piece);
-                if piece.len() > PIECE {
-                    send(sender, piece.split().freeze()).await?;
-                }
+            if let Err(failure) = step {
+                self.waiting = line("ERROR", failure.to_json().to_string().as_bytes());
+                self.phase = Phase::End;
             }
         }
-        send(sender, piece.freeze()).await?;
-        if self.options.initial_events {
-            self.bookmark(revision, true, sender).await?;
+    }
+
+    /// Some of the objects with which the watch begins.
+    fn objects(&mut self) -> Result<(), Failure> {
+        let Phase::Objects(pages, revision) = &mut self.phase else { return Ok(()) };
+        let revision = *revision;
+        // A page that cannot be read is as with changes: the client fell too far behind, and lists again.
+        if let Some(objects) = pages.as_mut().map_or(Ok(None), |pages| pages.next())? {
+            self.waiting = self.view.objects(&objects);
+            return Ok(());
+        }
+        self.phase = Phase::Changes;
+        if self.view.options.initial_events {
+            self.waiting = self.view.bookmark(revision, true);
         }
         Ok(())
     }
 
-    async fn send(
-        &mut self,
-        changes: &[std::sync::Arc<Change>],
-        sender: &mpsc::Sender<Bytes>,
-    ) -> Result<(), Left> {
-        let mut piece = BytesMut::new();
-        for change in changes {
-            if let Some(word) = self.event(change) {
-                self.put(word, &change.json, &mut piece);
-            }
-            if piece.len() > PIECE {
-                send(sender, piece.split().freeze()).await?;
-            }
+    fn changes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        match self.watcher.poll_news(context) {
+            Poll::Ready(Ok(to)) => return Poll::Ready(self.batch(to).map_err(read_failure)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(read_failure(error))),
+            Poll::Pending => {}
         }
-        send(sender, piece.freeze()).await
-    }
-
-    /// What the change is to this watcher; nothing if it happened outside of its view.
-    fn event(&self, change: &Change) -> Option<&'static str> {
-        if self.options.labels.is_empty() && self.options.fields.is_empty() {
-            return Some(match change.kind {
-                ChangeKind::Added => "ADDED",
-                ChangeKind::Modified => "MODIFIED",
-                ChangeKind::Deleted => "DELETED",
-            });
+        if self.clock.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
         }
-        let (before, after) = self.selected(change);
-        match (before, after) {
-            (false, true) => Some("ADDED"),
-            (true, true) => Some("MODIFIED"),
-            (true, false) => Some("DELETED"),
-            (false, false) => None,
-        }
-    }
-
-    /// Whether the object is asked for before and after a change.
-    fn selected(&self, change: &Change) -> (bool, bool) {
-        if self.kind.is_view() {
-            // What is noted of a change is for those who watch it as it is stored.
-            let selected = |json: &[u8]| is_selected(self.kind, &self.options, json).unwrap_or(false);
-            let after = change.kind != ChangeKind::Deleted && selected(&change.json);
-            return (change.before.as_deref().is_some_and(selected), after);
-        }
-        let basis = Basis::of(change, self.kind);
-        let selected = |part: &Option<Value>| part.as_ref().is_some_and(|part| selects(&self.options, part));
-        (selected(&basis.before), selected(&basis.after))
-    }
-
-    fn put(&mut self, word: &str, json: &[u8], piece: &mut BytesMut) {
-        if self.form == Form::Object && !self.kind.is_view() {
-            return put_line(piece, word, json);
-        }
-        let Ok(object) = parse(json) else { return };
-        let shown = match self.form {
-            Form::Object => self.kind.shown(&object).into_owned(),
-            Form::Metadata => table::partial(&object),
-            _ => self.table(&object),
+        let now = Instant::now();
+        let then_end = now >= self.end;
+        // At the end, too, so that the client can go on from here without reading anything again.
+        self.phase = match (self.view.options.bookmarks, then_end) {
+            (true, _) => Phase::Bookmark { then_end },
+            (false, true) => Phase::End,
+            (false, false) => Phase::Changes,
         };
-        put_line(piece, word, shown.to_string().as_bytes());
+        self.bookmark = now + self.every;
+        self.set_clock();
+        Poll::Ready(Ok(()))
     }
 
-    fn table(&mut self, object: &Value) -> Value {
-        let list = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-        let mut table = table::table(self.kind, std::slice::from_ref(object), list, self.include, now());
-        if self.described {
-            table["columnDefinitions"] = Value::Null;
+    /// Changes first, so that the bookmark can say as much as there is to say.
+    fn bookmark(&mut self, then_end: bool, context: &mut Context<'_>) -> Result<(), Failure> {
+        if let Poll::Ready(news) = self.watcher.poll_news(context) {
+            return news.and_then(|to| self.batch(to)).map_err(read_failure);
         }
-        self.described = true;
-        table
+        let revision = self.watcher.progress();
+        self.waiting = self.view.bookmark(revision, false);
+        self.phase = if then_end { Phase::End } else { Phase::Changes };
+        Ok(())
     }
 
-    async fn bookmark(
-        &mut self,
-        at: Revision,
-        ends_initial: bool,
-        sender: &mpsc::Sender<Bytes>,
-    ) -> Result<(), Left> {
-        let mut meta = json!({"resourceVersion": at.to_string(), "creationTimestamp": null});
-        if ends_initial {
-            meta["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    /// The next changes up to a revision, as one piece that all watches with the same view share.
+    fn batch(&mut self, to: Revision) -> Result<(), ReadError> {
+        let from = self.watcher.position();
+        if let Some((end, bytes)) = self.share.as_ref().and_then(|share| share.between(from, to)) {
+            self.watcher.skip_to(end);
+            self.waiting = bytes;
+            return Ok(());
         }
-        let mut object = json!({"metadata": meta});
-        match self.form {
-            Form::Object => self.kind.stamp(&mut object),
-            Form::Metadata => object = table::partial(&object),
-            Form::Table => object = self.table(&object),
+        let changes = self.watcher.news()?;
+        self.waiting = self.view.changes(&changes);
+        if let Some(share) = &self.share {
+            share.keep(from, to, self.watcher.position(), &self.waiting);
         }
-        send(sender, line("BOOKMARK", object.to_string().as_bytes())).await
+        Ok(())
     }
-}
-
-async fn send(sender: &mpsc::Sender<Bytes>, piece: Bytes) -> Result<(), Left> {
-    if piece.is_empty() {
-        return Ok(());
-    }
-    sender.send(piece).await.map_err(|_| Left)
-}
-
-fn line(word: &str, json: &[u8]) -> Bytes {
-    let mut line = BytesMut::new();
-    put_line(&mut line, word, json);
-    line.freeze()
-}
-
-fn put_line(piece: &mut BytesMut, word: &str, json: &[u8]) {
-    piece.reserve(json.len() + 40);
-    piece.put_slice(b"{\"type\":\"");
-    piece.put_slice(word.as_bytes());
-    piece.put_slice(b"\",\"object\":");
-    piece.put_slice(json);
-    piece.put_slice(b"}\n");
 }

@@ -100,11 +100,15 @@ impl Api {
         }
         let dry_run = terms.options.dry_run;
         let work = move |objects: &mut Objects<'_, '_>| {
-            update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())))
+            if creates(objects, &terms, &namespace, &name)? {
+                return create_by_update(objects, &terms, object).map(|change| (201, change));
+            }
+            let change = update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())))?;
+            Ok((200, change))
         };
-        let mut change = self.commit(dry_run, work).await?;
+        let (code, mut change) = self.commit(dry_run, work).await?;
         change.warnings.extend(warnings);
-        Ok(respond(200, &call, &change))
+        Ok(respond(code, &call, &change))
     }
 
     pub(super) async fn patch(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
@@ -144,6 +148,27 @@ fn manager(call: &Call) -> String {
     let agent = call.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let name = call.query.value("fieldManager").or(agent).unwrap_or("unknown");
     name.split('/').next().unwrap_or_default().chars().take(LONGEST_MANAGER).collect()
+}
+
+/// Whether an update of this object is its creation.
+fn creates(objects: &Objects<'_, '_>, terms: &Terms, namespace: &str, name: &str) -> Result<bool, Failure> {
+    let may = terms.kind.update_creates && !terms.status;
+    Ok(may && !objects.has(terms.kind, namespace, name)?)
+}
+
+/// The version that an update names is of an object that is gone, and does not count; a uid does, and is nobody's.
+fn create_by_update(
+    objects: &mut Objects<'_, '_>,
+    terms: &Terms,
+    mut object: Value,
+) -> Result<Change, Failure> {
+    let (uid, name) = (meta::text(&object, "uid"), meta::text(&object, "name"));
+    if !uid.is_empty() {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+        return Err(Failure::conflict(terms.kind, name, why));
+    }
+    meta::remove(&mut object, "resourceVersion");
+    create_in(objects, terms, object)
 }
 
 fn identity(call: &Call) -> (String, String) {

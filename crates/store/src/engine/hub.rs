@@ -2,13 +2,17 @@
 //!
 //! ```text
 //!  writer --publish--> ring [Arc<Change>, ...] <--read at own pace-- watcher, watcher, ...
+//!         \--wake: a few at once, many by the pacer in waves--------> watcher, watcher, ...
 //! ```
 //!
 //! Nobody holds the writer up: a watcher that falls behind the ring reads the log on disk.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::task::Waker;
+use std::thread;
+use std::time::Duration;
 
 use super::key::{Change, Key, ResourceId, Revision};
 
@@ -62,38 +66,107 @@ impl Ring {
     }
 }
 
-/// Where a watcher leaves its waker before it sleeps.
+/// Up to so many watchers are woken by the writer himself, without a detour.
+const FEW: usize = 32;
+/// How many watchers a wave wakes at once, so that requests find their place between them.
+const WAKE_STEP: usize = 64;
+/// What it costs about to bring a batch to one watcher, in time of one processor. A wave takes this for each, so
+/// that more changes share a batch the more watchers there are, and waves never queue up behind each other.
+const WAKE_COST: Duration = Duration::from_micros(40);
+/// With more changes than this in a wave, or with watchers that had not come to the one before, waves take longer,
+/// so that batches become larger: then the cost of a change is that of its bytes, and no longer that of waking
+/// somebody for it.
+const CALM: u64 = 4;
+const SLOWER: u32 = 3;
+const SLOWEST: u32 = 12;
+
+/// Where a watcher leaves its waker before it sleeps, and where it finds out what woke it.
 #[derive(Default)]
-pub(super) struct Sleeper(Mutex<Option<Waker>>);
+pub(super) struct Sleeper(Mutex<Bed>);
+
+#[derive(Default)]
+struct Bed {
+    waker: Option<Waker>,
+    rung: Option<News>,
+}
+
+/// What a watcher was woken for.
+#[derive(Clone, Copy)]
+pub(super) struct News {
+    /// The first change of interest since the watcher last asked.
+    pub first: Revision,
+    /// All that there is of interest up to here has been told.
+    pub last: Revision,
+}
 
 impl Sleeper {
     pub fn sleep(&self, waker: &Waker) {
-        let mut place = lock(&self.0);
-        if !place.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *place = Some(waker.clone());
+        let mut bed = lock(&self.0);
+        if !bed.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            bed.waker = Some(waker.clone());
         }
     }
 
-    fn wake(&self) {
-        let waker = lock(&self.0).take();
+    /// What there is of interest since this was asked before.
+    pub fn take_news(&self) -> Option<News> {
+        lock(&self.0).rung.take()
+    }
+
+    pub fn is_rung(&self) -> bool {
+        lock(&self.0).rung.is_some()
+    }
+
+    /// Wakes the watcher; the result is whether it had come to what it was woken for before.
+    fn wake(&self, news: News) -> bool {
+        let (waker, keeps_up) = {
+            let mut bed = lock(&self.0);
+            let keeps_up = bed.rung.is_none();
+            bed.rung.get_or_insert(news).last = news.last;
+            (bed.waker.take(), keeps_up)
+        };
         if let Some(waker) = waker {
             waker.wake();
         }
+        keeps_up
     }
 }
 
+/// Who is to be woken, and the first change for each.
+type Touched = BTreeMap<Interest, Revision>;
+
 type Sleepers = BTreeMap<Interest, Vec<Arc<Sleeper>>>;
+
+/// What the pacer has to do.
+#[derive(Default)]
+struct Due {
+    touched: Touched,
+    /// The newest revision that these wake-ups tell of.
+    revision: Revision,
+    /// A wave is under way. Until it is over nobody else wakes: each watcher has to hear of changes in their order.
+    in_wave: bool,
+    closed: bool,
+}
 
 pub(super) struct Hub {
     ring: RwLock<Ring>,
     sleepers: Mutex<Sleepers>,
+    due: Mutex<Due>,
+    bell: Condvar,
+    /// Whoever is interested in a change up to here has been woken for it.
+    announced: AtomicU64,
 }
 
 impl Hub {
     pub fn new(revision: Revision, limits: RingLimits) -> Hub {
         let changes = VecDeque::new();
         let ring = Ring { changes, weight: 0, limits, revision, closed: false };
-        Hub { ring: RwLock::new(ring), sleepers: Mutex::new(BTreeMap::new()) }
+        Hub {
+            ring: RwLock::new(ring),
+            sleepers: Mutex::new(BTreeMap::new()),
+            due: Mutex::new(Due::default()),
+            bell: Condvar::new(),
+            announced: AtomicU64::new(revision.0),
+        }
     }
 
     pub fn ring(&self) -> RwLockReadGuard<'_, Ring> {
@@ -106,13 +179,14 @@ impl Hub {
 
     /// Lets watchers see changes that are durable. Waking them is [`Hub::wake`]'s part, so that the writers
     /// of the changes need not wait for it.
-    pub fn publish(&self, changes: Vec<Change>) -> BTreeSet<Interest> {
-        let mut touched = BTreeSet::new();
+    pub fn publish(&self, changes: Vec<Change>) -> Touched {
+        let mut touched = Touched::new();
         let changes: Vec<_> = changes.into_iter().map(Arc::new).collect();
         for change in &changes {
             let resource = change.key.resource;
-            touched.insert(Interest { resource, namespace: None });
-            touched.insert(Interest { resource, namespace: Some(change.key.namespace.clone()) });
+            for namespace in [None, Some(change.key.namespace.clone())] {
+                touched.entry(Interest { resource, namespace }).or_insert(change.revision);
+            }
         }
         let mut ring = self.ring.write().unwrap_or_else(PoisonError::into_inner);
         for change in changes {
@@ -121,21 +195,90 @@ impl Hub {
         touched
     }
 
-    pub fn wake(&self, touched: &BTreeSet<Interest>) {
-        let wakeful: Vec<_> = {
-            let sleepers = lock(&self.sleepers);
-            touched.iter().filter_map(|interest| sleepers.get(interest)).flatten().cloned().collect()
-        };
-        for sleeper in wakeful {
-            sleeper.wake();
+    /// The revision up to which whoever is interested has been woken.
+    pub fn announced(&self) -> Revision {
+        Revision(self.announced.load(Ordering::SeqCst))
+    }
+
+    /// Wakes who is interested in changes that were just published: a few at once, many by the pacer.
+    pub fn wake(&self, touched: Touched) {
+        if touched.is_empty() {
+            return;
         }
+        let revision = self.revision();
+        let few = self.wakeful(&touched, FEW);
+        let mut due = lock(&self.due);
+        if let Some(few) = few
+            && !due.in_wave
+            && due.touched.is_empty()
+        {
+            drop(due);
+            for (sleeper, first) in few {
+                sleeper.wake(News { first, last: revision });
+            }
+            self.announced.store(revision.0, Ordering::SeqCst);
+            return;
+        }
+        for (interest, first) in touched {
+            due.touched.entry(interest).or_insert(first);
+        }
+        due.revision = revision;
+        self.bell.notify_one();
+    }
+
+    /// The watchers with these interests, unless there are more than so many.
+    fn wakeful(&self, touched: &Touched, most: usize) -> Option<Vec<(Arc<Sleeper>, Revision)>> {
+        let sleepers = lock(&self.sleepers);
+        let groups =
+            || touched.iter().filter_map(|(interest, first)| Some((sleepers.get(interest)?, *first)));
+        let count = groups().map(|(group, _)| group.len()).sum::<usize>();
+        let each = groups().flat_map(|(group, first)| group.iter().map(move |one| (one.clone(), first)));
+        (count <= most).then(|| each.collect())
+    }
+
+    /// The pacer's thread: wakes many watchers in waves, until the end. What is published during a wave comes with the
+    /// next one, so that a thousand watchers at a thousand changes per second are no million wake-ups.
+    pub fn pace(&self) {
+        let processors = thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let (mut last, mut slower) = (self.announced(), 1);
+        while let Some((touched, revision)) = self.next_wave() {
+            let wave = self.wakeful(&touched, usize::MAX).unwrap_or_default();
+            let is_calm = revision.0.saturating_sub(last.0) <= CALM;
+            let mut behind = 0;
+            for step in wave.chunks(WAKE_STEP) {
+                for (sleeper, first) in step {
+                    behind += usize::from(!sleeper.wake(News { first: *first, last: revision }));
+                }
+                thread::sleep(WAKE_COST * slower * step.len() as u32 / processors);
+            }
+            slower = match behind * 8 > wave.len() {
+                true => (slower * 2).min(SLOWEST),
+                false if is_calm => 1,
+                false => (slower / 2).max(SLOWER),
+            };
+            last = revision;
+            self.announced.store(revision.0, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for something to do; nothing at the end.
+    fn next_wave(&self) -> Option<(Touched, Revision)> {
+        let mut due = lock(&self.due);
+        due.in_wave = false;
+        while due.touched.is_empty() && !due.closed {
+            due = self.bell.wait(due).unwrap_or_else(PoisonError::into_inner);
+        }
+        due.in_wave = true;
+        (!due.closed).then(|| (std::mem::take(&mut due.touched), due.revision))
     }
 
     pub fn close(&self) {
         self.ring.write().unwrap_or_else(PoisonError::into_inner).closed = true;
+        lock(&self.due).closed = true;
+        self.bell.notify_all();
         let everyone: Vec<_> = lock(&self.sleepers).values().flatten().cloned().collect();
         for sleeper in everyone {
-            sleeper.wake();
+            sleeper.wake(News { first: Revision(0), last: self.revision() });
         }
     }
 

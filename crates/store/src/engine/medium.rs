@@ -90,6 +90,27 @@ pub(super) fn end_process() -> OnSyncFailure {
     })
 }
 
+/// The part of a [`StorageBackend`] that whatever wraps another one leaves to it: locks, and the end.
+macro_rules! lets_inner_lock {
+    () => {
+        lets_inner_lock! {
+            close() -> std::io::Result<()>;
+            try_lock_range(start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError>;
+            try_lock_shared_range(start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError>;
+            lock_range(start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError>;
+            lock_shared_range(start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError>;
+            unlock_range(start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError>;
+            query_lock_range(start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError>;
+        }
+    };
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $type),*) -> $result {
+            self.inner.$name($($argument),*)
+        })*
+    };
+}
+pub(super) use lets_inner_lock;
+
 /// Counts and verdicts that the guards of one store share.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -142,31 +163,5 @@ impl StorageBackend for Guarded {
         self.inner.write(offset, data)
     }
 
-    fn close(&self) -> io::Result<()> {
-        self.inner.close()
-    }
-
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_range(start, end)
-    }
-
-    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.query_lock_range(start, end)
-    }
+    lets_inner_lock!();
 }

@@ -11,6 +11,7 @@ use redb::{BackendError, Database, StorageBackend};
 use super::disk::no_panic;
 use super::failure::Failure;
 use super::hub::lock;
+use super::medium::lets_inner_lock;
 
 const BLOCK: usize = 4_096;
 
@@ -129,33 +130,7 @@ impl StorageBackend for Overlay {
         Ok(())
     }
 
-    fn close(&self) -> io::Result<()> {
-        self.inner.close()
-    }
-
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_range(start, end)
-    }
-
-    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.inner.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.inner.query_lock_range(start, end)
-    }
+    lets_inner_lock!();
 }
 
 #[cfg(test)]

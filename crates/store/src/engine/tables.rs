@@ -164,13 +164,18 @@ where
     }
 
     /// The changes after a revision, in order, at most `limit`.
-    pub fn changes_after(&self, revision: u64, limit: usize) -> Result<Vec<Change>, Failure> {
-        let mut changes = Vec::new();
+    /// The changes after a revision, until there are so many of them or they have so many bytes.
+    pub fn changes_after(&self, revision: u64, limit: usize, most: usize) -> Result<Vec<Change>, Failure> {
+        let (mut changes, mut total) = (Vec::new(), 0);
         for entry in self.versions.range(revision.saturating_add(1)..)?.take(limit) {
             let (revision, bytes) = entry?;
             let row = Row::decode(revision.value(), bytes.value())?;
             let before = self.version_before(&row)?;
+            total += row.json.len();
             changes.push(change(revision.value(), row, before));
+            if total > most {
+                break;
+            }
         }
         Ok(changes)
     }

@@ -65,7 +65,7 @@ fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     for job in group {
         job.finish(failure.as_ref());
     }
-    shared.hub.wake(&touched);
+    shared.hub.wake(touched);
     left
 }
 
@@ -75,7 +75,7 @@ fn settle(shared: &Shared, changes: &mut Vec<Change>) -> bool {
     let last = changes.last().map(|last| last.revision);
     changes.clear();
     let published = shared.hub.revision();
-    let read = shared.disk.look(|tables| tables.changes_after(published.0, usize::MAX));
+    let read = shared.disk.look(|tables| tables.changes_after(published.0, usize::MAX, usize::MAX));
     if let Ok(found) = read {
         *changes = found;
     }

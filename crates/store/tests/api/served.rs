@@ -29,6 +29,10 @@ pub struct Served {
 
 impl Served {
     pub fn new(name: &str, options: Options) -> Self {
+        Self::with(name, options, Limits::default())
+    }
+
+    pub fn with(name: &str, options: Options, limits: Limits) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -36,15 +40,20 @@ impl Served {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let (api, kubeconfig) = runtime.block_on(serve(&data, options, stopped));
+        let (api, kubeconfig) = runtime.block_on(serve(&data, options, limits, stopped));
         let socket = data.join("api.sock");
         Self { api, data, kubeconfig, socket, runtime: Some(runtime), stop }
     }
 }
 
-async fn serve(data: &Path, options: Options, stopped: watch::Receiver<bool>) -> (Api, PathBuf) {
+async fn serve(
+    data: &Path,
+    options: Options,
+    limits: Limits,
+    stopped: watch::Receiver<bool>,
+) -> (Api, PathBuf) {
     let engine = Engine::open(&data.join("store"), options).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let api = Api::new(Arc::new(engine), Ranges::default(), limits);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];

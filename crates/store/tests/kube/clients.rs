@@ -1,7 +1,10 @@
 //! For tests: kube's client by each of the three ways to the API.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::Request;
 use hyper_util::rt::TokioIo;
@@ -11,6 +14,7 @@ use kube::{Client, Config};
 use store::api::Caller;
 use store::server::Local;
 use tokio::net::UnixStream;
+use tower::ServiceExt;
 use tower::util::service_fn;
 
 use super::served::Served;
@@ -39,6 +43,19 @@ async fn ask(
     tokio::spawn(connection);
     request.headers_mut().insert("host", "localhost".parse()?);
     Ok(sender.send_request(request).await?)
+}
+
+/// The same process, with a count of the lists that are asked for.
+pub fn counting(served: &Served, lists: Arc<AtomicU64>) -> Client {
+    let local = Local::new(served.api.clone(), Caller::own());
+    let ask = move |request: Request<Body>| {
+        let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
+        if request.method() == http::Method::GET && !is_watch {
+            lists.fetch_add(1, Ordering::Relaxed);
+        }
+        local.clone().oneshot(request)
+    };
+    Client::new(service_fn(ask), "default")
 }
 
 /// The same process, without a network.

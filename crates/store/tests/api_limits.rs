@@ -1,0 +1,255 @@
+//! What clients may take of the server: watches, connections, requests, memory; and what they are told beyond it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+#[path = "api/served.rs"]
+mod served;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use served::Served;
+use store::api::Limits;
+use store::engine::Options;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn connect(served: &Served) -> UnixStream {
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// An answer: its head, and the rest as it comes.
+struct Answer {
+    code: u16,
+    head: String,
+    rest: BufReader<UnixStream>,
+}
+
+fn send(mut stream: UnixStream, method: &str, path: &str, body: &str) -> Option<Answer> {
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut rest = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if rest.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    let code = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { code, head, rest })
+}
+
+fn ask(served: &Served, method: &str, path: &str, body: &str) -> Answer {
+    send(connect(served), method, path, body).expect("an answer")
+}
+
+impl Answer {
+    /// The Status of a refusal.
+    fn status(mut self) -> Value {
+        let length = self.head.split("content-length: ").nth(1).unwrap();
+        let mut body = vec![0; length.split("\r\n").next().unwrap().parse().unwrap()];
+        self.rest.read_exact(&mut body).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    /// The next event of a watch, without the lines that HTTP puts between; `None` at the end.
+    fn event(&mut self) -> Option<Value> {
+        loop {
+            let mut line = String::new();
+            if self.rest.read_line(&mut line).unwrap() == 0 || line == "0\r\n" {
+                return None;
+            }
+            if line.starts_with('{') {
+                // A chunk may end inside of an event: what follows is its length, and then the rest.
+                while !line.ends_with("}\n") {
+                    let mut more = String::new();
+                    self.rest.read_line(&mut more).unwrap();
+                    line.truncate(line.trim_end_matches(['\r', '\n']).len());
+                    if !more.trim_end().is_empty() && more.trim_end().chars().all(|c| c.is_ascii_hexdigit()) {
+                        continue;
+                    }
+                    line.push_str(&more);
+                }
+                return Some(serde_json::from_str(&line).unwrap());
+            }
+        }
+    }
+}
+
+fn config_map(name: &str, size: usize) -> String {
+    json!({"metadata": {"name": name}, "data": {"a": "x".repeat(size)}}).to_string()
+}
+
+fn refused(answer: Answer, code: u16, reason: &str) -> Value {
+    assert_eq!(answer.code, code, "{}", answer.head);
+    let retry = answer.head.contains("retry-after: 1\r\n");
+    let status = answer.status();
+    assert_eq!((status["kind"].as_str(), status["reason"].as_str()), (Some("Status"), Some(reason)));
+    assert_eq!(retry, code == 429, "clients wait a little before they come again");
+    status
+}
+
+#[test]
+fn a_watch_more_than_the_most_is_told_to_come_again_and_a_place_is_given_back() {
+    let limits = Limits { watches: 3, ..Limits::default() };
+    let served = Served::with("limits", Options::default(), limits);
+    let watch = || ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
+    let mut open: Vec<Answer> = (0..3).map(|_| watch()).collect();
+    assert!(open.iter().all(|answer| answer.code == 200));
+    let status = refused(watch(), 429, "TooManyRequests");
+    assert!(status["message"].as_str().unwrap().contains("3 watches are open"), "{status}");
+    assert_eq!(ask(&served, "GET", CONFIG_MAPS, "").code, 200, "other requests go on");
+    open.pop();
+    let mut codes = (0..200).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        watch().code
+    });
+    assert!(codes.any(|code| code == 200), "the place of a watch that ended is free");
+}
+
+#[test]
+fn a_connection_more_than_the_most_is_closed_and_the_others_go_on() {
+    let limits = Limits { connections: 4, ..Limits::default() };
+    let served = Served::with("limits", Options::default(), limits);
+    let idle: Vec<UnixStream> = (0..3).map(|_| connect(&served)).collect();
+    let busy = ask(&served, "GET", "/version", "");
+    assert_eq!(busy.code, 200);
+    assert!(send(connect(&served), "GET", "/version", "").is_none(), "there is no place for a fifth");
+    drop(idle);
+    let mut again = (0..200).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        send(connect(&served), "GET", "/version", "").is_some()
+    });
+    assert!(again.any(|served| served), "closed connections give their places back");
+}
+
+#[test]
+fn a_thousand_idle_connections_hold_nobody_up() {
+    let served = Served::new("limits", Options::default());
+    let idle: Vec<UnixStream> = (0..400).map(|_| connect(&served)).collect();
+    let watching: Vec<Answer> =
+        (0..100).map(|_| ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "")).collect();
+    for number in 0..50 {
+        assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map(&format!("c{number}"), 10)).code, 201);
+    }
+    for mut watch in watching {
+        for number in 0..50 {
+            let event = watch.event().unwrap();
+            assert_eq!(event["object"]["metadata"]["name"], format!("c{number}"), "each once and in order");
+        }
+    }
+    drop(idle);
+}
+
+#[test]
+fn requests_beyond_the_rate_are_told_to_come_again() {
+    let limits = Limits { requests_at_once: 10, requests_per_second: 5, ..Limits::default() };
+    let served = Served::with("limits", Options::default(), limits);
+    let answers: Vec<Answer> = (0..20).map(|_| ask(&served, "GET", "/version", "")).collect();
+    let good = answers.iter().filter(|answer| answer.code == 200).count();
+    assert!((10..20).contains(&good), "{good} of 20");
+    for answer in answers.into_iter().filter(|answer| answer.code != 200) {
+        refused(answer, 429, "TooManyRequests");
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(ask(&served, "GET", "/version", "").code, 200, "the bucket fills again");
+}
+
+#[test]
+fn a_body_larger_than_the_most_is_refused_and_nothing_is_written() {
+    let limits = Limits { body: 10_000, ..Limits::default() };
+    let served = Served::with("limits", Options::default(), limits);
+    assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map("fits", 9_000)).code, 201);
+    let status = refused(
+        ask(&served, "POST", CONFIG_MAPS, &config_map("large", 10_000)),
+        413,
+        "RequestEntityTooLarge",
+    );
+    assert!(status["message"].as_str().unwrap().contains("10000"), "{status}");
+    assert_eq!(ask(&served, "GET", &format!("{CONFIG_MAPS}/large"), "").code, 404);
+}
+
+#[test]
+fn bookmarks_come_with_the_clock_and_say_what_others_wrote() {
+    let limits = Limits { bookmark_every: Duration::from_millis(300), ..Limits::default() };
+    let served = Served::with("limits", Options::default(), limits);
+    let mut plain = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
+    let mut watch = ask(
+        &served,
+        "GET",
+        &format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&resourceVersion=0"),
+        "",
+    );
+    let version = |event: &Value| -> u64 {
+        event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    let first = watch.event().unwrap();
+    assert_eq!(first["type"], "BOOKMARK");
+    assert_eq!(first["object"]["kind"], "ConfigMap");
+    // Others' writes are no events of this watch, and move its bookmark.
+    let namespace = json!({"metadata": {"name": "elsewhere"}}).to_string();
+    assert_eq!(ask(&served, "POST", "/api/v1/namespaces", &namespace).code, 201);
+    let written = served.api.engine().revision().0;
+    let later = (0..20).map(|_| watch.event().unwrap()).find(|event| version(event) >= written);
+    assert_eq!(later.unwrap()["type"], "BOOKMARK");
+    assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map("c", 1)).code, 201);
+    let added = (0..20).map(|_| watch.event().unwrap()).find(|event| event["type"] != "BOOKMARK");
+    assert_eq!(added.unwrap()["type"], "ADDED");
+    assert_eq!(plain.event().unwrap()["type"], "ADDED", "who asks for no bookmarks gets none");
+}
+
+#[test]
+fn a_watch_that_ends_by_its_time_says_goodbye_with_a_bookmark() {
+    let served = Served::new("limits", Options::default());
+    let path = format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1");
+    let mut watch = ask(&served, "GET", &path, "");
+    let last = watch.event().unwrap();
+    assert_eq!((last["type"].as_str(), watch.event()), (Some("BOOKMARK"), None));
+}
+
+#[test]
+fn a_slow_watcher_costs_no_memory_and_is_told_410_when_the_log_has_moved_on() {
+    let options = Options { ring_changes: 16, log_revisions: 64, ..Options::default() };
+    let served = Served::new("limits", options);
+    let mut slow = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
+    let mut quick = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
+    // Far more than sockets hold; the slow one reads nothing of it for now.
+    let (count, size) = (400, 20_000);
+    for number in 0..count {
+        assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map(&format!("c{number}"), size)).code, 201);
+        assert_eq!(quick.event().unwrap()["object"]["metadata"]["name"], format!("c{number}"));
+    }
+    let mut seen = 0;
+    let last = loop {
+        let event = slow.event().expect("an ERROR comes before the end");
+        if event["type"] != "ADDED" {
+            break event;
+        }
+        assert_eq!(event["object"]["metadata"]["name"], format!("c{seen}"), "what it gets has no gap");
+        seen += 1;
+    };
+    assert!(seen < count, "{seen}");
+    assert_eq!((last["type"].as_str(), &last["object"]["code"]), (Some("ERROR"), &json!(410)));
+    assert_eq!(last["object"]["reason"], "Expired");
+    assert_eq!(slow.event(), None);
+}
+
+#[test]
+fn a_watch_without_news_outlives_a_log_full_of_others() {
+    let options = Options { ring_changes: 4, log_revisions: 16, ..Options::default() };
+    let served = Served::new("limits", options);
+    let mut watch = ask(&served, "GET", "/apis/coordination.k8s.io/v1/leases?watch=true", "");
+    for number in 0..100 {
+        assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map(&format!("c{number}"), 1)).code, 201);
+    }
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    assert_eq!(ask(&served, "POST", leases, &json!({"metadata": {"name": "a"}}).to_string()).code, 201);
+    let event = watch.event().unwrap();
+    assert_eq!((event["type"].as_str(), &event["object"]["metadata"]["name"]), (Some("ADDED"), &json!("a")));
+}
