@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use model::route::Split;
-use tokio::net::TcpStream;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::counts::Distance;
@@ -86,6 +87,15 @@ async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distan
     Err(last)
 }
 
+/// Connects with a mark, by which the kernel knows not to send the connection here again.
+async fn connect(to: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(mark) = mark {
+        setsockopt(&socket, sockopt::Mark, &mark)?;
+    }
+    socket.connect(to).await
+}
+
 /// Carries a connection to where it was going: no Service of ours, so nothing is known of it.
 pub(crate) async fn pass_through(
     proxy: &Arc<Inner>,
@@ -94,7 +104,7 @@ pub(crate) async fn pass_through(
     from: SocketAddr,
 ) -> io::Result<()> {
     let began = Instant::now();
-    let stream = timeout(proxy.settings.timeouts.connect, TcpStream::connect(to)).await??;
+    let stream = timeout(proxy.settings.timeouts.connect, connect(to, proxy.settings.mark)).await??;
     stream.set_nodelay(true)?;
     proxy.counts.passed_through.add();
     let idle = proxy.settings.timeouts.idle;

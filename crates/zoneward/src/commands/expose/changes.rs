@@ -332,7 +332,7 @@ fn read_slice(value: &Value) -> Option<Slice> {
 }
 
 fn contents(wish: &Wish, service: &Service, family: Family) -> Result<Vec<SliceContent>> {
-    let mut targets_by_slice: BTreeMap<(u16, &[(String, String)]), Vec<&Target>> = BTreeMap::new();
+    let mut targets_by_slice: BTreeMap<(u16, &Tags), Vec<&Target>> = BTreeMap::new();
     for target in wish.targets.iter().filter(|target| Family::of(target.address.ip()) == family) {
         targets_by_slice.entry((target.address.port(), &target.tags)).or_default().push(target);
     }
@@ -372,7 +372,7 @@ fn endpoint(target: &Target) -> Endpoint {
     }
 }
 
-fn labels(wish: &Wish, service: &Service, tags: &[(String, String)]) -> Labels {
+fn labels(wish: &Wish, service: &Service, tags: &Tags) -> Labels {
     let pair = |key: &str, value: &str| (Name::new(key), Name::new(value));
     let mut pairs = vec![
         pair(annotation::SERVICE_NAME, &service.key.name),
@@ -397,8 +397,11 @@ fn slice_name(wish: &Wish, content: &SliceContent) -> String {
     format!("{}-{}-{family}-{port}{tags}", wish.name, port_label(wish).unwrap_or_default())
 }
 
+/// Tags of processes, by name.
+type Tags = [(String, String)];
+
 /// A short word for a set of tags, the same on every machine: a part of the slice's name.
-fn tags_text(tags: &[(String, String)]) -> String {
+fn tags_text(tags: &Tags) -> String {
     let bytes = tags.iter().flat_map(|(key, value)| format!("{key}={value},").into_bytes());
     let hash = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:08x}")
