@@ -7,4 +7,5 @@ pub mod encode;
 pub mod fake;
 pub mod ir;
 pub mod netlink;
+pub mod redirect;
 pub mod render;

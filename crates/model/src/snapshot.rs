@@ -153,6 +153,14 @@ impl Snapshot {
         self.services.values().filter_map(|e| Some((e.service.as_deref()?, e.slices.as_slice())))
     }
 
+    /// The Services of a namespace, by name.
+    pub fn services_within(&self, namespace: &Name) -> impl Iterator<Item = &Service> {
+        let first = ServiceKey::new(namespace, &Name::default());
+        let namespace = namespace.clone();
+        let all = self.services.range(first..).take_while(move |(key, _)| key.namespace == namespace);
+        all.filter_map(|(_, entry)| entry.service.as_deref())
+    }
+
     /// A Service.
     pub fn service(&self, key: &ServiceKey) -> Option<&Service> {
         self.services.get(key)?.service.as_deref()

@@ -145,16 +145,23 @@ fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[Back
 fn subset_of(snapshot: &Snapshot, slices: &[Slice], tags: &Labels) -> Vec<Slice> {
     let only = |slice: &Slice| {
         let mut slice = slice.clone();
-        let namespace = slice.key.namespace.clone();
-        slice.content.endpoints.retain(|endpoint| carries(snapshot, &namespace, endpoint, tags));
+        let endpoints = std::mem::take(&mut slice.content.endpoints);
+        let members = endpoints.into_iter().filter(|endpoint| carries(snapshot, &slice, endpoint, tags));
+        slice.content.endpoints = members.collect();
         slice
     };
     slices.iter().map(only).collect()
 }
 
-/// Zone, region and node come from topology; everything else from the pod's labels.
-fn carries(snapshot: &Snapshot, namespace: &Name, endpoint: &Endpoint, tags: &Labels) -> bool {
-    let pod = endpoint.target.as_ref().and_then(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));
+/// Zone, region and node come from topology; everything else from the pod's labels, and where an endpoint is no pod
+/// but a process that somebody listed, from those of its slice.
+fn carries(snapshot: &Snapshot, slice: &Slice, endpoint: &Endpoint, tags: &Labels) -> bool {
+    let namespace = &slice.key.namespace;
+    let pod = endpoint.target.as_ref().map(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));
+    let labels = match pod {
+        Some(pod) => pod.map(|pod| &pod.labels),
+        None => Some(&slice.content.labels),
+    };
     let node = endpoint.node.as_ref();
     let known = node.and_then(|name| snapshot.node(name));
     tags.iter().all(|(key, value)| {
@@ -162,7 +169,7 @@ fn carries(snapshot: &Snapshot, namespace: &Name, endpoint: &Endpoint, tags: &La
             ZONE => endpoint.zone.as_ref().or_else(|| known?.zone.as_ref()),
             REGION => known.and_then(|node| node.region.as_ref()),
             HOSTNAME => node,
-            label => pod.and_then(|pod| pod.labels.value(label)),
+            label => labels.and_then(|labels| labels.value(label)),
         };
         own == Some(value)
     })

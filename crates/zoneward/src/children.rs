@@ -29,7 +29,7 @@ const LONGEST_LINE: u64 = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Program {
     /// What its lines begin with.
-    pub name: &'static str,
+    pub name: String,
     /// The file.
     pub path: PathBuf,
     /// Its arguments.
@@ -114,17 +114,17 @@ fn start(program: &Program) -> io::Result<Child> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(out) = child.stdout.take() {
-        pass_on(program.name, out);
+        pass_on(program.name.clone(), out);
     }
     if let Some(err) = child.stderr.take() {
-        pass_on(program.name, err);
+        pass_on(program.name.clone(), err);
     }
     info!(child = program.name, process = child.id(), "started");
     Ok(child)
 }
 
 /// Lines of a child, to standard error under its name. The thread ends with the pipe.
-fn pass_on(name: &'static str, pipe: impl Read + Send + 'static) {
+fn pass_on(name: String, pipe: impl Read + Send + 'static) {
     std::thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
         let mut line = Vec::new();

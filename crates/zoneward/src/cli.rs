@@ -62,14 +62,17 @@ Examples:
     /// Back up, restore and check the data of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
-    /// Serve the embedded Kubernetes API on this machine, with its controllers and a node proxy
+    /// Serve the embedded Kubernetes API on this machine, with its controllers, a node proxy and L7 proxies
     ///
-    /// The node proxy is a process of its own and needs NET_ADMIN; `--no-node` leaves it out. Everything is kept in the data directory: what is stored, the API's own authority, and the credentials. The
-    /// path of the admin's kubeconfig is printed when the API answers; reader.kubeconfig beside it may only look.
-    /// The server stops cleanly on SIGINT and SIGTERM.
+    /// The node proxy is a process of its own and needs NET_ADMIN; `--no-node` leaves it out. Each MeshGateway is
+    /// served by a process of its own on its listeners' ports; `--no-mesh` leaves them out. Everything is kept in the
+    /// data directory: what is stored, the API's own authority, and the credentials. The path of the admin's
+    /// kubeconfig is printed when the API answers; reader.kubeconfig beside it may only look. The server stops cleanly
+    /// on SIGINT and SIGTERM.
     #[command(after_help = "\
 Examples:
   zoneward up --no-node --data-dir ./zoneward-data
+  zoneward up --no-node --data-dir ./zoneward-data --sidecar frontend:8081=backend
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
     Up(Up),
     /// Keep EndpointSlices, conditions and Events of a cluster as the plan says
@@ -104,6 +107,9 @@ Examples:
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
+    /// L7: route requests by what they say, as a gateway or beside a client
+    #[command(subcommand, arg_required_else_help = true)]
+    Mesh(crate::commands::mesh::MeshCommand),
     /// Print a completion script for a shell
     ///
     /// For bash: `source <(zoneward completion bash)`.
@@ -304,9 +310,18 @@ pub struct Up {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) for this machine's node proxy
     #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
     pub node_config: Option<PathBuf>,
-    /// The zone that this machine is in; it becomes a label of its Node
-    #[arg(long, value_name = "NAME", conflicts_with = "no_node")]
+    /// The zone that this machine is in; it becomes a label of its Node, and L7 proxies are in it
+    #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
+    /// Run no L7 proxies
+    #[arg(long)]
+    pub no_mesh: bool,
+    /// Where the proxies of MeshGateways listen; may be repeated [default: everywhere]
+    #[arg(long, value_name = "IP", conflicts_with = "no_mesh")]
+    pub mesh_bind: Vec<IpAddr>,
+    /// A port on loopback for what a client sends to a Service, as frontend:8081=backend; may be repeated
+    #[arg(long, value_name = "CLIENT:PORT=SERVICE[:PORT]", conflicts_with = "no_mesh")]
+    pub sidecar: Vec<String>,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,
@@ -446,7 +461,7 @@ impl Controller {
 }
 
 /// Reads `500ms`, `2s` or `1m`.
-fn duration(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     let wrong = || format!("{text:?} is no duration: write it as 500ms, 2s or 1m");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;

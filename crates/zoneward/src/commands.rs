@@ -5,6 +5,7 @@ mod completion;
 mod controller;
 pub mod expose;
 mod man;
+pub mod mesh;
 mod node;
 mod plan;
 pub mod simulate;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Controller(args) => controller::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
         Command::Expose(args) => expose::run(&args),
+        Command::Mesh(command) => mesh::run(&command),
         Command::Completion { shell } => completion::run(shell),
         Command::Man { dir } => man::run(dir.as_deref()),
     }

@@ -101,7 +101,7 @@ impl Documents {
                 documents.add_text("standard input", &text);
                 continue;
             }
-            for file in files_below(path, input.recursive)? {
+            for file in files(path, input.recursive)? {
                 let text =
                     std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
                 documents.add_text(&file.display().to_string(), &text);
@@ -189,7 +189,7 @@ fn controlling_owner(pod: &Value, interner: &mut Interner) -> Option<(Name, Name
 }
 
 /// The files that a path stands for: itself, or those of a folder that look like manifests, by name.
-fn files_below(path: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
+pub fn files(path: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -13,6 +13,7 @@ pub mod demo;
 pub mod input;
 pub mod leader;
 pub mod log;
+pub mod mesh;
 pub mod node;
 pub mod output;
 pub mod planner;

@@ -120,7 +120,10 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
     Ok(Client::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }
 
-fn destination_port<'s>(service: &'s Service, wanted: Option<&str>) -> Result<&'s model::ServicePort> {
+pub(crate) fn destination_port<'s>(
+    service: &'s Service,
+    wanted: Option<&str>,
+) -> Result<&'s model::ServicePort> {
     let key = &service.key;
     let mut ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
     if let Some(wanted) = wanted {

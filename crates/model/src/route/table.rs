@@ -123,7 +123,8 @@ pub enum Routing {
 }
 
 impl Routing {
-    fn add_backends(&self, found: &mut BTreeSet<BackendId>) {
+    /// Adds every backend that it leads to.
+    pub fn add_backends(&self, found: &mut BTreeSet<BackendId>) {
         match self {
             Self::Http(routes) => routes.rules().for_each(|rule| rule.add_backends(found)),
             Self::Tcp(split) => add_legs(split, found),

@@ -55,6 +55,36 @@ impl Snapshot {
         within(&self.routes.tcp, namespace)
     }
 
+    /// A MeshHTTPRoute.
+    pub fn http_route(&self, key: &ObjectKey) -> Option<&HttpRoute> {
+        self.routes.http.get(key)
+    }
+
+    /// A MeshGatewayHTTPRoute.
+    pub fn gateway_http_route(&self, key: &ObjectKey) -> Option<&GatewayHttpRoute> {
+        self.routes.gateway_http.get(key)
+    }
+
+    /// A MeshTCPRoute.
+    pub fn tcp_route(&self, key: &ObjectKey) -> Option<&TcpRoute> {
+        self.routes.tcp.get(key)
+    }
+
+    /// The key of every MeshHTTPRoute.
+    pub fn http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.routes.http.keys()
+    }
+
+    /// The key of every MeshGatewayHTTPRoute.
+    pub fn gateway_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.routes.gateway_http.keys()
+    }
+
+    /// The key of every MeshTCPRoute.
+    pub fn tcp_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.routes.tcp.keys()
+    }
+
     /// A MeshGateway.
     pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
         self.routes.gateways.get(key)

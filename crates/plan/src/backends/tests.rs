@@ -113,6 +113,22 @@ fn zones_are_tags_by_topology() {
 }
 
 #[test]
+fn an_endpoint_without_a_pod_has_the_tags_of_its_slice() {
+    let mut snapshot = world(json!({}), false, THREE);
+    let slice = |name: &str, address: &str, version: &str| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "ns", "name": name,
+                "labels": {"kubernetes.io/service-name": "web", "version": version}},
+            "ports": [{"name": "http", "port": 8080}], "endpoints": [{"addresses": [address]}]})
+    };
+    for value in [slice("web-2", "10.1.0.8", "v2"), slice("web-3", "10.1.0.9", "v3")] {
+        snapshot.apply(parse::object(&value, &mut Interner::default()).0.unwrap());
+    }
+    assert_eq!(seen(&snapshot, "a", &[("version", "v2")]).0, "10.1.0.3x1.00 10.1.0.8x1.00");
+    assert_eq!(seen(&snapshot, "a", &[("version", "v3")]).0, "10.1.0.9x1.00");
+}
+
+#[test]
 fn a_backend_whose_port_is_gone_is_left_out() {
     let snapshot = world(json!({}), false, THREE);
     let id =

@@ -11,7 +11,7 @@ const QUICK: Backoff = Backoff {
 };
 
 fn shell(script: &str) -> Program {
-    Program { name: "test", path: "/bin/sh".into(), args: vec!["-c".into(), script.into()] }
+    Program { name: "test".to_owned(), path: "/bin/sh".into(), args: vec!["-c".into(), script.into()] }
 }
 
 fn file(name: &str) -> PathBuf {
@@ -89,7 +89,7 @@ async fn whoever_is_dropped_takes_its_child_along() {
 
 #[tokio::test]
 async fn a_program_that_is_missing_is_no_panic() {
-    let program = Program { name: "test", path: "no/such/program".into(), args: Vec::new() };
+    let program = Program { name: "test".to_owned(), path: "no/such/program".into(), args: Vec::new() };
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(keep(program, QUICK, stopped));
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -95,7 +95,7 @@ impl Mirror {
     }
 
     fn parse(&mut self, kind: Kind, key: ObjectKey, watched: Watched) -> Change {
-        if kind == Kind::Lease {
+        if matches!(kind, Kind::Lease | Kind::Secret) {
             return Change::Other(kind, Box::new(watched));
         }
         let resource = kind.resource();
@@ -129,7 +129,11 @@ impl Mirror {
             Kind::IpAddress => {
                 snapshot.ip_addresses().map(|ip| global(&Name::new(&ip.address.to_string()))).collect()
             }
-            Kind::Lease => Vec::new(),
+            Kind::HttpRoute => snapshot.http_route_keys().cloned().collect(),
+            Kind::GatewayHttpRoute => snapshot.gateway_http_route_keys().cloned().collect(),
+            Kind::TcpRoute => snapshot.tcp_route_keys().cloned().collect(),
+            Kind::Gateway => snapshot.gateways().map(|gateway| gateway.key.clone()).collect(),
+            Kind::Lease | Kind::Secret => Vec::new(),
         }
     }
 
@@ -147,7 +151,11 @@ impl Mirror {
                     snapshot.remove_ip_address(address);
                 }
             }
-            Kind::Lease => {}
+            Kind::HttpRoute => snapshot.remove_http_route(key),
+            Kind::GatewayHttpRoute => snapshot.remove_gateway_http_route(key),
+            Kind::TcpRoute => snapshot.remove_tcp_route(key),
+            Kind::Gateway => snapshot.remove_gateway(key),
+            Kind::Lease | Kind::Secret => {}
         }
     }
 

@@ -4,15 +4,17 @@
 //! watch that breaks is resumed where it was; when the API no longer knows that place, everything is listed again.
 
 use std::borrow::Cow;
+use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource};
 use kube::core::DynamicResourceScope;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -31,12 +33,13 @@ pub struct Wanted {
     kind: Kind,
     config: watcher::Config,
     namespace: Option<String>,
+    head_only: bool,
 }
 
 impl Wanted {
     /// All objects of a kind.
     pub fn all(kind: Kind) -> Self {
-        Self { kind, config: watcher::Config::default().streaming_lists(), namespace: None }
+        Self { kind, config: watcher::Config::default().streaming_lists(), namespace: None, head_only: false }
     }
 
     /// Only those with such labels, as `!service.kubernetes.io/headless`.
@@ -54,6 +57,12 @@ impl Wanted {
     /// Only those of a namespace.
     pub fn within(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// Only their metadata: names and labels. Of a Pod that is a small part.
+    pub fn metadata_only(mut self) -> Self {
+        self.head_only = true;
         self
     }
 }
@@ -152,6 +161,50 @@ impl Resource for Watched {
     }
 }
 
+/// An object of which the API is asked for the metadata alone.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+struct HeadOnly(Watched);
+
+impl Resource for HeadOnly {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        Watched::kind(resource)
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        Watched::group(resource)
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        Watched::version(resource)
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        Watched::plural(resource)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.meta_mut()
+    }
+
+    fn metadata_api() -> bool {
+        true
+    }
+}
+
+impl From<HeadOnly> for Watched {
+    fn from(head: HeadOnly) -> Self {
+        head.0
+    }
+}
+
 /// The events of several watches. Dropping it ends them.
 pub struct Feed {
     events: mpsc::Receiver<Event>,
@@ -185,10 +238,27 @@ impl Feed {
 }
 
 /// Passes on the events of one kind until nobody reads them.
-async fn follow(client: Client, mut wanted: Wanted, sender: mpsc::Sender<Event>) {
+async fn follow(client: Client, wanted: Wanted, sender: mpsc::Sender<Event>) {
+    if wanted.head_only {
+        follow_as::<HeadOnly>(client, wanted, sender).await;
+    } else {
+        follow_as::<Watched>(client, wanted, sender).await;
+    }
+}
+
+async fn follow_as<K>(client: Client, mut wanted: Wanted, sender: mpsc::Sender<Event>)
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
+    Watched: From<K>,
+{
     let mut pause = FIRST_PAUSE;
     loop {
-        let mut stream = std::pin::pin!(watched(&client, wanted.clone()));
+        let mut stream = std::pin::pin!(watcher(api::<K>(&client, &wanted), wanted.config.clone()));
         let mut listed = false;
         while let Some(item) = stream.next().await {
             let event = match item {
@@ -218,23 +288,25 @@ async fn follow(client: Client, mut wanted: Wanted, sender: mpsc::Sender<Event>)
     }
 }
 
-fn watched(
-    client: &Client,
-    wanted: Wanted,
-) -> impl Stream<Item = watcher::Result<watcher::Event<Watched>>> + Send + use<> {
+fn api<K>(client: &Client, wanted: &Wanted) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
     let resource = wanted.kind.resource();
-    let api: Api<Watched> = match &wanted.namespace {
+    match &wanted.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
-    };
-    watcher(api, wanted.config)
+    }
 }
 
-fn translate(kind: Kind, event: watcher::Event<Watched>) -> Event {
+fn translate<K>(kind: Kind, event: watcher::Event<K>) -> Event
+where
+    Watched: From<K>,
+{
     match event {
         watcher::Event::Init => Event::Listing(kind),
-        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Event::Put(kind, object),
-        watcher::Event::Delete(object) => Event::Gone(kind, object),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Event::Put(kind, object.into()),
+        watcher::Event::Delete(object) => Event::Gone(kind, object.into()),
         watcher::Event::InitDone => Event::Listed(kind),
     }
 }

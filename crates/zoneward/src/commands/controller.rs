@@ -19,6 +19,7 @@ use crate::cluster;
 use crate::controller::{self, Metrics};
 use crate::leader::{Office, while_leading};
 use crate::log;
+use crate::mesh::accepted;
 use crate::serve::{self, Checks, Routes};
 use crate::signals::Signals;
 
@@ -56,11 +57,18 @@ async fn control(args: &cli::Controller) -> Result<()> {
         controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone())
     });
     tokio::pin!(slices);
+    let (accepting, begun) = (office.leading(), (client.clone(), stopped.clone()));
+    let conditions = tokio::spawn(async move {
+        let (client, stopped) = begun;
+        while_leading(accepting, stopped.clone(), || accepted::run(client.clone(), stopped.clone())).await
+    });
     let ended = tokio::select! {
         ended = &mut slices => Some(ended.context("the election of a leader ended badly")?),
         () = signals.wait() => { stop.send_replace(true); slices.await }
     };
     // First the writing ends, then somebody else may begin.
+    stop.send_replace(true);
+    conditions.await.context("whoever writes the conditions of routes ended badly")?;
     office.leave().await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;

@@ -31,10 +31,11 @@ pub struct Expose {
     /// The Service's port, as 80 or 80:http with its name
     #[arg(long, value_name = "PORT[:NAME]", required_unless_present = "remove")]
     pub port: Option<PortWish>,
-    /// Where a process listens, as 10.0.0.7:8080@zone-a or `[fd00::7]:8080`; may be repeated
+    /// Where a process listens, as 10.0.0.7:8080@zone-a or `[fd00::7]:8080`, and what routes select it by, as
+    /// 10.0.0.7:8080,version=v2; may be repeated
     #[arg(
         long,
-        value_name = "IP:PORT[@ZONE]",
+        value_name = "IP:PORT[@ZONE][,TAG=VALUE...]",
         required_unless_present = "remove",
         conflicts_with = "remove"
     )]

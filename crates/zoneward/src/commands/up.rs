@@ -1,12 +1,13 @@
-//! `zoneward up`: the embedded API on this machine with its controllers and a node proxy, from its data directory until
-//! it is told to stop.
+//! `zoneward up`: the embedded API on this machine with its controllers, a node proxy and L7 proxies, from its data
+//! directory until it is told to stop.
 //!
 //! ```text
-//! start: API -> controllers -> node proxy, a child that is started anew alone when it fails
-//! stop:  node proxy (its rules stay) -> controllers -> the Lease is given up -> API
+//! start: API -> controllers -> node proxy, L7 proxies: children, each started anew alone when it fails
+//! stop:  node proxy (its rules stay), L7 proxies (connections may end) -> controllers -> the Lease is given up -> API
 //! ```
 
 mod machine;
+mod mesh;
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,6 +33,7 @@ use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
 use crate::leader::election::Timing;
 use crate::leader::{Office, Settings, while_leading};
+use crate::mesh::accepted;
 use crate::signals::Signals;
 use crate::{addresses, cli, cluster, log, output};
 
@@ -52,6 +54,7 @@ async fn serve(args: &cli::Up) -> Result<()> {
     if !args.no_node {
         check_rights()?;
     }
+    let proxies = if args.no_mesh { None } else { Some(mesh::Proxies::new(args)?) };
     // Before anything is promised: from here on a signal means a clean stop.
     let mut signals = Signals::listen()?;
     let data = &args.data_dir;
@@ -90,6 +93,9 @@ async fn serve(args: &cli::Up) -> Result<()> {
         true => None,
         false => Some(tokio::spawn(children::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
     };
+    let mesh_stopped = node_stop.subscribe();
+    let mesh = proxies
+        .map(|proxies| tokio::spawn(mesh::keep(cluster::in_process(api.clone()), proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     eprintln!("zoneward: serving on https://{}; stop with Ctrl-C", reachable(listen));
     signals.wait().await;
@@ -97,6 +103,9 @@ async fn serve(args: &cli::Up) -> Result<()> {
     node_stop.send_replace(true);
     if let Some(node) = node {
         node.await.context("whoever looks after the node proxy ended badly")?;
+    }
+    if let Some(mesh) = mesh {
+        mesh.await.context("whoever looks after the L7 proxies ended badly")?;
     }
     if let Some(controllers) = controllers {
         controllers.stop().await?;
@@ -116,7 +125,7 @@ fn node_proxy(args: &cli::Up) -> Result<Program> {
     if let Some(config) = &args.node_config {
         words.extend(["--config".into(), config.into()]);
     }
-    Ok(Program { name: "node", path, args: words })
+    Ok(Program { name: "node".to_owned(), path, args: words })
 }
 
 /// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
@@ -141,7 +150,7 @@ fn has_net_admin(status: &str) -> bool {
 /// The controllers of the embedded API, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
     office: Office,
 }
 
@@ -159,7 +168,14 @@ impl Controllers {
         let office = Office::seek(client.clone(), Some(settings));
         let config = args.slice_controller();
         let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
-        let leading = office.leading();
+        let (leading, accepting) = (office.leading(), office.leading());
+        let conditions = {
+            let (client, stopped) = (client.clone(), stopped.clone());
+            async move {
+                let begin = || accepted::run(client.clone(), stopped.clone());
+                while_leading(accepting, stopped.clone(), begin).await;
+            }
+        };
         let slices = async move {
             let metrics = Metrics::default();
             let begin = || controller::run(client.clone(), config.clone(), metrics.clone(), stopped.clone());
@@ -168,7 +184,7 @@ impl Controllers {
                 error!("the controller of EndpointSlices has ended: {advice}");
             }
         };
-        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices)], office }
+        Self { stop, tasks: [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions)], office }
     }
 
     async fn stop(self) -> Result<()> {

@@ -240,7 +240,7 @@ impl Writer<'_> {
 }
 
 /// Writes an Event; one that is there already gets a new time.
-async fn say(client: &Client, event: &Value) -> Result<(), Error> {
+pub(crate) async fn say(client: &Client, event: &Value) -> Result<(), Error> {
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default");
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match send::<Value>(client, Method::POST, &path, JSON, event).await {
@@ -256,7 +256,7 @@ async fn say(client: &Client, event: &Value) -> Result<(), Error> {
 
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 fn slices_path(namespace: &str) -> String {
@@ -267,7 +267,7 @@ fn service_path(service: &ServiceKey) -> String {
     format!("/api/v1/namespaces/{}/services/{}", service.namespace, service.name)
 }
 
-async fn send<T: DeserializeOwned>(
+pub(crate) async fn send<T: DeserializeOwned>(
     client: &Client,
     method: Method,
     path: &str,

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use model::Notice;
+use model::parse::route;
 use plan::hints::reason;
 use serde_json::{Value, json};
 
@@ -17,7 +18,11 @@ pub fn event(notice: &Notice, uid: Option<&str>, now: Timestamp) -> Value {
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let namespace = if object.namespace.is_empty() { "default" } else { object.namespace.as_str() };
     let kind = if reason::is_warning(notice.reason) { "Warning" } else { "Normal" };
-    let api_version = if object.kind == "EndpointSlice" { "discovery.k8s.io/v1" } else { "v1" };
+    let api_version = match object.kind.as_str() {
+        "EndpointSlice" => "discovery.k8s.io/v1",
+        kind if route::KINDS.contains(&kind) => "zoneward.dev/v1alpha1",
+        _ => "v1",
+    };
     let mut involved =
         json!({"apiVersion": api_version, "kind": object.kind.as_str(), "name": object.name.as_str()});
     if !object.namespace.is_empty() {

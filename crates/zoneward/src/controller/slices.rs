@@ -270,7 +270,13 @@ impl Head {
                 self.lease_changed(change, now);
                 Touched::Nothing
             }
-            Kind::ServiceCidr | Kind::IpAddress => Touched::Nothing,
+            Kind::ServiceCidr
+            | Kind::IpAddress
+            | Kind::Secret
+            | Kind::HttpRoute
+            | Kind::GatewayHttpRoute
+            | Kind::TcpRoute
+            | Kind::Gateway => Touched::Nothing,
         };
         self.mirror.apply(change);
         self.touch_all(touched, now);

@@ -206,7 +206,7 @@ pub(super) fn meta_width(key: MetaKey) -> usize {
     match key {
         MetaKey::NfProto | MetaKey::L4Proto => 1,
         MetaKey::Protocol => 2,
-        MetaKey::Mark | MetaKey::Iif | MetaKey::Oif => 4,
+        MetaKey::Mark | MetaKey::Iif | MetaKey::Oif | MetaKey::SkUid => 4,
         MetaKey::IifName | MetaKey::OifName => 16,
     }
 }

@@ -166,6 +166,7 @@ impl Machine<'_> {
         match key {
             MetaKey::Protocol => (if self.is_v4() { 0x0800u16 } else { 0x86dd }).to_be_bytes().to_vec(),
             MetaKey::Mark => self.mark.to_ne_bytes().to_vec(),
+            MetaKey::SkUid => self.original.uid.to_ne_bytes().to_vec(),
             // Numbers of interfaces are the kernel's alone; rules of ours go by name.
             MetaKey::Iif | MetaKey::Oif => vec![0; 4],
             MetaKey::IifName => interface(iif),

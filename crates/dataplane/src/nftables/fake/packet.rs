@@ -24,6 +24,8 @@ pub struct Packet {
     pub oif: Option<Name>,
     /// The mark that it carries already.
     pub mark: u32,
+    /// The user whose socket it comes from, if it starts here.
+    pub uid: u32,
     /// It belongs to a connection that conntrack knows; nat chains do not see it.
     pub established: bool,
 }
@@ -40,6 +42,7 @@ impl Packet {
             iif: None,
             oif: None,
             mark: 0,
+            uid: 0,
             established: false,
         }
     }

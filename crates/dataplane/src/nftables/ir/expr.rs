@@ -29,6 +29,8 @@ pub enum MetaKey {
     IifName,
     /// The name of the interface that it leaves by, sixteen bytes.
     OifName,
+    /// The user that the packet's socket belongs to, in the machine's byte order; only for packets made here.
+    SkUid,
     /// The address family, one byte: 2 is IPv4, 10 is IPv6.
     NfProto,
     /// The transport protocol, one byte.

@@ -43,6 +43,7 @@ pub const META: Codes<MetaKey> = Codes(&[
     (MetaKey::Oif, 5),
     (MetaKey::IifName, 6),
     (MetaKey::OifName, 7),
+    (MetaKey::SkUid, 10),
     (MetaKey::NfProto, 15),
     (MetaKey::L4Proto, 16),
 ]);

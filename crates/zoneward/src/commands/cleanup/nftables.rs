@@ -11,6 +11,7 @@ use dataplane::nftables::netlink::{Kernel, Query, Socket};
 use super::{Leftover, Report, iptables};
 
 const OURS: &str = dataplane::nftables::render::TABLE;
+const SIDECARS: &str = dataplane::nftables::redirect::TABLE;
 const KUBE_PROXY: &str = "kube-proxy";
 
 /// Removes the tables.
@@ -34,7 +35,8 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
 }
 
 fn is_a_proxys(table: &TableId) -> bool {
-    matches!(table.family, Family::Ip | Family::Ip6) && (table.name == OURS || table.name == KUBE_PROXY)
+    matches!(table.family, Family::Ip | Family::Ip6)
+        && [OURS, SIDECARS, KUBE_PROXY].iter().any(|name| table.name == *name)
 }
 
 fn tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>> {

@@ -19,6 +19,8 @@ use super::wish::{Target, Wish};
 const WRITER: &str = "expose.zoneward.dev";
 /// On a slice: the port of the Service that it is for, as `80-tcp`.
 const PORT_LABEL: &str = "zoneward.dev/expose-port";
+/// On a slice: which tags its processes carry, in short.
+const TAGS_LABEL: &str = "zoneward.dev/expose-tags";
 /// On a Service: this command made it, so it may take it away.
 const MADE_LABEL: &str = "zoneward.dev/made-by";
 const MADE: &str = "expose";
@@ -293,7 +295,7 @@ fn check_families(wish: &Wish, service: &Service, stored: bool) -> Result<()> {
     Ok(())
 }
 
-/// The slices of the port by name, with hints: one for each family and port that processes listen on.
+/// The slices of the port by name, with hints: one for each family, port that processes listen on, and set of tags.
 fn wished_slices(
     wish: &Wish,
     service: &Service,
@@ -330,21 +332,21 @@ fn read_slice(value: &Value) -> Option<Slice> {
 }
 
 fn contents(wish: &Wish, service: &Service, family: Family) -> Result<Vec<SliceContent>> {
-    let mut targets_by_port: BTreeMap<u16, Vec<&Target>> = BTreeMap::new();
+    let mut targets_by_slice: BTreeMap<(u16, &[(String, String)]), Vec<&Target>> = BTreeMap::new();
     for target in wish.targets.iter().filter(|target| Family::of(target.address.ip()) == family) {
-        targets_by_port.entry(target.address.port()).or_default().push(target);
+        targets_by_slice.entry((target.address.port(), &target.tags)).or_default().push(target);
     }
     let number = wish.port.as_ref().map(|port| port.number);
     let port = service.ports.iter().find(|p| Some(p.port) == number && p.protocol == wish.protocol);
     let name = port.map(|port| port.name.clone()).unwrap_or_default();
     let mut contents = Vec::new();
-    for (port, targets) in targets_by_port {
+    for ((port, tags), targets) in targets_by_slice {
         if targets.len() > MOST_ENDPOINTS {
             bail!("{} processes on port {port}: a slice holds at most {MOST_ENDPOINTS}", targets.len());
         }
         contents.push(SliceContent {
             address_type: AddressType::Ip(family),
-            labels: labels(wish, service),
+            labels: labels(wish, service, tags),
             annotations: Labels::EMPTY,
             ports: Arc::new([SlicePort {
                 name: Some(name.clone()),
@@ -370,13 +372,17 @@ fn endpoint(target: &Target) -> Endpoint {
     }
 }
 
-fn labels(wish: &Wish, service: &Service) -> Labels {
+fn labels(wish: &Wish, service: &Service, tags: &[(String, String)]) -> Labels {
     let pair = |key: &str, value: &str| (Name::new(key), Name::new(value));
     let mut pairs = vec![
         pair(annotation::SERVICE_NAME, &service.key.name),
         pair(annotation::MANAGED_BY, WRITER),
         pair(PORT_LABEL, &port_label(wish).unwrap_or_default()),
     ];
+    pairs.extend(tags.iter().map(|(key, value)| pair(key, value)));
+    if !tags.is_empty() {
+        pairs.push(pair(TAGS_LABEL, &tags_text(tags)));
+    }
     // A Service that is still to be made has no address yet, and will have one.
     if service.cluster_ips == ClusterIps::None {
         pairs.push(pair(annotation::HEADLESS, ""));
@@ -387,7 +393,15 @@ fn labels(wish: &Wish, service: &Service) -> Labels {
 fn slice_name(wish: &Wish, content: &SliceContent) -> String {
     let port = content.ports.first().and_then(|port| port.port).unwrap_or_default();
     let family = content.address_type.as_str().to_lowercase();
-    format!("{}-{}-{family}-{port}", wish.name, port_label(wish).unwrap_or_default())
+    let tags = content.labels.value(TAGS_LABEL).map(|text| format!("-{text}")).unwrap_or_default();
+    format!("{}-{}-{family}-{port}{tags}", wish.name, port_label(wish).unwrap_or_default())
+}
+
+/// A short word for a set of tags, the same on every machine: a part of the slice's name.
+fn tags_text(tags: &[(String, String)]) -> String {
+    let bytes = tags.iter().flat_map(|(key, value)| format!("{key}={value},").into_bytes());
+    let hash = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{hash:08x}")
 }
 
 fn new_slice(name: &str, service: &Service, content: &SliceContent) -> Value {

@@ -1,6 +1,6 @@
 //! What the flags say, checked: a port, and the places where processes listen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
@@ -35,12 +35,16 @@ pub struct Target {
     pub address: SocketAddr,
     /// The zone that it is in.
     pub zone: Option<String>,
+    /// What a pod's labels would say, as its version: routes select subsets by them.
+    pub tags: Vec<(String, String)>,
 }
 
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, tags) = text.split_once(',').map_or((text, ""), |(place, tags)| (place, tags));
+        let tags = read_tags(tags)?;
         let (place, zone) = match text.rsplit_once('@') {
             Some((_, "")) => return Err("a zone follows the @, as in 10.0.0.7:8080@zone-a".to_owned()),
             Some((place, zone)) => (place, Some(zone.to_owned())),
@@ -54,9 +58,26 @@ impl FromStr for Target {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         match unreachable(address.ip()) {
             Some(why) => Err(why),
-            None => Ok(Self { address, zone }),
+            None => Ok(Self { address, zone, tags }),
         }
     }
+}
+
+/// `TAG=VALUE,...`, sorted. They become labels of a slice, which has labels of others as well.
+fn read_tags(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut tags = BTreeMap::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (key, value) = part
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| format!("{part:?} is no tag: write it as version=v2"))?;
+        let is_taken = |owner: &&str| key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with(*owner));
+        if let Some(owner) = ["kubernetes.io", "k8s.io", "zoneward.dev"].into_iter().find(is_taken) {
+            return Err(format!("the tag {key} belongs to {owner}: choose another name"));
+        }
+        tags.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(tags.into_iter().collect())
 }
 
 fn not_an_address(place: &str) -> String {
@@ -116,7 +137,7 @@ impl Wish {
         let targets: BTreeSet<Target> = targets.iter().cloned().collect();
         let targets: Vec<Target> = targets.into_iter().collect();
         if let Some(pair) = targets.windows(2).find(|pair| pair[0].address == pair[1].address) {
-            bail!("--to {} is there twice, with different zones", pair[0].address);
+            bail!("--to {} is there twice, with different zones or tags", pair[0].address);
         }
         Ok(Self {
             namespace: namespace.to_owned(),
@@ -152,6 +173,9 @@ mod tests {
         );
         let plain: Target = "[fd00::7]:80".parse().expect("a target");
         assert_eq!((plain.address.to_string().as_str(), plain.zone), ("[fd00::7]:80", None));
+        let tagged: Target = "10.0.0.7:80@zone-a,version=v2,app=x".parse().expect("a target");
+        assert_eq!(tagged.zone.as_deref(), Some("zone-a"));
+        assert_eq!(tagged.tags, [("app", "x"), ("version", "v2")].map(|(k, v)| (k.to_owned(), v.to_owned())));
         let mapped: Target = "[::ffff:10.0.0.1]:80".parse().expect("a target");
         assert_eq!(mapped.address.to_string(), "10.0.0.1:80");
     }
@@ -167,6 +191,8 @@ mod tests {
         assert!(refusal("169.254.0.1:80").contains("listens on"));
         assert!(refusal("10.0.0.1:0").contains("1 to 65535"));
         assert!(refusal("10.0.0.1:80@").contains("zone"));
+        assert!(refusal("10.0.0.1:80,version").contains("version=v2"));
+        assert!(refusal("10.0.0.1:80,topology.kubernetes.io/zone=a").contains("belongs to"));
     }
 
     #[test]

@@ -122,3 +122,24 @@ fn our_own_distributions_are_an_annotation_and_unknown_ones_are_refused() {
     let wrong = preferring(wish("80", &["10.0.0.7:8080@a"]), "Nearby");
     assert!(put(&wrong, &Found::default()).expect_err("refused").to_string().contains("Nearby"));
 }
+
+#[test]
+fn processes_with_other_tags_are_in_other_slices_which_say_so() {
+    let wish = wish(
+        "80:http",
+        &["10.0.0.1:8080,version=v1", "10.0.0.2:8080,version=v1", "10.0.0.3:8080,version=v2"],
+    );
+    let changes = put(&wish, &Found::default()).expect("changes");
+    assert_eq!(changes.violations, []);
+    let mut versions: Vec<(&Value, usize)> = changes
+        .slices
+        .iter()
+        .map(|c| {
+            (&c.object["metadata"]["labels"]["version"], c.object["endpoints"].as_array().unwrap().len())
+        })
+        .collect();
+    versions.sort_by_key(|(version, _)| version.to_string());
+    assert_eq!(versions, [(&json!("v1"), 2), (&json!("v2"), 1)]);
+    let found = after(Found::default(), changes);
+    assert!(!put(&wish, &found).expect("changes").changed(), "the same again changes nothing");
+}

@@ -1,0 +1,133 @@
+//! Changes to headers, spelled out for HTTP when a table comes, and headers that are for one connection only.
+
+use http::Uri;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use model::route::HeaderChanges;
+
+/// Changes of a rule: removals, then what is put in.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    remove: Box<[HeaderName]>,
+    put: Box<[Put]>,
+}
+
+#[derive(Debug)]
+struct Put {
+    name: HeaderName,
+    value: HeaderValue,
+    append: bool,
+}
+
+impl Edits {
+    /// The changes, and what of them cannot be made.
+    pub(crate) fn new(changes: &HeaderChanges) -> (Self, Vec<String>) {
+        let mut refused = Vec::new();
+        let mut name = |text: &str| match HeaderName::from_bytes(text.as_bytes()) {
+            Ok(name) if is_ours(&name) => {
+                refused.push(format!("header {name} is the proxy's own to set: leave it out"));
+                None
+            }
+            Ok(name) => Some(name),
+            Err(_) => {
+                refused.push(format!("{text:?} is no name of a header: use letters, digits and dashes"));
+                None
+            }
+        };
+        let remove = changes.remove.iter().filter_map(|text| name(text)).collect();
+        let named: Vec<_> =
+            changes.put.iter().filter_map(|change| Some((name(&change.name)?, change))).collect();
+        let mut put = Vec::new();
+        for (name, change) in named {
+            match HeaderValue::from_str(&change.value) {
+                Ok(value) => put.push(Put { name, value, append: change.append }),
+                Err(_) => {
+                    refused.push(format!("the value of header {name} has characters that HTTP has not"))
+                }
+            }
+        }
+        (Self { remove, put: put.into() }, refused)
+    }
+
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
+        for name in &self.remove {
+            headers.remove(name);
+        }
+        for put in &self.put {
+            if put.append {
+                headers.append(&put.name, put.value.clone());
+            } else {
+                headers.insert(&put.name, put.value.clone());
+            }
+        }
+    }
+}
+
+/// What frames a message or names its host: a policy that could change it could smuggle requests. The host has a
+/// filter of its own.
+fn is_ours(name: &HeaderName) -> bool {
+    is_of_connection(name) || matches!(*name, header::CONTENT_LENGTH | header::HOST | header::TRAILER)
+}
+
+const KEEP_ALIVE: &str = "keep-alive";
+const PROXY_CONNECTION: &str = "proxy-connection";
+const HTTP2_SETTINGS: &str = "http2-settings";
+
+/// Whether a header is for one connection only (RFC 9110, 7.6.1).
+fn is_of_connection(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE => true,
+        _ => matches!(name.as_str(), KEEP_ALIVE | PROXY_CONNECTION | HTTP2_SETTINGS),
+    }
+}
+
+/// Takes out what is for one connection only, and whatever `Connection` names besides. `TE: trailers` stays: it
+/// asks the endpoint, and gRPC needs it.
+pub(crate) fn strip(headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| is_of_connection(name) || *name == header::EXPECT) {
+        return;
+    }
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        // Nobody gets to drop what routing went by, or what frames the message.
+        .filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH))
+        .collect();
+    let wants_trailers = headers.get_all(header::TE).iter().any(|value| {
+        value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|part| part.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    });
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE, header::EXPECT] {
+        headers.remove(name);
+    }
+    for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
+        headers.remove(name);
+    }
+    if wants_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// The protocol that a client wants to change to, if it asks rightly. `h2c` is none: HTTP/2 begins with its preface
+/// here, and an upgrade that we pass on unseen would hide requests from the routes.
+pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let wanted = headers.get(header::UPGRADE)?;
+    let connection = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let asked =
+        connection.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("upgrade"));
+    let is_h2c = wanted.as_bytes().split(|b| *b == b',').any(|p| p.trim_ascii().eq_ignore_ascii_case(b"h2c"));
+    (asked && !is_h2c).then(|| wanted.clone())
+}
+
+/// Path and query of an address.
+pub(crate) fn target(uri: &Uri) -> PathAndQuery {
+    uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+}

@@ -1,0 +1,271 @@
+//! A request on its way to an endpoint: changed as its rule says, sent, and once more elsewhere if nobody was
+//! reached.
+//!
+//! Answers of ours: 503 no endpoint, or none could be reached; 502 it broke off or spoke no HTTP; 504 it took too
+//! long; 500 the rule leads nowhere (semantics 1.8).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::uri::{self, PathAndQuery, Scheme};
+use http::{Request, Response, StatusCode, Uri, Version};
+use hyper::body::{Body, Incoming};
+use tokio::time::timeout;
+
+use crate::balance::Choice;
+use crate::body::{AnswerBody, BodyError, OutBody};
+use crate::connection::Connection;
+use crate::edits::{self, strip};
+use crate::exchange::note_failure;
+use crate::mirror;
+use crate::peer::{Peer, Wire};
+use crate::pool::{Lease, Lent};
+use crate::proxy::Inner;
+use crate::reply;
+use crate::request::is_safe;
+use crate::rules::{Legs, Rule, Target};
+use crate::slot::Slot;
+use crate::ticket::Ticket;
+use crate::upgrade::{self, Wish};
+
+/// What a rule wants for a request.
+pub(crate) struct Outgoing<'s> {
+    pub(crate) rule: Option<&'s Rule>,
+    pub(crate) legs: &'s Legs,
+    pub(crate) target: Option<PathAndQuery>,
+}
+
+/// Sends a request to a backend and brings the answer.
+pub(crate) async fn forward(
+    connection: &Arc<Connection>,
+    outgoing: Outgoing<'_>,
+    mut parts: Parts,
+    body: Incoming,
+    is_grpc: bool,
+    mut ticket: Ticket,
+) -> Response<AnswerBody> {
+    let proxy = &connection.proxy;
+    let slot = match outgoing.legs.pick(|| proxy.random.next()) {
+        Some(Target::Backend(slot)) => slot,
+        Some(Target::Error(status)) => return reply::error(*status, is_grpc, ticket),
+        None => return reply::error(StatusCode::INTERNAL_SERVER_ERROR, is_grpc, ticket),
+    };
+    let wish = Wish::of(&mut parts, &proxy.random);
+    prepare(&mut parts, outgoing.rule, outgoing.target, wish.as_ref());
+    let copies = match outgoing.rule {
+        Some(rule) if !rule.mirrors.is_empty() => mirror::send(proxy, rule, &parts, &body),
+        _ => Vec::new(),
+    };
+    let (limits, timeouts) = (&proxy.settings.limits, &proxy.settings.timeouts);
+    let progress = (!body.is_end_stream()).then(|| Arc::new(AtomicU64::new(0)));
+    let body = OutBody::new(body, limits.body_bytes, timeouts.idle, copies, progress.clone());
+    let request = Request::from_parts(parts, body);
+    let sent = exchange(proxy, slot, request, progress.as_deref(), &mut ticket).await;
+    let (mut response, lease) = match sent {
+        Ok(answered) => answered,
+        Err(status) => return reply::error(status, is_grpc, ticket),
+    };
+    ticket.status = response.status().as_u16();
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return match wish {
+            Some(wish) => upgrade::join(connection, wish, response, lease, outgoing.rule, ticket),
+            // Nobody asked for it.
+            None => reply::error(StatusCode::BAD_GATEWAY, is_grpc, ticket),
+        };
+    }
+    strip(response.headers_mut());
+    if let Some(rule) = outgoing.rule {
+        rule.response.apply(response.headers_mut());
+    }
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().clear();
+    response.map(|incoming| AnswerBody::of_endpoint(incoming, lease, timeouts.idle, ticket))
+}
+
+/// Changes a request as its rule says.
+fn prepare(parts: &mut Parts, rule: Option<&Rule>, target: Option<PathAndQuery>, wish: Option<&Wish>) {
+    strip(&mut parts.headers);
+    if let Some(host) = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
+        parts.headers.insert(header::HOST, host);
+    }
+    if let Some(target) = target {
+        parts.uri = Uri::from(target);
+    } else if parts.uri.authority().is_some() {
+        let target = parts.uri.path_and_query().cloned();
+        parts.uri = Uri::from(target.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    }
+    if let Some(rule) = rule {
+        rule.request.apply(&mut parts.headers);
+        if let Some(host) = &rule.host {
+            parts.headers.insert(header::HOST, host.clone());
+        }
+    }
+    if let Some(wish) = wish {
+        wish.ask(parts);
+    }
+    parts.extensions.clear();
+}
+
+/// Sends a request to an endpoint of a backend, and to another one if no connection could be made.
+pub(crate) async fn exchange(
+    proxy: &Inner,
+    slot: &Arc<Slot>,
+    mut request: Request<OutBody>,
+    progress: Option<&AtomicU64>,
+    ticket: &mut Ticket,
+) -> Result<(Response<Incoming>, Lease), StatusCode> {
+    let settings = &proxy.settings;
+    let mut now = proxy.at(ticket.began);
+    let mut avoid: Option<Arc<Peer>> = None;
+    let mut attempts = 0;
+    loop {
+        let cluster = slot.cluster();
+        let choice = cluster.pick(&proxy.random, now, &settings.health, avoid.as_deref());
+        let choice = choice.ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+        ticket.backend = Some((slot.clone(), choice.distance));
+        ticket.endpoint = Some(choice.peer.address);
+        let failed = match Lease::take(&choice.peer, settings).await {
+            Ok(lease) => match attempt(choice, lease, request, progress, settings.timeouts.response).await {
+                Ok((response, lease)) => {
+                    if is_gateway_failure(response.status()) {
+                        note_failure(proxy, slot, &cluster, &choice.peer);
+                    } else {
+                        choice.peer.succeeded();
+                    }
+                    return Ok((response, lease));
+                }
+                Err(failed) => failed,
+            },
+            Err(_) => {
+                slot.counts.connect_failures.add();
+                Failed { request: Some(request), status: StatusCode::SERVICE_UNAVAILABLE, is_endpoints: true }
+            }
+        };
+        if failed.is_endpoints {
+            note_failure(proxy, slot, &cluster, &choice.peer);
+            avoid = Some(choice.peer.clone());
+        }
+        attempts += 1;
+        request = match failed.request {
+            Some(request) if attempts <= settings.limits.retries => request,
+            _ => return Err(failed.status),
+        };
+        slot.counts.retries.add();
+        now = proxy.now();
+    }
+}
+
+/// What came of an attempt, and the request if it may be sent again.
+struct Failed {
+    request: Option<Request<OutBody>>,
+    status: StatusCode,
+    /// Whether the endpoint is to blame.
+    is_endpoints: bool,
+}
+
+async fn attempt(
+    choice: &Choice,
+    mut lease: Lease,
+    mut request: Request<OutBody>,
+    progress: Option<&AtomicU64>,
+    patience: Duration,
+) -> Result<(Response<Incoming>, Lease), Failed> {
+    fit(&mut request, choice);
+    // The endpoint may have closed an unused connection just now: then the request is sent by another one.
+    let spare = (lease.is_reused && is_safe(request.method()) && request.body().is_end_stream())
+        .then(|| copy_of(&request));
+    let sent = match lease.lent() {
+        Some(Lent::Http1(sender)) => within(patience, progress, sender.try_send_request(request)).await,
+        Some(Lent::Http2(sender, _)) => within(patience, progress, sender.try_send_request(request)).await,
+        None => {
+            return Err(Failed {
+                request: Some(request),
+                status: StatusCode::BAD_GATEWAY,
+                is_endpoints: false,
+            });
+        }
+    };
+    match sent {
+        None => Err(Failed { request: None, status: StatusCode::GATEWAY_TIMEOUT, is_endpoints: true }),
+        Some(Ok(response)) => Ok((response, lease)),
+        Some(Err(mut error)) => {
+            let unsent = error.take_message();
+            let (status, is_endpoints) = blame(error.error());
+            let is_stale = lease.is_reused && is_endpoints;
+            let request = unsent.or_else(|| spare.filter(|_| is_stale));
+            Err(Failed { is_endpoints: is_endpoints && !(is_stale && request.is_some()), request, status })
+        }
+    }
+}
+
+/// The answer, if it comes in time. While a body moves, the clock starts anew: it may be long.
+async fn within<T>(
+    patience: Duration,
+    progress: Option<&AtomicU64>,
+    answer: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(progress) = progress else { return timeout(patience, answer).await.ok() };
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = progress.load(Relaxed);
+        if let Ok(answer) = timeout(patience, answer.as_mut()).await {
+            return Some(answer);
+        }
+        if progress.load(Relaxed) == before {
+            return None;
+        }
+    }
+}
+
+/// What a client is told about a broken exchange, and whether the endpoint broke it.
+fn blame(error: &hyper::Error) -> (StatusCode, bool) {
+    use std::error::Error;
+    match error.source().and_then(|source| source.downcast_ref::<BodyError>()) {
+        Some(BodyError::TooLong) => (StatusCode::PAYLOAD_TOO_LARGE, false),
+        Some(BodyError::Stalled) => (StatusCode::REQUEST_TIMEOUT, false),
+        Some(_) => (StatusCode::BAD_REQUEST, false),
+        None => (StatusCode::BAD_GATEWAY, !error.is_user()),
+    }
+}
+
+pub(crate) fn is_gateway_failure(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
+}
+
+fn copy_of(request: &Request<OutBody>) -> Request<OutBody> {
+    let mut copy = Request::new(OutBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// Gives a request the form that the endpoint's protocol wants.
+pub(crate) fn fit(request: &mut Request<OutBody>, choice: &Choice) {
+    if choice.peer.wire != Wire::Http2 {
+        *request.version_mut() = Version::HTTP_11;
+        if let Some(authority) = request.uri().authority().cloned() {
+            if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+                request.headers_mut().insert(header::HOST, host);
+            }
+            *request.uri_mut() = Uri::from(edits::target(request.uri()));
+        }
+        return;
+    }
+    *request.version_mut() = Version::HTTP_2;
+    if request.uri().authority().is_some() {
+        return;
+    }
+    let host = request.headers_mut().remove(header::HOST);
+    let authority = host.and_then(|host| uri::Authority::try_from(host.as_bytes()).ok());
+    let mut parts = uri::Parts::default();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = authority.or_else(|| choice.peer.address.to_string().parse().ok());
+    parts.path_and_query = Some(edits::target(request.uri()));
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}

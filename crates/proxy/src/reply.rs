@@ -1,0 +1,57 @@
+//! Answers of the proxy itself: errors, redirects, direct responses.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+
+use crate::body::AnswerBody;
+use crate::rules::Rule;
+use crate::ticket::Ticket;
+
+fn answer(status: StatusCode, bytes: Bytes, mut ticket: Ticket) -> Response<AnswerBody> {
+    ticket.status = status.as_u16();
+    let mut response = Response::new(AnswerBody::own(bytes, ticket));
+    *response.status_mut() = status;
+    response
+}
+
+/// An error. gRPC clients get it in their own terms, by the mapping that gRPC has for HTTP's.
+pub(crate) fn error(status: StatusCode, is_grpc: bool, ticket: Ticket) -> Response<AnswerBody> {
+    if !is_grpc {
+        return answer(status, Bytes::new(), ticket);
+    }
+    let mut response = answer(status, Bytes::new(), ticket);
+    *response.status_mut() = StatusCode::OK;
+    let code = match status.as_u16() {
+        400 => "13",
+        404 => "12",
+        502..=504 => "14",
+        _ => "2",
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(code));
+    let reason = status.canonical_reason().unwrap_or("error");
+    headers.insert("grpc-message", HeaderValue::from_static(reason));
+    response
+}
+
+pub(crate) fn redirect(
+    rule: &Rule,
+    status: StatusCode,
+    location: &str,
+    ticket: Ticket,
+) -> Response<AnswerBody> {
+    let Ok(location) = HeaderValue::from_str(location) else {
+        return error(StatusCode::BAD_REQUEST, false, ticket);
+    };
+    let mut response = answer(status, Bytes::new(), ticket);
+    response.headers_mut().insert(header::LOCATION, location);
+    rule.response.apply(response.headers_mut());
+    response
+}
+
+pub(crate) fn direct(rule: &Rule, status: StatusCode, bytes: Bytes, ticket: Ticket) -> Response<AnswerBody> {
+    let mut response = answer(status, bytes, ticket);
+    rule.response.apply(response.headers_mut());
+    response
+}

@@ -1,0 +1,168 @@
+//! Rules made ready for requests when a table comes: header names parsed, bodies read, backends at hand.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use model::route::{Action, Body, End, HttpRule, LegTarget, Mirror, RouteGroup, Split};
+use model::{Notice, ObjectRef};
+
+use crate::edits::Edits;
+use crate::registry::{Account, Registry};
+use crate::settings::Readable;
+use crate::slot::Slot;
+
+/// The rules of a group, in its order.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) rules: Box<[Rule]>,
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// One rule.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) request: Edits,
+    pub(crate) response: Edits,
+    pub(crate) host: Option<HeaderValue>,
+    pub(crate) mirrors: Box<[(Mirror, Arc<Slot>)]>,
+    pub(crate) end: Ending,
+    pub(crate) account: Arc<Account>,
+}
+
+/// Who answers.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Forward(Legs),
+    Redirect,
+    Respond(StatusCode, Bytes),
+}
+
+/// Backends with their shares.
+#[derive(Debug, Default)]
+pub(crate) struct Legs {
+    targets: Box<[Target]>,
+    ends: Box<[u64]>,
+}
+
+/// Where a share leads.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Backend(Arc<Slot>),
+    Error(StatusCode),
+}
+
+impl Legs {
+    pub(crate) fn new(split: &Split, registry: &mut Registry) -> Self {
+        let mut sum = 0;
+        let (mut targets, mut ends) = (Vec::new(), Vec::new());
+        for leg in split.legs() {
+            sum += leg.weight;
+            ends.push(sum);
+            targets.push(match &leg.to {
+                LegTarget::Backend(id) => Target::Backend(registry.slot(id)),
+                LegTarget::Error(status) => Target::Error(status_of(*status)),
+            });
+        }
+        Self { targets: targets.into(), ends: ends.into() }
+    }
+
+    /// The way for a random number, which is asked for only where there is a choice. `None`: there is none.
+    pub(crate) fn pick(&self, random: impl FnOnce() -> u64) -> Option<&Target> {
+        if let [only] = &*self.targets {
+            return Some(only);
+        }
+        let point = random() % *self.ends.last()?;
+        self.targets.get(self.ends.partition_point(|end| *end <= point))
+    }
+}
+
+fn status_of(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+impl Group {
+    pub(crate) fn new(source: &RouteGroup, registry: &mut Registry, readable: &Readable) -> Self {
+        let mut notices = Vec::new();
+        let rules =
+            source.rules().iter().map(|rule| Rule::new(rule, registry, readable, &mut notices)).collect();
+        Self { rules, notices }
+    }
+}
+
+impl Rule {
+    fn new(rule: &HttpRule, registry: &mut Registry, readable: &Readable, notices: &mut Vec<Notice>) -> Self {
+        let Action { request_headers, response_headers, mirrors, rewrite, end } = &rule.action;
+        let (request, mut refused) = Edits::new(request_headers);
+        let (response, more) = Edits::new(response_headers);
+        refused.extend(more);
+        let host = rewrite.hostname.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
+        let mirrors = mirrors.iter().map(|mirror| (mirror.clone(), registry.slot(&mirror.to))).collect();
+        let end = match end {
+            End::Forward(split) => Ending::Forward(Legs::new(split, registry)),
+            End::Redirect(_) => Ending::Redirect,
+            End::Respond(response) => match body(response.body.as_ref(), readable) {
+                Ok(bytes) => Ending::Respond(status_of(response.status), bytes),
+                Err(why) => {
+                    refused.push(why);
+                    Ending::Respond(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())
+                }
+            },
+        };
+        notices.extend(refused.into_iter().map(|why| notice(rule, why)));
+        Self { request, response, host, mirrors, end, account: registry.account(&label(rule)) }
+    }
+}
+
+/// A rule's name in logs and metrics.
+fn label(rule: &HttpRule) -> String {
+    match &rule.origin.policy {
+        Some(policy) => format!("{policy} {}", rule.origin.field),
+        None => "original destination".to_owned(),
+    }
+}
+
+fn notice(rule: &HttpRule, why: String) -> Notice {
+    let nobody = || ObjectRef::new("MeshHTTPRoute", "", "");
+    let object = rule.origin.filters.clone().or_else(|| rule.origin.policy.clone()).unwrap_or_else(nobody);
+    Notice::new(object, "FilterNotApplied", format!("{}.default.filters: {why}", rule.origin.field))
+}
+
+/// Longer bodies belong behind a backend.
+const LARGEST_BODY: u64 = 1 << 20;
+
+/// Semantics 1.7: what a policy may have of this machine is the operator's to say.
+fn body(body: Option<&Body>, readable: &Readable) -> Result<Bytes, String> {
+    match body {
+        None => Ok(Bytes::new()),
+        Some(Body::Text(text)) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        Some(Body::Bytes(bytes)) => Ok(Bytes::copy_from_slice(bytes)),
+        Some(Body::File(path)) if readable.files.contains(Path::new(path.as_str())) => {
+            read(path).map_err(|error| format!("directResponse.body: {path} cannot be read: {error}"))
+        }
+        Some(Body::File(path)) => Err(format!(
+            "directResponse.body: {path} is not among the files that this proxy may read; its operator can allow it"
+        )),
+        Some(Body::Environment(name)) if readable.variables.contains(name.as_str()) => {
+            let value = std::env::var_os(name.as_str());
+            let value =
+                value.ok_or_else(|| format!("directResponse.body: the variable {name} is not set"))?;
+            Ok(value.into_encoded_bytes().into())
+        }
+        Some(Body::Environment(name)) => Err(format!(
+            "directResponse.body: {name} is not among the variables that this proxy may read; its operator can allow it"
+        )),
+    }
+}
+
+fn read(path: &str) -> std::io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(LARGEST_BODY + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST_BODY {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(bytes.into())
+}

@@ -1,0 +1,322 @@
+//! The tables of one consumer, brought up to date part by part: an outbound, a gateway, a backend.
+//!
+//! What did not change is shared with the table before, so that whoever holds that one can compare by pointer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::backend::{Backend, BackendTable, Place};
+use model::{
+    BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, Service, ServiceKey, Snapshot,
+};
+use plan::FeatureGates;
+use plan::routes::{Client, gateway, outbound};
+
+use super::consumer::{Consumer, Role};
+use super::touch::Touched;
+
+/// What one round of looking again needs.
+pub(super) struct Round<'r> {
+    pub(super) snapshot: &'r Snapshot,
+    pub(super) touched: &'r Touched,
+    pub(super) gates: FeatureGates,
+    /// Backends that were made in this round: consumers in the same place share them.
+    pub(super) made: BTreeMap<(Name, Option<Name>, BackendId), Option<Arc<Backend>>>,
+}
+
+impl Round<'_> {
+    fn backend(&mut self, id: &BackendId, place: &Place) -> Option<Arc<Backend>> {
+        let key = (place.node.clone(), place.zone.clone(), id.clone());
+        let (snapshot, gates) = (self.snapshot, self.gates);
+        let make = || plan::backends::backend(snapshot, id, place, gates).map(Arc::new);
+        self.made.entry(key).or_insert_with(make).clone()
+    }
+}
+
+/// Which tables are others than before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turned {
+    /// The routes.
+    pub routes: bool,
+    /// The backends.
+    pub backends: bool,
+    /// The certificates.
+    pub certificates: bool,
+}
+
+impl Turned {
+    /// Whether any is.
+    pub fn any(self) -> bool {
+        self.routes || self.backends || self.certificates
+    }
+}
+
+/// A part of a route table that is planned in one go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Outbound(ServiceKey, u16),
+    Gateway,
+}
+
+/// What is kept of a part.
+#[derive(Debug, Default)]
+struct Held {
+    backends: BTreeSet<BackendId>,
+    notices: Vec<Notice>,
+}
+
+/// The tables of one consumer.
+#[derive(Debug)]
+pub(super) struct View {
+    consumer: Consumer,
+    client: Option<Client>,
+    pub(super) routes: Arc<RouteTable>,
+    pub(super) backends: Arc<BackendTable>,
+    parts: BTreeMap<Part, Held>,
+    /// How many parts lead to each backend.
+    uses: BTreeMap<BackendId, usize>,
+    /// The Secrets that its listeners name.
+    pub(super) secrets: BTreeSet<ObjectKey>,
+    is_new: bool,
+}
+
+impl View {
+    pub(super) fn new(consumer: Consumer) -> Self {
+        Self {
+            consumer,
+            client: None,
+            routes: Arc::default(),
+            backends: Arc::default(),
+            parts: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            secrets: BTreeSet::new(),
+            is_new: true,
+        }
+    }
+
+    /// Whether it has no tables yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    pub(super) fn notices(&self) -> impl Iterator<Item = &Notice> {
+        self.parts.values().flat_map(|held| &held.notices)
+    }
+
+    /// Looks again at what was touched.
+    pub(super) fn refresh(&mut self, round: &mut Round<'_>) -> Turned {
+        let everything = std::mem::take(&mut self.is_new) || round.touched.everything;
+        let mut turned = Turned { backends: everything, routes: everything, certificates: everything };
+        let mut stale = BTreeSet::new();
+        let place = self.consumer.place(round.snapshot);
+        if everything || place != self.backends.consumer {
+            self.backends = Arc::new(BackendTable::new(place));
+            stale.extend(self.uses.keys().cloned());
+            turned.backends = true;
+        }
+        match &self.consumer.role {
+            Role::Sidecar(service, _) => {
+                let service = service.clone();
+                turned.routes |= self.sidecar(&service, everything, round, &mut stale);
+            }
+            Role::Gateway(key, _) => {
+                if everything || round.touched.gateways.contains(key) {
+                    let key = key.clone();
+                    turned.routes |= self.gateway(&key, round.snapshot, &mut stale);
+                }
+                turned.certificates |= !self.secrets.is_disjoint(&round.touched.secrets);
+            }
+        }
+        self.add_stale(round, &mut stale);
+        turned.backends |= self.renew(stale, round);
+        turned
+    }
+
+    /// The outbounds of a sidecar. `stale` gets the backends that are new.
+    fn sidecar(
+        &mut self,
+        own: &ServiceKey,
+        everything: bool,
+        round: &Round<'_>,
+        stale: &mut BTreeSet<BackendId>,
+    ) -> bool {
+        let Round { snapshot, touched, .. } = round;
+        let moved = self.client.is_none()
+            || touched.clients.contains(own)
+            || !touched.nodes.is_empty()
+            || self.backends.consumer.node != self.consumer.node;
+        let mut destinations = touched.destinations.clone();
+        if everything || moved {
+            let client = self.consumer.client(snapshot, &self.backends.consumer);
+            if client != self.client {
+                // Policies act in their namespace: elsewhere nothing depends on who asks.
+                destinations.extend(snapshot.services_within(&own.namespace).map(|s| s.key.clone()));
+                self.client = client;
+            }
+        }
+        if everything {
+            destinations.extend(snapshot.services().map(|(service, _)| service.key.clone()));
+            destinations.extend(self.parts.keys().filter_map(|part| match part {
+                Part::Outbound(service, _) => Some(service.clone()),
+                Part::Gateway => None,
+            }));
+        }
+        let mut turned = false;
+        for key in destinations {
+            turned |= self.destination(&key, snapshot, stale);
+        }
+        turned
+    }
+
+    /// The way to one Service, port by port.
+    fn destination(
+        &mut self,
+        key: &ServiceKey,
+        snapshot: &Snapshot,
+        stale: &mut BTreeSet<BackendId>,
+    ) -> bool {
+        let Some(client) = self.client.clone() else { return false };
+        let first = Part::Outbound(key.clone(), 0)..=Part::Outbound(key.clone(), u16::MAX);
+        let mut gone: BTreeSet<Part> = self.parts.range(first).map(|(part, _)| part.clone()).collect();
+        let mut turned = false;
+        let ports = snapshot.service(key).into_iter().flat_map(|service: &Service| {
+            service.ports.iter().filter_map(|port| outbound(snapshot, &client, service, port))
+        });
+        for (outbound, notices) in ports.collect::<Vec<_>>() {
+            let part = Part::Outbound(key.clone(), outbound.port);
+            gone.remove(&part);
+            let mut backends = BTreeSet::new();
+            outbound.routing.add_backends(&mut backends);
+            if self.routes.outbound(key, outbound.port).is_none_or(|held| **held != outbound) {
+                Arc::make_mut(&mut self.routes).put_outbound(Arc::new(outbound));
+                turned = true;
+            }
+            self.hold(part, Held { backends, notices }, stale);
+        }
+        for part in gone {
+            self.let_go(&part, stale);
+            if let Part::Outbound(service, port) = &part {
+                Arc::make_mut(&mut self.routes).remove_outbound(service, *port);
+                turned = true;
+            }
+        }
+        turned
+    }
+
+    fn gateway(&mut self, key: &ObjectKey, snapshot: &Snapshot, stale: &mut BTreeSet<BackendId>) -> bool {
+        let (table, notices) = match self.consumer.gateway(snapshot) {
+            Some(found) => {
+                let (table, mut notices) = gateway(snapshot, &found);
+                notices.extend(self.no_such_listener(key, &found));
+                (table, notices)
+            }
+            None => (RouteTable::default(), vec![no_gateway(key)]),
+        };
+        self.secrets = table
+            .ports()
+            .flat_map(|port| port.listeners.iter())
+            .filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()))
+            .collect();
+        let backends = table.backends();
+        self.hold(Part::Gateway, Held { backends, notices }, stale);
+        let turned = *self.routes != table;
+        if turned {
+            self.routes = Arc::new(table);
+        }
+        turned
+    }
+
+    fn no_such_listener(&self, key: &ObjectKey, gateway: &model::route::Gateway) -> Option<Notice> {
+        let Role::Gateway(_, Some(listener)) = &self.consumer.role else { return None };
+        let message = format!(
+            "it has no listener {listener}, so nothing is served there; compare spec.listeners with --gateway"
+        );
+        gateway.listeners.is_empty().then(|| {
+            Notice::new(ObjectRef::new("MeshGateway", &key.namespace, &key.name), "NoListener", message)
+        })
+    }
+
+    /// Keeps what is known of a part in the place of what was.
+    fn hold(&mut self, part: Part, held: Held, stale: &mut BTreeSet<BackendId>) {
+        for id in &held.backends {
+            let uses = self.uses.entry(id.clone()).or_default();
+            *uses += 1;
+            if *uses == 1 {
+                stale.insert(id.clone());
+            }
+        }
+        if let Some(before) = self.parts.insert(part, held) {
+            self.drop_uses(before.backends, stale);
+        }
+    }
+
+    fn let_go(&mut self, part: &Part, stale: &mut BTreeSet<BackendId>) {
+        if let Some(before) = self.parts.remove(part) {
+            self.drop_uses(before.backends, stale);
+        }
+    }
+
+    fn drop_uses(&mut self, backends: BTreeSet<BackendId>, stale: &mut BTreeSet<BackendId>) {
+        for id in backends {
+            let Some(uses) = self.uses.get_mut(&id) else { continue };
+            *uses = uses.saturating_sub(1);
+            if *uses == 0 {
+                self.uses.remove(&id);
+                stale.insert(id);
+            }
+        }
+    }
+
+    /// Adds the backends that changes of Services, slices, pods and nodes alter.
+    fn add_stale(&self, round: &Round<'_>, stale: &mut BTreeSet<BackendId>) {
+        let Round { snapshot, touched, .. } = round;
+        for service in &touched.backends {
+            stale.extend(self.backends_of(service).cloned());
+        }
+        if touched.pods.is_empty() && touched.nodes.is_empty() {
+            return;
+        }
+        for id in self.uses.keys().filter(|id| !id.tags.is_empty()) {
+            let is_member = |endpoint: &model::Endpoint| {
+                let pod = endpoint.target.as_ref().map(|t| ObjectKey::new(&id.service.namespace, &t.name));
+                pod.is_some_and(|pod| touched.pods.contains(&pod))
+                    || endpoint.node.as_ref().is_some_and(|node| touched.nodes.contains(node))
+            };
+            let mut slices = snapshot.slices(&id.service).iter();
+            if slices.any(|slice| slice.content.endpoints.iter().any(is_member)) {
+                stale.insert(id.clone());
+            }
+        }
+    }
+
+    fn backends_of(&self, service: &ServiceKey) -> impl Iterator<Item = &BackendId> {
+        let first = BackendId { service: service.clone(), port: 0, tags: Labels::EMPTY };
+        let service = service.clone();
+        self.uses.range(first..).map(|(id, _)| id).take_while(move |id| id.service == service)
+    }
+
+    /// Makes backends anew, and takes those out that nothing leads to any more.
+    fn renew(&mut self, stale: BTreeSet<BackendId>, round: &mut Round<'_>) -> bool {
+        let place = self.backends.consumer.clone();
+        let mut turned = false;
+        for id in stale {
+            let backend = if self.uses.contains_key(&id) { round.backend(&id, &place) } else { None };
+            if self.backends.backend(&id).map(|held| &**held) == backend.as_deref() {
+                continue;
+            }
+            let table = Arc::make_mut(&mut self.backends);
+            match backend {
+                Some(backend) => table.put(backend),
+                None => table.remove(&id),
+            }
+            turned = true;
+        }
+        turned
+    }
+}
+
+fn no_gateway(key: &ObjectKey) -> Notice {
+    let message =
+        format!("there is no MeshGateway {key}, so nothing is served; create it, or correct --gateway or -n");
+    Notice::new(ObjectRef::new("MeshGateway", &key.namespace, &key.name), "TargetNotFound", message)
+}

@@ -1,0 +1,115 @@
+//! A sidecar that the kernel feeds: clients connect to a Service's address and know of nothing.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::namespace::run;
+use crate::world::{Machine, Running, Upstream, ask, body, route, until};
+
+/// Connections to cluster IPs need some way out, or the kernel refuses them before anybody sees them.
+fn way_out() {
+    run("ip", &["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
+    run("ip", &["link", "set", "out0", "up"]);
+    run("ip", &["link", "set", "out1", "up"]);
+    run("ip", &["address", "add", "10.9.0.1/24", "dev", "out0"]);
+    run("ip", &["address", "add", "fd00:9::1/64", "dev", "out0", "nodad"]);
+    run("ip", &["-4", "route", "add", "default", "dev", "out0"]);
+    run("ip", &["-6", "route", "add", "default", "dev", "out0"]);
+}
+
+fn addresses(machine: &Machine, service: &str) -> Vec<String> {
+    let path = format!("/api/v1/namespaces/default/services/{service}");
+    let found = machine.read(&path)["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+    let text = |ip: &Value| {
+        let ip = ip.as_str().unwrap();
+        if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") }
+    };
+    found.iter().map(text).collect()
+}
+
+fn tables() -> String {
+    run("nft", &["list", "tables"])
+}
+
+fn start(machine: &Machine) -> Running {
+    machine.proxy("sidecar", &["--from", "frontend", "--redirect", "--node", "node-a"])
+}
+
+pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
+    way_out();
+    let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "fd00:1::2"));
+    let machine = Machine::up("redirect-sidecar", &["--no-mesh"]);
+    machine.expose("backend", &[one.address.clone(), two.address.clone()]);
+    let mut sidecar = start(&machine);
+    let vips = addresses(&machine, "backend");
+    assert_eq!(vips.len(), 2, "both families: {vips:?}");
+    for vip in &vips {
+        until("an answer by the Service's address", || body(vip, "/").is_some());
+    }
+    // Routes count, and other Services are not touched.
+    let teapot = json!([{"matches": [{"path": {"type": "Prefix", "value": "/tea"}}], "default": {"filters": [
+        {"type": "DirectResponse", "directResponse": {"status": 418}}]}}]);
+    machine.apply(&route("tea", "backend", teapot));
+    until("the route", || ask(&vips[0], "backend", "/tea", "").is_some_and(|answer| answer.status == 418));
+    // A port that speaks no HTTP is carried whole.
+    let echo = TcpListener::bind("10.1.0.1:9000").unwrap();
+    std::thread::spawn(move || {
+        for mut stream in echo.incoming().map_while(Result::ok) {
+            let mut bytes = [0; 5];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        }
+    });
+    machine.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "raw"},
+        "spec": {"ports": [{"name": "tcp", "port": 80}]}}));
+    machine.apply(
+        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "raw-1", "labels": {"kubernetes.io/service-name": "raw"}},
+        "ports": [{"name": "tcp", "port": 9000}], "endpoints": [{"addresses": ["10.1.0.1"]}]}),
+    );
+    let raw = addresses(&machine, "raw").remove(0).parse().unwrap();
+    until("bytes both ways", || {
+        let Ok(mut stream) = TcpStream::connect_timeout(&raw, Duration::from_millis(500)) else {
+            return false;
+        };
+        let mut bytes = [0; 5];
+        let sent = stream.write_all(b"hello").and_then(|()| stream.read_exact(&mut bytes));
+        sent.is_ok() && bytes == *b"hello"
+    });
+    // A Service that goes is redirected no longer.
+    let gone = addresses(&machine, "raw").remove(0);
+    machine.delete(&json!({"kind": "Service", "metadata": {"name": "raw"}}));
+    let (address, _) = gone.rsplit_once(':').unwrap();
+    until("the end of the redirect", || !run("nft", &["list", "ruleset"]).contains(address));
+    assert!(tables().contains("zoneward-mesh"));
+    assert_eq!(sidecar.stop(), Some(0));
+    assert!(!tables().contains("zoneward-mesh"), "nothing is left: {}", tables());
+}
+
+pub(crate) fn cleanup_removes_what_a_killed_sidecar_left() {
+    way_out();
+    let one = Upstream::start("one", "10.1.0.1");
+    let machine = Machine::up("redirect-cleanup", &["--no-mesh"]);
+    machine.expose("backend", std::slice::from_ref(&one.address));
+    let mut sidecar = start(&machine);
+    let vip = addresses(&machine, "backend").remove(0);
+    until("an answer by the Service's address", || body(&vip, "/").is_some());
+    sidecar.signal(Signal::SIGKILL);
+    sidecar.child.wait().unwrap();
+    assert!(tables().contains("zoneward-mesh"));
+    // Whoever starts again goes on with what is there.
+    let mut again = start(&machine);
+    until("an answer after the kill", || body(&vip, "/").is_some());
+    again.signal(Signal::SIGKILL);
+    again.child.wait().unwrap();
+    let cleaned =
+        std::process::Command::new(env!("CARGO_BIN_EXE_zoneward")).args(["cleanup"]).output().unwrap();
+    assert!(cleaned.status.success(), "{cleaned:?}");
+    let said = String::from_utf8_lossy(&cleaned.stdout).into_owned();
+    assert!(said.contains("removed nftables table ip zoneward-mesh"), "{said}");
+    assert!(!tables().contains("zoneward-mesh"));
+}
