@@ -319,6 +319,11 @@ impl Rendered {
         &self.input.routes
     }
 
+    /// Where the proxy listens that it was rendered for.
+    pub fn entrance(&self) -> &Entrance {
+        &self.input.entrance
+    }
+
     /// Whether a backend's tiers are what they were.
     fn has_tiers(&self, tiers: &[&Arc<Backend>]) -> bool {
         let Some(first) = tiers.first() else { return false };
