@@ -3,12 +3,16 @@
 //! A subset is taken first and selected from then, so that safeguards count within it: a canary with no pod in a
 //! zone is reached from there all the same, unless the Service requires otherwise.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
 use model::route::{AppProtocol, BackendId};
-use model::{Endpoint, Family, Labels, Name, ObjectKey, Service, Slice, Snapshot, TrafficPolicy};
+use model::{
+    Endpoint, Family, Labels, Name, ObjectKey, Service, ServicePort, Slice, Snapshot, TrafficPolicy,
+};
 
 use crate::gates::FeatureGates;
 use crate::routes::{HOSTNAME, REGION, ZONE};
@@ -37,32 +41,75 @@ pub fn backend(
     consumer: &Place,
     gates: FeatureGates,
 ) -> Option<Backend> {
-    let service = snapshot.service(&id.service)?;
-    let port = service.ports.iter().find(|port| port.port == id.port)?;
-    let all = snapshot.slices(&id.service);
-    let subset;
-    let slices = if id.tags.is_empty() {
-        all
-    } else {
-        subset = subset_of(snapshot, all, &id.tags);
-        &subset
-    };
-    let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
-    let set = families(service).into_iter().find_map(|family| {
-        let selections = select(service, slices, family, &node);
-        let of_port = selections.into_iter().find(|s| std::ptr::eq(s.port, port))?;
-        let set = match service.internal_policy {
-            TrafficPolicy::Local => of_port.local,
-            TrafficPolicy::Cluster => of_port.cluster,
-        };
-        set.filter(|set| !set.endpoints.is_empty())
-    });
-    Some(Backend {
-        id: id.clone(),
-        protocol: AppProtocol::of(port.app_protocol.as_deref(), &port.name),
-        mode: set.as_ref().map_or("", |set| set.mode.as_str()),
-        endpoints: set.map(|set| endpoints(&set, slices, consumer)).unwrap_or_default(),
-    })
+    let target = Target::find(snapshot, id)?;
+    Some(target.choose(&target.slices(snapshot), consumer, gates))
+}
+
+/// What would be chosen if nothing of the first choice were there, then without that, too, and so on: for who carries
+/// requests and sees endpoints fail before anybody else does. Only where the choice was a preference; where it is a
+/// rule, as with Require, or has everything already, there is nothing.
+pub fn fallbacks(snapshot: &Snapshot, id: &BackendId, consumer: &Place, gates: FeatureGates) -> Vec<Backend> {
+    let Some(target) = Target::find(snapshot, id) else { return Vec::new() };
+    let mut slices = target.slices(snapshot).into_owned();
+    let mut chosen = target.choose(&slices, consumer, gates);
+    let mut fallbacks = Vec::new();
+    // Each round takes endpoints away: node, zone, everything.
+    while matches!(chosen.mode, "same-node" | "same-zone") {
+        let taken: BTreeSet<IpAddr> = chosen.endpoints.iter().map(|e| e.address.ip()).collect();
+        for slice in &mut slices {
+            slice.content.endpoints.retain(|e| !taken.contains(&e.addresses.first()));
+        }
+        let next = target.choose(&slices, consumer, gates);
+        if taken.is_empty() || next.endpoints.is_empty() {
+            break;
+        }
+        fallbacks.push(next.clone());
+        chosen = next;
+    }
+    fallbacks
+}
+
+/// The port of a Service that a backend is.
+struct Target<'s> {
+    id: &'s BackendId,
+    service: &'s Service,
+    port: &'s ServicePort,
+}
+
+impl<'s> Target<'s> {
+    fn find(snapshot: &'s Snapshot, id: &'s BackendId) -> Option<Self> {
+        let service = snapshot.service(&id.service)?;
+        let port = service.ports.iter().find(|port| port.port == id.port)?;
+        Some(Self { id, service, port })
+    }
+
+    fn slices(&self, snapshot: &'s Snapshot) -> Cow<'s, [Slice]> {
+        let all = snapshot.slices(&self.id.service);
+        if self.id.tags.is_empty() {
+            return Cow::Borrowed(all);
+        }
+        Cow::Owned(subset_of(snapshot, all, &self.id.tags))
+    }
+
+    fn choose(&self, slices: &[Slice], consumer: &Place, gates: FeatureGates) -> Backend {
+        let Self { id, service, port } = self;
+        let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
+        let set = families(service).into_iter().find_map(|family| {
+            let selections = select(service, slices, family, &node);
+            let of_port = selections.into_iter().find(|s| std::ptr::eq(s.port, *port))?;
+            let set = match service.internal_policy {
+                TrafficPolicy::Local => of_port.local,
+                TrafficPolicy::Cluster => of_port.cluster,
+            };
+            set.filter(|set| !set.endpoints.is_empty())
+        });
+        Backend {
+            id: (*id).clone(),
+            protocol: AppProtocol::of(port.app_protocol.as_deref(), &port.name),
+            mode: set.as_ref().map_or("", |set| set.mode.as_str()),
+            endpoints: set.map(|set| endpoints(&set, slices, consumer)).unwrap_or_default(),
+        }
+    }
 }
 
 /// The primary family first; the other one where that has no endpoint.

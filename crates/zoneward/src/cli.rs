@@ -597,6 +597,28 @@ pub struct PlanRoutes {
     /// At a gateway, only this host [default: all hosts]
     #[arg(long, value_name = "HOST", conflicts_with_all = ["from", "to"])]
     pub host: Option<String>,
+    /// What to show: the rules after merging, or the resources that an Envoy would get
+    #[arg(long = "as", value_name = "FORM", default_value = "rules")]
+    pub form: RoutesAs,
+    /// With --as envoy, show what these objects would change, put in or in the place of those with the same name; may
+    /// be repeated
+    #[arg(long, value_name = "FILE|DIR|-", conflicts_with = "host")]
+    pub diff: Vec<PathBuf>,
+    /// With --as envoy, the node that the Envoy runs on
+    #[arg(long, value_name = "NAME", conflicts_with = "host")]
+    pub node: Option<String>,
+    /// With --as envoy, the zone that the Envoy is in [default: that of the node]
+    #[arg(long, value_name = "NAME", conflicts_with = "host")]
+    pub zone: Option<String>,
+}
+
+/// What `plan routes` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoutesAs {
+    /// The rules after merging
+    Rules,
+    /// The resources that an Envoy would get
+    Envoy,
 }
 
 /// `zoneward trace http`

@@ -7,6 +7,7 @@
 
 pub mod accepted;
 pub mod consumer;
+pub mod control;
 pub mod doors;
 pub mod redirect;
 pub mod run;

@@ -68,6 +68,34 @@ fn require_holds_for_subsets_too() {
     assert_eq!(seen(&snapshot, "a", &[("version", "v2")]).0, "", "never leaves the zone");
 }
 
+fn seen_later(snapshot: &Snapshot, zone: &str) -> Vec<String> {
+    let service = ServiceKey::new(&"ns".into(), &"web".into());
+    let id = BackendId { service, port: 80, tags: Labels::EMPTY };
+    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default());
+    let text = |b: &Backend| {
+        let addresses: Vec<String> = b.endpoints.iter().map(|e| e.address.ip().to_string()).collect();
+        format!("{}: {}", b.mode, addresses.join(" "))
+    };
+    fallbacks.iter().map(text).collect()
+}
+
+#[test]
+fn behind_a_preference_stands_what_would_be_chosen_without_it() {
+    let snapshot = world(json!({}), true, THREE);
+    assert_eq!(seen_later(&snapshot, "a"), ["all: 10.1.0.2 10.1.0.3"]);
+    assert_eq!(seen_later(&snapshot, "b"), ["all: 10.1.0.1"]);
+    assert_eq!(seen_later(&snapshot, "c"), [""; 0], "everything is chosen already");
+}
+
+#[test]
+fn behind_a_rule_stands_nothing() {
+    let required = world(json!({"zoneward.dev/mechanism": "RequireZone"}), true, THREE);
+    assert_eq!(seen_later(&required, "a"), [""; 0]);
+    let annotations = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    assert_eq!(seen_later(&world(annotations, false, THREE), "a"), [""; 0]);
+}
+
 #[test]
 fn spill_weighs_endpoints() {
     let annotations = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});

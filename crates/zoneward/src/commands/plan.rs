@@ -1,6 +1,7 @@
 //! `zoneward plan`: what would be written.
 
 pub(super) mod addresses;
+mod envoy;
 pub(super) mod node;
 pub(super) mod routes;
 pub(super) mod slices;

@@ -60,6 +60,8 @@ pub struct Tables {
     pub routes: Arc<RouteTable>,
     /// The endpoints of every backend that some route leads to.
     pub backends: Arc<BackendTable>,
+    /// What would be chosen without those, then without those, too; empty unless the state keeps it.
+    pub fallbacks: Vec<Arc<BackendTable>>,
     /// Certificates and keys, by Secret. One that is named and not here is missing or cannot be used.
     pub certificates: BTreeMap<ObjectKey, Arc<Pair>>,
 }
@@ -69,6 +71,7 @@ pub struct Tables {
 pub struct State {
     mirror: Mirror,
     gates: FeatureGates,
+    with_fallbacks: bool,
     views: BTreeMap<Consumer, View>,
     touched: Touched,
     pairs: BTreeMap<ObjectKey, Arc<Pair>>,
@@ -84,12 +87,19 @@ impl State {
         Self {
             mirror: Mirror::default(),
             gates,
+            with_fallbacks: false,
             views: BTreeMap::new(),
             touched: Touched::default(),
             pairs: BTreeMap::new(),
             remarks: BTreeMap::new(),
             troubles: BTreeMap::new(),
         }
+    }
+
+    /// Keeps lower choices of endpoints as well, for who turns to them by itself.
+    #[must_use]
+    pub fn with_fallbacks(self) -> Self {
+        Self { with_fallbacks: true, ..self }
     }
 
     /// The world.
@@ -204,6 +214,7 @@ impl State {
             snapshot: self.mirror.snapshot(),
             touched: &touched,
             gates: self.gates,
+            with_fallbacks: self.with_fallbacks,
             made: BTreeMap::new(),
         };
         let mut updates = Vec::new();
@@ -224,7 +235,12 @@ impl State {
         let view = self.views.get(consumer)?;
         let pair = |key: &ObjectKey| Some((key.clone(), self.pairs.get(key)?.clone()));
         let certificates = view.secrets.iter().filter_map(pair).collect();
-        Some(Tables { routes: view.routes.clone(), backends: view.backends.clone(), certificates })
+        Some(Tables {
+            routes: view.routes.clone(),
+            backends: view.backends.clone(),
+            fallbacks: view.fallbacks.clone(),
+            certificates,
+        })
     }
 
     /// Everything that there is to say: about objects, about the consumers' routes, about policies that do nothing.

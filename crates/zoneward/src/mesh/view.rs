@@ -10,6 +10,7 @@ use model::{
     BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, Service, ServiceKey, Snapshot,
 };
 use plan::FeatureGates;
+use plan::backends::fallbacks;
 use plan::routes::{Client, gateway, outbound};
 
 use super::consumer::{Consumer, Role};
@@ -20,6 +21,8 @@ pub(super) struct Round<'r> {
     pub(super) snapshot: &'r Snapshot,
     pub(super) touched: &'r Touched,
     pub(super) gates: FeatureGates,
+    /// Whether lower choices are kept, too.
+    pub(super) with_fallbacks: bool,
     /// Backends that were made in this round: consumers in the same place share them.
     pub(super) made: BTreeMap<(Name, Option<Name>, BackendId), Option<Arc<Backend>>>,
 }
@@ -72,6 +75,8 @@ pub(super) struct View {
     client: Option<Client>,
     pub(super) routes: Arc<RouteTable>,
     pub(super) backends: Arc<BackendTable>,
+    /// What would be chosen without those, where somebody asks for it.
+    pub(super) fallbacks: Vec<Arc<BackendTable>>,
     parts: BTreeMap<Part, Held>,
     /// How many parts lead to each backend.
     uses: BTreeMap<BackendId, usize>,
@@ -87,6 +92,7 @@ impl View {
             client: None,
             routes: Arc::default(),
             backends: Arc::default(),
+            fallbacks: Vec::new(),
             parts: BTreeMap::new(),
             uses: BTreeMap::new(),
             secrets: BTreeSet::new(),
@@ -301,6 +307,10 @@ impl View {
         let mut turned = false;
         for id in stale {
             let backend = if self.uses.contains_key(&id) { round.backend(&id, &place) } else { None };
+            if round.with_fallbacks {
+                let found = backend.as_ref().map(|_| fallbacks(round.snapshot, &id, &place, round.gates));
+                turned |= self.put_fallbacks(&id, found.unwrap_or_default());
+            }
             if self.backends.backend(&id).map(|held| &**held) == backend.as_deref() {
                 continue;
             }
@@ -308,6 +318,28 @@ impl View {
             match backend {
                 Some(backend) => table.put(backend),
                 None => table.remove(&id),
+            }
+            turned = true;
+        }
+        turned
+    }
+}
+
+impl View {
+    /// The node, then the zone, then everything: there are at most two choices behind the first.
+    fn put_fallbacks(&mut self, id: &BackendId, found: Vec<Backend>) -> bool {
+        let place = self.backends.consumer.clone();
+        self.fallbacks.resize_with(2, || Arc::new(BackendTable::new(place.clone())));
+        let mut found = found.into_iter();
+        let mut turned = false;
+        for table in &mut self.fallbacks {
+            let backend = found.next();
+            if table.backend(id).map(|held| &**held) == backend.as_ref() {
+                continue;
+            }
+            match backend {
+                Some(backend) => Arc::make_mut(table).put(Arc::new(backend)),
+                None => Arc::make_mut(table).remove(id),
             }
             turned = true;
         }

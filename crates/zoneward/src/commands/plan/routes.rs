@@ -1,6 +1,6 @@
 //! `zoneward plan routes`: the rules that are left after merging, and where each part of them comes from.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use model::route::{
     Action, End, GatewayPort, Hostname, HttpRoutes, HttpRule, LegTarget, PathMatch, Routing, Split,
     rule_value,
@@ -8,13 +8,19 @@ use model::route::{
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 
-use crate::cli::{Format, PlanRoutes};
+use crate::cli::{Format, PlanRoutes, RoutesAs};
 use crate::input::World;
 use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
 use crate::routes::{Routes, Scope};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
+    if args.form == RoutesAs::Envoy {
+        return super::envoy::run(args);
+    }
+    if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
+        bail!("--diff, --node and --zone go with --as envoy");
+    }
     let mut world = World::read(&args.input)?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;

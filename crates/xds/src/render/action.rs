@@ -1,0 +1,242 @@
+//! What happens to a request that hit a rule, as an action of Envoy.
+
+use envoy_types::pb::envoy::config::core::v3::{
+    HeaderValue, HeaderValueOption, RuntimeFractionalPercent, data_source::Specifier,
+    header_value_option::HeaderAppendAction,
+};
+use envoy_types::pb::envoy::config::route::v3::redirect_action::{
+    PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
+};
+use envoy_types::pb::envoy::config::route::v3::route::Action as Then;
+use envoy_types::pb::envoy::config::route::v3::route_action::{
+    ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier, RequestMirrorPolicy,
+};
+use envoy_types::pb::envoy::config::route::v3::weighted_cluster::ClusterWeight;
+use envoy_types::pb::envoy::config::route::v3::{
+    DirectResponseAction, RedirectAction, Route, RouteAction, WeightedCluster,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
+use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
+use model::route::{
+    Action, Arrival, Body, DirectResponse, End, HeaderChanges, Leg, LegTarget, Mirror, PathChange, PathMatch,
+    Redirect, Rewrite, Split,
+};
+
+use super::wire::{number, seconds, source};
+use super::{Allowed, Setting};
+
+/// A cluster that never exists: its share of requests is answered with 500 (semantics 1.8).
+pub(super) const NOBODY: &str = "unresolved";
+
+/// Fills in what happens. What Envoy cannot do is said and left out.
+pub(super) fn fill(route: &mut Route, action: &Action, on: &PathMatch, setting: &Setting<'_>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut host = action.rewrite.hostname.as_deref().map(str::to_owned);
+    let changes = &action.request_headers;
+    if host.is_none() {
+        // The host is no header to Envoy; setting it is a rewrite.
+        let set = changes.put.iter().rfind(|change| is_host(&change.name) && !change.append);
+        host = set.map(|change| change.value.to_string());
+    }
+    let left_out = |name: &str| is_host(name) && host.is_none();
+    if changes.remove.iter().chain(changes.put.iter().map(|change| &change.name)).any(|name| left_out(name)) {
+        problems
+            .push("Envoy neither removes nor adds to the host header; this change is left out".to_owned());
+    }
+    (route.request_headers_to_remove, route.request_headers_to_add) = headers(changes);
+    (route.response_headers_to_remove, route.response_headers_to_add) = headers(&action.response_headers);
+    route.action = Some(match &action.end {
+        End::Forward(split) => forward(split, action, on, host),
+        End::Redirect(to) => Then::Redirect(redirect(to, on, setting.arrival.as_ref())),
+        End::Respond(response) => Then::DirectResponse(respond(response, setting.allowed, &mut problems)),
+    });
+    problems
+}
+
+fn is_host(name: &str) -> bool {
+    name.eq_ignore_ascii_case("host") || name.starts_with(':')
+}
+
+fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {
+    let remove = changes.remove.iter().filter(|name| !is_host(name)).map(|name| name.to_string());
+    let put = changes.put.iter().filter(|change| !is_host(&change.name)).map(|change| {
+        let action = if change.append {
+            HeaderAppendAction::AppendIfExistsOrAdd
+        } else {
+            HeaderAppendAction::OverwriteIfExistsOrAdd
+        };
+        HeaderValueOption {
+            header: Some(HeaderValue {
+                key: change.name.to_string(),
+                // Values are formats to Envoy, in which a percent sign begins a command.
+                value: change.value.replace('%', "%%"),
+                ..HeaderValue::default()
+            }),
+            append_action: action.into(),
+            keep_empty_value: true,
+            ..HeaderValueOption::default()
+        }
+    });
+    (remove.collect(), put.collect())
+}
+
+fn forward(split: &Split, action: &Action, on: &PathMatch, host: Option<String>) -> Then {
+    if let Some(status) = split.failure() {
+        return Then::DirectResponse(DirectResponseAction { status: status.into(), ..Default::default() });
+    }
+    let mut forward = RouteAction {
+        cluster_specifier: Some(destination(split)),
+        cluster_not_found_response_code: ClusterNotFoundResponseCode::InternalServerError.into(),
+        host_rewrite_specifier: host.map(HostRewriteSpecifier::HostRewriteLiteral),
+        // Envoy ends a request after 15 s by itself; how long a backend may take is not said by routes.
+        timeout: seconds(0),
+        request_mirror_policies: action.mirrors.iter().map(mirror).collect(),
+        ..RouteAction::default()
+    };
+    rewrite(&action.rewrite, on, &mut forward);
+    Then::Route(forward)
+}
+
+fn destination(split: &Split) -> ClusterSpecifier {
+    if let [Leg { to: LegTarget::Backend(id), .. }] = split.legs() {
+        return ClusterSpecifier::Cluster(id.to_string());
+    }
+    let cluster = |(name, weight): (String, u32)| ClusterWeight {
+        name,
+        weight: number(weight),
+        ..ClusterWeight::default()
+    };
+    let clusters = weights(split).map(cluster).collect();
+    ClusterSpecifier::WeightedClusters(WeightedCluster { clusters, ..WeightedCluster::default() })
+}
+
+/// Each leg with a weight; their sum fits into 32 bits, as Envoy wants it.
+pub(super) fn weights(split: &Split) -> impl Iterator<Item = (String, u32)> {
+    let total: u128 = split.legs().iter().map(|leg| u128::from(leg.weight)).sum();
+    // Leaves room for the weights that are rounded up to one.
+    let limit = u128::from(u32::MAX) - split.legs().len() as u128;
+    split.legs().iter().map(move |leg| {
+        let scaled = if total > limit { u128::from(leg.weight) * limit / total } else { leg.weight.into() };
+        let name = match &leg.to {
+            LegTarget::Backend(id) => id.to_string(),
+            LegTarget::Error(_) => NOBODY.to_owned(),
+        };
+        (name, u32::try_from(scaled).unwrap_or(u32::MAX).max(1))
+    })
+}
+
+fn mirror(mirror: &Mirror) -> RequestMirrorPolicy {
+    let share = FractionalPercent { numerator: mirror.share.0, denominator: DenominatorType::Million.into() };
+    RequestMirrorPolicy {
+        cluster: mirror.to.to_string(),
+        runtime_fraction: Some(RuntimeFractionalPercent {
+            default_value: Some(share),
+            ..RuntimeFractionalPercent::default()
+        }),
+        ..RequestMirrorPolicy::default()
+    }
+}
+
+fn rewrite(rewrite: &Rewrite, on: &PathMatch, forward: &mut RouteAction) {
+    match (&rewrite.path, on) {
+        (Some(PathChange::Full(value)), _) => {
+            forward.regex_rewrite = Some(RegexMatchAndSubstitute {
+                pattern: Some(RegexMatcher { regex: "^.*$".to_owned(), ..RegexMatcher::default() }),
+                // Semantics 1.7: `\1` would be a reference.
+                substitution: value.replace('\\', "\\\\"),
+            });
+        }
+        (Some(PathChange::Prefix(value)), PathMatch::Prefix(prefix)) => match new_prefix(prefix, value) {
+            Some(new) => forward.prefix_rewrite = new,
+            None => forward.regex_rewrite = Some(taken_off(prefix)),
+        },
+        _ => {}
+    }
+}
+
+/// Takes a prefix off, and the slash behind it with it: Envoy's own replacement by `/` would leave two.
+fn taken_off(prefix: &str) -> RegexMatchAndSubstitute {
+    let regex = format!("^{}/?", super::pattern::literal(prefix));
+    RegexMatchAndSubstitute {
+        pattern: Some(RegexMatcher { regex, ..RegexMatcher::default() }),
+        substitution: "/".to_owned(),
+    }
+}
+
+/// Semantics 1.7: a slash at the end of the replacement does not double, and `/` takes the prefix off. Envoy replaces
+/// text, so the replacement of a bare `/` ends with the slash that it replaces. `None`: the prefix goes.
+fn new_prefix(prefix: &str, replacement: &str) -> Option<String> {
+    let start = replacement.strip_suffix('/').unwrap_or(replacement);
+    match (prefix, start) {
+        ("/", start) => Some(format!("{start}/")),
+        (_, "") => None,
+        (_, start) => Some(start.to_owned()),
+    }
+}
+
+fn redirect(to: &Redirect, on: &PathMatch, at: Option<&Arrival>) -> RedirectAction {
+    // A scheme brings its own port; without one a client comes back to the listener (semantics 1.7).
+    let port = to.port.or_else(|| match to.scheme {
+        Some(scheme) => Some(scheme.default_port()),
+        None => at.and_then(|at| at.port),
+    });
+    RedirectAction {
+        scheme_rewrite_specifier: to
+            .scheme
+            .map(|scheme| SchemeRewriteSpecifier::SchemeRedirect(scheme.as_str().to_owned())),
+        host_redirect: to.hostname.as_deref().unwrap_or_default().to_owned(),
+        port_redirect: port.unwrap_or_default().into(),
+        path_rewrite_specifier: match (&to.path, on) {
+            (Some(PathChange::Full(value)), _) => Some(PathRewriteSpecifier::PathRedirect(value.to_string())),
+            (Some(PathChange::Prefix(value)), PathMatch::Prefix(prefix)) => {
+                Some(match new_prefix(prefix, value) {
+                    Some(new) => PathRewriteSpecifier::PrefixRewrite(new),
+                    None => PathRewriteSpecifier::RegexRewrite(taken_off(prefix)),
+                })
+            }
+            _ => None,
+        },
+        response_code: match to.status {
+            301 => RedirectResponseCode::MovedPermanently,
+            303 => RedirectResponseCode::SeeOther,
+            307 => RedirectResponseCode::TemporaryRedirect,
+            308 => RedirectResponseCode::PermanentRedirect,
+            _ => RedirectResponseCode::Found,
+        }
+        .into(),
+        strip_query: !to.keeps_query,
+    }
+}
+
+/// Semantics 1.7: what a policy may read of the proxy is the operator's to say.
+fn respond(response: &DirectResponse, allowed: &Allowed, problems: &mut Vec<String>) -> DirectResponseAction {
+    let mut refuse = |what: &str, name: &str, flag: &str| {
+        let advice =
+            format!("allow it with {flag} where `zoneward mesh control` runs, or say the body inline");
+        problems.push(format!(
+            "the body of the response is the {what} {name} of the proxy, which is not allowed: the answer is 500; {advice}"
+        ));
+        None
+    };
+    let body = match &response.body {
+        None => return DirectResponseAction { status: response.status.into(), ..Default::default() },
+        Some(Body::Text(text)) => Some(Specifier::InlineString(text.to_string())),
+        Some(Body::Bytes(bytes)) => Some(Specifier::InlineBytes(bytes.to_vec())),
+        Some(Body::File(name)) if allowed.files.contains(&**name) => {
+            Some(Specifier::Filename(name.to_string()))
+        }
+        Some(Body::File(name)) => refuse("file", name, "--allow-file"),
+        Some(Body::Environment(name)) if allowed.environment.contains(&**name) => {
+            Some(Specifier::EnvironmentVariable(name.to_string()))
+        }
+        Some(Body::Environment(name)) => refuse("environment variable", name, "--allow-env"),
+    };
+    match body {
+        Some(body) => DirectResponseAction {
+            status: response.status.into(),
+            body: source(body),
+            ..DirectResponseAction::default()
+        },
+        None => DirectResponseAction { status: 500, ..DirectResponseAction::default() },
+    }
+}

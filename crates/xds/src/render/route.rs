@@ -1,0 +1,106 @@
+//! One alternative of a rule as a route of Envoy: what it asks of a request, and what then happens.
+
+use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
+use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
+use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
+use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, QueryParameterMatcher, Route, RouteMatch};
+use envoy_types::pb::envoy::r#type::matcher::v3::{
+    RegexMatcher, StringMatcher, string_matcher::MatchPattern,
+};
+use model::Notice;
+use model::route::{Entry, Hit, PathMatch, Pattern, ValueTest};
+
+use super::{Setting, action, pattern};
+
+/// The route for an alternative. `None`: Envoy cannot ask this; a Notice says so.
+pub(super) fn render(hit: &Hit<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice>) -> Option<Route> {
+    let mut tell = |problem: String| {
+        let policy = hit.rule.origin.policy.clone().unwrap_or_else(|| setting.object.clone());
+        let field = &hit.rule.origin.field;
+        let message = format!("{field}.matches[{}]: {problem}", hit.entry.alternative);
+        notices.push(Notice::new(policy, "NotForEnvoy", message));
+    };
+    let matched = match asked(hit.entry) {
+        Ok(matched) => matched,
+        Err(problem) => {
+            tell(format!("{problem}; Envoys go on without this match, so write the pattern otherwise"));
+            return None;
+        }
+    };
+    let mut route = Route { name: name(hit), r#match: Some(matched), ..Route::default() };
+    action::fill(&mut route, &hit.rule.action, &hit.entry.path, setting).into_iter().for_each(tell);
+    Some(route)
+}
+
+/// Where the rule stands, for access logs.
+fn name(hit: &Hit<'_>) -> String {
+    let origin = &hit.rule.origin;
+    match &origin.policy {
+        Some(policy) => format!("{policy} {}", origin.field),
+        None => "original destination".to_owned(),
+    }
+}
+
+fn asked(entry: &Entry) -> Result<RouteMatch, String> {
+    let conditions = &entry.conditions;
+    let mut headers = Vec::new();
+    if let Some(method) = &conditions.method {
+        headers.push(header(":method", &ValueTest::Exact(method.clone()))?);
+    }
+    for on in &conditions.headers {
+        headers.push(header(&on.name, &on.test)?);
+    }
+    let mut query_parameters = Vec::new();
+    for on in &conditions.query {
+        let specifier = match value(&on.test)? {
+            Some(value) => QueryParameterMatchSpecifier::StringMatch(value),
+            None => QueryParameterMatchSpecifier::PresentMatch(true),
+        };
+        query_parameters.push(QueryParameterMatcher {
+            name: on.name.to_string(),
+            query_parameter_match_specifier: Some(specifier),
+        });
+    }
+    let path = path(&entry.path)?;
+    Ok(RouteMatch { path_specifier: Some(path), headers, query_parameters, ..RouteMatch::default() })
+}
+
+/// Semantics 1.6: prefixes go by segments, which Envoy knows by itself.
+fn path(path: &PathMatch) -> Result<PathSpecifier, String> {
+    Ok(match path {
+        PathMatch::Exact(value) => PathSpecifier::Path(value.to_string()),
+        PathMatch::Prefix(value) if value == "/" => PathSpecifier::Prefix(value.to_string()),
+        PathMatch::Prefix(value) => PathSpecifier::PathSeparatedPrefix(value.to_string()),
+        PathMatch::Regex(pattern) => PathSpecifier::SafeRegex(regex(pattern)?),
+    })
+}
+
+fn header(name: &str, test: &ValueTest) -> Result<HeaderMatcher, String> {
+    let specifier = match value(test)? {
+        Some(value) => HeaderMatchSpecifier::StringMatch(value),
+        None => HeaderMatchSpecifier::PresentMatch(*test != ValueTest::Absent),
+    };
+    Ok(HeaderMatcher {
+        name: name.to_owned(),
+        header_match_specifier: Some(specifier),
+        ..HeaderMatcher::default()
+    })
+}
+
+/// The test of a value; `None` where only its presence counts.
+fn value(test: &ValueTest) -> Result<Option<StringMatcher>, String> {
+    let pattern = match test {
+        ValueTest::Exact(value) => MatchPattern::Exact(value.to_string()),
+        // Semantics 1.6: Envoy refuses an empty prefix, and everything begins with it.
+        ValueTest::Prefix(value) if value.is_empty() => return Ok(None),
+        ValueTest::Prefix(value) => MatchPattern::Prefix(value.to_string()),
+        ValueTest::Regex(pattern) => MatchPattern::SafeRegex(regex(pattern)?),
+        ValueTest::Present | ValueTest::Absent => return Ok(None),
+    };
+    Ok(Some(StringMatcher { match_pattern: Some(pattern), ..StringMatcher::default() }))
+}
+
+fn regex(of: &Pattern) -> Result<RegexMatcher, String> {
+    let regex = pattern::render(of.as_str())?;
+    Ok(RegexMatcher { regex, ..RegexMatcher::default() })
+}

@@ -1,0 +1,147 @@
+//! The routes of a destination or of a gateway's port: one RouteConfiguration, so that a changed route drains no
+//! listener (semantics, xDS 8). Hosts become virtual hosts; a long list of routes becomes a tree.
+
+use envoy_types::pb::envoy::config::route::v3::retry_policy::{
+    RetryHostPredicate, RetryPriority, retry_host_predicate, retry_priority,
+};
+use envoy_types::pb::envoy::config::route::v3::{RetryPolicy, Route, RouteConfiguration, VirtualHost};
+use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
+use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
+use model::Notice;
+use model::route::{Body, End, GatewayPort, Hit, Hostname, HttpRoutes, Listener, Routing};
+use prost::Message;
+
+use super::wire::{any, append, number};
+use super::{Setting, route, tree};
+
+/// Fields of the messages that are put together by hand.
+const VIRTUAL_HOSTS: u32 = 2;
+const MATCHER: u32 = 21;
+/// What Envoy takes as a direct response's body unless it is told a larger number.
+const SMALL_BODY: usize = 4096;
+
+/// Some hosts and their routes; without routes the answer is 404.
+pub(super) struct Host<'r> {
+    pub(super) name: Hostname,
+    pub(super) routes: Option<&'r HttpRoutes>,
+}
+
+/// The message.
+pub(super) fn render(
+    name: &str,
+    hosts: &[Host<'_>],
+    setting: &Setting<'_>,
+    notices: &mut Vec<Notice>,
+) -> Vec<u8> {
+    let largest = hosts.iter().filter_map(|host| host.routes).map(largest_body).max().unwrap_or(0);
+    let config = RouteConfiguration {
+        name: name.to_owned(),
+        ignore_port_in_host_matching: true,
+        max_direct_response_body_size_bytes: u32::try_from(largest)
+            .ok()
+            .filter(|_| largest > SMALL_BODY)
+            .and_then(number),
+        ..RouteConfiguration::default()
+    };
+    let mut message = config.encode_to_vec();
+    for host in hosts {
+        append(&mut message, VIRTUAL_HOSTS, &virtual_host(host, setting, notices));
+    }
+    message
+}
+
+fn virtual_host(host: &Host<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice>) -> Vec<u8> {
+    let hits: Vec<Hit<'_>> = host.routes.map(|routes| routes.entries().collect()).unwrap_or_default();
+    let mut routes: Vec<(Hit<'_>, Route)> = Vec::new();
+    for hit in hits {
+        let route = route::render(&hit, setting, notices);
+        routes.extend(route.map(|route| (hit, route)));
+    }
+    let mut virtual_host = VirtualHost {
+        name: host.name.to_string(),
+        domains: vec![host.name.to_string()],
+        retry_policy: Some(retries()),
+        ..VirtualHost::default()
+    };
+    match tree::render(&routes) {
+        Some(matcher) => {
+            let mut message = virtual_host.encode_to_vec();
+            append(&mut message, MATCHER, &matcher);
+            message
+        }
+        None => {
+            virtual_host.routes = routes.into_iter().map(|(_, route)| route).collect();
+            virtual_host.encode_to_vec()
+        }
+    }
+}
+
+/// What never reached a backend is tried elsewhere: at another endpoint, then at another priority. So a zone whose
+/// endpoints vanish costs no request, even before anybody has told Envoy.
+fn retries() -> RetryPolicy {
+    let hosts = RetryHostPredicate {
+        name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
+        config_type: Some(retry_host_predicate::ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
+    };
+    let priorities = PreviousPrioritiesConfig { update_frequency: 2 };
+    RetryPolicy {
+        retry_on: "connect-failure,refused-stream,reset-before-request".to_owned(),
+        num_retries: number(4),
+        retry_host_predicate: vec![hosts],
+        host_selection_retry_max_attempts: 5,
+        retry_priority: Some(RetryPriority {
+            name: "envoy.retry_priorities.previous_priorities".to_owned(),
+            config_type: Some(retry_priority::ConfigType::TypedConfig(any(&priorities))),
+        }),
+        ..RetryPolicy::default()
+    }
+}
+
+fn largest_body(routes: &HttpRoutes) -> usize {
+    let size = |end: &End| match end {
+        End::Respond(response) => match &response.body {
+            Some(Body::Text(text)) => text.len(),
+            Some(Body::Bytes(bytes)) => bytes.len(),
+            // Nobody knows how large it is there.
+            Some(Body::File(_) | Body::Environment(_)) => 1 << 20,
+            None => 0,
+        },
+        _ => 0,
+    };
+    routes.rules().map(|rule| size(&rule.action.end)).max().unwrap_or(0)
+}
+
+/// The hosts of a gateway's port in the clear: those of all of its listeners. The narrowest listener has a host, even
+/// where a wider one has a route for it (semantics 1.6), so each listener has a virtual host for its own name.
+pub(super) fn of_port(port: &GatewayPort) -> Vec<Host<'_>> {
+    let mut hosts: Vec<Host<'_>> = Vec::new();
+    for listener in &port.listeners {
+        for host in of_listener(listener) {
+            let taken = hosts.iter().any(|other| other.name == host.name);
+            if !taken && owns(port, listener, &host.name) {
+                hosts.push(host);
+            }
+        }
+    }
+    hosts
+}
+
+/// Whether no narrower listener of the port has all of these hosts; of two with the same name the first has them.
+fn owns(port: &GatewayPort, listener: &Listener, host: &Hostname) -> bool {
+    let mut covering = port.listeners.iter().filter(|other| other.hostname.covers(host));
+    !covering.any(|other| other.hostname.rank() < listener.hostname.rank())
+}
+
+/// The hosts of one listener.
+pub(super) fn of_listener(listener: &Listener) -> Vec<Host<'_>> {
+    let http = |routing| match routing {
+        &Routing::Http(ref routes) => Some(&**routes),
+        Routing::Tcp(_) => None,
+    };
+    let own = listener.hosts.iter().map(|(name, routing)| Host { name, routes: http(routing) });
+    let mut hosts: Vec<Host<'_>> = own.collect();
+    if listener.hosts.at(&listener.hostname).is_none() {
+        hosts.push(Host { name: listener.hostname.clone(), routes: None });
+    }
+    hosts
+}

@@ -1,0 +1,491 @@
+//! Tests of rendering: what Envoy would read, from policies to JSON.
+
+use expect_test::{Expect, expect};
+use model::backend::Place;
+use model::{Interner, Snapshot, parse};
+use plan::FeatureGates;
+use plan::routes::{Client, gateway, sidecar};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::show;
+
+fn snapshot(objects: &[Value]) -> Snapshot {
+    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
+    for value in objects {
+        let (object, notices) = parse::object(value, &mut interner);
+        assert_eq!(notices, [], "{value}");
+        snapshot.apply(object.expect("a known kind"));
+    }
+    snapshot
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"clusterIP": address, "ports": [{"name": "http", "port": 80}]}})
+}
+
+/// Endpoints as (address, zone) with hints for their own zones.
+fn slice(service: &str, annotations: Value, endpoints: &[(&str, &str)]) -> Value {
+    let endpoint = |(address, zone): &(&str, &str)| {
+        json!({"addresses": [address], "zone": zone, "nodeName": format!("n-{zone}"),
+            "hints": {"forZones": [{"name": zone}]}})
+    };
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": "ns", "name": format!("{service}-1"), "annotations": annotations,
+            "labels": {"kubernetes.io/service-name": service}},
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>()})
+}
+
+fn policy(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind,
+        "metadata": {"name": name, "namespace": "ns"}, "spec": spec})
+}
+
+fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<BackendTable>> {
+    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let gates = FeatureGates::default();
+    let first = plan::backends::table(snapshot, &routes.backends(), &place, gates);
+    let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
+    for id in &routes.backends() {
+        for (table, backend) in further.iter_mut().zip(plan::backends::fallbacks(snapshot, id, &place, gates))
+        {
+            table.put(Arc::new(backend));
+        }
+    }
+    std::iter::once(first).chain(further).map(Arc::new).collect()
+}
+
+fn of_sidecar(snapshot: &Snapshot, zone: &str, capture: Option<u16>, outbounds: &[(&str, &str)]) -> Input {
+    let key = |name: &str| ServiceKey::new(&"ns".into(), &name.into());
+    let client = Client::of_service(snapshot, &key("frontend"), &model::Labels::EMPTY);
+    let (routes, _) = sidecar(snapshot, &client);
+    let outbounds = outbounds.iter().map(|(at, to)| (at.parse().unwrap(), (key(to), 80))).collect();
+    Input {
+        tiers: tiers(snapshot, &routes, zone),
+        routes: Arc::new(routes),
+        certificates: Arc::default(),
+        entrance: Entrance::Sidecar { capture, outbounds },
+        allowed: Arc::default(),
+    }
+}
+
+fn of_gateway(snapshot: &Snapshot) -> Input {
+    let key = ObjectKey::new(&"ns".into(), &"edge".into());
+    let (routes, _) = gateway(snapshot, snapshot.gateway(&key).unwrap());
+    Input {
+        tiers: tiers(snapshot, &routes, "a"),
+        routes: Arc::new(routes),
+        certificates: Arc::default(),
+        entrance: Entrance::Gateway {
+            gateway: key,
+            bind: "0.0.0.0".parse().unwrap(),
+            places: BTreeMap::new(),
+        },
+        allowed: Arc::default(),
+    }
+}
+
+fn shown(rendered: &Rendered, kind: Kind, name: &str) -> Value {
+    let resource = rendered.resources.find(kind, name);
+    let names: Vec<_> = rendered.resources.of(kind).keys().collect();
+    show::value(kind, resource.unwrap_or_else(|| panic!("{name} is not among {names:?}")))
+}
+
+fn check(value: &Value, expected: Expect) {
+    expected.assert_eq(&format!("{value:#}\n"));
+}
+
+fn names(rendered: &Rendered) -> String {
+    let of = |kind| {
+        let names: Vec<&str> = rendered.resources.of(kind).keys().map(|name| &**name).collect();
+        format!("{kind}: {}\n", names.join(", "))
+    };
+    Kind::ALL.into_iter().map(of).collect()
+}
+
+#[test]
+fn a_captured_client_has_a_listener_for_each_address_and_a_way_out_for_the_rest() {
+    let world = snapshot(&[service("web", "10.0.0.1"), service("cart", "fd00::1")]);
+    let rendered = render(of_sidecar(&world, "a", Some(15001), &[("127.0.0.1:8081", "cart")]), None);
+    expect![[r#"
+        cluster: ns/cart:80, ns/web:80, pass-through
+        endpoints: ns/cart:80, ns/web:80
+        listener: outbound at 127.0.0.1:15001, outbound at [::1]:15001, outbound ns/cart:80 at 127.0.0.1:8081, outbound ns/cart:80 at [fd00::1]:80, outbound ns/web:80 at 10.0.0.1:80
+        routes: ns/cart:80, ns/web:80
+        secret: 
+    "#]]
+    .assert_eq(&names(&rendered));
+    let handed = shown(&rendered, Kind::Listener, "outbound ns/web:80 at 10.0.0.1:80");
+    assert_eq!(handed["bind_to_port"], false);
+    assert_eq!(shown(&rendered, Kind::Listener, "outbound at 127.0.0.1:15001")["use_original_dst"], true);
+}
+
+#[test]
+fn zones_are_weighted_localities_and_other_zones_a_lower_priority() {
+    let endpoints = [("10.1.0.1", "a"), ("10.1.0.2", "b"), ("10.1.0.3", "b")];
+    let of = |annotations: Value, zone: &str| {
+        let world = snapshot(&[service("web", "10.0.0.1"), slice("web", annotations, &endpoints)]);
+        let rendered = render(of_sidecar(&world, zone, Some(15001), &[]), None);
+        let value = shown(&rendered, Kind::Endpoints, "ns/web:80");
+        let line = |l: &Value| {
+            let hosts = l["lb_endpoints"].as_array().unwrap().iter();
+            let hosts: Vec<&str> = hosts
+                .map(|e| e["endpoint"]["address"]["socket_address"]["address"].as_str().unwrap())
+                .collect();
+            let priority = l["priority"].as_u64().unwrap_or(0);
+            format!(
+                "P{priority} {} {}: {}",
+                l["locality"]["zone"],
+                l["load_balancing_weight"],
+                hosts.join(" ")
+            )
+        };
+        value["endpoints"].as_array().into_iter().flatten().map(line).collect::<Vec<_>>()
+    };
+    // KEP-4444: the zone where it can, others where it cannot.
+    assert_eq!(of(json!({}), "a"), [r#"P0 "a" 1000000: 10.1.0.1"#, r#"P1 "b" 1000000: 10.1.0.2 10.1.0.3"#]);
+    // seed 003: Require never leaves the zone.
+    assert_eq!(of(json!({"zoneward.dev/mechanism": "RequireZone"}), "a"), [r#"P0 "a" 1000000: 10.1.0.1"#]);
+    assert_eq!(of(json!({"zoneward.dev/mechanism": "RequireZone"}), "c"), [""; 0]);
+    let spill = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    assert_eq!(of(spill, "a"), [r#"P0 "a" 666667: 10.1.0.1"#, r#"P0 "b" 333333: 10.1.0.2 10.1.0.3"#]);
+}
+
+#[test]
+fn routes_say_what_the_policy_says() {
+    let rules = json!([
+        {"matches": [{"path": {"prefix": "/v1"}, "method": "GET",
+            "headers": [{"name": "X-User", "type": "RegularExpression", "value": "a+"}, {"name": "x-gone", "type": "Absent"}],
+            "queryParams": [{"type": "Exact", "name": "q", "value": "1"}]}],
+         "default": {"filters": [
+            {"requestHeaderModifier": {"set": [{"name": "X-Share", "value": "100%"}], "remove": ["x-old"]}},
+            {"urlRewrite": {"hostname": "other.example", "path": {"replacePrefixMatch": "/new/"}}},
+            {"requestMirror": {"backendRef": {"kind": "MeshService", "name": "cart"}, "percentage": "2.5"}}],
+          "backendRefs": [{"kind": "MeshService", "name": "web", "weight": 3}, {"kind": "MeshService", "name": "missing", "weight": 1}]}},
+        {"matches": [{"path": {"exact": "/tea"}}], "default": {"filters": [
+            {"directResponse": {"status": 418, "body": {"inlineString": "short"}}}]}},
+        {"matches": [{"path": {"prefix": "/old"}}], "default": {"filters": [
+            {"requestRedirect": {"scheme": "https", "statusCode": 301, "path": {"replaceFullPath": "/x"}}}]}},
+    ]);
+    let route = policy(
+        "MeshHTTPRoute",
+        "r",
+        json!({"targetRef": {"kind": "Mesh"},
+        "to": [{"targetRef": {"kind": "MeshService", "name": "web"}, "rules": rules}]}),
+    );
+    let world = snapshot(&[service("web", "10.0.0.1"), service("cart", "10.0.0.2"), route]);
+    let rendered = render(of_sidecar(&world, "a", Some(15001), &[]), None);
+    assert_eq!(rendered.notices, []);
+    let config = shown(&rendered, Kind::Routes, "ns/web:80");
+    check(
+        &config["virtual_hosts"][0]["routes"],
+        expect![[r#"
+            [
+              {
+                "match": {
+                  "path": "/tea"
+                },
+                "direct_response": {
+                  "status": 418,
+                  "body": {
+                    "inline_string": "short"
+                  }
+                },
+                "name": "MeshHTTPRoute ns/r spec.to[0].rules[1]"
+              },
+              {
+                "match": {
+                  "path_separated_prefix": "/old"
+                },
+                "redirect": {
+                  "path_redirect": "/x",
+                  "scheme_redirect": "https",
+                  "port_redirect": 443
+                },
+                "name": "MeshHTTPRoute ns/r spec.to[0].rules[2]"
+              },
+              {
+                "match": {
+                  "path_separated_prefix": "/v1",
+                  "headers": [
+                    {
+                      "name": ":method",
+                      "string_match": {
+                        "exact": "GET"
+                      }
+                    },
+                    {
+                      "name": "x-user",
+                      "string_match": {
+                        "safe_regex": {
+                          "regex": "(?:a)+"
+                        }
+                      }
+                    },
+                    {
+                      "name": "x-gone",
+                      "present_match": false
+                    }
+                  ],
+                  "query_parameters": [
+                    {
+                      "name": "q",
+                      "string_match": {
+                        "exact": "1"
+                      }
+                    }
+                  ]
+                },
+                "route": {
+                  "weighted_clusters": {
+                    "clusters": [
+                      {
+                        "name": "ns/web:80",
+                        "weight": 3
+                      },
+                      {
+                        "name": "unresolved",
+                        "weight": 1
+                      }
+                    ]
+                  },
+                  "prefix_rewrite": "/new",
+                  "host_rewrite_literal": "other.example",
+                  "timeout": "0s",
+                  "cluster_not_found_response_code": "INTERNAL_SERVER_ERROR",
+                  "request_mirror_policies": [
+                    {
+                      "cluster": "ns/cart:80",
+                      "runtime_fraction": {
+                        "default_value": {
+                          "numerator": 25000,
+                          "denominator": "MILLION"
+                        }
+                      }
+                    }
+                  ]
+                },
+                "request_headers_to_add": [
+                  {
+                    "header": {
+                      "key": "X-Share",
+                      "value": "100%%"
+                    },
+                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+                    "keep_empty_value": true
+                  }
+                ],
+                "request_headers_to_remove": [
+                  "x-old"
+                ],
+                "name": "MeshHTTPRoute ns/r spec.to[0].rules[0]"
+              },
+              {
+                "match": {
+                  "prefix": "/"
+                },
+                "route": {
+                  "cluster": "ns/web:80",
+                  "timeout": "0s",
+                  "cluster_not_found_response_code": "INTERNAL_SERVER_ERROR"
+                },
+                "name": "original destination"
+              }
+            ]
+        "#]],
+    );
+}
+
+#[test]
+fn every_field_that_is_sent_has_a_name() {
+    let rules = json!([{"matches": [{"path": {"regex": "/x.*"}}, {"path": {"prefix": "/"}}],
+        "default": {"filters": [{"urlRewrite": {"path": {"replaceFullPath": "/n"}}}], "backendRefs": [
+            {"kind": "MeshService", "name": "web"}, {"kind": "MeshService", "name": "cart"}]}}]);
+    let mut world = vec![
+        service("web", "10.0.0.1"),
+        service("cart", "10.0.0.2"),
+        slice("web", json!({}), &[("10.1.0.1", "a"), ("10.1.0.2", "b")]),
+        policy(
+            "MeshGateway",
+            "edge",
+            json!({"listeners": [
+            {"name": "http", "port": 80, "protocol": "HTTP"},
+            {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "x.example", "tls": {"certificateRef": {"name": "cert"}}},
+            {"name": "tcp", "port": 5432, "protocol": "TCP"},
+            {"name": "tls", "port": 5433, "protocol": "TLS", "tls": {"certificateRef": {"name": "cert"}}}]}),
+        ),
+        policy(
+            "MeshGatewayHTTPRoute",
+            "r",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules}),
+        ),
+        policy(
+            "MeshTCPRoute",
+            "t",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
+            "to": [{"rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "web"}]}}]}]}),
+        ),
+    ];
+    world.push(many_routes(150));
+    let world = snapshot(&world);
+    let mut gateway = of_gateway(&world);
+    let without = render(gateway.clone(), None);
+    assert_eq!(without.notices.len(), 2, "{:?}", without.notices);
+    let pair = KeyPair { chain: b"CHAIN".as_slice().into(), key: b"SECRET".as_slice().into() };
+    let key = ObjectKey::new(&"ns".into(), &"cert".into());
+    gateway.certificates = Arc::new([(key, Arc::new(pair))].into());
+    let gateway = render(gateway, Some(&without));
+    assert_eq!(gateway.notices, []);
+    let sidecar = render(of_sidecar(&world, "a", Some(15001), &[("127.0.0.1:1", "web")]), None);
+    for rendered in [&gateway, &sidecar] {
+        for kind in Kind::ALL {
+            for resource in rendered.resources.of(kind).values() {
+                let value = show::value(kind, resource);
+                assert_eq!(show::unnamed(&value), [""; 0], "{kind} {}", resource.name);
+                assert!(!value.to_string().contains("U0VDUkVU"), "keys are not shown");
+            }
+        }
+    }
+    expect![[r#"
+        cluster: ns/cart:80, ns/web:80
+        endpoints: ns/cart:80, ns/web:80
+        listener: ns/edge:443, ns/edge:5432, ns/edge:5433, ns/edge:80
+        routes: ns/edge:443/https, ns/edge:80
+        secret: ns/cert
+    "#]]
+    .assert_eq(&names(&gateway));
+}
+
+fn many_routes(count: usize) -> Value {
+    let rule = |i| {
+        json!({"matches": [{"path": {"prefix": format!("/p{i}")}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "cart"}]}})
+    };
+    policy(
+        "MeshHTTPRoute",
+        "many",
+        json!({"targetRef": {"kind": "Mesh"}, "to": [
+        {"targetRef": {"kind": "MeshService", "name": "web"}, "rules": (0..count).map(rule).collect::<Vec<_>>()}]}),
+    )
+}
+
+#[test]
+fn a_long_list_of_routes_becomes_a_tree_with_everything_that_may_match_at_each_leaf() {
+    let world = snapshot(&[service("web", "10.0.0.1"), service("cart", "10.0.0.2"), many_routes(150)]);
+    let rendered = render(of_sidecar(&world, "a", Some(15001), &[]), None);
+    let host = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0];
+    assert!(host["routes"].is_null());
+    let map = host["matcher"]["matcher_tree"]["prefix_match_map"]["map"].as_object().unwrap();
+    assert_eq!(map.len(), 151, "each prefix, and `/`");
+    let paths = |key: &str| {
+        let routes = map[key]["action"]["typed_config"]["routes"].as_array().unwrap().iter();
+        let path = |r: &Value| {
+            let on = &r["match"];
+            on["path_separated_prefix"].as_str().or(on["prefix"].as_str()).unwrap().to_owned()
+        };
+        routes.map(path).collect::<Vec<_>>()
+    };
+    assert_eq!(paths("/p15"), ["/p15", "/"]);
+    assert_eq!(paths("/p149"), ["/p149", "/"], "/p14 is no prefix of it by segments");
+    assert_eq!(paths("/"), ["/"]);
+}
+
+#[test]
+fn what_did_not_change_is_the_same_resource_and_content_decides_versions() {
+    let endpoints = [("10.1.0.1", "a")];
+    let objects = [
+        service("web", "10.0.0.1"),
+        service("cart", "10.0.0.2"),
+        slice("web", json!({}), &endpoints),
+        many_routes(120),
+    ];
+    let world = snapshot(&objects);
+    let input = of_sidecar(&world, "a", Some(15001), &[]);
+    let first = render(input.clone(), None);
+    let again = render(input.clone(), Some(&first));
+    for kind in Kind::ALL {
+        for (name, resource) in first.resources.of(kind) {
+            assert!(Arc::ptr_eq(resource, &again.resources.of(kind)[name]), "{kind} {name}");
+        }
+    }
+    let anew = render(of_sidecar(&snapshot(&objects), "a", Some(15001), &[]), None);
+    assert!(first.resources.differences(&anew.resources).is_empty(), "a restart makes the same versions");
+    let moved = [("10.1.0.1", "a"), ("10.1.0.9", "a")];
+    let world = snapshot(&[
+        service("web", "10.0.0.1"),
+        service("cart", "10.0.0.2"),
+        slice("web", json!({}), &moved),
+        many_routes(120),
+    ]);
+    let changed = render(Input { tiers: of_sidecar(&world, "a", None, &[]).tiers, ..input }, Some(&first));
+    let differences = first.resources.differences(&changed.resources);
+    let differences: Vec<String> = differences
+        .iter()
+        .flat_map(|(kind, names)| names.iter().map(move |n| format!("{kind} {n}")))
+        .collect();
+    assert_eq!(differences, ["endpoints ns/web:80"]);
+}
+
+#[test]
+fn the_narrowest_listener_has_a_host_even_without_a_route_for_it() {
+    let world = snapshot(&[
+        service("web", "10.0.0.1"),
+        policy(
+            "MeshGateway",
+            "edge",
+            json!({"listeners": [
+            {"name": "all", "port": 80, "protocol": "HTTP"},
+            {"name": "own", "port": 80, "protocol": "HTTP", "hostname": "*.own.io", "tags": {"a": "b"}}]}),
+        ),
+        policy(
+            "MeshGatewayHTTPRoute",
+            "r",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
+            "hostnames": ["x.own.io", "*.io", "other.org"],
+            "rules": [{"matches": [{"path": {"prefix": "/"}}], "default": {"backendRefs": [{"kind": "MeshService", "name": "web"}]}}]}),
+        ),
+    ]);
+    let rendered = render(of_gateway(&world), None);
+    let config = shown(&rendered, Kind::Routes, "ns/edge:80");
+    let hosts = config["virtual_hosts"].as_array().unwrap().iter();
+    let hosts: Vec<String> = hosts
+        .map(|h| {
+            format!("{} {}", h["domains"][0].as_str().unwrap(), h["routes"].as_array().map_or(0, Vec::len))
+        })
+        .collect();
+    assert_eq!(hosts, ["other.org 1", "*.io 1", "* 0", "x.own.io 2", "*.own.io 1"]);
+}
+
+#[test]
+fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
+    let rules = json!([
+        {"matches": [{"path": {"regex": "/(a{1200})"}}], "default": {}},
+        {"matches": [{"path": {"prefix": "/file"}}], "default": {"filters": [
+            {"directResponse": {"status": 200, "body": {"filename": "/etc/passwd"}}}]}},
+    ]);
+    let route = policy(
+        "MeshHTTPRoute",
+        "r",
+        json!({"targetRef": {"kind": "Mesh"},
+        "to": [{"targetRef": {"kind": "MeshService", "name": "web"}, "rules": rules}]}),
+    );
+    let world = snapshot(&[service("web", "10.0.0.1"), route]);
+    let mut input = of_sidecar(&world, "a", Some(15001), &[]);
+    let rendered = render(input.clone(), None);
+    let notices: Vec<String> = rendered.notices.iter().map(ToString::to_string).collect();
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    assert!(
+        notices[0].contains("spec.to[0].rules[0].matches[0]: it repeats something more than 1000 times"),
+        "{notices:?}"
+    );
+    assert!(notices[1].contains("--allow-file"), "{notices:?}");
+    let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
+    assert_eq!(routes[0]["direct_response"], json!({"status": 500}));
+    input.allowed = Arc::new(Allowed { files: ["/etc/passwd".to_owned()].into(), ..Allowed::default() });
+    let rendered = render(input, Some(&rendered));
+    assert_eq!(rendered.notices.len(), 1);
+    let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
+    assert_eq!(routes[0]["direct_response"]["body"], json!({"filename": "/etc/passwd"}));
+}

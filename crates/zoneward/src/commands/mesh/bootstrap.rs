@@ -1,0 +1,170 @@
+//! `zoneward mesh bootstrap`: what an Envoy is started with, ready to be run.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgGroup, Args, ValueEnum};
+use model::Name;
+use xds::bootstrap::{Bootstrap, ClientTls};
+use xds::identity::{CAPTURE_PORT, Entrances, Identity, Role};
+
+use crate::cli::Format;
+use crate::mesh;
+use crate::mesh::run::outbound;
+use crate::output::print_value;
+
+/// `zoneward mesh bootstrap`
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("role").required(true).args(["gateway", "from"]))]
+pub struct BootstrapArgs {
+    /// The Envoy is this MeshGateway
+    #[arg(long, value_name = "NAME")]
+    pub gateway: Option<String>,
+    /// The Envoy is the sidecar of a client: a pod of this Service, with these labels
+    #[arg(long, value_name = "SERVICE[,TAG=VALUE...]")]
+    pub from: Option<String>,
+    /// The namespace
+    #[arg(short = 'n', long, value_name = "NAMESPACE", default_value = "default")]
+    pub namespace: String,
+    /// As a sidecar, listen on a port of loopback for a Service; may be repeated
+    #[arg(long, value_name = "PORT=SERVICE[:PORT]", conflicts_with = "gateway")]
+    pub outbound: Vec<String>,
+    /// As a sidecar, take connections to Services that are redirected to this port [default: 15001 without --outbound]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "15001")]
+    #[arg(conflicts_with = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
+    pub capture: Option<u16>,
+    /// As a gateway, the address to listen on
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), conflicts_with = "from")]
+    pub bind: IpAddr,
+    /// As a gateway, another place for one of its ports, as 443=0.0.0.0:8443; may be repeated
+    #[arg(long, value_name = "PORT=ADDRESS:PORT", conflicts_with = "from")]
+    pub listen: Vec<String>,
+    /// The node that it runs on [default: $NODE_NAME, or none]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// The zone that it is in [default: that of the Node]
+    #[arg(long, value_name = "NAME")]
+    pub zone: Option<String>,
+    /// Its name among all Envoys [default: made of the role and the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub id: Option<String>,
+    /// Where `zoneward mesh control` listens
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
+    pub server: String,
+    /// The authority of the server's certificate, a PEM file on Envoy's machine; without it nothing is encrypted
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The name in the server's certificate [default: the host of --server]
+    #[arg(long, value_name = "NAME", requires = "ca")]
+    pub server_name: Option<String>,
+    /// The client certificate, a PEM file on Envoy's machine
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    pub cert: Option<PathBuf>,
+    /// Its key, a PEM file on Envoy's machine
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// A file with the token that the server wants; the token stands in what is printed
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Where Envoy's own administration listens; none unless said
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// How changes come
+    #[arg(long, value_name = "PROTOCOL", default_value = "delta")]
+    pub protocol: Protocol,
+    /// How to write it
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
+    pub format: Written,
+}
+
+/// How changes come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// Only what changed
+    Delta,
+    /// Everything of a kind at each change
+    Whole,
+}
+
+/// How a bootstrap is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Written {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+/// Runs the command.
+pub fn run(args: &BootstrapArgs) -> Result<bool> {
+    let format = match args.format {
+        Written::Json => Format::Json,
+        Written::Yaml => Format::Yaml,
+    };
+    print_value(&bootstrap(args)?.value(), format)?;
+    Ok(true)
+}
+
+fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
+    let node = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok()).unwrap_or_default();
+    let identity =
+        Identity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), host.trim()));
+    let wrong = || format!("--server {}: write it as HOST:PORT, as 127.0.0.1:15010", args.server);
+    let (host, port) = args.server.rsplit_once(':').with_context(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty()).with_context(wrong)?;
+    let text = |path: &PathBuf| path.display().to_string();
+    let tls = args.ca.as_ref().map(|authority| ClientTls {
+        authority: text(authority),
+        pair: args.cert.as_ref().zip(args.key.as_ref()).map(|(cert, key)| (text(cert), text(key))),
+        server_name: args.server_name.clone().unwrap_or_else(|| host.to_owned()),
+    });
+    let token = args.token_file.as_deref().map(super::control::token).transpose()?;
+    Ok(Bootstrap {
+        identity,
+        id,
+        host: host.to_owned(),
+        port,
+        tls,
+        token: token.map(|token| token.to_string()),
+        admin: args.admin,
+        whole: args.protocol == Protocol::Whole,
+    })
+}
+
+fn role(args: &BootstrapArgs) -> Result<Role> {
+    let namespace = Name::new(&args.namespace);
+    if let Some(gateway) = &args.gateway {
+        let mut places = BTreeMap::new();
+        for text in &args.listen {
+            let wrong = || format!("--listen {text}: write it as PORT=ADDRESS:PORT, as 443=0.0.0.0:8443");
+            let (port, at) = text.split_once('=').with_context(wrong)?;
+            places.insert(port.parse().ok().with_context(wrong)?, at.parse().ok().with_context(wrong)?);
+        }
+        return Ok(Role::Gateway { name: gateway.clone(), bind: args.bind, places });
+    }
+    let from = args.from.as_deref().context("say --gateway or --from")?;
+    let mesh::Role::Sidecar(service, tags) = mesh::Role::sidecar(from, &namespace).context("--from")? else {
+        bail!("--from {from}: it names no Service");
+    };
+    let mut outbounds = BTreeMap::new();
+    for text in &args.outbound {
+        let wish = outbound(text, &namespace)?;
+        if wish.listen == 0 {
+            bail!("--outbound {text}: Envoy needs the number of a port, not 0");
+        }
+        let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
+        let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wish.listen);
+        outbounds.insert(at, format!("{}{port}", wish.service));
+    }
+    let capture = args.capture.or_else(|| outbounds.is_empty().then_some(CAPTURE_PORT));
+    Ok(Role::Sidecar {
+        from: service.name.to_string(),
+        tags: tags.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+        entrances: Entrances { capture, outbounds },
+    })
+}

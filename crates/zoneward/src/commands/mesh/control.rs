@@ -1,0 +1,143 @@
+//! `zoneward mesh control`: flags into settings, then the server until it is told to stop.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tokio::sync::watch;
+use tracing::info;
+use xds::render::Allowed;
+use xds::server::{self, Settings, Tls};
+
+use crate::mesh::control::{Desk, pages, run as serve_envoys};
+use crate::mesh::source::Source;
+use crate::signals::Signals;
+use crate::{cli, cluster, log, serve};
+
+/// Where health and metrics are, unless `--bind-address` says otherwise.
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
+
+/// `zoneward mesh control`
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: cli::Input,
+    /// Where Envoys connect to
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:15010")]
+    pub listen: SocketAddr,
+    /// The certificate of the server, with its chain, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// The authority of client certificates, in PEM: Envoys need a certificate of it
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+    /// A file with a token that Envoys have to send
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Listen for other machines without a token and without client certificates: whoever reaches it reads everything
+    #[arg(long)]
+    pub insecure: bool,
+    /// Envoys at once; one more is turned away
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_streams: u32,
+    /// A file of Envoy's machine that direct responses may read; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub allow_file: Vec<String>,
+    /// An environment variable of Envoy's that direct responses may read; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub allow_env: Vec<String>,
+    /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = ADDRESS)]
+    pub bind_address: SocketAddr,
+    /// How logs look.
+    #[command(flatten)]
+    pub log: log::LogArgs,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(args: &ControlArgs) -> Result<bool> {
+    log::start(&args.log);
+    let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
+    runtime.block_on(serve(args))?;
+    Ok(true)
+}
+
+async fn serve(args: &ControlArgs) -> Result<()> {
+    let settings = settings(args)?;
+    let mut signals = Signals::listen()?;
+    let source = source(&args.input).await?;
+    let listener = serve::listen(args.listen, "--listen").await?;
+    let health = serve::listen(args.bind_address, "--bind-address").await?;
+    info!("Envoys connect to {}", listener.local_addr().unwrap_or(args.listen));
+    info!("health, metrics and status on http://{}", health.local_addr().unwrap_or(args.bind_address));
+    let desk = Arc::new(Desk::new(settings.streams));
+    let (stop, stopped) = watch::channel(false);
+    let shown = tokio::spawn(serve::serve(health, pages(&desk), stopped.clone()));
+    let talking = tokio::spawn(server::serve(listener, settings, desk.clone(), desk.ledger.clone(), stopped));
+    let allowed = Allowed {
+        files: args.allow_file.iter().cloned().collect(),
+        environment: args.allow_env.iter().cloned().collect(),
+    };
+    serve_envoys(source, desk, allowed, signals.wait()).await;
+    stop.send_replace(true);
+    talking.await.context("the server of Envoys ended badly")?;
+    shown.await.context("the server of health and metrics ended badly")
+}
+
+fn settings(args: &ControlArgs) -> Result<Settings> {
+    let token = args.token_file.as_deref().map(token).transpose()?;
+    if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
+        bail!(
+            "--listen {}: other machines could connect, and what Envoys get includes private keys; give --token-file or --client-ca, or say --insecure",
+            args.listen
+        );
+    }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let authority = args.client_ca.as_deref().map(read).transpose()?;
+            let tls = Tls::new(&read(certificate)?, &read(key)?, authority.as_deref());
+            Some(tls.context("--tls-cert, --tls-key, --client-ca")?)
+        }
+        _ => None,
+    };
+    Ok(Settings { streams: args.max_streams as usize, token, tls, ..Settings::default() })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("reading {}", file.display()))
+}
+
+/// The token of a file, without the line's end.
+pub(super) fn token(file: &Path) -> Result<Arc<str>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("--token-file {}", file.display()))?;
+    let token = text.trim();
+    if token.len() < 16 || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        bail!(
+            "--token-file {}: a token is one word of at least 16 letters; make one with `openssl rand -hex 32`",
+            file.display()
+        );
+    }
+    Ok(token.into())
+}
+
+async fn source(input: &cli::Input) -> Result<Source> {
+    if !input.files.is_empty() {
+        let input = cli::Input {
+            files: input.files.clone(),
+            recursive: input.recursive,
+            namespace: input.namespace.clone(),
+            ..cli::Input::default()
+        };
+        return Source::files(input);
+    }
+    let client = cluster::connect(&input.connection)
+        .await
+        .context("no -f is given, so routes and endpoints come from an API")?;
+    Ok(Source::cluster(client))
+}
