@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) arrival: Arrival,
     pub(crate) client: SocketAddr,
     pub(crate) activity: Arc<Activity>,
+    /// Held by what becomes of the connection, too.
+    pub(crate) alive: Arc<Alive>,
 }
 
 /// Where the routes of a connection's requests are.
@@ -64,7 +66,7 @@ pub(crate) async fn serve(
     entrance: &Entrance,
     stream: TcpStream,
     client: SocketAddr,
-    alive: Alive,
+    alive: Arc<Alive>,
 ) {
     // Small writes are whole messages here.
     let _ = stream.set_nodelay(true);
@@ -72,12 +74,12 @@ pub(crate) async fn serve(
     let done = match course {
         Course::Http(place, arrival) => {
             let stream = Carrier::Plain(stream);
-            http(&proxy, place, arrival, stream, None, client).await
+            http(&proxy, place, arrival, stream, None, client, &alive).await
         }
         Course::Tcp(split) => {
             tcp::split(&proxy, Ahead::new(Bytes::new(), Carrier::Plain(stream)), &split, client).await
         }
-        Course::Tls(port) => tls(&proxy, port, stream, client).await,
+        Course::Tls(port) => tls(&proxy, port, stream, client, &alive).await,
         Course::PassThrough(address) => tcp::pass_through(&proxy, stream, address, client).await,
         Course::Close(why) => {
             proxy.counts.refused.add();
@@ -170,7 +172,13 @@ fn by_server_name(state: &State, port: u16, name: &str) -> Option<Chosen> {
 }
 
 /// TLS at a gateway: ended here with the listener's certificate, or carried on unread where it has none.
-async fn tls(proxy: &Arc<Inner>, port: u16, mut stream: TcpStream, client: SocketAddr) -> io::Result<()> {
+async fn tls(
+    proxy: &Arc<Inner>,
+    port: u16,
+    mut stream: TcpStream,
+    client: SocketAddr,
+    alive: &Arc<Alive>,
+) -> io::Result<()> {
     let patience = proxy.settings.timeouts.headers;
     let (name, ahead) = timeout(patience, sniff::server_name(&mut stream)).await??;
     let name = name.unwrap_or_default();
@@ -198,7 +206,7 @@ async fn tls(proxy: &Arc<Inner>, port: u16, mut stream: TcpStream, client: Socke
     let is_h2 = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2");
     let place = Place::Gateway(port, Some(chosen.listener));
     let arrival = Arrival { scheme: Scheme::Https, port: Some(port) };
-    http(proxy, place, arrival, Carrier::Tls(Box::new(stream)), is_h2, client).await
+    http(proxy, place, arrival, Carrier::Tls(Box::new(stream)), is_h2, client, alive).await
 }
 
 /// Serves requests. `is_h2` where the handshake has settled it; else the client's first bytes tell.
@@ -209,6 +217,7 @@ async fn http(
     mut stream: Carrier,
     is_h2: Option<bool>,
     client: SocketAddr,
+    alive: &Arc<Alive>,
 ) -> io::Result<()> {
     let (is_h2, ahead) = match is_h2 {
         Some(is_h2) => (is_h2, Bytes::new()),
@@ -217,7 +226,8 @@ async fn http(
     let activity = Arc::new(Activity::default());
     let stream =
         ClientStream::new(Ahead::new(ahead, stream), activity.clone(), is_h2, &proxy.settings.timeouts);
-    let connection = Arc::new(Connection { proxy: proxy.clone(), place, arrival, client, activity });
+    let connection =
+        Arc::new(Connection { proxy: proxy.clone(), place, arrival, client, activity, alive: alive.clone() });
     let phase = proxy.phase.subscribe();
     let served = if is_h2 {
         http2(connection, TokioIo::new(stream), phase).await

@@ -76,6 +76,10 @@ pub(crate) async fn forward(
             None => reply::error(StatusCode::BAD_GATEWAY, is_grpc, ticket),
         };
     }
+    // A client of HTTP/2 would take any success for the tunnel that it asked for.
+    if wish.is_some_and(|wish| wish.is_connect) && response.status().is_success() {
+        return reply::error(StatusCode::BAD_GATEWAY, is_grpc, ticket);
+    }
     strip(response.headers_mut());
     if let Some(rule) = outgoing.rule {
         rule.response.apply(response.headers_mut());

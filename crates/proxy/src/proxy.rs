@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use model::{BackendTable, Notice, ObjectKey, RouteTable, ServiceKey};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::certificate::KeyPair;
@@ -143,12 +143,11 @@ impl Proxy {
                     continue;
                 }
             };
-            let alive = Alive::new(&self.inner);
+            let alive = Arc::new(Alive::new(&self.inner, place));
             let (inner, entrance) = (self.inner.clone(), entrance.clone());
             tokio::spawn(async move {
                 inner.counts.connections.add();
                 connection::serve(inner, &entrance, stream, client, alive).await;
-                drop(place);
             });
         }
     }
@@ -234,19 +233,23 @@ impl Inner {
 }
 
 /// A connection, or what it was upgraded to, that has to end before the proxy does.
-pub(crate) struct Alive(Arc<Inner>);
+pub(crate) struct Alive {
+    proxy: Arc<Inner>,
+    /// Its place among those that may be open at once.
+    _place: OwnedSemaphorePermit,
+}
 
 impl Alive {
-    pub(crate) fn new(inner: &Arc<Inner>) -> Self {
-        inner.open.fetch_add(1, Ordering::AcqRel);
-        Self(inner.clone())
+    fn new(proxy: &Arc<Inner>, place: OwnedSemaphorePermit) -> Self {
+        proxy.open.fetch_add(1, Ordering::AcqRel);
+        Self { proxy: proxy.clone(), _place: place }
     }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if self.0.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.quiet.notify_waiters();
+        if self.proxy.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.proxy.quiet.notify_waiters();
         }
     }
 }

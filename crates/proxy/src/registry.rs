@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use model::backend::{BackendEndpoint, BackendTable};
+use model::backend::{Backend, BackendEndpoint, BackendTable};
 use model::route::BackendId;
 
 use crate::counts::RouteCounts;
@@ -52,23 +52,40 @@ impl Registry {
 
     /// Gives every backend the endpoints that it has now.
     pub(crate) fn update(&mut self, backends: &BackendTable, now: Moment, settings: &Settings) {
-        for backend in backends.backends() {
-            let slot = self.slot(&backend.id);
-            let peers = &mut self.peers;
+        let peers = &mut self.peers;
+        let mut give = |slot: &Slot, backend: &Arc<Backend>| {
             slot.update(backend, now, &settings.health, |endpoint, wire, born| {
                 peer(peers, endpoint, wire, born)
             });
+        };
+        // Both are in the order of identities: one walk, since nearly all are as they were.
+        let mut known = self.slots.iter().peekable();
+        let mut fresh = Vec::new();
+        for backend in backends.backends() {
+            while known.next_if(|(id, _)| **id < backend.id).is_some() {}
+            match known.next_if(|(id, _)| **id == backend.id) {
+                Some((_, slot)) => give(slot, backend),
+                None => fresh.push(backend),
+            }
+        }
+        for backend in fresh {
+            let slot = Arc::new(Slot::new(&backend.id));
+            give(&slot, backend);
+            self.slots.insert(backend.id.clone(), slot);
         }
     }
 
     /// Forgets what is in no table and held by nobody.
     pub(crate) fn prune(&mut self, backends: &BackendTable) {
-        for (id, slot) in &self.slots {
-            if backends.backend(id).is_none() {
+        let mut there = backends.backends().peekable();
+        self.slots.retain(|id, slot| {
+            while there.next_if(|backend| backend.id < *id).is_some() {}
+            let is_there = there.next_if(|backend| backend.id == *id).is_some();
+            if !is_there {
                 slot.clear();
             }
-        }
-        self.slots.retain(|id, slot| Arc::strong_count(slot) > 1 || backends.backend(id).is_some());
+            is_there || Arc::strong_count(slot) > 1
+        });
         self.routes.retain(|_, account| Arc::strong_count(account) > 1);
         self.peers.retain(|_, peer| peer.strong_count() > 0);
     }

@@ -17,7 +17,6 @@ use crate::body::AnswerBody;
 use crate::connection::Connection;
 use crate::edits::{self, strip};
 use crate::pool::Lease;
-use crate::proxy::Alive;
 use crate::random::Random;
 use crate::rules::Rule;
 use crate::ticket::Ticket;
@@ -29,7 +28,7 @@ pub(crate) struct Wish {
     client: OnUpgrade,
     /// The key that HTTP/1.1 wants for a WebSocket, where HTTP/2 had none.
     key: Option<HeaderValue>,
-    is_connect: bool,
+    pub(crate) is_connect: bool,
 }
 
 impl Wish {
@@ -74,7 +73,7 @@ pub(crate) fn join(
     let endpoint = hyper::upgrade::on(&mut response);
     let agreed = response.headers().get(header::UPGRADE).cloned().unwrap_or(wish.protocol);
     let proxy = connection.proxy.clone();
-    let alive = Alive::new(&proxy);
+    let alive = connection.alive.clone();
     let client = wish.client;
     tokio::spawn(async move {
         if let (Ok(client), Ok(endpoint)) = tokio::join!(client, endpoint) {

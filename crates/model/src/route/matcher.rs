@@ -116,15 +116,24 @@ impl RouteGroup {
             return;
         }
         let path = request.path;
-        let ends = path.bytes().enumerate().filter(|(at, byte)| *byte == b'/' && *at > 0).map(|(at, _)| at);
-        let mut prefixes: Vec<&str> = ends.take(self.deepest).map(|end| &path[..end]).collect();
-        if prefixes.len() < self.deepest {
-            prefixes.push(path);
-        }
-        for prefix in prefixes.into_iter().rev().chain((path != "/").then_some("/")) {
+        let mut ends = path.bytes().enumerate().filter(|(at, byte)| *byte == b'/' && *at > 0);
+        // Where the deepest prefix could end; every step goes one segment up from there.
+        let deepest = self.deepest.checked_sub(1).and_then(|last| ends.nth(last)).map(|(at, _)| &path[..at]);
+        let mut rest = Some(deepest.unwrap_or(path));
+        while let Some(prefix) = rest {
             if let Some(places) = self.prefix.get(prefix) {
                 self.narrow(places, request, best);
             }
+            rest = match prefix.rfind('/') {
+                Some(0) if prefix != "/" => Some("/"),
+                Some(at) if at > 0 => Some(&prefix[..at]),
+                _ => None,
+            };
+        }
+        if !path.starts_with('/')
+            && let Some(places) = self.prefix.get("/")
+        {
+            self.narrow(places, request, best);
         }
     }
 

@@ -21,7 +21,7 @@ fn tables(round: u64, echoes: &[Echo]) -> Tables {
     let route = json!({"type": "MeshHTTPRoute", "name": "r", "spec": {"targetRef": {"kind": "Mesh"},
         "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]}});
     let routes = sidecar(&[route], &["backend"], "frontend");
-    let own = echoes.iter().enumerate().filter(|(at, _)| (*at as u64 + round) % 3 != 0);
+    let own = echoes.iter().enumerate().filter(|(at, _)| !(*at as u64 + round).is_multiple_of(3));
     let own = own.map(|(at, echo)| (echo.address, 1.0 + at as f32, at % 2 == 0)).collect();
     let backends = backends(&routes, &[("backend".to_owned(), own)].into());
     Tables { routes: Arc::new(routes), backends: Arc::new(backends), ..Tables::default() }
