@@ -148,6 +148,10 @@ pub async fn run(
         shown,
         pairs: BTreeMap::new(),
         said: BTreeSet::new(),
+        told_by_proxy: Vec::new(),
+        is_changed: true,
+        everywhere: super::doors::everywhere(),
+        has_ipv6: has_ipv6(),
         has_tables: false,
     };
     let mut tick = tokio::time::interval(TICK);
@@ -186,11 +190,19 @@ struct Running {
     /// Certificates as the proxy needs them, with what they were made from.
     pairs: BTreeMap<ObjectKey, (Arc<Pair>, Arc<KeyPair>)>,
     said: BTreeSet<Notice>,
+    /// What the proxy cannot obey in its present tables.
+    told_by_proxy: Vec<Notice>,
+    /// Whether something came in since Notices were last gathered.
+    is_changed: bool,
+    /// Where a gateway listens unless it is told.
+    everywhere: IpAddr,
+    has_ipv6: bool,
     has_tables: bool,
 }
 
 impl Running {
     fn take(&mut self, input: Input) {
+        self.is_changed = true;
         match input {
             Input::Event(event) => self.state.take(*event),
             Input::Secret(key, pair) => self.state.put_secret(&key, pair),
@@ -208,12 +220,11 @@ impl Running {
             return;
         };
         self.redirecting(|redirect| redirect.narrow(&tables.routes));
-        let notices = self.swap(&tables);
+        self.told_by_proxy = self.swap(&tables);
         self.has_tables = true;
         let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.shown.last_swap.store(micros, Ordering::Relaxed);
         self.shown.swaps.fetch_add(1, Ordering::Relaxed);
-        self.say(notices);
         if updates.iter().any(|update| update.turned.routes) {
             self.fit().await;
         }
@@ -265,7 +276,7 @@ impl Running {
             false => self.plan.bind.clone(),
         };
         for port in tables.routes.ports() {
-            for ip in bind(super::doors::everywhere()) {
+            for ip in bind(self.everywhere) {
                 let entrance = Entrance::Gateway { port: port.number };
                 let at = SocketAddr::new(ip, port.number);
                 wishes.insert(DoorId::Gateway(port.number, ip), Wish { at, entrance, flag: "--bind" });
@@ -287,7 +298,7 @@ impl Running {
         }
         if let Some(port) = self.plan.redirect {
             let families = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-            for ip in families.into_iter().filter(|ip: &IpAddr| ip.is_ipv4() || has_ipv6()) {
+            for ip in families.into_iter().filter(|ip: &IpAddr| ip.is_ipv4() || self.has_ipv6) {
                 let wish = Wish {
                     at: SocketAddr::new(ip, port),
                     entrance: Entrance::OriginalDestination,
@@ -312,14 +323,18 @@ impl Running {
             return;
         }
         self.fit().await;
-        let notices = self.state.notices();
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
+        let notices: BTreeSet<Notice> =
+            self.state.notices().into_iter().chain(self.told_by_proxy.iter().cloned()).collect();
         self.shown.notices.store(notices.len() as u64, Ordering::Relaxed);
         self.said.retain(|said| notices.contains(said));
         self.say(notices);
     }
 
     /// Each Notice once, for as long as it holds.
-    fn say(&mut self, notices: Vec<Notice>) {
+    fn say(&mut self, notices: BTreeSet<Notice>) {
         for notice in notices {
             if self.said.len() < MOST_SAID && !self.said.contains(&notice) {
                 warn!("{notice}");

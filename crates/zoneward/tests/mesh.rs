@@ -1,0 +1,146 @@
+//! Conditions of routes and gateways on the embedded API, and what `zoneward mesh proxy` says to wrong use.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use serde_json::{Value, json};
+use store::admission::service::Ranges;
+use store::api::{Api, Limits};
+use store::engine::{Engine, Options};
+use store::first_start::{Beginning, begin};
+use tokio::sync::watch;
+use zoneward::cluster;
+use zoneward::mesh::accepted;
+
+async fn api(name: &str) -> Api {
+    let folder =
+        std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mesh-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let engine = Engine::open(&folder, Options::default()).unwrap();
+    // Open files live on; nothing is left behind.
+    std::fs::remove_dir_all(&folder).unwrap();
+    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
+    begin(&api, Beginning { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() }).await.unwrap();
+    api
+}
+
+fn route(name: &str, pattern: &str) -> Value {
+    json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute",
+        "metadata": {"namespace": "default", "name": name, "generation": 1, "uid": format!("uid-{name}")},
+        "spec": {"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [
+            {"matches": [{"path": {"type": "RegularExpression", "value": pattern}}], "default": {}}]}]}})
+}
+
+/// As an object that an older API let through: this one's admission would refuse what is invalid.
+async fn put(api: &Api, mut object: Value) {
+    let kind = store::kinds::named("MeshHTTPRoute").unwrap();
+    let work = move |objects: &mut store::objects::Objects<'_, '_>| objects.put(kind, &mut object);
+    api.commit(false, work).await.unwrap();
+}
+
+async fn read(client: &Client, path: &str) -> Value {
+    client.request(Request::get(path).body(Vec::new()).unwrap()).await.unwrap()
+}
+
+async fn condition(client: &Client, name: &str) -> (Value, Value) {
+    let path = format!("/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/{name}");
+    for _ in 0..1_000 {
+        let object = read(client, &path).await;
+        if object["status"]["conditions"][0]["type"] == accepted::ACCEPTED {
+            return (
+                object["status"]["conditions"][0].clone(),
+                object["metadata"]["resourceVersion"].clone(),
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{name} got no condition");
+}
+
+#[tokio::test]
+async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
+    let api = api("accepted").await;
+    let client = cluster::in_process(api.clone());
+    put(&api, route("good", "/v[0-9]+")).await;
+    put(&api, route("bad", "/v[")).await;
+    let (stop, stopped) = watch::channel(false);
+    let first = tokio::spawn(accepted::run(client.clone(), stopped));
+    let (good, version) = condition(&client, "good").await;
+    assert_eq!((&good["status"], &good["reason"]), (&json!("True"), &json!("Valid")));
+    let (bad, bad_version) = condition(&client, "bad").await;
+    assert_eq!((&bad["status"], &bad["reason"]), (&json!("False"), &json!("Invalid")));
+    let message = bad["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.to[0].rules[0].matches[0].path.value: "), "{message}");
+    stop.send_replace(true);
+    first.await.unwrap();
+    let events = read(&client, "/api/v1/namespaces/default/events").await;
+    let events = events["items"].as_array().cloned().unwrap_or_default();
+    assert!(
+        events.iter().any(|e| e["involvedObject"]["name"] == "bad" && e["type"] == "Warning"),
+        "{events:?}"
+    );
+    // Whoever leads next finds everything said.
+    let (stop, stopped) = watch::channel(false);
+    let next = tokio::spawn(accepted::run(client.clone(), stopped));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(condition(&client, "good").await.1, version);
+    assert_eq!(condition(&client, "bad").await.1, bad_version);
+    // Put right, it counts.
+    let path = "/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/bad";
+    let change =
+        json!([{"op": "replace", "path": "/spec/to/0/rules/0/matches/0/path/value", "value": "/v.*"}]);
+    let request = Request::patch(path).header("content-type", "application/json-patch+json");
+    let request = request.body(serde_json::to_vec(&change).unwrap()).unwrap();
+    client.request::<Value>(request).await.unwrap();
+    for _ in 0..1_000 {
+        if condition(&client, "bad").await.0["status"] == "True" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(condition(&client, "bad").await.0["status"], "True");
+    stop.send_replace(true);
+    next.await.unwrap();
+}
+
+#[test]
+fn wrong_use_of_the_proxy_names_the_flag_and_the_remedy() {
+    let run = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+            .args(["mesh", "proxy"])
+            .args(words)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for wrong in [
+        &[][..],
+        &["--from", "frontend"],
+        &["--gateway", "edge", "--outbound", "80=x"],
+        &["--outbound", "80=x"],
+        &["--from", "a", "--redirect=x"],
+        &["--gateway", "edge", "--max-connections", "0"],
+        &["--gateway", "edge", "--drain", "soon"],
+    ] {
+        let (code, said) = run(wrong);
+        assert_eq!(code, Some(2), "{wrong:?}: {said}");
+    }
+    let file = format!("{}/../../examples/routes/canary.yaml", env!("CARGO_MANIFEST_DIR"));
+    for (wrong, wanted) in [
+        (&["--from", "a", "--outbound", "x=backend"][..], "PORT=SERVICE[:PORT]"),
+        (&["--from", "a,version", "--outbound", "0=backend"], "TAG=VALUE"),
+        (&["--gateway", ":http"], "names no MeshGateway"),
+        (&["--gateway", "edge", "--access-log", "/no/such/folder/log"], "--access-log"),
+        (&["--gateway", "edge", "--bind-address", "192.0.2.1:1"], "--bind-address"),
+    ] {
+        let (code, said) = run(&[&["-f", &file][..], wrong].concat());
+        assert!(code == Some(1) && said.contains(wanted), "{wrong:?}: {code:?} {said}");
+    }
+    let (code, said) = run(&["-f", "no-such-file.yaml", "--gateway", "edge"]);
+    assert!(code == Some(1) && said.contains("no-such-file.yaml"), "{said}");
+}
