@@ -55,6 +55,12 @@ const BENCHES: &[Bench] = &[
         says: "the embedded API beside etcd: durable writes, watchers, memory; and the engine below it",
         needs: &[tools::ETCD],
     },
+    Bench {
+        name: "xds",
+        package: "xds",
+        says: "ten thousand routes and clusters in a real Envoy: first configuration, one change, memory per stream",
+        needs: &[tools::ENVOY],
+    },
 ];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
