@@ -77,6 +77,12 @@ const BENCHES: &[Bench] = &[
         needs: &[tools::ETCD],
         counted: true,
     },
+    Bench {
+        name: "xds",
+        package: "xds",
+        says: "ten thousand routes and clusters in a real Envoy: first configuration, one change, memory per stream",
+        needs: &[tools::ENVOY],
+    },
 ];
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.

@@ -13,8 +13,9 @@ use xds::render::{Input, Rendered, render};
 use xds::resource::{Kind, Resource, ResourceSet};
 use xds::server::{Settings, Tls};
 
-use crate::harness::{Control, Envoy, bootstrap, free_port};
+use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, request};
+use crate::process::free_port;
 use crate::world::{Places, sidecar_input, snapshot};
 
 /// Requests without a pause until it is told to stop.
@@ -104,8 +105,8 @@ fn a_hundred_changes_of_endpoints_each_second_cost_no_request_and_one_resource_e
     let world = World::new(6);
     let mut rendered = world.all();
     let control = Control::start(&rendered.resources);
-    let envoy = Envoy::start(&bootstrap(control.address));
-    envoy.wait_for(world.at);
+    let proxy = envoy(&bootstrap(control.address));
+    proxy.wait_for(world.at);
     let before = control.sent();
     let load = Load::start(world.at);
     let (start, mut changes) = (Instant::now(), 0u64);
@@ -143,23 +144,23 @@ fn a_server_that_goes_and_comes_costs_nothing_and_an_envoy_that_begins_anew_gets
     let control = Control::start(&rendered.resources);
     let address = control.address;
     let settings = bootstrap(address);
-    let envoy = Envoy::start(&settings);
-    envoy.wait_for(world.at);
+    let proxy = envoy(&settings);
+    proxy.wait_for(world.at);
     let load = Load::start(world.at);
     drop(control);
     std::thread::sleep(Duration::from_millis(700));
     let control = Control::start_at(address, &rendered.resources, Settings::default());
-    envoy.wait("a stream", || !control.ledger.streams().is_empty());
+    proxy.wait("a stream", || !control.ledger.streams().is_empty());
     // It says what it has, and changes reach it again.
     let fewer = render(world.input(0..1), Some(&rendered));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(control.sent(), [].into(), "nothing unchanged is sent again");
     control.publish(&fewer.resources);
-    envoy.wait("one changed resource", || control.sent() == [(Kind::Endpoints, 1)].into());
+    proxy.wait("one changed resource", || control.sent() == [(Kind::Endpoints, 1)].into());
     let (requests, failures) = load.end();
     assert_eq!(failures, [""; 0], "of {requests}");
-    drop(envoy);
-    let again = Envoy::start(&bootstrap(address));
+    drop(proxy);
+    let again = envoy(&bootstrap(address));
     again.wait_for(world.at);
     assert_eq!(request(world.at, "GET", "web", "/", &[]).unwrap().backend().as_deref(), Some("e0"));
     let sent = control.sent();
@@ -171,15 +172,15 @@ fn a_bad_push_is_refused_in_envoys_words_and_what_worked_goes_on() {
     let world = World::new(2);
     let rendered = world.all();
     let control = Control::start(&rendered.resources);
-    let envoy = Envoy::start(&bootstrap(control.address));
-    envoy.wait_for(world.at);
+    let proxy = envoy(&bootstrap(control.address));
+    proxy.wait_for(world.at);
     let load = Load::start(world.at);
     let mut bad = ResourceSet::clone(&rendered.resources);
     // A routes message with a virtual host for no domain, and a listener without an address, beside a good cluster.
     bad.put(Kind::Routes, Resource::new("ns/web:80", b"\x0a\x09ns/web:80\x12\x03\x0a\x01x".to_vec()));
     bad.put(Kind::Listener, Resource::new("broken", b"\x0a\x06broken".to_vec()));
     control.publish(&Arc::new(bad));
-    envoy.wait("two refusals", || control.ledger.notices().len() == 2);
+    proxy.wait("two refusals", || control.ledger.notices().len() == 2);
     std::thread::sleep(Duration::from_millis(300));
     let notices: Vec<String> = control.ledger.notices().iter().map(ToString::to_string).collect();
     assert!(
@@ -191,7 +192,7 @@ fn a_bad_push_is_refused_in_envoys_words_and_what_worked_goes_on() {
     let refused: u64 = control.ledger.counts().values().map(|count| count.refused).sum();
     assert!((2..=4).contains(&refused), "no hot loop: {refused}");
     control.publish(&rendered.resources);
-    envoy.wait("the refused routes forgotten", || control.ledger.notices().is_empty());
+    proxy.wait("the refused routes forgotten", || control.ledger.notices().is_empty());
     let (requests, failures) = load.end();
     assert_eq!(failures, [""; 0], "of {requests}");
 }
@@ -203,8 +204,8 @@ fn the_older_protocol_serves_as_well() {
     let control = Control::start(&rendered.resources);
     let mut settings = bootstrap(control.address);
     settings.whole = true;
-    let envoy = Envoy::start(&settings);
-    envoy.wait_for(world.at);
+    let proxy = envoy(&settings);
+    proxy.wait_for(world.at);
     assert_eq!(request(world.at, "GET", "web", "/", &[]).unwrap().status(), 200);
     assert_eq!(control.ledger.streams()[0].protocol, "whole");
 }
@@ -215,14 +216,14 @@ fn a_token_or_a_certificate_lets_in_and_nothing_else_does() {
     let rendered = world.all();
     let settings = Settings { token: Some("open sesame".into()), ..Settings::default() };
     let control = Control::start_at(free_port(), &rendered.resources, settings);
-    let nobody = Envoy::start(&bootstrap(control.address));
+    let nobody = envoy(&bootstrap(control.address));
     nobody.wait("a client that is turned away", || control.ledger.streams_opened().1 > 0);
     assert!(control.ledger.streams().is_empty());
     drop(nobody);
     let mut settings = bootstrap(control.address);
     settings.token = Some("open sesame".to_owned());
-    let envoy = Envoy::start(&settings);
-    envoy.wait_for(world.at);
-    drop(envoy);
+    let proxy = envoy(&settings);
+    proxy.wait_for(world.at);
+    drop(proxy);
     assert!(Tls::new(b"nothing", b"nothing", None).is_err());
 }

@@ -1,11 +1,9 @@
-//! A server of ours and an Envoy that knows nothing but where it is.
+//! A server of ours, and a bootstrap for an Envoy that knows nothing but where it is.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use xds::bootstrap::Bootstrap;
@@ -14,10 +12,7 @@ use xds::resource::{Kind, ResourceSet};
 use xds::server::{Ledger, Settings, Source, serve};
 use xds::stream::Published;
 
-/// A port that nobody has for now.
-pub fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
+use crate::process::{Envoy, free_port};
 
 /// One configuration for everybody who connects.
 struct Same(watch::Sender<Option<Arc<Published>>>);
@@ -78,19 +73,6 @@ impl Drop for Control {
     }
 }
 
-/// A running Envoy.
-pub struct Envoy {
-    child: Child,
-    folder: PathBuf,
-    pub admin: SocketAddr,
-}
-
-/// The Envoy that `cargo xtask test` put below the target directory, else the one on PATH.
-fn program() -> PathBuf {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("envoy/envoy/_bin/envoy");
-    if tools.is_file() { tools } else { PathBuf::from("envoy") }
-}
-
 /// Some gateway: the server of these tests serves everybody the same.
 pub fn bootstrap(server: SocketAddr) -> Bootstrap {
     Bootstrap {
@@ -114,59 +96,7 @@ pub fn bootstrap(server: SocketAddr) -> Bootstrap {
     }
 }
 
-impl Envoy {
-    pub fn start(bootstrap: &Bootstrap) -> Self {
-        let admin = bootstrap.admin.unwrap();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-            "envoy-{}-{}",
-            std::process::id(),
-            admin.port()
-        ));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = folder.join("bootstrap.json");
-        std::fs::write(&file, bootstrap.value().to_string()).unwrap();
-        let log = std::fs::File::create(folder.join("log")).unwrap();
-        let child = Command::new(program())
-            .arg("-c")
-            .arg(&file)
-            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "warning", "--drain-time-s", "1"])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("envoy runs: `cargo xtask test` installs it");
-        Self { child, folder, admin }
-    }
-
-    /// Waits until something listens there.
-    pub fn wait_for(&self, at: SocketAddr) {
-        self.wait(&format!("a listener on {at}"), || TcpStream::connect(at).is_ok());
-    }
-
-    pub fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
-            if start.elapsed() > Duration::from_secs(30) {
-                panic!("{what} did not come within 30 s; Envoy says: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    pub fn log(&self) -> String {
-        let text = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        let from = text.char_indices().rev().nth(4000).map_or(0, |(at, _)| at);
-        text[from..].to_owned()
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+/// An Envoy that is started with this.
+pub fn envoy(bootstrap: &Bootstrap) -> Envoy {
+    Envoy::start(&bootstrap.value().to_string(), "json")
 }

@@ -1,9 +1,15 @@
 //! A real Envoy, configured by nothing but our server: it does what the policies say, and goes on doing so while
 //! everything around it changes.
 
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+
 mod changes;
+mod differential;
 mod harness;
+#[allow(dead_code, reason = "others use the rest of it")]
 mod http;
+#[allow(dead_code, reason = "others use the rest of it")]
+mod process;
 mod vectors;
 mod world;
 mod zones;

@@ -9,8 +9,9 @@ use serde_json::Value;
 use xds::render::{Rendered, render};
 use xds::resource::{Kind, ResourceSet};
 
-use crate::harness::{Control, Envoy, bootstrap, free_port};
+use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, Message, request};
+use crate::process::free_port;
 use crate::world::{Places, gateway_input, items, sidecar_input, snapshot};
 
 fn file() -> Value {
@@ -81,8 +82,8 @@ fn requests_through_a_real_envoy_go_where_the_cases_say() {
     let all = file();
     let fixtures = Fixtures::new(&all);
     let control = Control::start(&fixtures.resources);
-    let envoy = Envoy::start(&bootstrap(control.address));
-    fixtures.ports.values().for_each(|at| envoy.wait_for(*at));
+    let proxy = envoy(&bootstrap(control.address));
+    fixtures.ports.values().for_each(|at| proxy.wait_for(*at));
     let cases: Vec<Value> =
         items(&all["cases"]).into_iter().filter(|case| case["kind"] == "request").collect();
     let mut failures = Vec::new();
@@ -105,7 +106,7 @@ fn requests_through_a_real_envoy_go_where_the_cases_say() {
             }
         }
     }
-    assert_eq!(failures, [""; 0], "of {} cases; Envoy says: {}", cases.len(), envoy.log());
+    assert_eq!(failures, [""; 0], "of {} cases; Envoy says: {}", cases.len(), proxy.log());
     assert_eq!(control.ledger.notices(), [], "Envoy refuses nothing");
     assert!(cases.len() >= 50, "{} cases", cases.len());
 }

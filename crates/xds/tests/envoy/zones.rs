@@ -8,8 +8,9 @@ use model::backend::{BackendTable, Place};
 use serde_json::json;
 use xds::render::{Input, render};
 
-use crate::harness::{Control, Envoy, bootstrap, free_port};
+use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log};
+use crate::process::free_port;
 use crate::world::{Places, backend, sidecar_input, snapshot};
 
 const REQUESTS: usize = 3000;
@@ -62,8 +63,8 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
     let spill: &[(usize, &'static str, f32)] = &[(0, "a", 2.0), (1, "b", 0.5), (2, "b", 0.5)];
     let first = render(input(at, &echoes, &[spill]), None);
     let control = Control::start(&first.resources);
-    let envoy = Envoy::start(&bootstrap(control.address));
-    envoy.wait_for(at);
+    let proxy = envoy(&bootstrap(control.address));
+    proxy.wait_for(at);
     let (seen, failed) = counts(at, REQUESTS);
     assert_eq!(failed, 0);
     [("e0", 2.0 / 3.0), ("e1", 1.0 / 6.0), ("e2", 1.0 / 6.0)]
@@ -75,7 +76,7 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
     let far: &[(usize, &'static str, f32)] = &[(2, "b", 1.0), (3, "c", 1.0)];
     let second = render(input(at, &echoes, &[near, far]), Some(&first));
     control.publish(&second.resources);
-    envoy.wait("the own zone alone", || {
+    proxy.wait("the own zone alone", || {
         let (seen, failed) = counts(at, 20);
         failed == 0 && !seen.contains_key("e2") && !seen.contains_key("e3")
     });
@@ -99,7 +100,7 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
     // Require: nothing but the zone, so nothing at all, and soon.
     let third = render(input(at, &echoes, &[&[]]), Some(&second));
     control.publish(&third.resources);
-    envoy.wait("503 without endpoints", || {
+    proxy.wait("503 without endpoints", || {
         Connection::open(at).unwrap().send("GET", "web", "/", &[]).unwrap().status() == 503
     });
     assert_eq!(sent[&xds::resource::Kind::Cluster].resources, 1, "endpoints alone changed");

@@ -1,0 +1,380 @@
+//! The embedded proxy and a real Envoy side by side: random policies, random requests, the same answers.
+//!
+//! What differs for a reason is normalised here, under the name that docs/differences.md gives it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use model::Labels;
+use serde_json::{Value, json};
+use xds::render::{Input, render};
+use xds::resource::{Kind, ResourceSet};
+
+use crate::harness::{Control, bootstrap, envoy};
+use crate::http::{Connection, Echo, Log, Message};
+use crate::process::free_port;
+use crate::world::{Places, gateway_input, key, sidecar_input, snapshot};
+
+/// Numbers that only look random, the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<'t>(&mut self, among: &[&'t str]) -> &'t str {
+        among[self.below(among.len())]
+    }
+
+    fn status(&mut self, among: &[u16]) -> u16 {
+        among[self.below(among.len())]
+    }
+
+    fn some(&mut self, most: usize, mut make: impl FnMut(&mut Self) -> Value) -> Vec<Value> {
+        (0..self.below(most + 1)).map(|_| make(self)).collect()
+    }
+}
+
+const SEGMENTS: &[&str] = &["a", "b", "v1", "v2", "ab", "a%20b", "x.html"];
+const NAMES: &[&str] = &["x-one", "X-Two", "x-three"];
+const VALUES: &[&str] = &["1", "2", "12", "one two", "50%"];
+const HOSTS: &[&str] = &["a.example.com", "b.example.com", "example.com", "deep.a.example.com", "other.org"];
+const BACKENDS: &[&str] = &["one", "two", "three"];
+
+fn path(dice: &mut Dice) -> String {
+    let segments: Vec<&str> = (0..dice.below(4)).map(|_| dice.pick(SEGMENTS)).collect();
+    format!("/{}", segments.join("/"))
+}
+
+fn path_match(dice: &mut Dice) -> Value {
+    match dice.below(6) {
+        0 | 1 => json!({"type": "Exact", "value": path(dice)}),
+        2 => json!({"type": "RegularExpression",
+            "value": dice.pick(&["/a.*", "/(a|b)/[^/]+", r"/v\d(/.*)?", "/[a-z]{1,2}", ".*html", "/é?b"])}),
+        _ => json!({"type": "Prefix", "value": path(dice)}),
+    }
+}
+
+fn a_match(dice: &mut Dice) -> Value {
+    let mut on = json!({});
+    if !dice.one_in(5) {
+        on["path"] = path_match(dice);
+    }
+    if dice.one_in(4) {
+        on["method"] = dice.pick(&["GET", "POST"]).into();
+    }
+    let headers = dice.some(2, |dice| {
+        let name = dice.pick(NAMES);
+        match dice.below(5) {
+            0 => json!({"type": "Present", "name": name}),
+            1 => json!({"type": "Absent", "name": name}),
+            2 => json!({"type": "Prefix", "name": name, "value": dice.pick(&["1", "o", ""])}),
+            3 => json!({"type": "RegularExpression", "name": name, "value": dice.pick(&["[0-9]+", ".*t.*", "1|2"])}),
+            _ => json!({"type": "Exact", "name": name, "value": dice.pick(VALUES)}),
+        }
+    });
+    if dice.one_in(2) && !headers.is_empty() {
+        on["headers"] = headers.into();
+    }
+    if dice.one_in(4) {
+        on["queryParams"] = json!([match dice.below(2) {
+            0 => json!({"type": "Exact", "name": "q", "value": dice.pick(VALUES)}),
+            _ => json!({"type": "RegularExpression", "name": "q", "value": "[12]+"}),
+        }]);
+    }
+    if on == json!({}) {
+        on["path"] = path_match(dice);
+    }
+    on
+}
+
+fn modifier(dice: &mut Dice) -> Value {
+    let mut names: Vec<&str> = NAMES.iter().copied().chain(["x-new", "x-old"]).collect();
+    let mut changes = json!({});
+    for list in ["set", "add", "remove"] {
+        if names.is_empty() || dice.one_in(2) {
+            continue;
+        }
+        let name = names.remove(dice.below(names.len()));
+        changes[list] = match list {
+            "remove" => json!([name]),
+            _ => json!([{"name": name, "value": dice.pick(VALUES)}]),
+        };
+    }
+    if changes == json!({}) {
+        changes = json!({"set": [{"name": "x-new", "value": "1"}]});
+    }
+    changes
+}
+
+fn change_of_path(dice: &mut Dice, all_prefixes: bool) -> Value {
+    match dice.below(2) {
+        0 if all_prefixes => json!({"replacePrefixMatch": dice.pick(&["/", "/n", "/n/", "/n/m"])}),
+        _ => json!({"replaceFullPath": dice.pick(&["/full", "/a\\1b", "/"])}),
+    }
+}
+
+fn rule(dice: &mut Dice) -> Value {
+    let mut matches = vec![a_match(dice)];
+    matches.extend(dice.some(1, a_match));
+    let all_prefixes = matches.iter().all(|on| on["path"]["type"] == "Prefix");
+    let mut filters = Vec::new();
+    if dice.one_in(2) {
+        filters.push(json!({"type": "RequestHeaderModifier", "requestHeaderModifier": modifier(dice)}));
+    }
+    if dice.one_in(3) {
+        filters.push(json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": modifier(dice)}));
+    }
+    let mut rule = json!({"matches": matches, "default": {}});
+    match dice.below(8) {
+        0 => {
+            let mut redirect = json!({"statusCode": dice.status(&[301, 302, 303, 307, 308])});
+            if dice.one_in(2) {
+                redirect["scheme"] = dice.pick(&["http", "https"]).into();
+            }
+            if dice.one_in(2) {
+                redirect["hostname"] = "new.example.org".into();
+                // Without a port of its own, see "a redirect to another host".
+                redirect["port"] = 8443.into();
+            }
+            if dice.one_in(2) {
+                redirect["path"] = change_of_path(dice, all_prefixes);
+            }
+            filters.push(json!({"type": "RequestRedirect", "requestRedirect": redirect}));
+        }
+        1 => filters.push(json!({"type": "DirectResponse",
+            "directResponse": {"status": dice.status(&[200, 404, 418, 503]), "body": {"inlineString": "said here"}}})),
+        _ => {
+            if dice.one_in(3) {
+                let mut rewrite = json!({"path": change_of_path(dice, all_prefixes)});
+                if dice.one_in(2) {
+                    rewrite["hostname"] = "inside.example".into();
+                }
+                filters.push(json!({"type": "URLRewrite", "urlRewrite": rewrite}));
+            }
+            let name = if dice.one_in(10) { "missing" } else { dice.pick(BACKENDS) };
+            rule["default"]["backendRefs"] = json!([{"kind": "MeshService", "name": name}]);
+        }
+    }
+    if !filters.is_empty() {
+        rule["default"]["filters"] = filters.into();
+    }
+    rule
+}
+
+/// A world of policies, at a gateway or in the mesh.
+fn world(dice: &mut Dice, namespace: &str, at: SocketAddr, places: &Places) -> Input {
+    let rules = |dice: &mut Dice| (0..1 + dice.below(6)).map(|_| rule(dice)).collect::<Vec<_>>();
+    if dice.one_in(3) {
+        let policies: Vec<Value> = (0..1 + dice.below(2))
+            .map(|i| {
+                json!({"type": "MeshHTTPRoute", "name": format!("p{i}"), "spec": {"targetRef": {"kind": "Mesh"},
+                    "to": [{"targetRef": {"kind": "MeshService", "name": "one"}, "rules": rules(dice)}]}})
+            })
+            .collect();
+        let others = [BACKENDS, &["client"]].concat();
+        let world = snapshot(namespace, &policies, &others, &json!(null));
+        return sidecar_input(&world, namespace, ("client", &Labels::EMPTY), "one", at, places);
+    }
+    let policies: Vec<Value> = (0..1 + dice.below(3))
+        .map(|i| {
+            let mut spec =
+                json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules(dice)});
+            let hosts =
+                dice.some(2, |dice| dice.pick(&["a.example.com", "*.example.com", "example.com"]).into());
+            if !hosts.is_empty() {
+                spec["hostnames"] = hosts.into();
+            }
+            json!({"type": "MeshGatewayHTTPRoute", "name": format!("g{i}"), "spec": spec})
+        })
+        .collect();
+    let mut listeners = vec![json!({"name": "all", "port": 8080, "protocol": "HTTP"})];
+    if dice.one_in(2) {
+        listeners.push(json!({"name": "own", "port": 8080, "protocol": "HTTP", "hostname": "*.example.com"}));
+    }
+    let world = snapshot(namespace, &policies, BACKENDS, &listeners.into());
+    gateway_input(&world, namespace, &[(8080, at)], places)
+}
+
+struct Asked {
+    method: &'static str,
+    host: String,
+    path: String,
+    headers: Vec<(String, String)>,
+}
+
+fn asked(dice: &mut Dice) -> Asked {
+    let mut headers = Vec::new();
+    for name in NAMES {
+        for _ in 0..dice.below(3) {
+            headers.push(((*name).to_owned(), dice.pick(VALUES).to_owned()));
+        }
+    }
+    if dice.one_in(2) {
+        let sent = json!({dice.pick(NAMES): dice.pick(VALUES), "x-old": "gone"});
+        headers.push(("x-echo".to_owned(), sent.to_string()));
+    }
+    let mut target = path(dice);
+    if dice.one_in(6) {
+        target += dice.pick(&["/", "/../a", "/./b", "/%61", "//a", "/%2e%2e/b"]);
+    }
+    if dice.one_in(3) {
+        target += &format!("?{}", dice.pick(&["q=1", "q=2&q=1", "r=1", "q", "q=one%20two", "q=12&x=y"]));
+    }
+    let port = dice.pick(&["", "", ":8080", ":80"]);
+    let method = ["GET", "GET", "POST"][dice.below(3)];
+    Asked { method, host: format!("{}{port}", dice.pick(HOSTS)), path: target, headers }
+}
+
+/// "headers of the proxies' own": who carries a request says so in its own way.
+const OWN: &[&str] = &[
+    "x-forwarded-proto",
+    "x-forwarded-for",
+    "x-envoy-internal",
+    "x-envoy-external-address",
+    "x-request-id",
+    "connection",
+    "keep-alive",
+    "date",
+    "server",
+    "content-length",
+    "transfer-encoding",
+    "via",
+    "content-type",
+    "x-envoy-upstream-service-time",
+    "x-echo",
+    "forwarded",
+    "user-agent",
+];
+
+fn lines(headers: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let mut joined: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in headers.filter(|(name, _)| !OWN.contains(&name.as_str())) {
+        joined.entry(name).and_modify(|held| *held = format!("{held},{value}")).or_insert(value);
+    }
+    joined
+}
+
+/// What is compared of an answer.
+fn essence(answer: &Message) -> Value {
+    let echoed = answer.json();
+    let echoed_headers = echoed["headers"].as_array().cloned().unwrap_or_default();
+    let pair = |pair: &Value| {
+        (pair[0].as_str().unwrap_or_default().to_owned(), pair[1].as_str().unwrap_or_default().to_owned())
+    };
+    let mut response = lines(answer.headers.iter().cloned());
+    if let Some(location) = response.get_mut("location") {
+        // "a port that goes without saying": http://host:80 and https://host:443 are what they are without it.
+        for (scheme, port) in [("http://", ":80/"), ("https://", ":443/")] {
+            if location.starts_with(scheme) {
+                *location = location.replacen(port, "/", 1);
+            }
+        }
+    }
+    if echoed.is_null() && matches!(answer.status(), 500 | 503) {
+        // "headers of errors": what a rule changes in answers, Envoy changes in its own errors as well.
+        response.clear();
+    }
+    let body = if echoed.is_null() && answer.status() != 500 && answer.status() != 404 {
+        String::from_utf8_lossy(&answer.body).into_owned()
+    } else {
+        // "bodies of errors": nobody promised one.
+        String::new()
+    };
+    json!({"status": answer.status(), "backend": echoed["backend"], "path": echoed["path"],
+        "upstream": lines(echoed_headers.iter().map(pair)), "response": response, "body": body})
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn the_embedded_proxy_and_envoy_give_the_same_answers() {
+    let (seed, worlds) = (number("ZONEWARD_SEED", 4), number("ZONEWARD_WORLDS", 30));
+    eprintln!("seed {seed}, {worlds} worlds; again with ZONEWARD_SEED={seed}");
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let log = Log::default();
+    let echoes: Vec<Echo> = BACKENDS.iter().map(|name| Echo::start(name, &log)).collect();
+    let places: Places = BACKENDS
+        .iter()
+        .zip(&echoes)
+        .map(|(name, echo)| ((*name).to_owned(), vec![(echo.address, "a", 1.0)]))
+        .collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut union = ResourceSet::default();
+    let mut pairs: Vec<(SocketAddr, SocketAddr)> = Vec::new();
+    for i in 0..worlds {
+        let (namespace, at) = (format!("w{i}"), free_port());
+        let input = world(&mut dice, &namespace, at, &places);
+        let rendered = render(input.clone(), None);
+        assert_eq!(rendered.notices, []);
+        for kind in Kind::ALL {
+            rendered.resources.of(kind).values().for_each(|resource| union.put(kind, resource.clone()));
+        }
+        pairs.push((at, embedded(&runtime, &namespace, &input)));
+    }
+    let control = Control::start(&Arc::new(union));
+    let proxy = envoy(&bootstrap(control.address));
+    pairs.iter().for_each(|(at, _)| proxy.wait_for(*at));
+    assert_eq!(control.ledger.notices(), []);
+    let (mut differences, mut requests) = (Vec::new(), 0);
+    for (i, (at, own)) in pairs.iter().enumerate() {
+        let (mut there, mut here) = (Connection::open(*at).unwrap(), Connection::open(*own).unwrap());
+        for _ in 0..40 {
+            let asked = asked(&mut dice);
+            let send = |to: SocketAddr, connection: &mut Connection| {
+                let answer = connection.send(asked.method, &asked.host, &asked.path, &asked.headers);
+                answer.or_else(|_| {
+                    *connection = Connection::open(to)?;
+                    connection.send(asked.method, &asked.host, &asked.path, &asked.headers)
+                })
+            };
+            let envoys = essence(&send(*at, &mut there).unwrap());
+            let ours = essence(&send(*own, &mut here).unwrap());
+            requests += 1;
+            if envoys != ours {
+                let Asked { method, host, path, headers } = &asked;
+                differences.push(format!(
+                    "world {i}: {method} {host} {path} {headers:?}\n  envoy {envoys}\n  ours  {ours}"
+                ));
+            }
+        }
+    }
+    eprintln!("{requests} requests, {} answers differ", differences.len());
+    let shown: Vec<&String> = differences.iter().take(10).collect();
+    assert!(differences.is_empty(), "{} of {requests}, seed {seed}: {shown:#?}", differences.len());
+}
+
+/// The embedded proxy on the same tables.
+fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &Input) -> SocketAddr {
+    let tables = proxy::Tables {
+        routes: input.routes.clone(),
+        backends: input.tiers[0].clone(),
+        certificates: Arc::default(),
+    };
+    let entrance = match &input.entrance {
+        xds::render::Entrance::Gateway { .. } => proxy::Entrance::Gateway { port: 8080 },
+        xds::render::Entrance::Sidecar { .. } => {
+            proxy::Entrance::Outbound { service: key(namespace, "one"), port: 80 }
+        }
+    };
+    let proxy = proxy::Proxy::new(proxy::Settings::default(), tables);
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move { proxy.serve(listener, entrance, std::future::pending()).await });
+    address
+}
