@@ -180,7 +180,8 @@ fn live(input: &cli::Input) -> Result<Vec<Value>> {
             (None, false) => Some(client.default_namespace()),
         };
         let mut objects = Vec::new();
-        for kind in KINDS {
+        // A cluster without the definitions of routes has none, which is no mistake.
+        for kind in KINDS.into_iter().chain(Kind::MESH) {
             objects.extend(cluster::list(&client, kind, namespace).await?);
         }
         Ok(objects)

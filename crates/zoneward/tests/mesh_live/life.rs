@@ -120,6 +120,32 @@ pub(crate) fn routes_and_endpoints_change_without_a_failed_request() {
     let at = "127.0.0.1:8081";
     machine.expose("backend", &[upstreams[0].address.clone()]);
     until("the first answer", || body(at, "/").is_some());
+    machine.apply(&route(
+        "moving",
+        "backend",
+        json!([{"matches": [{"path": {"type": "Prefix", "value": "/x"}}], "default": {}}]),
+    ));
+    let asked = std::process::Command::new(env!("CARGO_BIN_EXE_zoneward"))
+        .args([
+            "plan",
+            "routes",
+            "--from",
+            "frontend",
+            "--to",
+            "backend",
+            "-o",
+            "json",
+            "--api-socket",
+            &machine.socket(),
+        ])
+        .output()
+        .unwrap();
+    let plan: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(
+        plan["rules"].as_array().map(Vec::len),
+        Some(1),
+        "what a cluster has can be asked for: {plan}"
+    );
     let stop = Arc::new(AtomicBool::new(false));
     let (done, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let clients: Vec<_> = (0..4)
