@@ -31,35 +31,47 @@ pub(super) const NOBODY: &str = "unresolved";
 /// Fills in what happens. What Envoy cannot do is said and left out.
 pub(super) fn fill(route: &mut Route, action: &Action, on: &PathMatch, setting: &Setting<'_>) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut host = action.rewrite.hostname.as_deref().map(str::to_owned);
-    let changes = &action.request_headers;
-    if host.is_none() {
-        // The host is no header to Envoy; setting it is a rewrite.
-        let set = changes.put.iter().rfind(|change| is_host(&change.name) && !change.append);
-        host = set.map(|change| change.value.to_string());
-    }
-    let left_out = |name: &str| is_host(name) && host.is_none();
-    if changes.remove.iter().chain(changes.put.iter().map(|change| &change.name)).any(|name| left_out(name)) {
-        problems
-            .push("Envoy neither removes nor adds to the host header; this change is left out".to_owned());
+    for changes in [&action.request_headers, &action.response_headers] {
+        let names = changes.remove.iter().chain(changes.put.iter().map(|change| &change.name));
+        let left_out: Vec<&str> = names.map(|name| name.as_str()).filter(|name| frames(name)).collect();
+        if !left_out.is_empty() {
+            problems.push(format!(
+                "changes of {} are left out: it frames the message or names its host; for the host there is urlRewrite.hostname",
+                left_out.join(", ")
+            ));
+        }
     }
     (route.request_headers_to_remove, route.request_headers_to_add) = headers(changes);
     (route.response_headers_to_remove, route.response_headers_to_add) = headers(&action.response_headers);
     route.action = Some(match &action.end {
-        End::Forward(split) => forward(split, action, on, host),
+        End::Forward(split) => forward(split, action, on),
         End::Redirect(to) => Then::Redirect(redirect(to, on, setting.arrival.as_ref())),
         End::Respond(response) => Then::DirectResponse(respond(response, setting.allowed, &mut problems)),
     });
     problems
 }
 
-fn is_host(name: &str) -> bool {
-    name.eq_ignore_ascii_case("host") || name.starts_with(':')
+/// A policy that could change these could smuggle requests; and of the host Envoy says no.
+const FRAMES: &[&str] = &[
+    "host",
+    "connection",
+    "content-length",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+fn frames(name: &str) -> bool {
+    name.starts_with(':') || FRAMES.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {
-    let remove = changes.remove.iter().filter(|name| !is_host(name)).map(|name| name.to_string());
-    let put = changes.put.iter().filter(|change| !is_host(&change.name)).map(|change| {
+    let remove = changes.remove.iter().filter(|name| !frames(name)).map(|name| name.to_string());
+    let put = changes.put.iter().filter(|change| !frames(&change.name)).map(|change| {
         let action = if change.append {
             HeaderAppendAction::AppendIfExistsOrAdd
         } else {
@@ -80,10 +92,11 @@ fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {
     (remove.collect(), put.collect())
 }
 
-fn forward(split: &Split, action: &Action, on: &PathMatch, host: Option<String>) -> Then {
+fn forward(split: &Split, action: &Action, on: &PathMatch) -> Then {
     if let Some(status) = split.failure() {
         return Then::DirectResponse(DirectResponseAction { status: status.into(), ..Default::default() });
     }
+    let host = action.rewrite.hostname.as_deref().map(str::to_owned);
     let mut forward = RouteAction {
         cluster_specifier: Some(destination(split)),
         cluster_not_found_response_code: ClusterNotFoundResponseCode::InternalServerError.into(),

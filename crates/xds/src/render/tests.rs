@@ -462,6 +462,8 @@ fn the_narrowest_listener_has_a_host_even_without_a_route_for_it() {
 fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
     let rules = json!([
         {"matches": [{"path": {"regex": "/(a{1200})"}}], "default": {}},
+        {"matches": [{"path": {"prefix": "/s"}}], "default": {"filters": [
+            {"requestHeaderModifier": {"set": [{"name": "Content-Length", "value": "0"}, {"name": "x", "value": "1"}]}}]}},
         {"matches": [{"path": {"prefix": "/file"}}], "default": {"filters": [
             {"directResponse": {"status": 200, "body": {"filename": "/etc/passwd"}}}]}},
     ]);
@@ -475,17 +477,20 @@ fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
     let mut input = of_sidecar(&world, "a", Some(15001), &[]);
     let rendered = render(input.clone(), None);
     let notices: Vec<String> = rendered.notices.iter().map(ToString::to_string).collect();
-    assert_eq!(notices.len(), 2, "{notices:?}");
+    assert_eq!(notices.len(), 3, "{notices:?}");
     assert!(
         notices[0].contains("spec.to[0].rules[0].matches[0]: it repeats something more than 1000 times"),
         "{notices:?}"
     );
-    assert!(notices[1].contains("--allow-file"), "{notices:?}");
+    assert!(notices[1].contains("changes of Content-Length are left out"), "{notices:?}");
+    assert!(notices[2].contains("--allow-file"), "{notices:?}");
     let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
     assert_eq!(routes[0]["direct_response"], json!({"status": 500}));
+    let put = routes[1]["request_headers_to_add"].as_array().map(Vec::len);
+    assert_eq!(put, Some(1), "the other change stays");
     input.allowed = Arc::new(Allowed { files: ["/etc/passwd".to_owned()].into(), ..Allowed::default() });
     let rendered = render(input, Some(&rendered));
-    assert_eq!(rendered.notices.len(), 1);
+    assert_eq!(rendered.notices.len(), 2);
     let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
     assert_eq!(routes[0]["direct_response"]["body"], json!({"filename": "/etc/passwd"}));
 }

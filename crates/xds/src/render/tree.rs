@@ -14,7 +14,8 @@ use prost::Message;
 
 use super::wire::{any, append};
 
-/// Shorter lists are asked one by one: measured, a hundred routes cost less than two microseconds more than one.
+/// Shorter lists are asked one by one: a route that does not match costs Envoy between 0.1 and 0.2 microseconds, which a
+/// request does not notice before there are hundreds.
 const LONG: usize = 100;
 /// How many times as long as the list all lists of the tree together may be. Many patterns would make it so: each of
 /// them may match anywhere, and a list is then as good.

