@@ -58,12 +58,19 @@ pub(crate) enum Way {
     DirectWithConntrack,
     DirectBesideRules,
     ThroughOneRule,
+    ThroughVipUncounted,
     ThroughVip,
 }
 
 impl Way {
-    pub(crate) const ALL: [Way; 5] =
-        [Way::Direct, Way::DirectWithConntrack, Way::DirectBesideRules, Way::ThroughOneRule, Way::ThroughVip];
+    pub(crate) const ALL: [Way; 6] = [
+        Way::Direct,
+        Way::DirectWithConntrack,
+        Way::DirectBesideRules,
+        Way::ThroughOneRule,
+        Way::ThroughVipUncounted,
+        Way::ThroughVip,
+    ];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -71,6 +78,7 @@ impl Way {
             Way::DirectWithConntrack => "direct, conntrack on",
             Way::DirectBesideRules => "direct, our rules loaded",
             Way::ThroughOneRule => "one DNAT rule, no map",
+            Way::ThroughVipUncounted => "through a VIP, uncounted",
             Way::ThroughVip => "through a VIP",
         }
     }
@@ -103,6 +111,13 @@ pub(crate) fn measure() -> Vec<Rounds> {
         run_with("nft", &["-f", "-"], &one_rule());
         None
     });
+    let uncounted = Site::new(|| {
+        let kernel = load_services();
+        for chain in ["count-passing", "count-arriving"] {
+            run("nft", &["delete", "chain", "ip", "zoneward", chain]);
+        }
+        Some(kernel)
+    });
     let ours = Site::new(|| Some(load_services()));
     let vip = SocketAddr::from((cluster_ip(SERVICE), PORT));
     let direct = SocketAddr::new(SERVER, PORT);
@@ -116,6 +131,7 @@ pub(crate) fn measure() -> Vec<Rounds> {
                     Way::DirectWithConntrack => tracked.connect(direct, PORT, what),
                     Way::DirectBesideRules => ours.connect(direct, PORT, what),
                     Way::ThroughOneRule => one_rule.connect(vip, BEHIND_VIP, what),
+                    Way::ThroughVipUncounted => uncounted.connect(vip, BEHIND_VIP, what),
                     Way::ThroughVip => ours.connect(vip, BEHIND_VIP, what),
                 });
             }
