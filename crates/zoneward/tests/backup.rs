@@ -2,59 +2,26 @@
 //! says it holds it holds.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+#[path = "started/up.rs"]
+mod started;
+
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{Value, json};
+use started::Up;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-struct Up {
-    child: Child,
-    data: PathBuf,
-}
-
-impl Up {
-    fn start(data: &Path) -> Up {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(data)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.ends_with("kubeconfig\n"), "{line}");
-        Up { child, data: data.to_owned() }
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// Only the API.
+const ALONE: &[&str] = &["--no-controllers"];
 
 fn ask(data: &Path, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let mut stream = UnixStream::connect(data.join("api.sock")).unwrap();
-    let length = body.len();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-    );
-    stream.write_all((head + body).as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (code, serde_json::from_str(body).unwrap_or_default())
+    let answer = started::ask(data, method, path, body);
+    (answer.code, answer.json())
 }
 
 fn put(data: &Path, number: u64) -> u64 {
@@ -80,7 +47,7 @@ fn folder(name: &str) -> PathBuf {
 fn a_backup_of_a_running_api_holds_what_it_says() {
     let place = folder("live");
     let (data, restored) = (place.join("a"), place.join("b"));
-    let up = Up::start(&data);
+    let up = Up::start(&data, ALONE);
     let over = Arc::new(AtomicBool::new(false));
     let writer = {
         let (data, over) = (up.data.clone(), over.clone());
@@ -106,7 +73,7 @@ fn a_backup_of_a_running_api_holds_what_it_says() {
     drop(up);
 
     assert_eq!(store(&["restore", "--data-dir", restored.to_str().unwrap(), name]).status.code(), Some(0));
-    let up = Up::start(&restored);
+    let up = Up::start(&restored, ALONE);
     let (code, list) = ask(&up.data, "GET", CONFIG_MAPS, "");
     assert_eq!(code, 200);
     // Exactly those that were acknowledged up to the revision that the backup names.
@@ -121,7 +88,7 @@ fn a_backup_of_a_running_api_holds_what_it_says() {
 fn a_damaged_backup_is_found_by_check_and_refused_by_restore() {
     let place = folder("damaged");
     let data = place.join("a");
-    let up = Up::start(&data);
+    let up = Up::start(&data, ALONE);
     let numbers: Vec<u64> = (0..200).map(|number| put(&data, number)).collect();
     assert_eq!(numbers.len(), 200);
     let file = place.join("backup");

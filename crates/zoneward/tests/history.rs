@@ -9,11 +9,11 @@
 
 #[path = "../../store/tests/engine/dice.rs"]
 mod dice;
+#[path = "started/up.rs"]
+mod started;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use started::{Up, folder};
 
 const WRITERS: u64 = 8;
 const WATCHERS: usize = 5;
@@ -59,7 +60,7 @@ type Shared = Arc<Mutex<History>>;
 fn soak_history_over_the_api_survives_kill_9() {
     let (seed, seconds) = (seed(), std::env::var("ZONEWARD_SOAK_SECONDS").ok());
     let soak = Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(10));
-    let data = folder();
+    let data = folder("history");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(live_and_die(seed, soak, &data));
     std::fs::remove_dir_all(&data).unwrap();
@@ -73,16 +74,16 @@ async fn live_and_die(seed: u64, soak: Duration, data: &Path) {
         round += 1;
         if dice.once_in(5) {
             // Killed while it starts.
-            let child = spawn(data);
+            let up = Up::spawn(data, ALONE);
             tokio::time::sleep(Duration::from_millis(dice.below(120))).await;
-            kill(child);
+            drop(up);
             continue;
         }
         one_life(&history, data, round, &mut dice).await;
     }
-    let (child, client) = start(data).await;
+    let (up, client) = start(data).await;
     finish(&history, &client).await;
-    kill(child);
+    drop(up);
     let history = history.lock().unwrap();
     println!(
         "{round} kills, {} puts and {} deletes acknowledged, {} changes seen by each of {WATCHERS} watchers",
@@ -93,38 +94,18 @@ async fn live_and_die(seed: u64, soak: Duration, data: &Path) {
     assert!(history.puts.len() > 1 && !history.deletes.is_empty());
 }
 
-fn folder() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
-    folder
-}
+/// Only the API.
+const ALONE: &[&str] = &["--no-controllers"];
 
-fn spawn(data: &Path) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_zoneward"))
-        .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
-        .arg(data)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-fn kill(mut child: Child) {
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-async fn start(data: &Path) -> (Child, Client) {
-    let mut child = spawn(data);
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let kubeconfig = Kubeconfig::read_from(line.trim()).expect("it starts after every kill");
+async fn start(data: &Path) -> (Up, Client) {
+    let up = Up::start(data, ALONE);
+    let kubeconfig = Kubeconfig::read_from(&up.kubeconfig).expect("it starts after every kill");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    (child, Client::try_from(config).unwrap())
+    (up, Client::try_from(config).unwrap())
 }
 
 async fn one_life(history: &Shared, data: &Path, round: u64, dice: &mut Dice) {
-    let (child, client) = start(data).await;
+    let (up, client) = start(data).await;
     let mut tasks = tokio::task::JoinSet::new();
     for watcher in 0..WATCHERS {
         tasks.spawn(watch(Api::default_namespaced(client.clone()), history.clone(), watcher));
@@ -134,7 +115,7 @@ async fn one_life(history: &Shared, data: &Path, round: u64, dice: &mut Dice) {
         tasks.spawn(write(api, history.clone(), round, writer, Dice::new(dice.roll())));
     }
     tokio::time::sleep(Duration::from_millis(dice.below(900))).await;
-    kill(child);
+    drop(up);
     // Connections break at once; a request that waits for an answer which never comes would be a bug of its own.
     let ended = tokio::time::timeout(Duration::from_secs(10), async {
         while let Some(task) = tasks.join_next().await {

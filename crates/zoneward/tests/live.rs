@@ -1,62 +1,14 @@
 //! Commands without `-f` on a live API: the embedded one, started here, asked by its kubeconfig.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+#[path = "started/up.rs"]
+mod started;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-
-struct Up {
-    child: Child,
-    kubeconfig: String,
-    data: PathBuf,
-}
-
-impl Up {
-    fn start(name: &str) -> Self {
-        let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("live-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&data);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["up", "--no-node", "--no-controllers", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { child, kubeconfig: line.trim().to_owned(), data }
-    }
-
-    fn post(&self, path: &str, body: &Value) {
-        let answer = self.ask("POST", path, &body.to_string());
-        assert!(answer.starts_with("HTTP/1.1 201"), "{path}: {answer}");
-    }
-
-    fn ask(&self, method: &str, path: &str, body: &str) -> String {
-        let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-             connection: close\r\n\r\n",
-            body.len()
-        );
-        stream.write_all((head + body).as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.data);
-    }
-}
+use started::{Up, folder};
 
 fn zoneward(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_zoneward"))
@@ -94,8 +46,8 @@ fn fill(up: &Up) {
         "/api/v1/namespaces/shop/services",
         &json!({"metadata": {"name": "secret-cart"}, "spec": {"selector": {"secret-app": "secret-cart"}, "ports": [{"name": "http", "port": 80}]}}),
     );
-    let uid = up.ask("GET", "/api/v1/namespaces/shop/services/secret-cart", "");
-    let uid = uid.split("\"uid\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+    let cart = up.ask("GET", "/api/v1/namespaces/shop/services/secret-cart", "").json();
+    let uid = cart["metadata"]["uid"].as_str().unwrap();
     let mut endpoints = Vec::new();
     for at in 0..4 {
         let (name, ip, node) =
@@ -136,7 +88,8 @@ fn figures(answer: &Value) -> Vec<(f64, f64)> {
 
 #[test]
 fn what_if_plan_trace_and_capture_read_the_live_cluster() {
-    let up = Up::start("all");
+    let data = folder("live");
+    let up = Up::start(&data, &["--no-controllers"]);
     fill(&up);
     let cluster = ["--kubeconfig", up.kubeconfig.as_str()];
     let ask = |args: &[&str]| zoneward(&[args, &cluster[..]].concat());
@@ -198,6 +151,8 @@ fn what_if_plan_trace_and_capture_read_the_live_cluster() {
     let patched = kubectl(&up, &["get", "service", "secret-cart", "-n", "shop", "-o", "yaml"]);
     let wanted = setting.lines().last().unwrap().trim();
     assert!(patched.contains(wanted) && patched.contains("port: 80"), "{wanted}: {patched}");
+    drop(up);
+    fs::remove_dir_all(&data).unwrap();
 }
 
 #[test]

@@ -1,80 +1,30 @@
 //! `zoneward up` from the outside: it says where its kubeconfig is, answers, keeps what it acknowledged, and stops.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+#[path = "started/up.rs"]
+mod started;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-struct Up {
-    child: Child,
-    kubeconfig: String,
-    data: PathBuf,
-}
-
-fn start(data: &Path, more: &[&str]) -> Up {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-        .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
-        .arg(data)
-        .args(more)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    Up { child, kubeconfig: line.trim().to_owned(), data: data.to_owned() }
-}
-
-impl Up {
-    fn ask(&self, method: &str, path: &str, body: &str) -> String {
-        let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-        );
-        stream.write_all((head + body).as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn signal(&mut self, name: &str) -> Option<i32> {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("up-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    folder
-}
+use started::{Up, folder};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[test]
 fn it_answers_stops_cleanly_and_keeps_what_was_written() {
     let data = folder("clean");
-    let mut up = start(&data, &[]);
+    let mut up = Up::start(&data, &[]);
     assert_eq!(Path::new(&up.kubeconfig), data.join("kubeconfig"));
     assert!(fs::read_to_string(&up.kubeconfig).unwrap().contains("https://127.0.0.1:"));
-    assert!(up.ask("GET", "/healthz", "").starts_with("HTTP/1.1 200"));
-    let services = up.ask("GET", "/api/v1/services", "");
+    assert_eq!(up.ask("GET", "/healthz", "").code, 200);
+    let services = up.ask("GET", "/api/v1/services", "").body;
     assert!(services.contains("\"10.96.0.1\""), "{services}");
-    assert!(up.ask("POST", CONFIG_MAPS, r#"{"metadata":{"name":"kept"}}"#).starts_with("HTTP/1.1 201"));
+    assert_eq!(up.ask("POST", CONFIG_MAPS, r#"{"metadata":{"name":"kept"}}"#).code, 201);
     assert_eq!(up.signal("-TERM"), Some(0));
-    let mut again = start(&data, &[]);
-    assert!(again.ask("GET", &format!("{CONFIG_MAPS}/kept"), "").starts_with("HTTP/1.1 200"));
+    let mut again = Up::start(&data, &[]);
+    assert_eq!(again.ask("GET", &format!("{CONFIG_MAPS}/kept"), "").code, 200);
     assert_eq!(again.signal("-INT"), Some(0));
     fs::remove_dir_all(&data).unwrap();
 }
@@ -82,13 +32,13 @@ fn it_answers_stops_cleanly_and_keeps_what_was_written() {
 #[test]
 fn what_it_acknowledged_survives_a_kill() {
     let data = folder("killed");
-    let mut up = start(&data, &["--load-balancer-range", "192.0.2.0/28"]);
+    let mut up = Up::start(&data, &["--load-balancer-range", "192.0.2.0/28"]);
     let service = r#"{"metadata":{"name":"lb"},"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}"#;
-    let made = up.ask("POST", "/api/v1/namespaces/default/services", service);
+    let made = up.ask("POST", "/api/v1/namespaces/default/services", service).body;
     assert!(made.contains("192.0.2.1"), "{made}");
     assert_eq!(up.signal("-KILL"), None);
-    let again = start(&data, &[]);
-    let found = again.ask("GET", "/api/v1/namespaces/default/services/lb", "");
+    let again = Up::start(&data, &[]);
+    let found = again.ask("GET", "/api/v1/namespaces/default/services/lb", "").body;
     assert!(found.contains("192.0.2.1"), "{found}");
     drop(again);
     fs::remove_dir_all(&data).unwrap();

@@ -8,6 +8,7 @@
 //! Nobody holds the writer up: a watcher that falls behind the ring reads the log on disk.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::iter::repeat;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::task::Waker;
@@ -140,11 +141,17 @@ type Sleepers = BTreeMap<Interest, Vec<Arc<Sleeper>>>;
 #[derive(Default)]
 struct Due {
     touched: Touched,
-    /// The newest revision that these wake-ups tell of.
+    /// The wave that is under way. Nobody else wakes whom it wakes: each watcher has to hear of changes in their order.
+    wave: Touched,
+    /// The newest revision that was handed to us, or whose watchers were woken by the writer.
     revision: Revision,
-    /// A wave is under way. Until it is over nobody else wakes: each watcher has to hear of changes in their order.
-    in_wave: bool,
     closed: bool,
+}
+
+impl Due {
+    fn has(&self, interest: &Interest) -> bool {
+        self.touched.contains_key(interest) || self.wave.contains_key(interest)
+    }
 }
 
 pub(super) struct Hub {
@@ -163,7 +170,7 @@ impl Hub {
         Hub {
             ring: RwLock::new(ring),
             sleepers: Mutex::new(BTreeMap::new()),
-            due: Mutex::new(Due::default()),
+            due: Mutex::new(Due { revision, ..Due::default() }),
             bell: Condvar::new(),
             announced: AtomicU64::new(revision.0),
         }
@@ -206,34 +213,37 @@ impl Hub {
             return;
         }
         let revision = self.revision();
-        let few = self.wakeful(&touched, FEW);
         let mut due = lock(&self.due);
-        if let Some(few) = few
-            && !due.in_wave
-            && due.touched.is_empty()
-        {
-            drop(due);
-            for (sleeper, first) in few {
-                sleeper.wake(News { first, last: revision });
-            }
-            self.announced.store(revision.0, Ordering::SeqCst);
-            return;
-        }
+        let mut few = Vec::new();
         for (interest, first) in touched {
-            due.touched.entry(interest).or_insert(first);
+            let group = self.group(&interest, FEW - few.len());
+            match group.filter(|_| !due.has(&interest)) {
+                Some(group) => few.extend(group.into_iter().map(|sleeper| (sleeper, first))),
+                None => {
+                    due.touched.entry(interest).or_insert(first);
+                    self.bell.notify_one();
+                }
+            }
+        }
+        for (sleeper, first) in few {
+            sleeper.wake(News { first, last: revision });
         }
         due.revision = revision;
-        self.bell.notify_one();
+        self.announce(&due);
     }
 
-    /// The watchers with these interests, unless there are more than so many.
-    fn wakeful(&self, touched: &Touched, most: usize) -> Option<Vec<(Arc<Sleeper>, Revision)>> {
+    /// The watchers with an interest, unless there are more than so many.
+    fn group(&self, interest: &Interest, most: usize) -> Option<Vec<Arc<Sleeper>>> {
         let sleepers = lock(&self.sleepers);
-        let groups =
-            || touched.iter().filter_map(|(interest, first)| Some((sleepers.get(interest)?, *first)));
-        let count = groups().map(|(group, _)| group.len()).sum::<usize>();
-        let each = groups().flat_map(|(group, first)| group.iter().map(move |one| (one.clone(), first)));
-        (count <= most).then(|| each.collect())
+        let group = sleepers.get(interest).map_or(&[][..], Vec::as_slice);
+        (group.len() <= most).then(|| group.to_vec())
+    }
+
+    /// Says that everybody was woken, if nobody has to be.
+    fn announce(&self, due: &Due) {
+        if due.touched.is_empty() && due.wave.is_empty() {
+            self.announced.store(due.revision.0, Ordering::SeqCst);
+        }
     }
 
     /// The pacer's thread: wakes many watchers in waves, until the end. What is published during a wave comes with the
@@ -242,7 +252,10 @@ impl Hub {
         let processors = thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let (mut last, mut slower) = (self.announced(), 1);
         while let Some((touched, revision)) = self.next_wave() {
-            let wave = self.wakeful(&touched, usize::MAX).unwrap_or_default();
+            let group = |(interest, first)| (self.group(interest, usize::MAX).unwrap_or_default(), first);
+            let each =
+                touched.iter().map(group).flat_map(|(group, first)| group.into_iter().zip(repeat(*first)));
+            let wave: Vec<(Arc<Sleeper>, Revision)> = each.collect();
             let is_calm = revision.0.saturating_sub(last.0) <= CALM;
             let mut behind = 0;
             for step in wave.chunks(WAKE_STEP) {
@@ -257,19 +270,19 @@ impl Hub {
                 false => (slower / 2).max(SLOWER),
             };
             last = revision;
-            self.announced.store(revision.0, Ordering::SeqCst);
         }
     }
 
     /// Waits for something to do; nothing at the end.
     fn next_wave(&self) -> Option<(Touched, Revision)> {
         let mut due = lock(&self.due);
-        due.in_wave = false;
+        due.wave.clear();
+        self.announce(&due);
         while due.touched.is_empty() && !due.closed {
             due = self.bell.wait(due).unwrap_or_else(PoisonError::into_inner);
         }
-        due.in_wave = true;
-        (!due.closed).then(|| (std::mem::take(&mut due.touched), due.revision))
+        due.wave = std::mem::take(&mut due.touched);
+        (!due.closed).then(|| (due.wave.clone(), due.revision))
     }
 
     pub fn close(&self) {

@@ -107,14 +107,19 @@ impl Watcher {
         }
     }
 
-    /// The next changes, never empty; wakes the task when there are some.
+    /// The next changes, never empty; wakes the task when there are some. Looks at nothing before it was told of it:
+    /// whoever looks earlier might need a part of the log that is of no interest, and gone.
     pub fn poll_changes(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Arc<Change>>, ReadError>> {
-        // Before looking, so that a change between looking and sleeping wakes us.
-        self.sleeper.sleep(context.waker());
-        self.hear();
-        match self.ready() {
-            Ok(changes) if changes.is_empty() => Poll::Pending,
-            other => Poll::Ready(other),
+        loop {
+            match self.poll_news(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(_)) => {}
+            }
+            match self.news() {
+                Ok(changes) if changes.is_empty() => {}
+                other => return Poll::Ready(other),
+            }
         }
     }
 
