@@ -4,14 +4,15 @@
 //! zone is reached from there all the same, unless the Service requires otherwise.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
 use model::route::{AppProtocol, BackendId};
 use model::{
-    Endpoint, Family, Labels, Name, ObjectKey, Service, ServicePort, Slice, Snapshot, TrafficPolicy,
+    Endpoint, Family, Labels, Name, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
+    TrafficPolicy,
 };
 
 use crate::gates::FeatureGates;
@@ -55,9 +56,11 @@ pub fn fallbacks(snapshot: &Snapshot, id: &BackendId, consumer: &Place, gates: F
     let mut fallbacks = Vec::new();
     // Each round takes endpoints away: node, zone, everything.
     while matches!(chosen.mode, "same-node" | "same-zone") {
-        let taken: BTreeSet<IpAddr> = chosen.endpoints.iter().map(|e| e.address.ip()).collect();
+        let taken: BTreeSet<SocketAddr> = chosen.endpoints.iter().map(|e| e.address).collect();
         for slice in &mut slices {
-            slice.content.endpoints.retain(|e| !taken.contains(&e.addresses.first()));
+            let ports = slice.content.ports.clone();
+            let is_taken = |endpoint: &Endpoint| places(endpoint, &ports).any(|place| taken.contains(&place));
+            slice.content.endpoints.retain(|endpoint| !is_taken(endpoint));
         }
         let next = target.choose(&slices, consumer, gates);
         if taken.is_empty() || next.endpoints.is_empty() {
@@ -127,18 +130,26 @@ fn families(service: &Service) -> Vec<Family> {
 }
 
 fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[BackendEndpoint]> {
-    let zones: std::collections::BTreeMap<IpAddr, &Name> = slices
-        .iter()
-        .flat_map(|slice| &slice.content.endpoints)
-        .filter_map(|endpoint| Some((endpoint.addresses.first(), endpoint.zone.as_ref()?)))
-        .collect();
+    let mut zones: BTreeMap<SocketAddr, &Name> = BTreeMap::new();
+    for slice in slices {
+        for endpoint in &slice.content.endpoints {
+            let Some(zone) = endpoint.zone.as_ref() else { continue };
+            zones.extend(places(endpoint, &slice.content.ports).map(|place| (place, zone)));
+        }
+    }
     let endpoint = |target: &crate::select::Target| {
-        let zone = zones.get(&target.address.ip()).map(|zone| (*zone).clone());
+        let zone = zones.get(&target.address).map(|zone| (*zone).clone());
         let is_near = zone.is_some() && zone == consumer.zone;
         BackendEndpoint { address: target.address, weight: target.weight as f32, zone, is_near }
     };
     let weighted = set.endpoints.iter().map(endpoint);
     weighted.filter(|endpoint| endpoint.weight > 0.0 && endpoint.weight.is_finite()).collect()
+}
+
+/// Where an endpoint listens. Plain processes of one machine share its address and differ in their ports.
+fn places(endpoint: &Endpoint, ports: &[SlicePort]) -> impl Iterator<Item = SocketAddr> {
+    let ip = endpoint.addresses.first();
+    ports.iter().filter_map(move |port| Some(SocketAddr::new(ip, port.port?)))
 }
 
 /// The slices with only those endpoints whose pods carry all of the tags.

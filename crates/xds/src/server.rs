@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use crate::identity::Identity;
 use crate::stream::Published;
 
-pub use ledger::{Count, Ledger, StreamStatus};
+pub use ledger::{Count, Ledger, Refusals, Refused, StreamStatus};
 pub use tls::{Tls, TlsError};
 
 /// Where what a proxy is to have comes from.

@@ -13,10 +13,11 @@ mod process;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use http::{Echo, Log, request};
 use process::{Envoy, free_port};
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
 fn zoneward() -> Command {
@@ -78,7 +79,13 @@ impl Control {
             .stderr(log)
             .spawn()
             .unwrap();
-        Self { child, server, health }
+        let control = Self { child, server, health };
+        let start = Instant::now();
+        while !control.page("/readyz").contains("ok") {
+            assert!(start.elapsed() < Duration::from_secs(30), "{}", control.page("/readyz"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        control
     }
 
     fn page(&self, path: &str) -> String {
@@ -166,12 +173,15 @@ fn a_printed_bootstrap_runs_as_it_is_and_changed_files_reach_the_envoy() {
 /// An authority, and certificates of it.
 fn certificates(folder: &Folder) -> [String; 5] {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    // Who has the name of its issuer is taken for its own.
+    params.distinguished_name.push(DnType::CommonName, "the authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate().unwrap();
     let own = params.self_signed(&authority_key).unwrap();
     let authority = Issuer::from_params(&params, &authority_key);
     let signed = |name: &str, usage: ExtendedKeyUsagePurpose| {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
@@ -219,7 +229,7 @@ fn a_sidecar_with_a_certificate_stays_in_its_zone_and_without_one_it_hears_nothi
         assert_eq!(request(at, "GET", "backend", "/", &[]).unwrap().backend().as_deref(), Some("near"));
     }
     near.stop();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     for _ in 0..50 {
         assert_eq!(request(at, "GET", "backend", "/", &[]).unwrap().backend().as_deref(), Some("far"));
     }

@@ -41,7 +41,7 @@ pub(super) fn fill(route: &mut Route, action: &Action, on: &PathMatch, setting: 
             ));
         }
     }
-    (route.request_headers_to_remove, route.request_headers_to_add) = headers(changes);
+    (route.request_headers_to_remove, route.request_headers_to_add) = headers(&action.request_headers);
     (route.response_headers_to_remove, route.response_headers_to_add) = headers(&action.response_headers);
     route.action = Some(match &action.end {
         End::Forward(split) => forward(split, action, on),

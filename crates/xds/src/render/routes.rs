@@ -134,14 +134,17 @@ fn owns(port: &GatewayPort, listener: &Listener, host: &Hostname) -> bool {
 
 /// The hosts of one listener.
 pub(super) fn of_listener(listener: &Listener) -> Vec<Host<'_>> {
-    let http = |routing| match routing {
-        &Routing::Http(ref routes) => Some(&**routes),
-        Routing::Tcp(_) => None,
-    };
     let own = listener.hosts.iter().map(|(name, routing)| Host { name, routes: http(routing) });
     let mut hosts: Vec<Host<'_>> = own.collect();
     if listener.hosts.at(&listener.hostname).is_none() {
         hosts.push(Host { name: listener.hostname.clone(), routes: None });
     }
     hosts
+}
+
+fn http(routing: &Routing) -> Option<&HttpRoutes> {
+    match routing {
+        Routing::Http(routes) => Some(routes),
+        Routing::Tcp(_) => None,
+    }
 }

@@ -44,6 +44,18 @@ pub struct Count {
     pub refused: u64,
 }
 
+/// What is refused: by kind and name, without a name where a whole response was.
+pub type Refusals = BTreeMap<(Kind, Option<Arc<str>>), Refused>;
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The version that was refused.
+    pub version: Option<Version>,
+    /// Envoy's words.
+    pub message: String,
+}
+
 /// One connected Envoy.
 #[derive(Clone, Debug)]
 pub struct StreamStatus {
@@ -56,7 +68,7 @@ pub struct StreamStatus {
     /// The publication that it was last told of.
     pub number: u64,
     /// What it refused and still lacks.
-    pub refusals: BTreeMap<(Kind, Option<Arc<str>>), (Option<Version>, String)>,
+    pub refusals: Refusals,
 }
 
 impl Ledger {
@@ -128,7 +140,8 @@ impl Ledger {
             Heard::Refused(Refusal { resource: None, version: None, .. }) => {}
             Heard::Refused(refusal) if status.refusals.len() < REFUSALS => {
                 let key = (kind, refusal.resource.clone());
-                status.refusals.insert(key, (refusal.version, refusal.message.clone()));
+                let (version, message) = (refusal.version, refusal.message.clone());
+                status.refusals.insert(key, Refused { version, message });
             }
             Heard::Refused(_) => {}
         }
@@ -162,7 +175,7 @@ impl Ledger {
         let mut notices = Vec::new();
         for status in self.streams() {
             let namespace = &status.identity.namespace;
-            for ((kind, resource), (_, message)) in &status.refusals {
+            for ((kind, resource), Refused { message, .. }) in &status.refusals {
                 let what = match resource {
                     Some(name) => format!("{kind} {name}"),
                     None => format!("one of several resources of kind {kind}"),

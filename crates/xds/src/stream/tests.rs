@@ -319,7 +319,7 @@ fn the_older_protocol_sends_a_kind_whole_and_only_when_something_in_it_changed()
         Arc::new(Published { number, ..Published::first(set(resources)) })
     };
     stream.aim(published(1, BASE));
-    let mut ask = |stream: &mut Whole, kind: Kind, nonce: &str, names: &[&str], error: Option<&str>| {
+    let ask = |stream: &mut Whole, kind: Kind, nonce: &str, names: &[&str], error: Option<&str>| {
         let request = DiscoveryRequest {
             type_url: kind.type_url().to_owned(),
             response_nonce: nonce.to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 use xds::resource::Kind;
-use xds::server::{Count, StreamStatus};
+use xds::server::{Count, Refused, StreamStatus};
 
 use super::Desk;
 use crate::output::notices_value;
@@ -36,11 +36,9 @@ fn status(desk: &Desk) -> Value {
 }
 
 fn stream(status: &StreamStatus) -> Value {
-    let refusal = |((kind, name), (version, message)): (
-        &(Kind, Option<Arc<str>>),
-        &(Option<xds::resource::Version>, String),
-    )| {
-        json!({"kind": kind.as_str(), "name": name.as_deref(), "version": version.map(|v| v.to_string()), "message": message})
+    let refusal = |((kind, name), refused): (&(Kind, Option<Arc<str>>), &Refused)| {
+        let version = refused.version.map(|version| version.to_string());
+        json!({"kind": kind.as_str(), "name": name.as_deref(), "version": version, "message": refused.message})
     };
     json!({
         "id": status.id,
