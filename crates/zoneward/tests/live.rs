@@ -5,6 +5,7 @@
 mod started;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};

@@ -26,6 +26,7 @@ pub fn pages(desk: &Arc<Desk>) -> Routes {
             status: StatusCode::OK,
             content_type: METRICS,
             body: metrics(&counted),
+            header: None,
         })
         .page("/status", move |_| Page::json(StatusCode::OK, &status(&shown)))
 }
