@@ -6,9 +6,8 @@
 //!             speak(): the next response, or nothing until something is heard
 //! ```
 //!
-//! Additions go in the order clusters, endpoints, listeners, routes; the next kind waits until the one before is
-//! acknowledged, and routes wait until new clusters have their endpoints. Only then removals go, the other way round
-//! (semantics, xDS 3). What Envoy refuses is remembered by version and not sent again; what it had stays.
+//! Additions go in the order clusters, endpoints, listeners, routes; listeners and routes wait until clusters and
+//! endpoints are acknowledged. Only when everything is, removals go, the other way round (semantics, xDS 3). What Envoy refuses is remembered by version and not sent again; what it had stays.
 
 mod delta;
 #[cfg(test)]

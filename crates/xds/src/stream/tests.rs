@@ -178,6 +178,32 @@ fn routes_wait_until_new_clusters_have_their_endpoints() {
 }
 
 #[test]
+fn endpoints_follow_a_new_cluster_before_it_is_acknowledged() {
+    let mut client = Client::connected(BASE);
+    client.settle();
+    let mut next = BASE.to_vec();
+    next[3].2 = "2";
+    next.extend([(Kind::Cluster, "b", "1"), (Kind::Endpoints, "b", "1")]);
+    client.aim(&next);
+    let cluster = client.stream.speak().unwrap();
+    assert!(client.stream.speak().is_none(), "routes wait");
+    // Envoy keeps its answer back until the cluster has its endpoints.
+    client.ask(Kind::Endpoints, &["b"], &[]);
+    let endpoints = client.stream.speak().unwrap();
+    assert_eq!(endpoints.resources[0].name, "b");
+    assert!(client.stream.speak().is_none(), "routes still wait");
+    for response in [endpoints, cluster] {
+        let answer = DeltaDiscoveryRequest {
+            type_url: response.type_url,
+            response_nonce: response.nonce,
+            ..DeltaDiscoveryRequest::default()
+        };
+        client.stream.hear(&answer).unwrap();
+    }
+    assert_eq!(client.settle(), "routes +r");
+}
+
+#[test]
 fn a_cluster_that_changes_gets_its_endpoints_again() {
     let mut client = Client::connected(BASE);
     client.settle();
