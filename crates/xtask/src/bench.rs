@@ -80,7 +80,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "xds",
         package: "xds",
-        says: "ten thousand routes and clusters in a real Envoy: first configuration, one change, memory per stream",
+        says: "10,000 routes and clusters in a real Envoy: from nothing, one change, memory per stream",
         needs: &[tools::ENVOY],
         counted: false,
     },

@@ -160,10 +160,12 @@ fn a_printed_bootstrap_runs_as_it_is_and_changed_files_reach_the_envoy() {
     assert_eq!(status["streams"][0]["refused"], json!([]));
     assert!(control.page("/metrics").contains("zoneward_xds_resources_sent_total{kind=\"routes\"} 1\n"));
 
+    let start = Instant::now();
     folder.write("objects/route.json", &route("r", &to("two")).to_string());
     envoy.wait("the changed route", || {
         request(at, "GET", "x", "/", &[]).unwrap().backend().as_deref() == Some("two")
     });
+    assert!(start.elapsed() < Duration::from_secs(10), "a new cluster waits for no timeout");
     assert!(
         control.page("/metrics").contains("zoneward_xds_resources_sent_total{kind=\"listener\"} 1\n"),
         "once"

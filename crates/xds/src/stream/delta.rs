@@ -142,22 +142,33 @@ impl Delta {
         !self.awaited.is_empty() || self.kinds.values().any(|subscription| subscription.flight.is_some())
     }
 
-    /// The next response.
+    /// The next response. Endpoints follow their cluster at once: Envoy acknowledges a new cluster only when it has its
+    /// endpoints. What leads to clusters waits for both.
     pub fn speak(&mut self) -> Option<DeltaDiscoveryResponse> {
         for kind in Kind::ALL {
+            let leads_there = matches!(kind, Kind::Listener | Kind::Routes);
+            if leads_there && self.are_clusters_pending() {
+                continue;
+            }
             let Some(subscription) = self.kinds.get_mut(&kind) else { continue };
             if subscription.flight.is_some() {
-                return None;
-            }
-            if matches!(kind, Kind::Listener | Kind::Routes) && !self.awaited.is_empty() {
-                return None;
+                continue;
             }
             let names = subscription.additions(kind, &self.target.resources);
             if !names.is_empty() {
                 return Some(self.send(kind, names));
             }
         }
+        if self.is_waiting() {
+            return None;
+        }
         Kind::ALL.into_iter().rev().find_map(|kind| self.remove(kind))
+    }
+
+    fn are_clusters_pending(&self) -> bool {
+        let in_flight =
+            |kind| self.kinds.get(&kind).is_some_and(|subscription| subscription.flight.is_some());
+        !self.awaited.is_empty() || in_flight(Kind::Cluster) || in_flight(Kind::Endpoints)
     }
 
     fn send(&mut self, kind: Kind, names: Vec<Arc<str>>) -> DeltaDiscoveryResponse {
