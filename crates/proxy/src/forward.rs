@@ -50,8 +50,8 @@ pub(crate) async fn forward(
     let proxy = &connection.proxy;
     let slot = match outgoing.legs.pick(|| proxy.random.next()) {
         Some(Target::Backend(slot)) => slot,
-        Some(Target::Error(status)) => return reply::error(*status, is_grpc, ticket),
-        None => return reply::error(StatusCode::INTERNAL_SERVER_ERROR, is_grpc, ticket),
+        Some(Target::Error(status)) => return unresolved(*status, outgoing.rule, is_grpc, ticket),
+        None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, outgoing.rule, is_grpc, ticket),
     };
     let wish = Wish::of(&mut parts, &proxy.random);
     prepare(&mut parts, outgoing.rule, outgoing.target, wish.as_ref());
@@ -87,6 +87,20 @@ pub(crate) async fn forward(
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
     response.map(|incoming| AnswerBody::of_endpoint(incoming, lease, timeouts.idle, ticket))
+}
+
+/// The answer in the place of a backend that there is not. It is the rule's own, so the rule's filters change it.
+fn unresolved(
+    status: StatusCode,
+    rule: Option<&Rule>,
+    is_grpc: bool,
+    ticket: Ticket,
+) -> Response<AnswerBody> {
+    let mut response = reply::error(status, is_grpc, ticket);
+    if let Some(rule) = rule {
+        rule.response.apply(response.headers_mut());
+    }
+    response
 }
 
 /// Changes a request as its rule says.

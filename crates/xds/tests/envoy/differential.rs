@@ -285,10 +285,6 @@ fn essence(answer: &Message) -> Value {
             }
         }
     }
-    if answer.status() == 500 {
-        // "headers of errors": what a rule changes in answers, Envoy changes in its own errors as well.
-        response.clear();
-    }
     let body = if echoed.is_null() && answer.status() != 500 && answer.status() != 404 {
         String::from_utf8_lossy(&answer.body).into_owned()
     } else {
