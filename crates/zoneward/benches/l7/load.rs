@@ -40,8 +40,8 @@ impl Sample {
 }
 
 /// Loads one proxy for a while. The last of the routes is asked for.
-pub fn run(running: &Running, protocol: Protocol, routes: usize, lasts: Duration) -> Sample {
-    let url = format!("http://127.0.0.1:{}/r{}/x", running.port(protocol), routes - 1);
+pub fn run(running: &Running, protocol: Protocol, lasts: Duration) -> Sample {
+    let url = format!("http://127.0.0.1:{}/r{}/x", running.port(protocol), running.routes - 1);
     let before = running.cpu();
     let (requests, failed) = match protocol {
         Protocol::Http1 => wrk(&url, lasts),
