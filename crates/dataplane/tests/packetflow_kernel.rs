@@ -34,6 +34,8 @@ mod net;
 mod node;
 #[path = "packetflow/random.rs"]
 mod random;
+#[path = "kernel/runner.rs"]
+mod runner;
 #[path = "packetflow/sctp.rs"]
 mod sctp;
 #[path = "packetflow/site.rs"]
@@ -47,7 +49,7 @@ mod trouble;
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use dataplane::nftables::apply::{apply, load, read, read_beside};
 use dataplane::nftables::diff::diff;
@@ -56,9 +58,7 @@ use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Renderer, table_id};
 use model::Family;
 
-type Test = (&'static str, fn());
-
-const TESTS: &[Test] = &[
+const TESTS: &[runner::Test] = &[
     ("kernel_takes_every_program_and_gives_it_back", kernel_takes_every_program_and_gives_it_back),
     ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
     ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
@@ -99,31 +99,7 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let has = |flag: &str| words.iter().any(|word| word == flag);
-    if has("--list") {
-        TESTS.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = words.iter().find(|word| !word.starts_with('-'));
-    let wanted = |name: &str| {
-        filter.is_none_or(|f| if has("--exact") { name == f } else { name.contains(f.as_str()) })
-    };
-    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| !has("--ignored") && wanted(name)).collect();
-    if let ([(_, test)], true) = (chosen.as_slice(), has("--exact")) {
-        namespace::enter();
-        test();
-        return ExitCode::SUCCESS;
-    }
-    let own = std::env::current_exe().expect("this program has a path");
-    let mut all_passed = true;
-    for (name, _) in chosen {
-        // In a process of its own, and so in fresh namespaces.
-        let status = Command::new(&own).args(["--exact", name]).status().expect("this program starts");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        all_passed &= status.success();
-    }
-    if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    runner::run(TESTS)
 }
 
 fn held(kernel: &mut Socket) -> Program {

@@ -380,7 +380,7 @@ fn soak_kube_reflector_at_1000_events_per_second() {
         }
         check_controller(&controller, &client).await;
         // What a busy machine can do unoptimized is not the point: that it keeps up without listing is.
-        let least = if cfg!(debug_assertions) { 0.05 } else { 0.9 };
+        let least = if cfg!(debug_assertions) { 0.3 } else { 0.9 };
         assert!(rate >= least * PER_SECOND as f64, "only {rate:.0} changes per second");
     });
 }

@@ -3,45 +3,23 @@
 
 mod api;
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use kube::Client;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tracing::{info, warn};
 
-use crate::serve::{self, Checks, Routes};
+use crate::serve::{Checks, Routes};
 pub use api::show_api;
 
 /// Where it is, unless a flag says otherwise.
-const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_270);
+pub const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_270);
 /// How often the API is asked whether it is there, and after how long without an answer we are not ready.
 const ASK: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(20);
-
-/// Listens where the flag says, or at the usual port. Two controllers on one machine are nothing unusual while one
-/// tries them: the usual port may be taken.
-pub async fn listen(wish: Option<SocketAddr>, flag: &str) -> Result<TcpListener> {
-    let listener = match wish {
-        Some(address) => serve::listen(address, flag).await?,
-        None => match TcpListener::bind(ADDRESS).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                warn!("{ADDRESS} is taken: health and metrics get another port; choose one with {flag}");
-                serve::listen(SocketAddr::new(ADDRESS.ip(), 0), flag).await?
-            }
-            bound => bound.with_context(|| format!("listening on {ADDRESS}: choose with {flag}"))?,
-        },
-    };
-    let address = listener.local_addr().context("asking for the address that we listen on")?;
-    info!("health and metrics on http://{address}");
-    Ok(listener)
-}
 
 /// What is answered: `ready` says whether there is a reason not to send anybody here.
 pub fn routes(registry: Registry, ready: Checks) -> Routes {

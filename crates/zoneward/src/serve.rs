@@ -6,6 +6,7 @@ mod health;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tracing::{info, warn};
 
 pub use health::Checks;
 
@@ -122,6 +124,24 @@ impl Routes {
 pub fn metrics(registry: &Registry, head: &Parts) -> Page {
     let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     exposition::page(registry, accept.collect::<Vec<_>>().join(",").as_str())
+}
+
+/// Listens for health and metrics where the flag says, or at the usual address. Several of us on one machine are
+/// nothing unusual: the usual port may be taken.
+pub async fn listen_or_near(wish: Option<SocketAddr>, usual: SocketAddr, flag: &str) -> Result<TcpListener> {
+    let listener = match wish {
+        Some(address) => listen(address, flag).await?,
+        None => match TcpListener::bind(usual).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                warn!("{usual} is taken: health and metrics get another port; choose one with {flag}");
+                listen(SocketAddr::new(usual.ip(), 0), flag).await?
+            }
+            bound => bound.with_context(|| format!("listening on {usual}: choose with {flag}"))?,
+        },
+    };
+    let address = listener.local_addr().context("asking for the address that we listen on")?;
+    info!("health and metrics on http://{address}");
+    Ok(listener)
 }
 
 /// Listens, so that whoever gives a wrong address hears of it before anything else begins.

@@ -15,16 +15,16 @@ mod life;
 mod namespace;
 #[path = "mesh_live/redirect.rs"]
 mod redirect;
+#[path = "../../dataplane/tests/kernel/runner.rs"]
+mod runner;
 #[path = "mesh_live/tls.rs"]
 mod tls;
 #[path = "mesh_live/world.rs"]
 mod world;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-type Test = (&'static str, fn());
-
-const TESTS: &[Test] = &[
+const TESTS: &[runner::Test] = &[
     ("seed_examples_route_as_they_say", examples::seed_examples_route_as_they_say),
     ("canary_gets_a_tenth", examples::canary_gets_a_tenth),
     ("testers_get_the_next_version", examples::testers_get_the_next_version),
@@ -54,29 +54,5 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let has = |flag: &str| words.iter().any(|word| word == flag);
-    if has("--list") {
-        TESTS.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = words.iter().find(|word| !word.starts_with('-'));
-    let wanted = |name: &str| {
-        filter.is_none_or(|f| if has("--exact") { name == f } else { name.contains(f.as_str()) })
-    };
-    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| !has("--ignored") && wanted(name)).collect();
-    if let ([(_, test)], true) = (chosen.as_slice(), has("--exact")) {
-        namespace::enter();
-        test();
-        return ExitCode::SUCCESS;
-    }
-    let own = std::env::current_exe().expect("this program has a path");
-    let mut all_passed = true;
-    for (name, _) in chosen {
-        // In a process of its own, and so in fresh namespaces.
-        let status = Command::new(&own).args(["--exact", name]).status().expect("this program starts");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        all_passed &= status.success();
-    }
-    if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    runner::run(TESTS)
 }

@@ -31,6 +31,8 @@ mod namespace;
 mod net;
 #[path = "node_live/place.rs"]
 mod place;
+#[path = "../../dataplane/tests/kernel/runner.rs"]
+mod runner;
 #[path = "../../dataplane/tests/packetflow/sctp.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod sctp;
@@ -46,11 +48,9 @@ mod world;
 #[path = "node_live/zones.rs"]
 mod zones;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-type Test = (&'static str, fn());
-
-const TESTS: &[Test] = &[
+const TESTS: &[runner::Test] = &[
     ("packets_fare_as_the_cases_say", cases::packets_fare_as_the_cases_say),
     ("endpoints_are_selected_as_the_cases_say", cases::endpoints_are_selected_as_the_cases_say),
     ("health_follows_the_node", health::health_follows_the_node),
@@ -138,29 +138,5 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let has = |flag: &str| words.iter().any(|word| word == flag);
-    if has("--list") {
-        TESTS.iter().filter(|_| !has("--ignored")).for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = words.iter().find(|word| !word.starts_with('-'));
-    let wanted = |name: &str| {
-        filter.is_none_or(|f| if has("--exact") { name == f } else { name.contains(f.as_str()) })
-    };
-    let chosen: Vec<&Test> = TESTS.iter().filter(|(name, _)| !has("--ignored") && wanted(name)).collect();
-    if let ([(_, test)], true) = (chosen.as_slice(), has("--exact")) {
-        namespace::enter();
-        test();
-        return ExitCode::SUCCESS;
-    }
-    let own = std::env::current_exe().expect("this program has a path");
-    let mut all_passed = true;
-    for (name, _) in chosen {
-        // In a process of its own, and so in fresh namespaces.
-        let status = Command::new(&own).args(["--exact", name]).status().expect("this program starts");
-        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
-        all_passed &= status.success();
-    }
-    if all_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    runner::run(TESTS)
 }

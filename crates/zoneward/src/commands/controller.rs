@@ -25,7 +25,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let election = args.leader.settings()?;
     let mut signals = Signals::listen()?;
     let client = cluster::connect(&args.connection).await?;
-    let listener = oversight::listen(args.bind_address, "--bind-address").await?;
+    let listener = serve::listen_or_near(args.bind_address, oversight::ADDRESS, "--bind-address").await?;
     let (stop, stopped) = watch::channel(false);
 
     let mut registry = Registry::default();

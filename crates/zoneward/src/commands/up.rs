@@ -73,7 +73,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .await
         .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
     let listen = listener.local_addr().context("asking for the address that we listen on")?;
-    let overseers = oversight::listen(args.metrics_bind_address, "--metrics-bind-address").await?;
+    let overseers =
+        serve::listen_or_near(args.metrics_bind_address, oversight::ADDRESS, "--metrics-bind-address")
+            .await?;
 
     let ranges = Ranges { load_balancers: args.load_balancer_range.clone(), ..Ranges::default() };
     let api = Api::new(Arc::new(engine), ranges, Limits::default());

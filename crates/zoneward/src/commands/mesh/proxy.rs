@@ -12,9 +12,7 @@ use clap::{ArgGroup, Args};
 use http::StatusCode;
 use model::Name;
 use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeouts};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tracing::{info, warn};
 
 use crate::cli::{self, duration};
 use crate::mesh::run::{Plan, Shown, outbound};
@@ -204,7 +202,7 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let (source, namespace) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
-    let listener = listen(args.bind_address).await?;
+    let listener = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(settings, Tables::default());
     let shown = Arc::new(Shown::new());
     let (done, finished) = watch::channel(false);
@@ -291,25 +289,6 @@ fn access_log(path: &Path) -> Result<AccessLog> {
         file.and_then(AccessLog::to)
     };
     opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
-}
-
-/// Several proxies on one machine are the usual case: the usual port may be taken.
-async fn listen(wish: Option<SocketAddr>) -> Result<TcpListener> {
-    let listener = match wish {
-        Some(address) => serve::listen(address, "--bind-address").await?,
-        None => match TcpListener::bind(ADDRESS).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                warn!(
-                    "{ADDRESS} is taken: health and metrics get another port; choose one with --bind-address"
-                );
-                serve::listen(SocketAddr::new(ADDRESS.ip(), 0), "--bind-address").await?
-            }
-            bound => bound.with_context(|| format!("listening on {ADDRESS}: choose with --bind-address"))?,
-        },
-    };
-    let address = listener.local_addr().context("asking for the address that we listen on")?;
-    info!("health and metrics on http://{address}");
-    Ok(listener)
 }
 
 fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
