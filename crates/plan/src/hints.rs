@@ -54,6 +54,8 @@ pub struct Config {
     pub prefer_by: PreferBy,
     /// The traffic distribution of Services that say none, in namespaces that say none.
     pub cluster_default: Option<Name>,
+    /// Leaves Notices out, for those who try thousands of cases and look at the hints alone.
+    pub without_notices: bool,
 }
 
 /// What is known when the hints of one Service and one address family are decided.
@@ -84,8 +86,6 @@ pub struct HintOutcome {
     pub source: String,
     /// Whether anybody asked for a mechanism, on the Service or by a default, in words that we know or not.
     pub requested: bool,
-    /// `zoneward.dev/demand`, where Spill is at work.
-    pub demand: Option<String>,
     /// What there is to say, about the Service.
     pub notices: Vec<Notice>,
     /// What to remember.
@@ -103,6 +103,11 @@ pub struct HintOutcome {
 }
 
 impl HintOutcome {
+    /// `zoneward.dev/demand`, where Spill is at work.
+    pub fn demand(&self) -> Option<String> {
+        self.memory.demand.as_ref().map(Demand::to_string)
+    }
+
     /// The Notices that are worth an Event: those that the memory going in did not know of.
     pub fn news(&self) -> impl Iterator<Item = &Notice> {
         self.notices.iter().zip(&self.fresh).filter(|(_, fresh)| **fresh).map(|(notice, _)| notice)
@@ -118,7 +123,11 @@ pub fn assign<'a>(input: &HintInput<'_>, packing: &mut Packing<'a>) -> HintOutco
         namespace: input.namespace_default.cloned(),
         cluster: input.config.cluster_default.clone(),
     };
-    let choice = choose(input.service, &defaults, &input.config.gates);
+    assign_chosen(input, choose(input.service, &defaults, &input.config.gates), packing)
+}
+
+/// The same where the choice was made already.
+pub fn assign_chosen<'a>(input: &HintInput<'_>, choice: Choice, packing: &mut Packing<'a>) -> HintOutcome {
     let requested = choice.source.is_some() || choice.accepted.is_err();
     let mut task = Task {
         mechanism: choice.mechanism,
@@ -168,7 +177,6 @@ fn outcome(
 ) -> HintOutcome {
     let reasons = task.said.iter().map(|(reason, _)| *reason).collect();
     let said = Said { reasons, held_back: applied.held_back.map(|(word, _)| word) };
-    let demand = applied.demand.as_ref().map(Demand::to_string);
     let memory = Memory::after(applied.mechanism, applied.demand, said, packing);
     let fresh = task.said.iter().map(|(reason, _)| memory.is_news(input.memory, reason)).collect();
     let ignored = task.said.iter().find(|(reason, _)| *reason == reason::SETTING_IGNORED);
@@ -180,7 +188,6 @@ fn outcome(
         family: input.family,
         source: task.source,
         requested,
-        demand,
         programmed: applied.mechanism != Mechanism::None && applied.held_back.is_none(),
         held_back: applied.held_back,
         accepted,
@@ -210,6 +217,11 @@ struct Task<'t> {
 impl Task<'_> {
     fn say(&mut self, reason: &'static str, message: String) {
         self.said.push((reason, message));
+    }
+
+    /// Whether anybody reads what would be said.
+    fn is_heard(&self) -> bool {
+        !self.config.without_notices
     }
 
     fn remark_endpoints_without_zone(&mut self, consequence: &str) {
@@ -252,5 +264,5 @@ impl Applied {
 
 /// Takes all hints off (semantics A1, rule 4).
 fn clear(facts: &ClusterFacts, packing: &mut Packing<'_>, mechanism: Mechanism) {
-    write(packing, facts, &Tag::new(facts, mechanism, None), Unready::Cleared, |_, _| Wanted::Nothing);
+    write(packing, facts, &Tag::new(facts, mechanism), Unready::Cleared, |_, _| Wanted::Nothing);
 }

@@ -20,6 +20,7 @@ use model::{Endpoint, Family, Service, ServicePort, ServiceType, Slice, TrafficP
 
 use crate::gates::FeatureGates;
 use crate::hints::{Mechanism, Scope};
+use crate::spill::Demand;
 
 pub use explain::{Reason, explain};
 
@@ -130,7 +131,7 @@ pub(crate) enum Rule {
     /// Only these, whatever happens.
     Require(Reach),
     /// By weights out of this demand.
-    Spill(model::Name),
+    Spill(Demand),
 }
 
 /// How far traffic may go under Require.
@@ -167,21 +168,50 @@ pub fn select<'a>(
     family: Family,
     node: &NodeView<'_>,
 ) -> Vec<PortSelection<'a>> {
+    let slices = consumed(slices, family);
+    let rule = rule_of(&slices);
+    let mut candidates = Vec::new();
+    let ports = service.ports.iter();
+    ports
+        .map(|port| {
+            list_candidates(&slices, port, &mut candidates);
+            select_port(service, port, family, node, &rule, &candidates)
+        })
+        .collect()
+}
+
+/// One port of a Service, for whoever asks about many nodes: what is the same for all of them is found out once.
+#[derive(Debug)]
+pub struct ClusterSets<'s> {
+    service: &'s Service,
+    rule: Rule,
+    candidates: Vec<Candidate<'s>>,
+}
+
+impl<'s> ClusterSets<'s> {
+    /// Of this port.
+    pub fn new(service: &'s Service, port: &ServicePort, slices: &'s [Slice], family: Family) -> Self {
+        let slices = consumed(slices, family);
+        let mut candidates = Vec::new();
+        list_candidates(&slices, port, &mut candidates);
+        Self { service, rule: rule_of(&slices), candidates }
+    }
+
+    /// Where a node sends traffic under the policy Cluster.
+    pub fn of(&self, node: &NodeView<'_>) -> EndpointSet {
+        cluster_set(self.service, node, &self.rule, &self.candidates, count(&self.candidates, node))
+    }
+}
+
+/// The slices that a service proxy goes by.
+fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
     let mut slices: Vec<&Slice> = slices.iter().filter(|slice| is_consumed(slice, family)).collect();
     if slices.iter().any(|slice| slice.is_beside()) {
         // Ours and those of Kubernetes' own controller list the same endpoints: ours say where traffic goes.
         let kubernetes = |slice: &Slice| slice.managed_by().is_some_and(|w| w == annotation::CONTROLLER_NAME);
         slices.retain(|slice| !kubernetes(slice));
     }
-    let rule = rule_of(&slices);
-    let mut candidates = Vec::new();
-    let ports = service.ports.iter();
-    ports
-        .map(|port| {
-            list_candidates(&slices, port, node, &mut candidates);
-            select_port(service, port, family, node, &rule, &candidates)
-        })
-        .collect()
+    slices
 }
 
 fn is_consumed(slice: &Slice, family: Family) -> bool {
@@ -207,7 +237,8 @@ fn rule_of(slices: &[&Slice]) -> Rule {
         }
     }
     match spill {
-        Some(demand) if all_spill => Rule::Spill(demand.clone()),
+        // Where the demand cannot be read hints decide, and there are none while some zone spills.
+        Some(demand) if all_spill => Demand::parse(demand).map_or(Rule::Hints, Rule::Spill),
         _ => Rule::Hints,
     }
 }
@@ -232,11 +263,14 @@ pub(crate) struct Candidate<'s> {
     going: bool,
     /// Marked as terminating, and still serving.
     pub(crate) terminating: bool,
-    pub(crate) local: bool,
     pub(crate) endpoint: &'s Endpoint,
 }
 
 impl Candidate<'_> {
+    pub(crate) fn is_on(&self, node: &NodeView<'_>) -> bool {
+        self.endpoint.node.as_ref().is_some_and(|name| *name == node.name)
+    }
+
     fn target(&self) -> Target {
         Target { address: SocketAddr::new(self.ip, self.port), weight: 1.0 }
     }
@@ -244,12 +278,7 @@ impl Candidate<'_> {
 
 /// Every endpoint of the port, once: an address that two slices list counts as the one that stays, if only
 /// one of them says that it is going away (pitfall 5: the address may have gone to a new pod).
-fn list_candidates<'s>(
-    slices: &[&'s Slice],
-    port: &ServicePort,
-    node: &NodeView<'_>,
-    candidates: &mut Vec<Candidate<'s>>,
-) {
+fn list_candidates<'s>(slices: &[&'s Slice], port: &ServicePort, candidates: &mut Vec<Candidate<'s>>) {
     candidates.clear();
     for slice in slices {
         let same_port = |p: &&model::SlicePort| {
@@ -258,7 +287,7 @@ fn list_candidates<'s>(
         // A port without a name or a number is none that a proxy can use (semantics C).
         let listed = slice.content.ports.iter().filter(same_port);
         for number in listed.filter_map(|p| p.port).filter(|number| *number != 0) {
-            candidates.extend(slice.content.endpoints.iter().map(|e| candidate(e, number, node)));
+            candidates.extend(slice.content.endpoints.iter().map(|e| candidate(e, number)));
         }
     }
     // Sorting is stable, so among equals the first slice's stays in front.
@@ -266,7 +295,7 @@ fn list_candidates<'s>(
     candidates.dedup_by_key(|c| (c.order, c.port));
 }
 
-fn candidate<'s>(endpoint: &'s Endpoint, port: u16, node: &NodeView<'_>) -> Candidate<'s> {
+fn candidate(endpoint: &Endpoint, port: u16) -> Candidate<'_> {
     let conditions = endpoint.conditions;
     let ip = endpoint.addresses.first();
     let order = match ip {
@@ -281,7 +310,6 @@ fn candidate<'s>(endpoint: &'s Endpoint, port: u16, node: &NodeView<'_>) -> Cand
         ready: conditions.is_ready(),
         going,
         terminating: going && conditions.is_serving(),
-        local: endpoint.node.as_ref().is_some_and(|n| *n == node.name),
         endpoint,
     }
 }
@@ -297,7 +325,7 @@ fn select_port<'a>(
     let classes = classes_of(service, port, family);
     let counts = count(candidates, node);
     let cluster = classes.cluster.then(|| cluster_set(service, node, rule, candidates, counts));
-    let local = classes.local.then(|| local_set(candidates, counts));
+    let local = classes.local.then(|| local_set(node, candidates, counts));
     // Semantics C3. Under Local, endpoints elsewhere make the difference between a drop and a reject.
     let has_any = cluster.as_ref().is_some_and(|set| !set.endpoints.is_empty())
         || classes.local && counts.ready + counts.terminating > 0;
@@ -419,7 +447,7 @@ fn required_set(
     candidates: &[Candidate<'_>],
     counts: Counts,
 ) -> EndpointSet {
-    let on_node = |c: &Candidate<'_>| is_hinted_to_node(c, node) || c.local;
+    let on_node = |c: &Candidate<'_>| is_hinted_to_node(c, node) || c.is_on(node);
     let in_zone = |c: &Candidate<'_>| match c.endpoint.zone_hints() {
         // Hints are put on ready endpoints: one that is going away is judged by where it runs.
         [] => !c.ready && node.zone.is_some() && c.endpoint.zone.as_deref() == node.zone,
@@ -439,12 +467,12 @@ fn required_set(
 }
 
 /// The Local set (semantics C2): what runs on this node; hints are never asked.
-fn local_set(candidates: &[Candidate<'_>], counts: Counts) -> EndpointSet {
-    let ready = candidates.iter().filter(|c| c.local && c.ready);
+fn local_set(node: &NodeView<'_>, candidates: &[Candidate<'_>], counts: Counts) -> EndpointSet {
+    let ready = candidates.iter().filter(|c| c.is_on(node) && c.ready);
     let endpoints: Vec<Target> = ready.map(Candidate::target).collect();
-    if endpoints.is_empty() && candidates.iter().any(|c| c.local && c.terminating) {
+    if endpoints.is_empty() && candidates.iter().any(|c| c.is_on(node) && c.terminating) {
         // Seed 002, "Traffic to terminating endpoints".
-        return terminating_set(candidates, counts, |c| c.local);
+        return terminating_set(candidates, counts, |c| c.is_on(node));
     }
     EndpointSet { mode: Mode::Local, endpoints, counts }
 }

@@ -114,11 +114,11 @@ fn what_if() {
     let start = stored(SERVICES);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (before, clock) = (cpu_seconds(), Instant::now());
-    let cluster = Cluster::new(&start.nodes, Demand::Cpu);
     let part = start.services.len().div_ceil(threads);
     let asked: usize = std::thread::scope(|scope| {
-        let (cluster, start) = (&cluster, &start);
-        let work = |services| scope.spawn(move || ask(cluster, start, services));
+        let start = &start;
+        let work =
+            |services| scope.spawn(move || ask(&Cluster::new(&start.nodes, Demand::Cpu), start, services));
         let workers: Vec<_> = start.services.chunks(part).map(work).collect();
         workers.into_iter().map(|worker| worker.join().expect("nothing here panics")).sum()
     });

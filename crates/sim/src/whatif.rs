@@ -10,11 +10,13 @@ mod trial;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use model::{
-    AddressType, Addresses, Conditions, Endpoint, Family, Labels, Name, Node, Service, Slice, annotation,
+    AddressType, Addresses, Conditions, Endpoint, Family, Interner, Labels, Name, Node, ObjectKey, Service,
+    Slice, SliceContent, annotation,
 };
-use plan::hints::{ClusterFacts, Config, Mechanism, Memory, PreferBy, choose};
+use plan::hints::{Choice, ClusterFacts, Config, Defaults, Mechanism, Memory, PreferBy, choose};
 
 pub use flow::Figures;
 use flow::Senders;
@@ -43,6 +45,9 @@ pub enum Demand {
 }
 
 /// What is the same for all Services.
+///
+/// Its names are its own: threads that count the references to a shared name wait for each other, so each thread
+/// makes a cluster for itself.
 #[derive(Debug)]
 pub struct Cluster {
     /// The first ready node of each zone.
@@ -108,6 +113,7 @@ pub struct Answer {
 impl Cluster {
     /// The cluster of these nodes.
     pub fn new(nodes: &BTreeMap<Name, Node>, demand: Demand) -> Self {
+        let nodes = &with_own_names(nodes);
         let facts = ClusterFacts::from_nodes(nodes);
         let senders = Senders::new(nodes, &demand);
         let failure = |zone: &Name| {
@@ -124,7 +130,7 @@ impl Cluster {
             }
         }
         let prefer_by = if demand == Demand::Nodes { PreferBy::Nodes } else { PreferBy::Cpu };
-        let config = Config { prefer_by, ..Config::default() };
+        let config = Config { prefer_by, without_notices: true, ..Config::default() };
         Self { first_node, facts, config, senders, failures }
     }
 
@@ -142,11 +148,11 @@ impl Cluster {
         let family = family.unwrap_or(Family::V4);
         let of_family =
             |slice: &&Slice| slice.content.address_type == AddressType::Ip(family) && !slice.deleting;
-        let stored: Vec<Slice> = question.slices.iter().filter(of_family).cloned().collect();
+        let stored: Vec<Slice> =
+            question.slices.iter().filter(of_family).map(|slice| self.bare(slice)).collect();
         let mut scaled = stored.clone();
         question.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
-        let defaults =
-            plan::hints::Defaults { namespace: question.namespace_default.cloned(), cluster: None };
+        let defaults = Defaults { namespace: question.namespace_default.cloned(), cluster: None };
         let current = choose(question.service, &defaults, &plan::FeatureGates::default()).mechanism;
         let senders = measured(&self.senders, question);
         // Traffic is followed through the first port; the others would only cost.
@@ -162,7 +168,10 @@ impl Cluster {
         let memory = Memory::from_slices(family, &stored);
         let outcome = |mechanism: &Mechanism| {
             let service = asking(&one_port, *mechanism);
-            let trial = Trial { cluster: self, service: &service, family, config: &self.config };
+            let choice = choose(&service, &Defaults::default(), &self.config.gates);
+            let choice = Choice { source: None, remarks: Vec::new(), ..choice };
+            let trial =
+                Trial { cluster: self, service: &service, family, config: &self.config, choice: &choice };
             let now = trial.hinted(&self.facts, &memory, scaled.clone());
             Outcome {
                 mechanism: *mechanism,
@@ -190,6 +199,39 @@ impl Cluster {
         Answer { current, shares: senders.shares(), endpoints_by_zone, outcomes }
     }
 
+    /// A copy of a slice with what decides where traffic goes and nothing else, in names that no other thread holds. Its
+    /// generation counts what is tried on it.
+    fn bare(&self, slice: &Slice) -> Slice {
+        let own = |name: &Name| Name::new(name);
+        let zone = |name: &Name| self.facts.zones().iter().find(|z| z.name == *name).map(|z| z.name.clone());
+        let endpoint = |e: &Endpoint| Endpoint {
+            addresses: e.addresses.clone(),
+            conditions: e.conditions,
+            hostname: None,
+            node: e.node.as_ref().map(|node| self.senders.node_name(node).unwrap_or_else(|| own(node))),
+            zone: e.zone.as_ref().map(|name| zone(name).unwrap_or_else(|| own(name))),
+            target: None,
+            hints: e.hints.as_deref().map(|hints| Arc::new(hints.clone())),
+        };
+        Slice {
+            key: ObjectKey::new(&own(&slice.key.namespace), &own(&slice.key.name)),
+            uid: None,
+            generation: 0,
+            resource_version: None,
+            deleting: slice.deleting,
+            annotated: slice.annotated,
+            written_by: None,
+            owners: Box::default(),
+            content: SliceContent {
+                address_type: slice.content.address_type,
+                labels: slice.content.labels.clone(),
+                annotations: slice.content.annotations.clone(),
+                ports: slice.content.ports.to_vec().into(),
+                endpoints: slice.content.endpoints.iter().map(endpoint).collect(),
+            },
+        }
+    }
+
     /// Adds ready endpoints to a zone or takes some away.
     fn scale(&self, slices: &mut [Slice], family: Family, zone: &Name, by: i64) {
         for _ in 0..by.unsigned_abs() {
@@ -197,6 +239,7 @@ impl Cluster {
                 let found = slices.iter_mut().rev().find_map(|slice| {
                     let here = |e: &Endpoint| is_ready_in(e, zone);
                     let at = slice.content.endpoints.iter().rposition(here)?;
+                    slice.generation += 1;
                     Some(slice.content.endpoints.remove(at))
                 });
                 if found.is_none() {
@@ -209,8 +252,21 @@ impl Cluster {
             let shortest = slices.iter_mut().min_by_key(|s| s.content.endpoints.len());
             let Some(slice) = shortest else { return };
             slice.content.endpoints.push(endpoint);
+            slice.generation += 1;
         }
     }
+}
+
+/// The nodes in names that nobody else holds.
+fn with_own_names(nodes: &BTreeMap<Name, Node>) -> BTreeMap<Name, Node> {
+    let mut names = Interner::default();
+    let own = |node: &Node| Node {
+        name: names.name(&node.name),
+        zone: node.zone.as_ref().map(|zone| names.name(zone)),
+        region: node.region.as_ref().map(|region| names.name(region)),
+        ..node.clone()
+    };
+    nodes.values().map(own).map(|node| (node.name.clone(), node)).collect()
 }
 
 /// What the zones send to this Service.

@@ -403,7 +403,7 @@ impl SliceMaking {
             PreferBy::Cpu => plan::hints::PreferBy::Cpu,
         };
         let cluster_default = self.default_traffic_distribution.as_deref().map(model::Name::new);
-        plan::hints::Config { gates: self.feature_gates, prefer_by, cluster_default }
+        plan::hints::Config { gates: self.feature_gates, prefer_by, cluster_default, without_notices: false }
     }
 
     /// How slices are packed, and where they stand.

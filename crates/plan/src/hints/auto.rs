@@ -49,19 +49,23 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     match decide(task, packing) {
         Ok((plan, allocations, overload)) => {
             let survey = &task.survey;
-            let tag = Tag::new(task.facts, Mechanism::Auto, None);
+            let tag = Tag::new(task.facts, Mechanism::Auto);
             write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
                 match plan.serves[place] {
                     Some(zone) => Wanted::These(survey.zones.own(zone)),
                     None => Wanted::Keep,
                 }
             });
-            say_enabled(task, &plan, &allocations, overload);
+            if task.is_heard() {
+                say_enabled(task, &plan, &allocations, overload);
+            }
             Applied::programmed(Mechanism::Auto)
         }
         Err(refusal) => {
             clear(task.facts, packing, Mechanism::Auto);
-            say_disabled(task, &refusal);
+            if task.is_heard() {
+                say_disabled(task, &refusal);
+            }
             Applied::held_back(Mechanism::Auto, refusal.word(), refusal.sentence())
         }
     }

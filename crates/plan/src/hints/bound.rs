@@ -23,6 +23,13 @@ use crate::slices::Packing;
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let own_zones: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
     put(task, packing, task.mechanism, &own_zones);
+    if task.is_heard() {
+        say_all(task, packing);
+    }
+    Applied::programmed(task.mechanism)
+}
+
+fn say_all(task: &mut Task<'_>, packing: &Packing<'_>) {
     say(task);
     match task.mechanism.required() {
         Some(Scope::Node) => remark_nodes_cut_off(task, packing),
@@ -34,7 +41,6 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
         warn_of_overload(task, worst.as_ref());
     }
     remark_places(task);
-    Applied::programmed(task.mechanism)
 }
 
 pub(super) fn own_zone(spot: &Spot) -> Option<usize> {
@@ -52,7 +58,7 @@ pub(super) fn put(
     serves: &[Option<usize>],
 ) {
     let shapes = shapes(&task.survey, mechanism, serves);
-    let tag = Tag::new(task.facts, mechanism, None);
+    let tag = Tag::new(task.facts, mechanism);
     let by_node = mechanism.prefers_node() || mechanism == Mechanism::RequireNode;
     write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
         let hints = serves[place].and_then(|zone| shapes[zone].as_ref());

@@ -22,6 +22,8 @@ pub struct ClusterFacts {
     first_without_zone: Option<Name>,
     torn_zone: Option<TornZone>,
     demand: Option<Demand>,
+    /// `zoneward.dev/mechanism` of Spill with this demand, and the demand alone.
+    spill_tag: Option<(Name, Labels)>,
     /// `zoneward.dev/mechanism` and nothing else, one per mechanism, so that slices share them.
     tags: Vec<Labels>,
 }
@@ -106,8 +108,16 @@ impl ClusterFacts {
         let without_zone = nodes.values().filter(|n| n.ready && n.zone.is_none());
         let name = Name::new(annotation::MECHANISM);
         let tag = |m: &Mechanism| Labels::from_pairs(vec![(name.clone(), Name::new(m.as_str()))]);
+        let demand = Demand::from_zones(&zones);
+        let spill_tag = demand.as_ref().map(|demand| {
+            let demand = Name::new(&demand.to_string());
+            let mechanism = (name.clone(), Name::new(Mechanism::Spill.as_str()));
+            let pairs = vec![mechanism, (Name::new(annotation::DEMAND), demand.clone())];
+            (demand, Labels::from_pairs(pairs))
+        });
         Self {
-            demand: Demand::from_zones(&zones),
+            demand,
+            spill_tag,
             nodes: nodes.values().filter_map(|n| node_hints(n, &zones)).collect(),
             auto: auto_ratios(nodes, &zones),
             ready_without_zone: without_zone.clone().count(),
@@ -168,6 +178,11 @@ impl ClusterFacts {
     pub(super) fn tag(&self, mechanism: Mechanism) -> Labels {
         let at = Mechanism::ALL.iter().position(|m| *m == mechanism);
         at.and_then(|at| self.tags.get(at)).cloned().unwrap_or_default()
+    }
+
+    /// The demand as the slices of Spill name it, and both annotations, shared; none for another demand.
+    pub(super) fn spill_tag(&self, demand: &Demand) -> Option<(Name, Labels)> {
+        self.spill_tag.clone().filter(|_| self.demand.as_ref() == Some(demand))
     }
 
     /// Hints for these zones and this node: the shared ones where they fit.

@@ -45,15 +45,19 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     match decide(task, &circles, packing) {
         Ok(serves) => {
             put(task, packing, task.mechanism, &serves);
-            say_groups(task, &circles, &serves);
-            remark_labels(task);
+            if task.is_heard() {
+                say_groups(task, &circles, &serves);
+                remark_labels(task);
+            }
             Applied::programmed(task.mechanism)
         }
         Err(rest) => {
             let own_zones: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
             put(task, packing, task.mechanism.at_rest(), &own_zones);
-            say_rest(task, &rest);
-            remark_labels(task);
+            if task.is_heard() {
+                say_rest(task, &rest);
+                remark_labels(task);
+            }
             Applied::held_back(task.mechanism.at_rest(), rest.word(), rest.sentence())
         }
     }

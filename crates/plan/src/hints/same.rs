@@ -14,29 +14,31 @@ use crate::slices::Packing;
 /// Puts the hints on.
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let by_node = task.mechanism == Mechanism::PreferSameNode;
+    let survey = &task.survey;
+    write(packing, task.facts, &Tag::new(task.facts, task.mechanism), Unready::Untouched, |place, _| {
+        match survey.spots[place] {
+            Spot::Zone(zone) if by_node => Wanted::NodeAnd(&survey.zones.own(zone).zones),
+            Spot::Zone(zone) => Wanted::These(survey.zones.own(zone)),
+            _ if by_node => Wanted::NodeAnd(&[]),
+            _ => Wanted::Nothing,
+        }
+    });
+    if task.is_heard() {
+        say_all(task, packing, by_node);
+    }
+    Applied::programmed(task.mechanism)
+}
+
+fn say_all(task: &mut Task<'_>, packing: &Packing<'_>, by_node: bool) {
     let by = task.config.prefer_by;
     let worst = match by_node {
         true => overload::by_node(&task.survey, packing, by),
         false => overload::by_zone(&task.survey, by, Strays::Everywhere),
     };
-    let survey = &task.survey;
-    write(
-        packing,
-        task.facts,
-        &Tag::new(task.facts, task.mechanism, None),
-        Unready::Untouched,
-        |place, _| match survey.spots[place] {
-            Spot::Zone(zone) if by_node => Wanted::NodeAnd(&survey.zones.own(zone).zones),
-            Spot::Zone(zone) => Wanted::These(survey.zones.own(zone)),
-            _ if by_node => Wanted::NodeAnd(&[]),
-            _ => Wanted::Nothing,
-        },
-    );
     say(task, by_node);
     warn_of_overload(task, worst.as_ref());
     task.remark_endpoints_without_zone("so consumers that go by hints ignore those of the whole Service");
     task.remark_nodes_without_zone();
-    Applied::programmed(task.mechanism)
 }
 
 fn say(task: &mut Task<'_>, by_node: bool) {

@@ -4,8 +4,6 @@
 //! [`crate::spill`]. For those that know only hints, slices carry own-zone hints where no zone spills and none where
 //! one does, so that they never overload a zone by more than they would without Spill.
 
-use model::Name;
-
 use super::mechanism::Mechanism;
 use super::overload::{self, Strays};
 use super::survey::{Spot, Survey};
@@ -38,13 +36,15 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     };
     let survey = &task.survey;
     let hinted = carries_hints(task, &demand);
-    let tag = Tag::new(task.facts, Mechanism::Spill, Some(Name::new(&demand.to_string())));
+    let tag = Tag::spill(task.facts, &demand);
     write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| match survey.spots[place] {
         Spot::Zone(zone) if hinted => Wanted::These(survey.zones.own(zone)),
         _ => Wanted::Nothing,
     });
-    say(task, &demand, hinted);
-    task.remark_nodes_without_zone();
+    if task.is_heard() {
+        say(task, &demand, hinted);
+        task.remark_nodes_without_zone();
+    }
     Applied { demand: Some(demand), ..Applied::programmed(Mechanism::Spill) }
 }
 
@@ -89,6 +89,7 @@ fn say(task: &mut Task<'_>, demand: &Demand, hinted: bool) {
     let shares = demand.zones().iter().filter(|z| z.share > 0);
     let shares = list(shares.map(|z| format!("{} {}", z.zone, percent(f64::from(z.share) / PARTS as f64))));
     let (outcome, advice) = match spilling.is_empty() {
+        _ if survey.ready == 0 => ("there is no endpoint that could take traffic".to_owned(), ""),
         true => ("all traffic stays in its zone".to_owned(), ""),
         false => (
             format!("{spilling}, and sends the rest where endpoints are idle"),

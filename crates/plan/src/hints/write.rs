@@ -7,6 +7,7 @@ use model::{Endpoint, Hints, Labels, Name, Slice, SliceContent, annotation};
 use super::facts::ClusterFacts;
 use super::mechanism::Mechanism;
 use crate::slices::Packing;
+use crate::spill::Demand;
 
 /// The hints that a ready endpoint should have.
 #[derive(Clone, Copy, Debug)]
@@ -44,20 +45,23 @@ pub(super) struct Tag {
 
 impl Tag {
     /// The annotations of a mechanism.
-    pub(super) fn new(facts: &ClusterFacts, mechanism: Mechanism, demand: Option<Name>) -> Self {
-        let mechanism_alone = match mechanism {
+    pub(super) fn new(facts: &ClusterFacts, mechanism: Mechanism) -> Self {
+        let alone = match mechanism {
             Mechanism::None => Labels::EMPTY,
             named => facts.tag(named),
         };
-        let alone = match &demand {
-            None => mechanism_alone,
-            Some(demand) => {
-                let mut pairs = mechanism_alone.as_slice().to_vec();
-                pairs.push((Name::new(annotation::DEMAND), demand.clone()));
-                Labels::from_pairs(pairs)
-            }
-        };
-        Self { mechanism, demand, alone }
+        Self { mechanism, demand: None, alone }
+    }
+
+    /// The annotations of Spill.
+    pub(super) fn spill(facts: &ClusterFacts, demand: &Demand) -> Self {
+        let (demand, alone) = facts.spill_tag(demand).unwrap_or_else(|| {
+            let demand = Name::new(&demand.to_string());
+            let mut pairs = facts.tag(Mechanism::Spill).as_slice().to_vec();
+            pairs.push((Name::new(annotation::DEMAND), demand.clone()));
+            (demand, Labels::from_pairs(pairs))
+        });
+        Self { mechanism: Mechanism::Spill, demand: Some(demand), alone }
     }
 
     /// Whether a stored slice may keep its annotations.

@@ -9,21 +9,26 @@ use crate::spill::{Demand, row};
 
 /// The ready endpoints that this zone uses, with weights whose mean is 1.
 ///
-/// `None` where weights cannot be had: the demand cannot be read, or this node has no zone. Hints then decide,
-/// and there are none while some zone spills, so that all endpoints count.
-pub(super) fn spill(demand: &Name, node: &NodeView<'_>, candidates: &[Candidate<'_>]) -> Option<Vec<Target>> {
-    let demand = Demand::parse(demand).ok()?;
+/// `None` where weights cannot be had: this node has no zone, or nothing is ready. Hints then decide, and there are
+/// none while some zone spills, so that all endpoints count.
+pub(super) fn spill(
+    demand: &Demand,
+    node: &NodeView<'_>,
+    candidates: &[Candidate<'_>],
+) -> Option<Vec<Target>> {
     let zone = node.zone?;
-    let zone_of = |candidate: &Candidate<'_>| candidate.endpoint.zone.clone().unwrap_or_default();
     let mut endpoints_by_zone: BTreeMap<Name, usize> = BTreeMap::new();
     for candidate in candidates.iter().filter(|c| c.ready) {
-        *endpoints_by_zone.entry(zone_of(candidate)).or_default() += 1;
+        match endpoints_by_zone.get_mut(zone_of(candidate)) {
+            Some(count) => *count += 1,
+            None => drop(endpoints_by_zone.insert(candidate.endpoint.zone.clone().unwrap_or_default(), 1)),
+        }
     }
-    let shares = row(&demand, &endpoints_by_zone, zone)?;
+    let shares = row(demand, &endpoints_by_zone, zone)?;
     let weight_of = |candidate: &Candidate<'_>| {
         let zone = zone_of(candidate);
         let (_, share) = shares.iter().find(|(name, _)| *name == zone)?;
-        Some(share / *endpoints_by_zone.get(&zone)? as f64)
+        Some(share / *endpoints_by_zone.get(zone)? as f64)
     };
     let ready = candidates.iter().filter(|c| c.ready);
     let mut targets: Vec<Target> =
@@ -31,4 +36,8 @@ pub(super) fn spill(demand: &Name, node: &NodeView<'_>, candidates: &[Candidate<
     let mean = targets.iter().map(|t| t.weight).sum::<f64>() / targets.len() as f64;
     targets.iter_mut().for_each(|t| t.weight /= mean);
     (!targets.is_empty()).then_some(targets)
+}
+
+fn zone_of<'e>(candidate: &Candidate<'e>) -> &'e str {
+    candidate.endpoint.zone.as_deref().unwrap_or_default()
 }

@@ -14,9 +14,9 @@ fn spill(zones: &[(&str, usize)], endpoints: &[(&str, usize)]) -> World {
 
 fn check(world: &mut World, expect: Expect) {
     let outcome = world.sync();
-    let demand = outcome.demand.clone().unwrap_or_default();
+    let demand = outcome.demand().unwrap_or_default();
     let stored = world.slices[0].content.annotation(a::DEMAND);
-    assert_eq!(stored.map(|d| d.to_string()), outcome.demand);
+    assert_eq!(stored.map(|d| d.to_string()), outcome.demand());
     let text = format!("{} {demand} [{}]\n{}", outcome.mechanism.as_str(), world.hints(), notices(&outcome));
     expect.assert_eq(&text);
 }
@@ -48,7 +48,7 @@ fn demand_names_regions_where_there_are_several() {
     let mut world = spill(&[("a", 1), ("b", 1), ("c", 2)], &[("a", 2)]);
     world.set_regions(&[("a", "east"), ("b", "east"), ("c", "west")]);
     let outcome = world.sync();
-    assert_eq!(outcome.demand.as_deref(), Some("east/a=64,east/b=64,west/c=128"));
+    assert_eq!(outcome.demand().as_deref(), Some("east/a=64,east/b=64,west/c=128"));
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn no_zones_no_spill() {
 fn nodes_count_where_no_cpu_is_known() {
     let mut world = spill(&[("a", 3), ("b", 1)], &[("a", 1)]);
     world.nodes.values_mut().for_each(|n| n.cpu_millis = None);
-    assert_eq!(world.sync().demand.as_deref(), Some("a=192,b=64"));
+    assert_eq!(world.sync().demand().as_deref(), Some("a=192,b=64"));
     // One that reports nothing yet counts as the average of the others.
     world.nodes.get_mut("b-node-0").unwrap().cpu_millis = Some(8_000);
-    assert_eq!(world.sync().demand.as_deref(), Some("a=192,b=64"));
+    assert_eq!(world.sync().demand().as_deref(), Some("a=192,b=64"));
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn pods_do_not_change_the_demand() {
 #[test]
 fn a_node_more_in_a_large_cluster_does_not_change_it_either() {
     let mut world = spill(&[("a", 100), ("b", 100), ("c", 100)], &[("a", 5), ("b", 9)]);
-    let before = world.sync().demand;
+    let before = world.sync().demand();
     world.add_node(world::node("a-node-more", "a", 4_000));
     let (outcome, written) = world.sync_counting();
-    assert_eq!((outcome.demand, written), (before, 0));
+    assert_eq!((outcome.demand(), written), (before, 0));
     world.restart();
     assert_eq!(world.sync_counting().1, 0, "the slices tell what was said");
     (0..30).for_each(|i| world.add_node(world::node(&format!("a-node-{i}-more"), "a", 4_000)));

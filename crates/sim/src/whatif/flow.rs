@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::{Endpoint, Family, Name, Node, Service, Slice, annotation};
 use plan::FeatureGates;
-use plan::select::{NodeView, Target, select};
+use plan::select::{ClusterSets, NodeView, Target};
 
 use super::Demand;
 
@@ -97,6 +97,11 @@ impl Senders {
         self.zone.iter().map(|(zone, share)| (zone.clone(), *share)).collect()
     }
 
+    /// The name of a ready node, as it is held here.
+    pub(super) fn node_name(&self, name: &Name) -> Option<Name> {
+        self.node.get_key_value(name).map(|(name, _)| name.clone())
+    }
+
     /// Who has to be asked: every zone without the nodes that have endpoints, and each of those nodes.
     fn places<'a>(&'a self, serving: &BTreeSet<&'a Name>) -> Vec<Place<'a>> {
         // A name that no node has stands for all nodes without endpoints.
@@ -141,12 +146,12 @@ pub(super) fn figures(service: &Service, slices: &[Slice], family: Family, sende
     };
     let alike = !is_told_apart(slices);
     let mut figures = Figures::default();
+    let sets = service.ports.first().map(|port| ClusterSets::new(service, port, slices, family));
     let mut targets: Option<Vec<Target>> = None;
     for place in senders.places(&serving) {
         if !alike || targets.is_none() {
             let view = NodeView { name: place.node, zone: Some(place.zone), gates: FeatureGates::default() };
-            let first = select(service, slices, family, &view).into_iter().next();
-            targets = Some(first.and_then(|s| s.cluster).map(|set| set.endpoints).unwrap_or_default());
+            targets = sets.as_ref().map(|sets| sets.of(&view).endpoints);
         }
         figures.send(&place, targets.as_deref().unwrap_or_default(), &mut loads);
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use model::{Conditions, Endpoint, Family, Name, Service, Slice};
-use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
+use model::{Conditions, Endpoint, Family, Labels, Name, Service, Slice, SliceContent};
+use plan::hints::{Choice, ClusterFacts, Config, HintInput, Memory, assign_chosen};
 use plan::slices::Packing;
 
 use super::flow::{Senders, figures};
@@ -20,6 +20,7 @@ pub(super) struct Trial<'t> {
     pub service: &'t Service,
     pub family: Family,
     pub config: &'t Config,
+    pub choice: &'t Choice,
 }
 
 /// Slices with hints, and what was decided.
@@ -31,15 +32,21 @@ pub(super) struct Hinted {
 }
 
 impl Trial<'_> {
-    /// The slices with the hints that the Service asks for.
+    /// The slices with the hints that the Service asks for. Those that something happened to, known by their generation,
+    /// are written anyway, and change in place, for there are many cases; of the others, those that say the right thing
+    /// stay as they are.
     pub fn hinted(&self, facts: &ClusterFacts, memory: &Memory, mut slices: Vec<Slice>) -> Hinted {
+        let touched = slices.iter_mut().filter(|slice| slice.generation > 0);
+        let updates = touched.map(|slice| (slice.key.name.clone(), taken(&mut slice.content))).collect();
+        let unchanged = slices.iter().filter(|slice| slice.generation == 0).collect();
+        let mut packing = Packing { updates, unchanged, ..Packing::default() };
         let (service, family, config) = (self.service, self.family, self.config);
         let input = HintInput { service, family, facts, namespace_default: None, config, memory };
-        let mut packing = Packing { unchanged: slices.iter().collect(), ..Packing::default() };
-        let outcome = assign(&input, &mut packing);
+        let outcome = assign_chosen(&input, self.choice.clone(), &mut packing);
         for (name, content) in packing.updates {
             if let Some(slice) = slices.iter_mut().find(|slice| slice.key.name == name) {
                 slice.content = content;
+                slice.generation = 0;
             }
         }
         let held_back = outcome.held_back.map(|(_, sentence)| sentence);
@@ -86,7 +93,9 @@ impl Trial<'_> {
             let spare = (old.len() + new).saturating_sub(wanted - unavailable(wanted)).min(old.len());
             let gone = old.split_off(old.len() - spare);
             for slice in &mut slices {
+                let before = slice.content.endpoints.len();
                 slice.content.endpoints.retain(|e| !gone.contains(&e.addresses.first()));
+                slice.generation += i64::from(slice.content.endpoints.len() < before);
             }
             let then = self.hinted(&self.cluster.facts, &memory, slices);
             let figures = self.figures(&then.slices, senders);
@@ -118,6 +127,7 @@ impl Trial<'_> {
         let slice = slices.iter_mut().min_by_key(|slice| slice.content.endpoints.len())?;
         let node = self.cluster.first_node.get(zone).cloned();
         slice.content.endpoints.push(new_endpoint(self.family, number, zone, node));
+        slice.generation += 1;
         Some(zone.clone())
     }
 }
@@ -126,6 +136,21 @@ impl Trial<'_> {
 fn without_zone(slice: &Slice, zone: &Name) -> Slice {
     let mut slice = slice.clone();
     let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
-    lost.for_each(|endpoint| endpoint.conditions = Conditions::new(false, false, false));
+    for endpoint in lost {
+        endpoint.conditions = Conditions::new(false, false, false);
+        slice.generation += 1;
+    }
     slice
+}
+
+/// The content, which leaves an empty one behind.
+fn taken(content: &mut SliceContent) -> SliceContent {
+    let empty = SliceContent {
+        address_type: content.address_type,
+        labels: Labels::EMPTY,
+        annotations: Labels::EMPTY,
+        ports: content.ports.clone(),
+        endpoints: Vec::new(),
+    };
+    std::mem::replace(content, empty)
 }

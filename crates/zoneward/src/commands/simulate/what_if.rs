@@ -9,6 +9,7 @@ mod workload;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 
 use anyhow::{Result, bail};
 use model::{Name, Notice, ObjectKey, ObjectRef, Service, Slice, SliceContent};
@@ -35,12 +36,14 @@ struct Asked<'w> {
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
-    let world = World::read(&args.input)?;
+    // The process ends after this: taking a large world apart again would only cost time.
+    let world = ManuallyDrop::new(World::read(&args.input)?);
     let scrape = match &args.traffic {
         Some(Traffic::Scrape(path)) => Some(Scrape::read(path, args.traffic_days)?),
         _ => None,
     };
-    let cluster = Cluster::new(world.snapshot.nodes(), demand(args, scrape.as_ref())?);
+    let demand = demand(args, scrape.as_ref())?;
+    let cluster = Cluster::new(world.snapshot.nodes(), demand.clone());
     let mut notices = world.notices.clone();
     if cluster.shares().is_empty() {
         let message = "no ready Node carries topology.kubernetes.io/zone, so no traffic is expected from anywhere: \
@@ -53,7 +56,7 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     notices.extend(services.iter().filter_map(|(service, slices)| left_out(service, slices)));
     let kept = services.iter().filter(|(service, slices)| left_out(service, slices).is_none());
     let kept: Vec<(&Service, &[Slice])> = kept.map(|(service, slices)| (*service, &**slices)).collect();
-    let asked = ask_all(&kept, &world, &cluster, scrape.as_ref(), args);
+    let asked = ask_all(&kept, &world, &demand, scrape.as_ref(), args);
     notices.extend(unknown_names(args, &asked));
     match args.format {
         ReportFormat::Table => print_text(&(report::text(&asked, args) + &notices_text(&notices)))?,
@@ -147,11 +150,11 @@ fn unknown_names(args: &SimulateWhatIf, asked: &[Asked<'_>]) -> Vec<Notice> {
 fn ask_all<'w>(
     services: &[(&'w Service, &'w [Slice])],
     world: &'w World,
-    cluster: &Cluster,
+    demand: &Demand,
     scrape: Option<&Scrape>,
     args: &SimulateWhatIf,
 ) -> Vec<Asked<'w>> {
-    let one = |(service, slices): &(&'w Service, &'w [Slice])| {
+    let one = |cluster: &Cluster, (service, slices): &(&'w Service, &'w [Slice])| {
         let namespace = args.input.namespace.as_deref();
         let scalings = args.scale.iter().filter(|s| wish::names(&s.service, service, namespace));
         let scale: Vec<(Name, i64)> = scalings.map(|s| (Name::new(&s.zone), s.by)).collect();
@@ -174,16 +177,25 @@ fn ask_all<'w>(
         };
         Asked { service, answer, advice, gb, measured_in_zone: seen.and_then(|seen| seen.in_zone()) }
     };
-    in_parallel(services, one)
+    in_parallel(services, || Cluster::new(world.snapshot.nodes(), demand.clone()), one)
 }
 
-/// The results for all items in order, by as many threads as there are processors.
-fn in_parallel<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// The results for all items in order, by as many threads as there are processors, each with tools of its own.
+fn in_parallel<T: Sync, C, R: Send>(
+    items: &[T],
+    tools: impl Fn() -> C + Sync,
+    one: impl Fn(&C, &T) -> R + Sync,
+) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let part = items.len().div_ceil(threads).max(1);
-    let one = &one;
+    let (tools, one) = (&tools, &one);
     std::thread::scope(|scope| {
-        let work = |part| scope.spawn(move || <[T]>::iter(part).map(one).collect::<Vec<R>>());
+        let work = |part| {
+            scope.spawn(move || {
+                let tools = tools();
+                <[T]>::iter(part).map(|item| one(&tools, item)).collect::<Vec<R>>()
+            })
+        };
         let workers: Vec<_> = items.chunks(part).map(work).collect();
         workers.into_iter().flat_map(|w| w.join().expect("nothing here panics")).collect()
     })

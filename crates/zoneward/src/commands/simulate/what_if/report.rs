@@ -158,7 +158,7 @@ pub(super) fn print_json(
         DemandBy::Cpu => "cpu",
         DemandBy::Measured => "measured",
     };
-    let lines = in_parallel(asked, |one| service_value(one, args).to_string());
+    let lines = in_parallel(asked, || (), |(), one| service_value(one, args).to_string());
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut write = || -> std::io::Result<()> {
         write!(
