@@ -20,7 +20,7 @@ pub fn run() {
     phase_get(&engine);
     phase_list(&engine);
     phase_watch(&engine);
-    println!("{OBJECTS} objects");
+    println!("{OBJECTS} endpoints (here: objects)");
 }
 
 fn key(number: u64) -> Key {

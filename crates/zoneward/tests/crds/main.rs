@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::{Schema, structural_problems};
+use schema::{Schema, dear_rules, structural_problems};
 use serde_json::{Value, json};
 
 fn root() -> &'static Path {
@@ -56,6 +56,7 @@ fn every_kind_has_a_structural_schema_and_a_status() {
         assert_eq!(version["subresources"], json!({"status": {}}), "{name}");
         let schema = &version["schema"]["openAPIV3Schema"];
         assert_eq!(structural_problems(schema, "schema"), [""; 0], "{name}");
+        assert_eq!(dear_rules(schema, "schema", 1), [""; 0], "{name}");
     }
 }
 
