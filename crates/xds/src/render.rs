@@ -202,7 +202,7 @@ impl Work<'_> {
                     Routing::Http(_) => Carry::Http { routes: name.clone(), is_edge: false },
                     Routing::Tcp(split) => Carry::Tcp(split),
                 };
-                listener::render(&listener, *at, *arrives, &[Chain { carry, tls: None }])
+                listener::render(&listener, *at, *arrives, &[Chain::plain(carry)])
             });
         }
     }
@@ -213,7 +213,7 @@ impl Work<'_> {
         for ip in places {
             let at = SocketAddr::new(ip, port);
             let name = format!("outbound at {at}");
-            let chain = Chain { carry: Carry::PassThrough, tls: None };
+            let chain = Chain::plain(Carry::PassThrough);
             self.put(Kind::Listener, &name, true, || {
                 listener::render(&name, at, Arrives::Captured, &[chain])
             });
@@ -232,7 +232,7 @@ impl Work<'_> {
         let chains = if port.protocol.is_tls() {
             self.tls_chains(&name, port, is_same, &setting)
         } else {
-            vec![Chain { carry: self.plain(&name, port, is_same, &setting), tls: None }]
+            vec![Chain::plain(self.plain(&name, port, is_same, &setting))]
         };
         if chains.is_empty() {
             return;
@@ -265,22 +265,21 @@ impl Work<'_> {
         let mut chains = Vec::new();
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
-            let Some(secret) = listener.certificate.as_ref().map(|certificate| &certificate.secret) else {
+            let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
+            // What is carried on unread needs no certificate; requests cannot be read without one.
+            if secret.is_none() && port.protocol.is_http() {
                 continue;
-            };
-            let Some(pair) = self.input.certificates.get(secret).cloned() else {
+            }
+            if let Some(secret) = secret.filter(|secret| !self.input.certificates.contains_key(secret)) {
                 self.others.push(no_certificate(setting, &listener.name, secret));
                 continue;
-            };
+            }
             // Of two listeners with one host the first has it.
             if hosts.contains(&&listener.hostname) {
                 continue;
             }
             hosts.push(&listener.hostname);
-            let certificate = secret.to_string();
-            let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
-            let same_pair = known.is_some_and(|known| *known == pair);
-            self.put(Kind::Secret, &certificate, same_pair, || secret::render(&certificate, &pair));
+            let certificate = secret.map(|secret| self.put_secret(secret));
             let carry = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
                 self.put_routes(&routes, is_same, setting, &routes::of_listener(listener));
@@ -288,9 +287,20 @@ impl Work<'_> {
             } else {
                 Carry::Tcp(split_of(listener).unwrap_or(&EMPTY))
             };
-            chains.push(Chain { carry, tls: Some((listener.hostname.clone(), certificate)) });
+            chains.push(Chain { carry, server_name: Some(listener.hostname.clone()), certificate });
         }
         chains
+    }
+
+    /// Puts a certificate in, and says by what name listeners ask for it.
+    fn put_secret(&mut self, secret: &ObjectKey) -> String {
+        let (input, name) = (self.input, secret.to_string());
+        if let Some(pair) = input.certificates.get(secret) {
+            let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
+            let is_same = known.is_some_and(|known| known == pair);
+            self.put(Kind::Secret, &name, is_same, || secret::render(&name, pair));
+        }
+        name
     }
 
     fn backends(&mut self) {

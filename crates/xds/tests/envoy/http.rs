@@ -1,7 +1,7 @@
 //! HTTP/1.1 as far as these tests need it: a client, and backends that answer with what they were asked.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub struct Message {
 }
 
 impl Message {
-    fn read(from: &mut impl BufRead, is_answer_to_head: bool) -> std::io::Result<Option<Self>> {
+    pub fn read(from: &mut impl BufRead, is_answer_to_head: bool) -> std::io::Result<Option<Self>> {
         let mut message = Self::default();
         let mut line = String::new();
         if from.read_line(&mut line)? == 0 {
@@ -85,8 +85,8 @@ impl Message {
 }
 
 /// A connection to a proxy.
-pub struct Connection {
-    reader: BufReader<TcpStream>,
+pub struct Connection<S: Read = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl Connection {
@@ -94,7 +94,13 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream) })
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub fn over(stream: S) -> Self {
+        Self { reader: BufReader::new(stream) }
     }
 
     pub fn send(
