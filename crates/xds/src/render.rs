@@ -110,6 +110,7 @@ pub fn render(input: Input, earlier: Option<&Rendered>) -> Rendered {
         set: ResourceSet::default(),
         notices: BTreeMap::new(),
         others: Vec::new(),
+        entered: None,
     };
     match &input.entrance {
         Entrance::Sidecar { capture, outbounds } => work.sidecar(*capture, outbounds),
@@ -135,6 +136,8 @@ struct Work<'a> {
     /// By the routes that they came with.
     notices: BTreeMap<String, Vec<Notice>>,
     others: Vec<Notice>,
+    /// The destinations that can be reached, where those are not all that there are routes for.
+    entered: Option<RouteTable>,
 }
 
 impl Work<'_> {
@@ -166,7 +169,7 @@ impl Work<'_> {
                 self.others.push(Notice::new(ObjectRef::service(service), "OutboundNotFound", message));
             }
         }
-        let mut families = BTreeSet::new();
+        let (mut families, mut entered) = (BTreeSet::new(), RouteTable::default());
         for outbound in input.routes.outbounds() {
             let bound =
                 places.get(&(&outbound.service, outbound.port)).map(Vec::as_slice).unwrap_or_default();
@@ -177,10 +180,12 @@ impl Work<'_> {
             let entrances: Vec<(SocketAddr, Arrives)> = bound.chain(own).collect();
             if !entrances.is_empty() {
                 self.outbound(outbound, &entrances);
+                entered.put_outbound(outbound.clone());
             }
         }
-        if let Some(port) = capture {
-            self.capture(port, families.contains(&true));
+        match capture {
+            Some(port) => self.capture(port, families.contains(&true)),
+            None => self.entered = Some(entered),
         }
     }
 
@@ -306,7 +311,10 @@ impl Work<'_> {
     fn backends(&mut self) {
         let input = self.input;
         let Some((chosen, further)) = input.tiers.split_first() else { return };
-        for backend in chosen.backends() {
+        // A sidecar with ports for some destinations needs nothing of the others.
+        let wanted = self.entered.take().map(|entered| entered.backends());
+        let is_wanted = |backend: &&Arc<Backend>| wanted.as_ref().is_none_or(|all| all.contains(&backend.id));
+        for backend in chosen.backends().filter(is_wanted) {
             let name = backend.id.to_string();
             let tiers: Vec<&Arc<Backend>> = std::iter::once(backend)
                 .chain(further.iter().filter_map(|t| t.backend(&backend.id)))

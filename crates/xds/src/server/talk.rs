@@ -279,6 +279,9 @@ impl Again {
 impl<M: Machine> Talk<M> {
     async fn run(&mut self) -> Result<(), Status> {
         let Some((first, mut published)) = self.introduction().await? else { return Ok(()) };
+        if !self.has_something(&mut published).await? {
+            return Ok(());
+        }
         self.aim(&mut published);
         self.hear(&first)?;
         let mut stop = self.service.stop.clone();
@@ -310,6 +313,23 @@ impl<M: Machine> Talk<M> {
                     return Err(Status::unavailable("the server stops: connect again"));
                 }
             }
+        }
+    }
+
+    /// Waits until it is known what the client is to have. After a restart that takes a moment, and what a client says
+    /// that it has must not be held against nothing: it would be told to forget everything. `false`: it went.
+    async fn has_something(
+        &mut self,
+        published: &mut watch::Receiver<Option<Arc<Published>>>,
+    ) -> Result<bool, Status> {
+        let mut stop = self.service.stop.clone();
+        let known = async { published.wait_for(Option::is_some).await.map(drop) };
+        tokio::select! {
+            known = known => known
+                .map(|()| true)
+                .map_err(|_| Status::unavailable("what was served here is gone: connect again")),
+            () = self.sender.closed() => Ok(false),
+            _ = stop.wait_for(|stop| *stop) => Err(Status::unavailable("the server stops: connect again")),
         }
     }
 
