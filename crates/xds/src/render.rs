@@ -31,7 +31,7 @@ use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
 
 use crate::resource::{Kind, Resource, ResourceSet};
 use listener::{Arrives, Carry, Chain};
-use routes::Host;
+use routes::{Host, Serves};
 
 pub use secret::KeyPair;
 
@@ -197,7 +197,7 @@ impl Work<'_> {
         if let Routing::Http(routes) = &outbound.routing {
             let object = ObjectRef::service(&outbound.service);
             let setting = Setting { arrival: None, allowed: &self.input.allowed.clone(), object };
-            let hosts = [Host { name: Hostname::Any, routes: Some(routes) }];
+            let hosts = [Host { name: Hostname::Any, serves: Serves::Routes(routes) }];
             self.put_routes(&name, is_same, &setting, &hosts);
         }
         for (at, arrives) in entrances {
@@ -287,7 +287,7 @@ impl Work<'_> {
             let certificate = secret.map(|secret| self.put_secret(secret));
             let carry = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
-                self.put_routes(&routes, is_same, setting, &routes::of_listener(listener));
+                self.put_routes(&routes, is_same, setting, &routes::of_tls(port, listener));
                 Carry::Http { routes, is_edge: true }
             } else {
                 Carry::Tcp(split_of(listener).unwrap_or(&EMPTY))

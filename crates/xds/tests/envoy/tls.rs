@@ -165,7 +165,9 @@ fn two_hosts_have_their_own_certificates_and_a_new_one_costs_no_request() {
     assert_eq!(backend("shop.test", &api_root), None, "each host has its own certificate");
     assert_eq!(backend("other.test", &shop_root), None, "no listener is for that name");
     let other = ask(at, "shop.test", "v1.api.test", &[&shop_root]).unwrap();
-    assert_eq!((other.status(), other.backend()), (404, None), "a host of another listener");
+    assert_eq!((other.status(), other.backend()), (421, None), "a host of another listener");
+    let nobodys = ask(at, "shop.test", "nobody.test", &[&shop_root]).unwrap();
+    assert_eq!(nobodys.status(), 404, "a host of no listener");
     let stream = connect(at, "shop.test", &[&shop_root], &["h2", "http/1.1"]).unwrap();
     assert_eq!(stream.conn.alpn_protocol(), Some(&b"h2"[..]));
 

@@ -176,19 +176,20 @@ pub(crate) fn envoys_in_the_demos_pods_keep_to_zones() {
 
 /// PreferSameZone and Require stay; Spill's shares are those of the plan.
 fn stay_as_planned(demo: &Demo) {
-    const REQUESTS: usize = 2_000;
     let spill = &demo.told["expected"]["Spill"];
     for zone in ["a", "b", "c"] {
         let client = format!("{zone}1");
         for at in [SAME, REQUIRE] {
-            let seen = demo.ask(&client, at, 500);
-            assert_eq!((seen.failed(), seen.from(zone)), (0, 500), "{seen:?}");
+            let seen = demo.ask(&client, at, 200);
+            assert_eq!((seen.failed(), seen.from(zone)), (0, 200), "{seen:?}");
         }
-        let seen = demo.ask(&client, SPILL, REQUESTS);
+        // Zone c has too few endpoints for its nodes, so only its shares are fractions.
+        let requests = if zone == "c" { 1_200 } else { 200 };
+        let seen = demo.ask(&client, SPILL, requests);
         assert_eq!(seen.failed(), 0, "{seen:?}");
         for to in ["a", "b", "c"] {
             let share = spill[format!("zone-{zone}")][format!("zone-{to}")].as_f64().unwrap_or(0.0);
-            let (count, n) = (seen.from(to) as f64, REQUESTS as f64);
+            let (count, n) = (seen.from(to) as f64, requests as f64);
             // Four standard deviations, and a slot of 256.
             let most = 4.0 * (n * share * (1.0 - share)).sqrt() + n / 256.0;
             println!("Spill {zone} -> {to}: {count} of {n}, planned {share:.3}");
@@ -202,17 +203,17 @@ fn stay_as_planned(demo: &Demo) {
 
 /// Zone b's pods go from the API while a client asks.
 fn told_of_a_loss(demo: &Demo) {
-    let asking = demo.asking("b1", SAME, 4_000);
+    let asking = demo.asking("b1", SAME, 1_500);
     let pods = ["web-b1-0", "web-b1-1", "web-b1-2", "web-b2-0", "web-b2-1", "web-b2-2"];
     kubectl(&demo.kubeconfig(), &[&["delete", "pod", "--wait=false", "--now"], &pods[..]].concat());
     until("other zones for b", || demo.ask("b1", SAME, 40).from("b") == 0);
     let seen = Answers::of(asking);
     println!("while zone b went: {seen:?}");
     assert_eq!(seen.failed(), 0, "{seen:?}");
-    let after = demo.ask("b1", SAME, 300);
+    let after = demo.ask("b1", SAME, 200);
     assert_eq!(
         (after.failed(), after.from("b"), after.from("a") + after.from("c")),
-        (0, 0, 300),
+        (0, 0, 200),
         "{after:?}"
     );
     let bound = demo.ask("b1", REQUIRE, 20);
@@ -227,9 +228,9 @@ fn not_told_of_a_loss(demo: &Demo) {
         let status = demo.within(&pod).args(["nft", table]).status().unwrap();
         assert!(status.success(), "{pod}");
     }
-    let seen = demo.ask("a1", SAME, 1_000);
+    let seen = demo.ask("a1", SAME, 500);
     println!("after zone a went: {seen:?}");
     // Zone b has none any more.
-    assert_eq!((seen.failed(), seen.from("a"), seen.from("c")), (0, 0, 1_000), "{seen:?}");
+    assert_eq!((seen.failed(), seen.from("a"), seen.from("c")), (0, 0, 500), "{seen:?}");
     assert_eq!(demo.ask("a1", REQUIRE, 20).failed(), 20, "Require: the own zone or nothing");
 }
