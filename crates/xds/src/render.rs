@@ -119,6 +119,7 @@ pub fn render(input: Input, earlier: Option<&Rendered>) -> Rendered {
                 let at = places.get(&port.number).copied();
                 work.port(gateway, port, at.unwrap_or(SocketAddr::new(*bind, port.number)));
             }
+            work.check_places(gateway, places);
         }
     }
     work.backends();
@@ -244,6 +245,23 @@ impl Work<'_> {
         }
         // With TLS a certificate may have come or gone while the port stayed: a listener is cheap to render.
         self.put(Kind::Listener, &name, false, || listener::render(&name, at, Arrives::Bound, &chains));
+    }
+
+    /// A place for a port that the gateway does not have is a typing mistake, here or there.
+    fn check_places(&mut self, gateway: &ObjectKey, places: &BTreeMap<u16, SocketAddr>) {
+        let numbers: Vec<String> = self.input.routes.ports().map(|port| port.number.to_string()).collect();
+        // Of a gateway that is not there others tell.
+        if numbers.is_empty() {
+            return;
+        }
+        for (number, at) in places.iter().filter(|(number, _)| self.input.routes.port(**number).is_none()) {
+            let message = format!(
+                "a bootstrap puts its port {number} at {at}, and spec.listeners has the ports {}: nothing listens there; print another bootstrap, or add a listener",
+                numbers.join(", ")
+            );
+            let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
+            self.others.push(Notice::new(object, "PortNotFound", message));
+        }
     }
 
     fn plain<'p>(
