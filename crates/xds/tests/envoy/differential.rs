@@ -230,6 +230,7 @@ struct Asked {
     host: String,
     path: String,
     headers: Vec<(String, String)>,
+    body: String,
 }
 
 fn asked(dice: &mut Dice) -> Asked {
@@ -251,8 +252,11 @@ fn asked(dice: &mut Dice) -> Asked {
         target += &format!("?{}", dice.pick(&["q=1", "q=2&q=1", "r=1", "q", "q=one%20two", "q=12&x=y"]));
     }
     let port = dice.pick(&["", "", ":8080", ":80"]);
-    let method = ["GET", "GET", "POST"][dice.below(3)];
-    Asked { method, host: format!("{}{port}", dice.pick(HOSTS)), path: target, headers }
+    let method = ["GET", "GET", "POST", "PUT", "HEAD", "OPTIONS"][dice.below(6)];
+    let has_body = matches!(method, "POST" | "PUT") && dice.one_in(2);
+    let body = if has_body { "something ".repeat(dice.below(3_000)) } else { String::new() };
+    let host = format!("{}{port}", dice.pick(HOSTS));
+    Asked { method, host, path: target, headers, body }
 }
 
 /// "headers of the proxies' own": who carries a request says so in its own way.
@@ -312,6 +316,7 @@ fn essence(answer: &Message) -> Value {
         String::new()
     };
     json!({"status": answer.status(), "backend": echoed["backend"], "path": echoed["path"],
+        "sent": echoed["body"], "method": echoed["method"],
         "upstream": lines(echoed_headers.iter().map(pair)), "response": response, "body": body})
 }
 
@@ -369,16 +374,21 @@ fn compare(seed: u64, worlds: u64) {
                 let mut headers = asked.headers.clone();
                 headers.push((SIDE.to_owned(), side.to_owned()));
                 headers.push((SERIAL.to_owned(), requests.to_string()));
-                let answer = connection.send(asked.method, &asked.host, &asked.path, &headers);
-                answer.or_else(|_| {
+                let Asked { method, host, path, body, .. } = &asked;
+                let answer = connection.send_body(method, host, path, &headers, body).or_else(|_| {
                     *connection = Connection::open(to)?;
-                    connection.send(asked.method, &asked.host, &asked.path, &headers)
-                })
+                    connection.send_body(method, host, path, &headers, body)
+                })?;
+                // Who answers before a body has come ends the connection, and says so.
+                if answer.header("connection") == Some("close") {
+                    *connection = Connection::open(to)?;
+                }
+                std::io::Result::Ok(answer)
             };
             let envoys = essence(&send(*at, &mut there, "envoy").unwrap());
             let ours = essence(&send(*own, &mut here, "ours").unwrap());
             if envoys != ours {
-                let Asked { method, host, path, headers } = &asked;
+                let Asked { method, host, path, headers, .. } = &asked;
                 differences.push(format!(
                     "world {i}: {method} {host} {path} {headers:?}\n  envoy {envoys}\n  ours  {ours}"
                 ));
@@ -409,7 +419,8 @@ fn copies(log: &Log, side: &str) -> Vec<String> {
         for message in messages.iter().filter(is_copy) {
             let first = message.first.trim_end_matches(" HTTP/1.1");
             let serial: u64 = message.header(SERIAL).unwrap_or_default().parse().unwrap();
-            found.push((serial, format!("{name}: {first} {:?}", lines(message.headers.iter().cloned()))));
+            let headers = lines(message.headers.iter().cloned());
+            found.push((serial, format!("{name}: {first} {headers:?} {} bytes", message.body.len())));
         }
     }
     found.sort();

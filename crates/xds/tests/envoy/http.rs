@@ -110,14 +110,25 @@ impl<S: Read + Write> Connection<S> {
         path: &str,
         headers: &[(String, String)],
     ) -> std::io::Result<Message> {
+        self.send_body(method, host, path, headers, "")
+    }
+
+    pub fn send_body(
+        &mut self,
+        method: &str,
+        host: &str,
+        path: &str,
+        headers: &[(String, String)],
+        body: &str,
+    ) -> std::io::Result<Message> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");
         }
         if matches!(method, "POST" | "PUT" | "PATCH") {
-            text += "content-length: 0\r\n";
+            text += &format!("content-length: {}\r\n", body.len());
         }
-        self.reader.get_mut().write_all((text + "\r\n").as_bytes())?;
+        self.reader.get_mut().write_all((text + "\r\n" + body).as_bytes())?;
         let answer = Message::read(&mut self.reader, method == "HEAD")?;
         answer.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
     }
@@ -189,8 +200,9 @@ fn answer(stream: TcpStream, name: &str, log: &Log, stopped: &AtomicBool) {
         let _ = reader.get_ref().set_read_timeout(Some(Duration::from_millis(50)));
         let mut words = request.first.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let body =
-            json!({"backend": name, "method": method, "path": path, "headers": request.headers}).to_string();
+        let body = json!({"backend": name, "method": method, "path": path, "headers": request.headers,
+            "body": String::from_utf8_lossy(&request.body)});
+        let body = body.to_string();
         let extra: Value =
             request.header("x-echo").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let extra: String = extra
