@@ -107,6 +107,8 @@ pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
     }
     // A port that speaks no HTTP is carried whole, and a Service that comes later is found.
     repeater("10.1.0.1:9000");
+    let listeners = || control.metric("zoneward_xds_resources_accepted_total{kind=\"listener\"}");
+    let before = listeners();
     machine.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "raw"},
         "spec": {"ports": [{"name": "tcp", "port": 80}]}}));
     machine.apply(
@@ -115,6 +117,9 @@ pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
         "ports": [{"name": "tcp", "port": 9000}], "endpoints": [{"addresses": ["10.1.0.1"]}]}),
     );
     let raw = addresses(&machine, "raw").remove(0);
+    // Whoever connects earlier is passed on by Envoy, and in this namespace redirected to it again and again.
+    until("the listener", || listeners() > before);
+    std::thread::sleep(Duration::from_millis(300));
     until("bytes both ways", || TcpStream::connect(&raw).is_ok_and(repeats));
     // What is for no Service goes where it was going.
     add_address("10.2.0.5".parse().unwrap());
