@@ -31,7 +31,7 @@ use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
 
 use crate::resource::{Kind, Resource, ResourceSet};
 use listener::{Arrives, Carry, Chain};
-use routes::Host;
+use routes::{Host, Serves};
 
 pub use secret::KeyPair;
 
@@ -110,6 +110,7 @@ pub fn render(input: Input, earlier: Option<&Rendered>) -> Rendered {
         set: ResourceSet::default(),
         notices: BTreeMap::new(),
         others: Vec::new(),
+        entered: None,
     };
     match &input.entrance {
         Entrance::Sidecar { capture, outbounds } => work.sidecar(*capture, outbounds),
@@ -118,6 +119,7 @@ pub fn render(input: Input, earlier: Option<&Rendered>) -> Rendered {
                 let at = places.get(&port.number).copied();
                 work.port(gateway, port, at.unwrap_or(SocketAddr::new(*bind, port.number)));
             }
+            work.check_places(gateway, places);
         }
     }
     work.backends();
@@ -135,6 +137,8 @@ struct Work<'a> {
     /// By the routes that they came with.
     notices: BTreeMap<String, Vec<Notice>>,
     others: Vec<Notice>,
+    /// The destinations that can be reached, where those are not all that there are routes for.
+    entered: Option<RouteTable>,
 }
 
 impl Work<'_> {
@@ -166,7 +170,7 @@ impl Work<'_> {
                 self.others.push(Notice::new(ObjectRef::service(service), "OutboundNotFound", message));
             }
         }
-        let mut families = BTreeSet::new();
+        let (mut families, mut entered) = (BTreeSet::new(), RouteTable::default());
         for outbound in input.routes.outbounds() {
             let bound =
                 places.get(&(&outbound.service, outbound.port)).map(Vec::as_slice).unwrap_or_default();
@@ -177,10 +181,12 @@ impl Work<'_> {
             let entrances: Vec<(SocketAddr, Arrives)> = bound.chain(own).collect();
             if !entrances.is_empty() {
                 self.outbound(outbound, &entrances);
+                entered.put_outbound(outbound.clone());
             }
         }
-        if let Some(port) = capture {
-            self.capture(port, families.contains(&true));
+        match capture {
+            Some(port) => self.capture(port, families.contains(&true)),
+            None => self.entered = Some(entered),
         }
     }
 
@@ -192,7 +198,7 @@ impl Work<'_> {
         if let Routing::Http(routes) = &outbound.routing {
             let object = ObjectRef::service(&outbound.service);
             let setting = Setting { arrival: None, allowed: &self.input.allowed.clone(), object };
-            let hosts = [Host { name: Hostname::Any, routes: Some(routes) }];
+            let hosts = [Host { name: Hostname::Any, serves: Serves::Routes(routes) }];
             self.put_routes(&name, is_same, &setting, &hosts);
         }
         for (at, arrives) in entrances {
@@ -202,7 +208,7 @@ impl Work<'_> {
                     Routing::Http(_) => Carry::Http { routes: name.clone(), is_edge: false },
                     Routing::Tcp(split) => Carry::Tcp(split),
                 };
-                listener::render(&listener, *at, *arrives, &[Chain { carry, tls: None }])
+                listener::render(&listener, *at, *arrives, &[Chain::plain(carry)])
             });
         }
     }
@@ -213,7 +219,7 @@ impl Work<'_> {
         for ip in places {
             let at = SocketAddr::new(ip, port);
             let name = format!("outbound at {at}");
-            let chain = Chain { carry: Carry::PassThrough, tls: None };
+            let chain = Chain::plain(Carry::PassThrough);
             self.put(Kind::Listener, &name, true, || {
                 listener::render(&name, at, Arrives::Captured, &[chain])
             });
@@ -232,13 +238,30 @@ impl Work<'_> {
         let chains = if port.protocol.is_tls() {
             self.tls_chains(&name, port, is_same, &setting)
         } else {
-            vec![Chain { carry: self.plain(&name, port, is_same, &setting), tls: None }]
+            vec![Chain::plain(self.plain(&name, port, is_same, &setting))]
         };
         if chains.is_empty() {
             return;
         }
         // With TLS a certificate may have come or gone while the port stayed: a listener is cheap to render.
         self.put(Kind::Listener, &name, false, || listener::render(&name, at, Arrives::Bound, &chains));
+    }
+
+    /// A place for a port that the gateway does not have is a typing mistake, here or there.
+    fn check_places(&mut self, gateway: &ObjectKey, places: &BTreeMap<u16, SocketAddr>) {
+        let numbers: Vec<String> = self.input.routes.ports().map(|port| port.number.to_string()).collect();
+        // Of a gateway that is not there others tell.
+        if numbers.is_empty() {
+            return;
+        }
+        for (number, at) in places.iter().filter(|(number, _)| self.input.routes.port(**number).is_none()) {
+            let message = format!(
+                "a bootstrap puts its port {number} at {at}, and spec.listeners has the ports {}: nothing listens there; print another bootstrap, or add a listener",
+                numbers.join(", ")
+            );
+            let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
+            self.others.push(Notice::new(object, "PortNotFound", message));
+        }
     }
 
     fn plain<'p>(
@@ -265,38 +288,51 @@ impl Work<'_> {
         let mut chains = Vec::new();
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
-            let Some(secret) = listener.certificate.as_ref().map(|certificate| &certificate.secret) else {
+            let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
+            // What is carried on unread needs no certificate; requests cannot be read without one.
+            if secret.is_none() && port.protocol.is_http() {
                 continue;
-            };
-            let Some(pair) = self.input.certificates.get(secret).cloned() else {
+            }
+            if let Some(secret) = secret.filter(|secret| !self.input.certificates.contains_key(secret)) {
                 self.others.push(no_certificate(setting, &listener.name, secret));
                 continue;
-            };
+            }
             // Of two listeners with one host the first has it.
             if hosts.contains(&&listener.hostname) {
                 continue;
             }
             hosts.push(&listener.hostname);
-            let certificate = secret.to_string();
-            let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
-            let same_pair = known.is_some_and(|known| *known == pair);
-            self.put(Kind::Secret, &certificate, same_pair, || secret::render(&certificate, &pair));
+            let certificate = secret.map(|secret| self.put_secret(secret));
             let carry = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
-                self.put_routes(&routes, is_same, setting, &routes::of_listener(listener));
+                self.put_routes(&routes, is_same, setting, &routes::of_tls(port, listener));
                 Carry::Http { routes, is_edge: true }
             } else {
                 Carry::Tcp(split_of(listener).unwrap_or(&EMPTY))
             };
-            chains.push(Chain { carry, tls: Some((listener.hostname.clone(), certificate)) });
+            chains.push(Chain { carry, server_name: Some(listener.hostname.clone()), certificate });
         }
         chains
+    }
+
+    /// Puts a certificate in, and says by what name listeners ask for it.
+    fn put_secret(&mut self, secret: &ObjectKey) -> String {
+        let (input, name) = (self.input, secret.to_string());
+        if let Some(pair) = input.certificates.get(secret) {
+            let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
+            let is_same = known.is_some_and(|known| known == pair);
+            self.put(Kind::Secret, &name, is_same, || secret::render(&name, pair));
+        }
+        name
     }
 
     fn backends(&mut self) {
         let input = self.input;
         let Some((chosen, further)) = input.tiers.split_first() else { return };
-        for backend in chosen.backends() {
+        // A sidecar with ports for some destinations needs nothing of the others.
+        let wanted = self.entered.take().map(|entered| entered.backends());
+        let is_wanted = |backend: &&Arc<Backend>| wanted.as_ref().is_none_or(|all| all.contains(&backend.id));
+        for backend in chosen.backends().filter(is_wanted) {
             let name = backend.id.to_string();
             let tiers: Vec<&Arc<Backend>> = std::iter::once(backend)
                 .chain(further.iter().filter_map(|t| t.backend(&backend.id)))

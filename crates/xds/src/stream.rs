@@ -72,6 +72,8 @@ pub struct Refusal {
     pub version: Option<Version>,
     /// Envoy's words.
     pub message: String,
+    /// Whether it may be taken later though nothing in it changes, and so is tried again.
+    pub may_pass: bool,
 }
 
 /// Why a stream is ended: the client asks for more than anybody needs.
@@ -86,6 +88,12 @@ const NAMES: usize = 200_000;
 const RESPONSE_BYTES: usize = 16 << 20;
 /// Envoy's words can be long; more of them helps nobody.
 const WORDS: usize = 2_000;
+
+/// A port that somebody else has on Envoy's machine becomes free without a word to us. It is the one refusal that says
+/// nothing against what was sent.
+fn may_pass(kind: Kind, message: &str) -> bool {
+    kind == Kind::Listener && message.contains("cannot bind")
+}
 
 fn words(message: &str) -> String {
     match message.char_indices().nth(WORDS) {

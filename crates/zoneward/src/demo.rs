@@ -27,6 +27,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use model::Family;
+use serde_json::json;
 
 use crate::cli::{Format, Output};
 use crate::cluster::Kind;
@@ -46,6 +47,9 @@ pub struct Demo {
     /// Leave everything running afterwards, until Ctrl-C
     #[arg(long)]
     pub keep: bool,
+    /// Make the cluster and tell no story: with --keep, something to try things on
+    #[arg(long)]
+    pub bare: bool,
     /// Where data and logs go; it must be empty or missing [default: a temporary folder]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -157,6 +161,9 @@ async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
     };
     let teller = Teller::new(args.output.format == Format::Table);
     build(world, &teller).await?;
+    if args.bare {
+        return made(args, world, family);
+    }
     teller
         .say("Connecting from a client on every node to the same 18 pods, behind a Service of each kind ...");
     let mechanisms = acts::compare(world, family, |measured| teller.mechanism(measured)).await?;
@@ -178,6 +185,16 @@ async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
         print_value(&report.value(), args.output.format)?;
     }
     Ok(report.complaints().is_empty())
+}
+
+/// What a cluster without a story is good for: where each mechanism's traffic should go.
+fn made(args: &Demo, world: &World, family: Family) -> Result<bool> {
+    let shares = MECHANISMS.map(|m| (m.name.to_owned(), json!(world.expected(&m.service(), family))));
+    let expected: serde_json::Map<String, serde_json::Value> = shares.into_iter().collect();
+    if args.output.format != Format::Table {
+        print_value(&json!({"expected": expected}), args.output.format)?;
+    }
+    Ok(true)
 }
 
 /// Nodes, pods and Services, until every kernel has its rules.

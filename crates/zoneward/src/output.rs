@@ -11,11 +11,15 @@ use crate::cli::Format;
 
 /// Writes a value as JSON or YAML.
 pub fn print_value(value: &Value, format: Format) -> Result<()> {
-    let text = match format {
+    print_text(&value_text(value, format)?)
+}
+
+/// A value as text.
+pub fn value_text(value: &Value, format: Format) -> Result<String> {
+    Ok(match format {
         Format::Yaml => serde_saphyr::to_string(value).context("writing YAML")?,
         Format::Json | Format::Table => serde_json::to_string_pretty(value).context("writing JSON")? + "\n",
-    };
-    print_text(&text)
+    })
 }
 
 /// Writes text to standard output.

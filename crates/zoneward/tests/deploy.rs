@@ -147,7 +147,12 @@ fn no_role_may_everything() {
 fn the_arguments_of_containers_are_read_by_the_program() {
     use clap::Parser;
     for (file, value) in all() {
-        for container in value["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten() {
+        let pod = &value["spec"]["template"]["spec"];
+        let lists =
+            ["initContainers", "containers"].map(|list| pod[list].as_array().cloned().unwrap_or_default());
+        // Envoys have words of their own.
+        let ours = |container: &&Value| container["image"].as_str().is_none_or(|i| i.starts_with("zoneward"));
+        for container in lists.iter().flatten().filter(ours) {
             let list = |field: &str| container[field].as_array().cloned().unwrap_or_default();
             // The image's entry point is the program; a command of one's own starts with it.
             let words = list("command").into_iter().skip(1).chain(list("args"));

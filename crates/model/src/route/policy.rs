@@ -97,7 +97,7 @@ pub enum GatewayProtocol {
     Https,
     /// Bytes.
     Tcp,
-    /// Bytes by TLS that ends here.
+    /// Bytes by TLS that ends here, or is carried on unread where the listener has no certificate.
     Tls,
 }
 

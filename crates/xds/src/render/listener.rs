@@ -44,8 +44,17 @@ pub(super) enum Carry<'r> {
 /// One way through a listener.
 pub(super) struct Chain<'r> {
     pub(super) carry: Carry<'r>,
-    /// With TLS: the hosts that it is for, and the name of the certificate.
-    pub(super) tls: Option<(Hostname, String)>,
+    /// With TLS: the hosts that it is for.
+    pub(super) server_name: Option<Hostname>,
+    /// The name of the certificate with which TLS ends here. Without one, TLS is carried on unread.
+    pub(super) certificate: Option<String>,
+}
+
+impl<'r> Chain<'r> {
+    /// In the clear.
+    pub(super) fn plain(carry: Carry<'r>) -> Self {
+        Self { carry, server_name: None, certificate: None }
+    }
 }
 
 /// How a listener gets its connections.
@@ -61,7 +70,7 @@ pub(super) enum Arrives {
 
 /// The message.
 pub(super) fn render(name: &str, at: SocketAddr, arrives: Arrives, chains: &[Chain<'_>]) -> Vec<u8> {
-    let has_tls = chains.iter().any(|chain| chain.tls.is_some());
+    let has_tls = chains.iter().any(|chain| chain.server_name.is_some());
     let mut listener_filters = Vec::new();
     if arrives == Arrives::Captured {
         listener_filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
@@ -103,9 +112,9 @@ fn filter_chain(listener: &str, chain: &Chain<'_>) -> FilterChain {
     let filter = Filter { name: name.to_owned(), config_type: Some(filter::ConfigType::TypedConfig(config)) };
     let http = matches!(chain.carry, Carry::Http { .. });
     FilterChain {
-        filter_chain_match: chain.tls.as_ref().map(|(host, _)| for_host(host)),
+        filter_chain_match: chain.server_name.as_ref().map(for_host),
         filters: vec![filter],
-        transport_socket: chain.tls.as_ref().map(|(_, certificate)| ends_tls(certificate, http)),
+        transport_socket: chain.certificate.as_ref().map(|certificate| ends_tls(certificate, http)),
         ..FilterChain::default()
     }
 }

@@ -2,8 +2,11 @@
 
 use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
 use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
+use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
-use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, QueryParameterMatcher, Route, RouteMatch};
+use envoy_types::pb::envoy::config::route::v3::{
+    DirectResponseAction, HeaderMatcher, QueryParameterMatcher, Route, RouteMatch,
+};
 use envoy_types::pb::envoy::r#type::matcher::v3::{
     RegexMatcher, StringMatcher, string_matcher::MatchPattern,
 };
@@ -30,6 +33,19 @@ pub(super) fn render(hit: &Hit<'_>, setting: &Setting<'_>, notices: &mut Vec<Not
     let mut route = Route { name: name(hit), r#match: Some(matched), ..Route::default() };
     action::fill(&mut route, &hit.rule.action, &hit.entry.path, setting).into_iter().for_each(tell);
     Some(route)
+}
+
+/// For hosts that another certificate is for.
+pub(super) fn misdirected() -> Route {
+    let everything =
+        RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..RouteMatch::default() };
+    let answer = DirectResponseAction { status: 421, ..DirectResponseAction::default() };
+    Route {
+        name: "a host of another listener".to_owned(),
+        r#match: Some(everything),
+        action: Some(Action::DirectResponse(answer)),
+        ..Route::default()
+    }
 }
 
 /// Where the rule stands, for access logs.

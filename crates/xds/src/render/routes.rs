@@ -20,10 +20,30 @@ const MATCHER: u32 = 21;
 /// What Envoy takes as a direct response's body unless it is told a larger number.
 const SMALL_BODY: usize = 4096;
 
-/// Some hosts and their routes; without routes the answer is 404.
+/// Some hosts, and what is done for them.
 pub(super) struct Host<'r> {
     pub(super) name: Hostname,
-    pub(super) routes: Option<&'r HttpRoutes>,
+    pub(super) serves: Serves<'r>,
+}
+
+/// What is done for a host.
+#[derive(Clone, Copy)]
+pub(super) enum Serves<'r> {
+    /// What its routes say.
+    Routes(&'r HttpRoutes),
+    /// There are none: 404.
+    Nothing,
+    /// Another listener's certificate is for it: 421, so that the client connects again (RFC 9110, 15.5.20).
+    Elsewhere,
+}
+
+impl<'r> Serves<'r> {
+    fn routes(self) -> Option<&'r HttpRoutes> {
+        match self {
+            Self::Routes(routes) => Some(routes),
+            Self::Nothing | Self::Elsewhere => None,
+        }
+    }
 }
 
 /// The message.
@@ -33,7 +53,7 @@ pub(super) fn render(
     setting: &Setting<'_>,
     notices: &mut Vec<Notice>,
 ) -> Vec<u8> {
-    let largest = hosts.iter().filter_map(|host| host.routes).map(largest_body).max().unwrap_or(0);
+    let largest = hosts.iter().filter_map(|host| host.serves.routes()).map(largest_body).max().unwrap_or(0);
     let config = RouteConfiguration {
         name: name.to_owned(),
         ignore_port_in_host_matching: true,
@@ -51,7 +71,8 @@ pub(super) fn render(
 }
 
 fn virtual_host(host: &Host<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice>) -> Vec<u8> {
-    let hits: Vec<Hit<'_>> = host.routes.map(|routes| routes.entries().collect()).unwrap_or_default();
+    let hits: Vec<Hit<'_>> =
+        host.serves.routes().map(|routes| routes.entries().collect()).unwrap_or_default();
     let mut routes: Vec<(Hit<'_>, Route)> = Vec::new();
     for hit in hits {
         let route = route::render(&hit, setting, notices);
@@ -71,6 +92,9 @@ fn virtual_host(host: &Host<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice
         }
         None => {
             virtual_host.routes = routes.into_iter().map(|(_, route)| route).collect();
+            if matches!(host.serves, Serves::Elsewhere) {
+                virtual_host.routes.push(route::misdirected());
+            }
             virtual_host.encode_to_vec()
         }
     }
@@ -132,19 +156,31 @@ fn owns(port: &GatewayPort, listener: &Listener, host: &Hostname) -> bool {
     !covering.any(|other| other.hostname.rank() < listener.hostname.rank())
 }
 
-/// The hosts of one listener.
-pub(super) fn of_listener(listener: &Listener) -> Vec<Host<'_>> {
-    let own = listener.hosts.iter().map(|(name, routing)| Host { name, routes: http(routing) });
-    let mut hosts: Vec<Host<'_>> = own.collect();
-    if listener.hosts.at(&listener.hostname).is_none() {
-        hosts.push(Host { name: listener.hostname.clone(), routes: None });
+/// The hosts of a listener with TLS: its own, and those that clients of it must look for elsewhere.
+pub(super) fn of_tls<'r>(port: &'r GatewayPort, listener: &'r Listener) -> Vec<Host<'r>> {
+    let mut hosts = of_listener(listener);
+    hosts.retain(|host| owns(port, listener, &host.name));
+    for other in &port.listeners {
+        if hosts.iter().all(|host| host.name != other.hostname) {
+            hosts.push(Host { name: other.hostname.clone(), serves: Serves::Elsewhere });
+        }
     }
     hosts
 }
 
-fn http(routing: &Routing) -> Option<&HttpRoutes> {
+/// The hosts of one listener.
+pub(super) fn of_listener(listener: &Listener) -> Vec<Host<'_>> {
+    let own = listener.hosts.iter().map(|(name, routing)| Host { name, serves: http(routing) });
+    let mut hosts: Vec<Host<'_>> = own.collect();
+    if listener.hosts.at(&listener.hostname).is_none() {
+        hosts.push(Host { name: listener.hostname.clone(), serves: Serves::Nothing });
+    }
+    hosts
+}
+
+fn http(routing: &Routing) -> Serves<'_> {
     match routing {
-        Routing::Http(routes) => Some(routes),
-        Routing::Tcp(_) => None,
+        Routing::Http(routes) => Serves::Routes(routes),
+        Routing::Tcp(_) => Serves::Nothing,
     }
 }

@@ -459,6 +459,25 @@ fn the_narrowest_listener_has_a_host_even_without_a_route_for_it() {
 }
 
 #[test]
+fn a_place_for_a_port_that_the_gateway_does_not_have_is_told() {
+    let gateway = policy(
+        "MeshGateway",
+        "edge",
+        json!({"listeners": [{"name": "a", "port": 8080, "protocol": "HTTP"}]}),
+    );
+    let mut input = of_gateway(&snapshot(&[gateway]));
+    if let Entrance::Gateway { places, .. } = &mut input.entrance {
+        places.insert(80, "127.0.0.1:8080".parse().unwrap());
+    }
+    let told: Vec<String> = render(input, None).notices.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0]
+            .starts_with("MeshGateway ns/edge: PortNotFound: a bootstrap puts its port 80 at 127.0.0.1:8080")
+    );
+}
+
+#[test]
 fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
     let rules = json!([
         {"matches": [{"path": {"regex": "/(a{1200})"}}], "default": {}},

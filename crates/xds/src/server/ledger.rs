@@ -54,6 +54,19 @@ pub struct Refused {
     pub version: Option<Version>,
     /// Envoy's words.
     pub message: String,
+    /// Whether it is tried again as it is.
+    pub may_pass: bool,
+}
+
+impl Refused {
+    /// What can be done.
+    fn advice(&self) -> &'static str {
+        if self.may_pass {
+            "free the port, or print a bootstrap with another one; it is tried again, at first after 2 s, at last once a minute"
+        } else {
+            "change what Envoy names there, the new version is sent at once"
+        }
+    }
 }
 
 /// One connected Envoy.
@@ -141,7 +154,7 @@ impl Ledger {
             Heard::Refused(refusal) if status.refusals.len() < REFUSALS => {
                 let key = (kind, refusal.resource.clone());
                 let (version, message) = (refusal.version, refusal.message.clone());
-                status.refusals.insert(key, Refused { version, message });
+                status.refusals.insert(key, Refused { version, message, may_pass: refusal.may_pass });
             }
             Heard::Refused(_) => {}
         }
@@ -175,14 +188,13 @@ impl Ledger {
         let mut notices = Vec::new();
         for status in self.streams() {
             let namespace = &status.identity.namespace;
-            for ((kind, resource), Refused { message, .. }) in &status.refusals {
+            for ((kind, resource), refused) in &status.refusals {
+                let (message, advice) = (&refused.message, refused.advice());
                 let what = match resource {
                     Some(name) => format!("{kind} {name}"),
                     None => format!("one of several resources of kind {kind}"),
                 };
-                let text = format!(
-                    "it refused {what} and goes on with what it had: {message}; change what Envoy names there, the new version is sent at once"
-                );
+                let text = format!("it refused {what} and goes on with what it had: {message}; {advice}");
                 notices.push(Notice::new(
                     ObjectRef::new("Envoy", namespace, &status.id),
                     "ConfigurationRefused",

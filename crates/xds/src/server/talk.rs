@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 use futures_util::Stream;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Ledger, Settings, Source};
@@ -72,7 +73,14 @@ impl Service {
         let (service, incoming) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
             let _permit = permit;
-            let mut talk = Talk::<M> { service, incoming, sender, machine: M::default(), stream: None };
+            let mut talk = Talk::<M> {
+                service,
+                incoming,
+                sender,
+                machine: M::default(),
+                stream: None,
+                again: Again::default(),
+            };
             if let Err(status) = talk.run().await {
                 let _ = talk.sender.send(Err(status)).await;
             }
@@ -126,6 +134,9 @@ trait Machine: Default + Send + 'static {
     fn speak(&mut self) -> Option<Self::Said>;
     fn is_waiting(&self) -> bool;
     fn wait_no_longer(&mut self);
+    /// Whether something was refused that may be taken though it stays as it is.
+    fn may_try_again(&self) -> bool;
+    fn try_again(&mut self);
     /// Whether the client still refuses this.
     fn refuses(&self, kind: Kind, name: &str) -> bool;
     /// The kind of a response, how many resources it has, and how many it takes back.
@@ -159,6 +170,14 @@ impl Machine for Delta {
 
     fn wait_no_longer(&mut self) {
         Delta::wait_no_longer(self);
+    }
+
+    fn may_try_again(&self) -> bool {
+        Delta::may_try_again(self)
+    }
+
+    fn try_again(&mut self) {
+        Delta::try_again(self);
     }
 
     fn refuses(&self, kind: Kind, name: &str) -> bool {
@@ -198,6 +217,14 @@ impl Machine for Whole {
     /// Nothing is held back here for others.
     fn wait_no_longer(&mut self) {}
 
+    fn may_try_again(&self) -> bool {
+        Whole::may_try_again(self)
+    }
+
+    fn try_again(&mut self) {
+        Whole::try_again(self);
+    }
+
     /// Here a response is refused whole, and forgotten when the next is taken.
     fn refuses(&self, _: Kind, _: &str) -> bool {
         true
@@ -215,11 +242,46 @@ struct Talk<M: Machine> {
     machine: M,
     /// Its number in the ledger, once it is known who it is.
     stream: Option<u64>,
+    again: Again,
+}
+
+/// When something is tried again that was refused and may be taken by now.
+#[derive(Default)]
+struct Again {
+    due: Option<Instant>,
+    pause: Duration,
+}
+
+/// The first pause, and the longest: a port that stays taken is not worth more.
+const AGAIN_SOON: Duration = Duration::from_secs(2);
+const AGAIN_LATE: Duration = Duration::from_secs(60);
+
+impl Again {
+    /// Plans the next try while there is something to try, each later than the one before.
+    fn plan(&mut self, is_needed: bool) {
+        if !is_needed {
+            self.due = None;
+        } else if self.due.is_none() {
+            self.pause = (self.pause * 2).clamp(AGAIN_SOON, AGAIN_LATE);
+            self.due = Some(Instant::now() + self.pause);
+        }
+    }
+
+    /// Waits for it; for ever where nothing is planned.
+    async fn wait(&self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl<M: Machine> Talk<M> {
     async fn run(&mut self) -> Result<(), Status> {
         let Some((first, mut published)) = self.introduction().await? else { return Ok(()) };
+        if !self.has_something(&mut published).await? {
+            return Ok(());
+        }
         self.aim(&mut published);
         self.hear(&first)?;
         let mut stop = self.service.stop.clone();
@@ -230,6 +292,7 @@ impl<M: Machine> Talk<M> {
                 }
             }
             let patience = self.service.settings.patience;
+            self.again.plan(self.machine.may_try_again());
             tokio::select! {
                 message = self.incoming.message() => match message {
                     Ok(Some(request)) => self.hear(&request)?,
@@ -241,11 +304,32 @@ impl<M: Machine> Talk<M> {
                     Err(_) => return Err(Status::unavailable("what was served here is gone: connect again")),
                 },
                 () = tokio::time::sleep(patience), if self.machine.is_waiting() => self.machine.wait_no_longer(),
+                () = self.again.wait() => {
+                    self.again.due = None;
+                    self.machine.try_again();
+                }
                 () = self.sender.closed() => return Ok(()),
                 _ = stop.wait_for(|stop| *stop) => {
                     return Err(Status::unavailable("the server stops: connect again"));
                 }
             }
+        }
+    }
+
+    /// Waits until it is known what the client is to have. After a restart that takes a moment, and what a client says
+    /// that it has must not be held against nothing: it would be told to forget everything. `false`: it went.
+    async fn has_something(
+        &mut self,
+        published: &mut watch::Receiver<Option<Arc<Published>>>,
+    ) -> Result<bool, Status> {
+        let mut stop = self.service.stop.clone();
+        let known = async { published.wait_for(Option::is_some).await.map(drop) };
+        tokio::select! {
+            known = known => known
+                .map(|()| true)
+                .map_err(|_| Status::unavailable("what was served here is gone: connect again")),
+            () = self.sender.closed() => Ok(false),
+            _ = stop.wait_for(|stop| *stop) => Err(Status::unavailable("the server stops: connect again")),
         }
     }
 
@@ -274,6 +358,8 @@ impl<M: Machine> Talk<M> {
         let Some(target) = published.borrow_and_update().clone() else { return };
         let number = target.number;
         self.machine.aim(target);
+        // What changed may be what was in the way.
+        self.again.pause = Duration::ZERO;
         if let Some(stream) = self.stream {
             self.service.ledger.aimed(stream, number);
             self.service.ledger.keep(stream, |kind, name| self.machine.refuses(kind, name));

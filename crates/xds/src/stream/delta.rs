@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource as Sent,
 };
 
-use super::{Heard, NAMES, Published, RESPONSE_BYTES, Refusal, TooMuch, words};
+use super::{Heard, NAMES, Published, RESPONSE_BYTES, Refusal, TooMuch, may_pass, words};
 use crate::resource::{Kind, ResourceSet, Version};
 
 /// The word for everything.
@@ -34,6 +34,8 @@ struct Subscription {
     /// Names that may need something: what is not here is as it should be.
     dirty: BTreeSet<Arc<str>>,
     refused: BTreeMap<Arc<str>, Version>,
+    /// What of it may be taken later though it stays as it is.
+    passing: BTreeSet<Arc<str>>,
     /// Parts of responses that were refused as a whole.
     apart: Vec<Vec<Arc<str>>>,
     flight: Option<Flight>,
@@ -115,9 +117,14 @@ impl Delta {
         let message = words(message);
         let Flight { mut sent, removed, nonce } = flight;
         if let [(name, version)] = sent.as_slice() {
+            let may_pass = may_pass(kind, &message);
             subscription.refused.insert(name.clone(), *version);
+            if may_pass {
+                subscription.passing.insert(name.clone());
+            }
             self.awaited.remove(name);
-            let refusal = Refusal { kind, resource: Some(name.clone()), version: Some(*version), message };
+            let (resource, version) = (Some(name.clone()), Some(*version));
+            let refusal = Refusal { kind, resource, version, message, may_pass };
             return vec![Heard::Refused(refusal)];
         }
         let second = sent.split_off(sent.len() / 2);
@@ -129,12 +136,31 @@ impl Delta {
         }
         // Nobody can refuse to lose something; what was to go is gone for us.
         subscription.settle(Flight { nonce, sent: Vec::new(), removed });
-        vec![Heard::Refused(Refusal { kind, resource: None, version: None, message })]
+        vec![Heard::Refused(Refusal { kind, resource: None, version: None, message, may_pass: false })]
     }
 
     /// Stops waiting for endpoints that Envoy does not ask for.
     pub fn wait_no_longer(&mut self) {
         self.awaited.clear();
+    }
+
+    /// Whether something was refused that may be taken now.
+    pub fn may_try_again(&self) -> bool {
+        let held = |subscription: &Subscription| {
+            subscription.passing.iter().any(|name| subscription.refused.contains_key(name))
+        };
+        self.kinds.values().any(held)
+    }
+
+    /// Sends such things again. Whoever calls this waits between two tries (semantics, xDS 2).
+    pub fn try_again(&mut self) {
+        for subscription in self.kinds.values_mut() {
+            for name in std::mem::take(&mut subscription.passing) {
+                if subscription.refused.remove(&name).is_some() {
+                    subscription.dirty.insert(name);
+                }
+            }
+        }
     }
 
     /// Whether something is under way or held back.

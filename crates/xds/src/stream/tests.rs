@@ -36,6 +36,8 @@ struct Client {
     log: Vec<String>,
     /// Names that it refuses.
     refuses: Vec<&'static str>,
+    /// Its words then.
+    words: Option<&'static str>,
     heard: Vec<Heard>,
 }
 
@@ -81,7 +83,10 @@ impl Client {
         if !refused {
             self.take(kind, &response);
         }
-        let error = refused.then(|| rpc::Status { message: "no good".to_owned(), ..rpc::Status::default() });
+        let error = refused.then(|| rpc::Status {
+            message: self.words.unwrap_or("no good").to_owned(),
+            ..rpc::Status::default()
+        });
         let answer = DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: response.nonce,
@@ -292,6 +297,36 @@ fn what_is_refused_is_found_among_others_kept_in_words_and_not_sent_again() {
 }
 
 #[test]
+fn a_listener_whose_port_is_taken_is_tried_again_when_told_and_nothing_else_is() {
+    let mut client = Client::connected(BASE);
+    client.settle();
+    client.refuses = vec!["m", "a"];
+    client.words =
+        Some("Error adding/updating listener(s) m: cannot bind '127.0.0.1:80': Address already in use");
+    let mut next = BASE.to_vec();
+    next.push((Kind::Listener, "m", "1"));
+    next[1].2 = "2";
+    client.aim(&next);
+    assert_eq!(client.settle(), "endpoints +a refused; listener +m refused");
+    let passing: Vec<bool> = client
+        .heard
+        .iter()
+        .filter_map(|h| if let Heard::Refused(r) = h { Some(r.may_pass) } else { None })
+        .collect();
+    assert_eq!(passing, [false, true]);
+    assert_eq!(client.settle(), "", "not by itself");
+    assert!(client.stream.may_try_again());
+    client.stream.try_again();
+    assert_eq!(client.settle(), "listener +m refused", "the endpoints are as bad as before");
+    client.refuses.clear();
+    client.stream.try_again();
+    assert_eq!(client.settle(), "listener +m; routes +r");
+    assert!(!client.stream.may_try_again());
+    client.stream.try_again();
+    assert_eq!(client.settle(), "");
+}
+
+#[test]
 fn a_refusal_is_over_when_nobody_wants_the_refused_version_any_more() {
     let mut client = Client::connected(BASE);
     client.settle();
@@ -365,6 +400,14 @@ fn the_older_protocol_sends_a_kind_whole_and_only_when_something_in_it_changed()
     let heard = ask(&mut stream, Kind::Endpoints, &endpoints.nonce, &["a"], Some("no good"));
     assert!(matches!(&heard[..], [Heard::Refused(refusal)] if refusal.message == "no good"));
     assert!(stream.speak().is_none(), "what was refused is not sent again");
+    ask(&mut stream, Kind::Listener, "", &[], None);
+    let listeners = stream.speak().unwrap();
+    ask(&mut stream, Kind::Listener, &listeners.nonce, &[], Some("l: cannot bind '0.0.0.0:80'"));
+    assert!(stream.speak().is_none() && stream.may_try_again());
+    stream.try_again();
+    let listeners = stream.speak().unwrap();
+    ask(&mut stream, Kind::Listener, &listeners.nonce, &[], None);
+    assert!(stream.speak().is_none() && !stream.may_try_again());
     let mut next = BASE.to_vec();
     next[1].2 = "2";
     stream.aim(published(2, &next));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
-use super::{Heard, NAMES, Published, Refusal, TooMuch, words};
+use super::{Heard, NAMES, Published, Refusal, TooMuch, may_pass, words};
 use crate::resource::{Kind, Resource, ResourceSet, Version};
 
 /// A stream of the protocol that sends everything.
@@ -25,6 +25,8 @@ struct Wish {
     sent: Option<Version>,
     /// Whether the names changed since: then an answer is due, though nothing else changed.
     asked: bool,
+    /// Whether what was sent last was refused, and may be taken later though it stays as it is.
+    passing: bool,
     flight: Option<(String, Vec<Arc<str>>)>,
 }
 
@@ -59,15 +61,27 @@ impl Whole {
             }
         }
         let Some((_, names)) = flight else { return Ok(Vec::new()) };
-        Ok(vec![match &request.error_detail {
-            None => Heard::Accepted { kind, names },
-            Some(error) => Heard::Refused(Refusal {
-                kind,
-                resource: None,
-                version: wish.sent,
-                message: words(&error.message),
-            }),
-        }])
+        let Some(error) = &request.error_detail else { return Ok(vec![Heard::Accepted { kind, names }]) };
+        wish.passing = may_pass(kind, &error.message);
+        Ok(vec![Heard::Refused(Refusal {
+            kind,
+            resource: None,
+            version: wish.sent,
+            message: words(&error.message),
+            may_pass: wish.passing,
+        })])
+    }
+
+    /// Whether something was refused that may be taken now.
+    pub fn may_try_again(&self) -> bool {
+        self.kinds.values().any(|wish| wish.passing)
+    }
+
+    /// Sends such things again.
+    pub fn try_again(&mut self) {
+        for wish in self.kinds.values_mut().filter(|wish| wish.passing) {
+            (wish.passing, wish.asked) = (false, true);
+        }
     }
 
     /// Whether something is under way.

@@ -168,6 +168,32 @@ fn a_server_that_goes_and_comes_costs_nothing_and_an_envoy_that_begins_anew_gets
 }
 
 #[test]
+fn a_server_that_does_not_know_yet_what_is_wanted_takes_nothing_back() {
+    for whole in [false, true] {
+        let world = World::new(2);
+        let rendered = world.all();
+        let control = Control::start(&rendered.resources);
+        let address = control.address;
+        let mut settings = bootstrap(address);
+        settings.whole = whole;
+        let proxy = envoy(&settings);
+        proxy.wait_for(world.at);
+        let load = Load::start(world.at);
+        drop(control);
+        let control = Control::start_without(address);
+        proxy.wait("a stream", || !control.ledger.streams().is_empty());
+        std::thread::sleep(Duration::from_millis(500));
+        let counts = control.ledger.counts();
+        assert!(counts.values().all(|count| count.responses == 0), "nothing is said: {counts:?}");
+        control.publish(&rendered.resources);
+        std::thread::sleep(Duration::from_millis(300));
+        let (requests, failures) = load.end();
+        assert_eq!(failures, [""; 0], "of {requests}, whole: {whole}");
+        assert_eq!(control.sent().values().sum::<u64>(), 0, "it has what it is to have, whole: {whole}");
+    }
+}
+
+#[test]
 fn a_bad_push_is_refused_in_envoys_words_and_what_worked_goes_on() {
     let world = World::new(2);
     let rendered = world.all();

@@ -128,6 +128,18 @@ fn change_of_path(dice: &mut Dice, all_prefixes: bool) -> Value {
     }
 }
 
+/// All requests are copied or none: of shares in between each proxy tosses its own coins.
+fn mirror(dice: &mut Dice) -> Value {
+    let name = if dice.one_in(10) { "missing" } else { dice.pick(BACKENDS) };
+    let mut mirror = json!({"backendRef": {"kind": "MeshService", "name": name}});
+    match dice.below(6) {
+        0 => mirror["percentage"] = 0.into(),
+        1 => mirror["percentage"] = "100".into(),
+        _ => {}
+    }
+    json!({"type": "RequestMirror", "requestMirror": mirror})
+}
+
 fn rule(dice: &mut Dice) -> Value {
     let mut matches = vec![a_match(dice)];
     matches.extend(dice.some(1, a_match));
@@ -165,6 +177,9 @@ fn rule(dice: &mut Dice) -> Value {
                     rewrite["hostname"] = "inside.example".into();
                 }
                 filters.push(json!({"type": "URLRewrite", "urlRewrite": rewrite}));
+            }
+            for _ in 0..[0, 0, 1, 2][dice.below(4)] {
+                filters.push(mirror(dice));
             }
             let name = if dice.one_in(10) { "missing" } else { dice.pick(BACKENDS) };
             rule["default"]["backendRefs"] = json!([{"kind": "MeshService", "name": name}]);
@@ -215,6 +230,7 @@ struct Asked {
     host: String,
     path: String,
     headers: Vec<(String, String)>,
+    body: String,
 }
 
 fn asked(dice: &mut Dice) -> Asked {
@@ -236,8 +252,11 @@ fn asked(dice: &mut Dice) -> Asked {
         target += &format!("?{}", dice.pick(&["q=1", "q=2&q=1", "r=1", "q", "q=one%20two", "q=12&x=y"]));
     }
     let port = dice.pick(&["", "", ":8080", ":80"]);
-    let method = ["GET", "GET", "POST"][dice.below(3)];
-    Asked { method, host: format!("{}{port}", dice.pick(HOSTS)), path: target, headers }
+    let method = ["GET", "GET", "POST", "PUT", "HEAD", "OPTIONS"][dice.below(6)];
+    let has_body = matches!(method, "POST" | "PUT") && dice.one_in(2);
+    let body = if has_body { "something ".repeat(dice.below(3_000)) } else { String::new() };
+    let host = format!("{}{port}", dice.pick(HOSTS));
+    Asked { method, host, path: target, headers, body }
 }
 
 /// "headers of the proxies' own": who carries a request says so in its own way.
@@ -259,7 +278,12 @@ const OWN: &[&str] = &[
     "x-echo",
     "forwarded",
     "user-agent",
+    SIDE,
 ];
+
+/// Which proxy a request was sent to, and the number of the request: copies are told apart by them.
+const SIDE: &str = "x-side";
+const SERIAL: &str = "x-serial";
 
 fn lines(headers: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let mut joined: BTreeMap<String, String> = BTreeMap::new();
@@ -292,6 +316,7 @@ fn essence(answer: &Message) -> Value {
         String::new()
     };
     json!({"status": answer.status(), "backend": echoed["backend"], "path": echoed["path"],
+        "sent": echoed["body"], "method": echoed["method"],
         "upstream": lines(echoed_headers.iter().map(pair)), "response": response, "body": body})
 }
 
@@ -344,27 +369,89 @@ fn compare(seed: u64, worlds: u64) {
         let (mut there, mut here) = (Connection::open(*at).unwrap(), Connection::open(*own).unwrap());
         for _ in 0..40 {
             let asked = asked(&mut dice);
-            let send = |to: SocketAddr, connection: &mut Connection| {
-                let answer = connection.send(asked.method, &asked.host, &asked.path, &asked.headers);
-                answer.or_else(|_| {
-                    *connection = Connection::open(to)?;
-                    connection.send(asked.method, &asked.host, &asked.path, &asked.headers)
-                })
-            };
-            let envoys = essence(&send(*at, &mut there).unwrap());
-            let ours = essence(&send(*own, &mut here).unwrap());
             requests += 1;
+            let send = |to: SocketAddr, connection: &mut Connection, side: &str| {
+                let mut headers = asked.headers.clone();
+                headers.push((SIDE.to_owned(), side.to_owned()));
+                headers.push((SERIAL.to_owned(), requests.to_string()));
+                let Asked { method, host, path, body, .. } = &asked;
+                let answer = connection.send_body(method, host, path, &headers, body).or_else(|_| {
+                    *connection = Connection::open(to)?;
+                    connection.send_body(method, host, path, &headers, body)
+                })?;
+                // Who answers before a body has come ends the connection, and says so.
+                if answer.header("connection") == Some("close") {
+                    *connection = Connection::open(to)?;
+                }
+                std::io::Result::Ok(answer)
+            };
+            let envoys = essence(&send(*at, &mut there, "envoy").unwrap());
+            let ours = essence(&send(*own, &mut here, "ours").unwrap());
             if envoys != ours {
-                let Asked { method, host, path, headers } = &asked;
+                let Asked { method, host, path, headers, .. } = &asked;
                 differences.push(format!(
                     "world {i}: {method} {host} {path} {headers:?}\n  envoy {envoys}\n  ours  {ours}"
                 ));
             }
         }
     }
-    eprintln!("{requests} requests, {} answers differ", differences.len());
+    let answers = differences.len();
+    let (copies, differing) = compare_copies(&log);
+    differences.extend(differing);
+    eprintln!(
+        "{requests} requests, {answers} answers differ; {copies} copies, {} differ",
+        differences.len() - answers
+    );
+    assert!(copies as u64 > worlds, "{copies} copies");
     let shown: Vec<&String> = differences.iter().take(10).collect();
     assert!(differences.is_empty(), "{} of {requests}, seed {seed}: {shown:#?}", differences.len());
+}
+
+/// The copies that mirrors got by one of the proxies, in order. A copy says so behind its host.
+fn copies(log: &Log, side: &str) -> Vec<String> {
+    let log = log.lock().unwrap();
+    let is_copy = |message: &&Message| {
+        message.header("host").is_some_and(|host| host.contains("-shadow"))
+            && message.header(SIDE) == Some(side)
+    };
+    let mut found = Vec::new();
+    for (name, messages) in log.iter() {
+        for message in messages.iter().filter(is_copy) {
+            let first = message.first.trim_end_matches(" HTTP/1.1");
+            let serial: u64 = message.header(SERIAL).unwrap_or_default().parse().unwrap();
+            let headers = lines(message.headers.iter().cloned());
+            found.push((serial, format!("{name}: {first} {headers:?} {} bytes", message.body.len())));
+        }
+    }
+    found.sort();
+    found.into_iter().map(|(serial, copy)| format!("{serial} {copy}")).collect()
+}
+
+/// How many copies there were, and which only one of the proxies sent. Nobody waits for copies, so they take a moment.
+fn compare_copies(log: &Log) -> (usize, Vec<String>) {
+    let start = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let (envoys, ours) = (copies(log, "envoy"), copies(log, "ours"));
+        if envoys == ours {
+            return (ours.len(), Vec::new());
+        }
+        if start.elapsed() > Duration::from_secs(3) {
+            let only = |side: &str, mine: &[String], others: &[String]| {
+                let mut rest = others.to_vec();
+                let mut found = Vec::new();
+                for copy in mine {
+                    match rest.iter().position(|other| other == copy) {
+                        Some(at) => drop(rest.swap_remove(at)),
+                        None => found.push(format!("a copy of {side} alone: {copy}")),
+                    }
+                }
+                found
+            };
+            let found = [only("envoy", &envoys, &ours), only("ours", &ours, &envoys)].concat();
+            return (ours.len(), found);
+        }
+    }
 }
 
 /// The embedded proxy on the same tables.

@@ -38,9 +38,18 @@ impl Control {
     }
 
     pub fn start_at(address: SocketAddr, resources: &Arc<ResourceSet>, settings: Settings) -> Self {
+        Self::start_with(address, Some(Published::first(resources.clone())), settings)
+    }
+
+    /// One that does not know yet what anybody is to have, as after a restart.
+    pub fn start_without(address: SocketAddr) -> Self {
+        Self::start_with(address, None, Settings::default())
+    }
+
+    fn start_with(address: SocketAddr, published: Option<Published>, settings: Settings) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (sender, _) = watch::channel(Some(Arc::new(Published::first(resources.clone()))));
+        let (sender, _) = watch::channel(published.map(Arc::new));
         let source = Arc::new(Same(sender));
         let (stop, stopped) = watch::channel(false);
         let ledger = Arc::new(Ledger::default());
@@ -51,7 +60,10 @@ impl Control {
 
     pub fn publish(&self, resources: &Arc<ResourceSet>) {
         self.source.0.send_modify(|held| {
-            let next = held.as_ref().and_then(|held| held.next(resources.clone()));
+            let next = match held {
+                Some(held) => held.next(resources.clone()),
+                None => Some(Published::first(resources.clone())),
+            };
             if let Some(next) = next {
                 *held = Some(Arc::new(next));
             }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 as far as these tests need it: a client, and backends that answer with what they were asked.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub struct Message {
 }
 
 impl Message {
-    fn read(from: &mut impl BufRead, is_answer_to_head: bool) -> std::io::Result<Option<Self>> {
+    pub fn read(from: &mut impl BufRead, is_answer_to_head: bool) -> std::io::Result<Option<Self>> {
         let mut message = Self::default();
         let mut line = String::new();
         if from.read_line(&mut line)? == 0 {
@@ -85,8 +85,8 @@ impl Message {
 }
 
 /// A connection to a proxy.
-pub struct Connection {
-    reader: BufReader<TcpStream>,
+pub struct Connection<S: Read = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl Connection {
@@ -94,7 +94,13 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream) })
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub fn over(stream: S) -> Self {
+        Self { reader: BufReader::new(stream) }
     }
 
     pub fn send(
@@ -104,14 +110,25 @@ impl Connection {
         path: &str,
         headers: &[(String, String)],
     ) -> std::io::Result<Message> {
+        self.send_body(method, host, path, headers, "")
+    }
+
+    pub fn send_body(
+        &mut self,
+        method: &str,
+        host: &str,
+        path: &str,
+        headers: &[(String, String)],
+        body: &str,
+    ) -> std::io::Result<Message> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");
         }
         if matches!(method, "POST" | "PUT" | "PATCH") {
-            text += "content-length: 0\r\n";
+            text += &format!("content-length: {}\r\n", body.len());
         }
-        self.reader.get_mut().write_all((text + "\r\n").as_bytes())?;
+        self.reader.get_mut().write_all((text + "\r\n" + body).as_bytes())?;
         let answer = Message::read(&mut self.reader, method == "HEAD")?;
         answer.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
     }
@@ -183,8 +200,9 @@ fn answer(stream: TcpStream, name: &str, log: &Log, stopped: &AtomicBool) {
         let _ = reader.get_ref().set_read_timeout(Some(Duration::from_millis(50)));
         let mut words = request.first.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        let body =
-            json!({"backend": name, "method": method, "path": path, "headers": request.headers}).to_string();
+        let body = json!({"backend": name, "method": method, "path": path, "headers": request.headers,
+            "body": String::from_utf8_lossy(&request.body)});
+        let body = body.to_string();
         let extra: Value =
             request.header("x-echo").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let extra: String = extra

@@ -10,6 +10,8 @@ mod harness;
 mod http;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;
+mod protocols;
+mod tls;
 mod vectors;
 mod world;
 mod zones;

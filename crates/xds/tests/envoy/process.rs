@@ -43,6 +43,16 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 impl Envoy {
     /// Starts one with a bootstrap of JSON or YAML.
     pub fn start(bootstrap: &str, ending: &str) -> Self {
+        Self::start_by(Command::new(Self::program()), bootstrap, ending, &["--disable-hot-restart"])
+    }
+
+    /// The program.
+    pub fn program() -> PathBuf {
+        program(&target())
+    }
+
+    /// Starts one by a command that ends in Envoy's name, with some more words.
+    pub fn start_by(mut command: Command, bootstrap: &str, ending: &str, words: &[&str]) -> Self {
         let target = target();
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
         let folder = target.join("tmp").join(format!("envoy-{}-{number}", std::process::id()));
@@ -50,10 +60,11 @@ impl Envoy {
         let file = folder.join(format!("bootstrap.{ending}"));
         std::fs::write(&file, bootstrap).unwrap();
         let log = std::fs::File::create(folder.join("log")).unwrap();
-        let child = Command::new(program(&target))
+        let child = command
             .arg("-c")
             .arg(&file)
-            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "warning", "--drain-time-s", "1"])
+            .args(["--concurrency", "1", "-l", "warning", "--drain-time-s", "1"])
+            .args(words)
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
@@ -80,6 +91,11 @@ impl Envoy {
         let text = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let from = text.char_indices().rev().nth(4000).map_or(0, |(at, _)| at);
         text[from..].to_owned()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn is_over(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     pub fn pid(&self) -> u32 {

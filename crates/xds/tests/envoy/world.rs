@@ -56,6 +56,16 @@ pub fn snapshot(namespace: &str, resources: &[Value], others: &[&str], listeners
     snapshot
 }
 
+/// The same backends, spoken to in another way.
+pub fn speaking(mut input: Input, protocol: AppProtocol) -> Input {
+    let mut table = BackendTable::new(Place::default());
+    for backend in input.tiers.iter().flat_map(|tier| tier.backends()) {
+        table.put(Arc::new(Backend { protocol, ..Backend::clone(backend) }));
+    }
+    input.tiers = vec![Arc::new(table)];
+    input
+}
+
 /// Where each Service's endpoints are: address, zone, weight.
 pub type Places = BTreeMap<String, Vec<(SocketAddr, &'static str, f32)>>;
 

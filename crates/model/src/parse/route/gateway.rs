@@ -60,7 +60,8 @@ fn protocol(at: &At, problems: &mut Problems) -> Option<GatewayProtocol> {
     })
 }
 
-/// `tls: {certificateRef: {name}}`: where there is TLS it is needed, elsewhere it would mean nothing.
+/// `tls: {certificateRef: {name}}`: HTTPS needs it, TLS without it is carried on unread, elsewhere it would mean
+/// nothing.
 fn certificate(
     gateway: &ObjectKey,
     at: &At,
@@ -73,6 +74,9 @@ fn certificate(
         if tls.is_set() {
             problems.add(&tls, "only listeners of the protocols HTTPS and TLS have a certificate");
         }
+        return None;
+    }
+    if !tls.is_set() && protocol == Some(GatewayProtocol::Tls) {
         return None;
     }
     tls.only(&["certificateRef"], problems);

@@ -187,6 +187,9 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
         listeners(json!([{"name": "a", "port": 443, "protocol": "HTTPS"}])),
         ["[0].tls.certificateRef"]
     );
+    let tls = |tls: Value| listeners(json!([{"name": "a", "port": 443, "protocol": "TLS", "tls": tls}]));
+    assert_eq!(tls(Value::Null), [""; 0], "the server behind it ends TLS");
+    assert_eq!(tls(json!({})), ["[0].tls.certificateRef"]);
     assert_eq!(listeners(json!([{"name": "a"}])), ["[0].port", "[0].protocol"]);
     assert_eq!(listeners(json!([])), [""]);
 }

@@ -13,7 +13,7 @@ use xds::identity::{CAPTURE_PORT, Entrances, Identity, Role};
 use crate::cli::Format;
 use crate::mesh;
 use crate::mesh::run::outbound;
-use crate::output::print_value;
+use crate::output::{print_text, value_text};
 
 /// `zoneward mesh bootstrap`
 #[derive(Debug, Args)]
@@ -74,6 +74,9 @@ pub struct BootstrapArgs {
     /// How changes come
     #[arg(long, value_name = "PROTOCOL", default_value = "delta")]
     pub protocol: Protocol,
+    /// Write it into this file instead: for init containers without a shell
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
     /// How to write it
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
     pub format: Written,
@@ -103,7 +106,11 @@ pub fn run(args: &BootstrapArgs) -> Result<bool> {
         Written::Json => Format::Json,
         Written::Yaml => Format::Yaml,
     };
-    print_value(&bootstrap(args)?.value(), format)?;
+    let text = value_text(&bootstrap(args)?.value(), format)?;
+    match &args.write {
+        None => print_text(&text)?,
+        Some(file) => std::fs::write(file, text).with_context(|| format!("--write {}", file.display()))?,
+    }
     Ok(true)
 }
 

@@ -52,9 +52,10 @@ pub struct ControlArgs {
     /// An environment variable of Envoy's that direct responses may read; may be repeated
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
-    /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = ADDRESS)]
-    pub bind_address: SocketAddr,
+    /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one [default:
+    /// 127.0.0.1:10272, or a free port if that one is taken]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub bind_address: Option<SocketAddr>,
     /// How logs look.
     #[command(flatten)]
     pub log: log::LogArgs,
@@ -73,9 +74,8 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let source = source(&args.input).await?;
     let listener = serve::listen(args.listen, "--listen").await?;
-    let health = serve::listen(args.bind_address, "--bind-address").await?;
+    let health = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     info!("Envoys connect to {}", listener.local_addr().unwrap_or(args.listen));
-    info!("health, metrics and status on http://{}", health.local_addr().unwrap_or(args.bind_address));
     let desk = Arc::new(Desk::new(settings.streams));
     let (stop, stopped) = watch::channel(false);
     let shown = tokio::spawn(serve::serve(health, pages(&desk), stopped.clone()));

@@ -39,7 +39,8 @@ fn status(desk: &Desk) -> Value {
 fn stream(status: &StreamStatus) -> Value {
     let refusal = |((kind, name), refused): (&(Kind, Option<Arc<str>>), &Refused)| {
         let version = refused.version.map(|version| version.to_string());
-        json!({"kind": kind.as_str(), "name": name.as_deref(), "version": version, "message": refused.message})
+        json!({"kind": kind.as_str(), "name": name.as_deref(), "version": version, "message": refused.message,
+            "triedAgain": refused.may_pass})
     };
     json!({
         "id": status.id,
