@@ -71,6 +71,31 @@ async fn a_mirror_follows_the_api_by_its_socket() {
     std::fs::remove_dir_all(&folder).expect("removing the folder");
 }
 
+/// The API as a kube-apiserver over an old etcd is: it begins to answer a watch that should bring the list, and then
+/// sends an error in the place of the first event.
+fn without_streaming(client: Client) -> Client {
+    let refusal = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "reason": "InternalError", "code": 500, "metadata": {}, "message": "a watch stream was requested by the client \
+        but the required storage feature RequestWatchProgress is disabled"}});
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, refusal) = (client.clone(), refusal.to_string());
+        async move {
+            match request.uri().query() {
+                Some(query) if query.contains("sendInitialEvents=true") => {
+                    Ok(http::Response::new(kube::client::Body::from(refusal.into_bytes())))
+                }
+                _ => client.send(request).await,
+            }
+        }
+    });
+    Client::new(service, "default")
+}
+
+#[tokio::test]
+async fn where_a_watch_cannot_bring_the_list_it_is_asked_for_by_pages() {
+    follows(without_streaming(cluster::in_process(store("pages")))).await;
+}
+
 #[tokio::test]
 async fn a_missing_kubeconfig_is_named() {
     let connection = Connection { kubeconfig: Some("no/such/file".into()), ..Connection::default() };

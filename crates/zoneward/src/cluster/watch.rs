@@ -274,7 +274,7 @@ where
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     if !listed && refuses_streaming(&error) {
-                        // Before Kubernetes 1.32 watches do not bring the list; it is asked for by pages.
+                        // The list is asked for by pages then, which every API server can do.
                         wanted.config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
                         break;
                     }
@@ -311,10 +311,12 @@ where
     }
 }
 
-/// Whether the API does not know how to begin a watch with the list.
+/// Whether the API does not know how to begin a watch with the list: before Kubernetes 1.32 it says so at once, and
+/// over an etcd older than 3.4.25 in the place of the first event.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 400 | 422),
+        watcher::Error::WatchError(_) => true,
         _ => false,
     }
 }
