@@ -59,9 +59,8 @@ pub(crate) async fn forward(
         Some(rule) if !rule.mirrors.is_empty() => mirror::send(proxy, rule, &parts, &body),
         _ => Vec::new(),
     };
-    let (limits, timeouts) = (&proxy.settings.limits, &proxy.settings.timeouts);
     let progress = (!body.is_end_stream()).then(|| Arc::new(AtomicU64::new(0)));
-    let body = OutBody::new(body, limits.body_bytes, timeouts.idle, copies, progress.clone());
+    let body = OutBody::new(connection, body, copies, progress.clone());
     let request = Request::from_parts(parts, body);
     let sent = exchange(proxy, slot, request, progress.as_deref(), &mut ticket).await;
     let (mut response, lease) = match sent {
@@ -86,7 +85,7 @@ pub(crate) async fn forward(
     }
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
-    response.map(|incoming| AnswerBody::of_endpoint(incoming, lease, timeouts.idle, ticket))
+    response.map(|incoming| AnswerBody::of_endpoint(incoming, lease, proxy, ticket))
 }
 
 /// The answer in the place of a backend that there is not. It is the rule's own, so the rule's filters change it.

@@ -207,8 +207,8 @@ async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<http2::SendReques
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
+        .initial_stream_window_size(stream_window(&settings.limits))
+        .initial_connection_window_size(connection_window(&settings.limits, STREAMS as u32))
         .max_send_buf_size(settings.limits.buffer)
         .max_header_list_size(u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX))
         .keep_alive_interval(Duration::from_secs(30))
@@ -225,4 +225,14 @@ async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<http2::SendReques
 /// What hyper may hold of one message; it wants 8 KiB at the least.
 pub(crate) fn buffer(limits: &Limits) -> usize {
     limits.buffer.max(limits.header_bytes).max(8 << 10)
+}
+
+/// What a peer of HTTP/2 may send of one body before it is taken.
+pub(crate) fn stream_window(limits: &Limits) -> u32 {
+    u32::try_from(limits.buffer).unwrap_or(u32::MAX).clamp(65_535, 1 << 24)
+}
+
+/// And of all bodies of a connection: enough that some which nobody takes do not hold the others up.
+pub(crate) fn connection_window(limits: &Limits, streams: u32) -> u32 {
+    stream_window(limits).saturating_mul(streams).clamp(1 << 20, 1 << 24)
 }

@@ -11,6 +11,8 @@ mod change;
 mod frames;
 #[path = "proxy/health.rs"]
 mod health;
+#[path = "proxy/held.rs"]
+mod held;
 #[path = "proxy/http1.rs"]
 mod http1;
 #[path = "proxy/http2.rs"]
