@@ -1,14 +1,14 @@
 //! Connections to one endpoint: those of HTTP/1.1 are lent to one request at a time, those of HTTP/2 carry many.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::body::OutBody;
 use crate::peer::{Peer, Wire};
@@ -32,8 +32,17 @@ struct Idle {
 #[derive(Clone, Debug)]
 struct SharedConnection {
     sender: http2::SendRequest<OutBody>,
-    streams: Arc<AtomicUsize>,
-    used: Arc<Mutex<Instant>>,
+    usage: Arc<Usage>,
+}
+
+/// How a connection of HTTP/2 is used.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    streams: AtomicUsize,
+    used: Mutex<Instant>,
+    made: Instant,
+    /// Whether the endpoint offers extended CONNECT (RFC 8441).
+    is_extended: AtomicBool,
 }
 
 /// More than this many streams on one connection, and another one is made.
@@ -44,28 +53,46 @@ const SHARED: usize = 16;
 /// A connection for one request.
 pub(crate) enum Lent {
     Http1(http1::SendRequest<OutBody>),
-    Http2(http2::SendRequest<OutBody>, Arc<AtomicUsize>),
+    Http2(http2::SendRequest<OutBody>, Arc<Usage>),
 }
 
 /// The place of a request at an endpoint: its load, and what it holds of the pool.
 pub(crate) struct Lease {
     pub(crate) peer: Arc<Peer>,
     pub(crate) is_reused: bool,
+    /// Whether HTTP/1.1 is tried at an endpoint that is only said to speak HTTP/2.
+    pub(crate) is_guess: bool,
     lent: Option<Lent>,
     keep: usize,
 }
 
+/// What a connection is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Request,
+    /// A request that is to become something else.
+    Upgrade,
+}
+
 impl Lease {
     /// A connection to a peer, an unused one or a new one.
-    pub(crate) async fn take(peer: &Arc<Peer>, settings: &Settings) -> io::Result<Self> {
+    pub(crate) async fn take(peer: &Arc<Peer>, settings: &Settings, what_for: Use) -> io::Result<Self> {
         peer.take_up();
         let mut lease = Self {
             peer: peer.clone(),
             is_reused: false,
+            is_guess: false,
             lent: None,
             keep: settings.limits.idle_per_endpoint,
         };
         let lent = match peer.wire {
+            Wire::Http2 if what_for == Use::Upgrade => match peer.extended(settings).await? {
+                Some(lent) => lent,
+                None => {
+                    (lease.is_guess, lease.keep) = (true, 0);
+                    Lent::Http1(dial1(peer, settings).await?)
+                }
+            },
             Wire::Http2 => peer.shared(settings).await?,
             Wire::Http1 | Wire::Bytes => match peer.pool.unused() {
                 Some(sender) => {
@@ -83,6 +110,10 @@ impl Lease {
         self.lent.as_mut()
     }
 
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.lent, Some(Lent::Http2(..)))
+    }
+
     /// The answer has been read to its end: the next request may have the connection.
     pub(crate) fn give_back(&mut self) {
         if let Some(Lent::Http1(sender)) = self.lent.take_if(|lent| matches!(lent, Lent::Http1(_))) {
@@ -93,8 +124,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(Lent::Http2(_, streams)) = &self.lent {
-            streams.fetch_sub(1, Relaxed);
+        if let Some(Lent::Http2(_, usage)) = &self.lent {
+            usage.streams.fetch_sub(1, Relaxed);
         }
         self.peer.put_down();
     }
@@ -137,8 +168,8 @@ impl Pool {
         let is_fresh = |since: Instant| now.saturating_duration_since(since) < keep;
         self.idle().retain(|idle| !idle.sender.is_closed() && is_fresh(idle.since));
         self.shared().retain(|shared| {
-            let used = *shared.used.lock().unwrap_or_else(PoisonError::into_inner);
-            !shared.sender.is_closed() && (shared.streams.load(Relaxed) > 0 || is_fresh(used))
+            let used = *shared.usage.used.lock().unwrap_or_else(PoisonError::into_inner);
+            !shared.sender.is_closed() && (shared.streams() > 0 || is_fresh(used))
         });
     }
 
@@ -147,8 +178,8 @@ impl Pool {
         let mut shared = self.shared();
         shared.retain(|shared| !shared.sender.is_closed());
         let full = shared.len() >= SHARED;
-        let least = shared.iter().min_by_key(|shared| shared.streams.load(Relaxed))?;
-        if least.streams.load(Relaxed) >= STREAMS && !full {
+        let least = shared.iter().min_by_key(|shared| shared.streams())?;
+        if least.streams() >= STREAMS && !full {
             return None;
         }
         Some(least.lend())
@@ -156,12 +187,19 @@ impl Pool {
 }
 
 impl SharedConnection {
+    fn streams(&self) -> usize {
+        self.usage.streams.load(Relaxed)
+    }
+
     fn lend(&self) -> Lent {
-        self.streams.fetch_add(1, Relaxed);
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        Lent::Http2(self.sender.clone(), self.streams.clone())
+        self.usage.streams.fetch_add(1, Relaxed);
+        *self.usage.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Lent::Http2(self.sender.clone(), self.usage.clone())
     }
 }
+
+/// The first frame of an endpoint says what it offers. By then it has come.
+const OFFERS_WITHIN: Duration = Duration::from_millis(250);
 
 impl Peer {
     async fn shared(&self, settings: &Settings) -> io::Result<Lent> {
@@ -172,12 +210,23 @@ impl Peer {
         if let Some(lent) = self.pool.least_used() {
             return Ok(lent);
         }
-        let sender = dial2(self, settings).await?;
-        let used = Arc::new(Mutex::new(Instant::now()));
-        let made = SharedConnection { sender, streams: Arc::new(AtomicUsize::new(0)), used };
+        let made = dial2(self, settings).await?;
         let lent = made.lend();
         self.pool.shared().push(made);
         Ok(lent)
+    }
+
+    /// A connection by which the endpoint offers extended CONNECT (RFC 8441), if it does.
+    async fn extended(&self, settings: &Settings) -> io::Result<Option<Lent>> {
+        let Lent::Http2(sender, usage) = self.shared(settings).await? else { return Ok(None) };
+        while !usage.is_extended.load(Relaxed) {
+            if usage.made.elapsed() > OFFERS_WITHIN || sender.is_closed() {
+                usage.streams.fetch_sub(1, Relaxed);
+                return Ok(None);
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        Ok(Some(Lent::Http2(sender, usage)))
     }
 
     /// A new connection, without a protocol.
@@ -202,7 +251,7 @@ async fn dial1(peer: &Peer, settings: &Settings) -> io::Result<http1::SendReques
     Ok(sender)
 }
 
-async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<http2::SendRequest<OutBody>> {
+async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<SharedConnection> {
     let stream = peer.dial(settings).await?;
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -215,11 +264,28 @@ async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<http2::SendReques
         .keep_alive_timeout(Duration::from_secs(10));
     let handshake = builder.handshake(TokioIo::new(stream));
     let made = timeout(settings.timeouts.connect, handshake).await?;
-    let (sender, connection) = made.map_err(io::Error::other)?;
+    let (sender, mut connection) = made.map_err(io::Error::other)?;
+    let now = Instant::now();
+    let usage = Arc::new(Usage {
+        streams: AtomicUsize::new(0),
+        used: Mutex::new(now),
+        made: now,
+        is_extended: AtomicBool::new(false),
+    });
+    let noted = usage.clone();
     tokio::spawn(async move {
+        // What an endpoint offers comes first, and nobody tells us when: looked at often in the beginning, then no more.
+        let mut pause = Duration::from_millis(1);
+        while pause < OFFERS_WITHIN {
+            if timeout(pause, &mut connection).await.is_ok() {
+                return;
+            }
+            noted.is_extended.store(connection.is_extended_connect_protocol_enabled(), Relaxed);
+            pause *= 2;
+        }
         let _ = connection.await;
     });
-    Ok(sender)
+    Ok(SharedConnection { sender, usage })
 }
 
 /// What hyper may hold of one message; it wants 8 KiB at the least.
