@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use model::route::{Arrival, GatewayPort, GatewayProtocol, Listener, Routing, Scheme, Split};
 use model::{Name, ServiceKey};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -172,6 +173,9 @@ fn by_server_name(state: &State, port: u16, name: &str) -> Option<Chosen> {
     })
 }
 
+/// The alert of TLS that says so (RFC 6066, 3), fatal, in the record that every version reads.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
 /// TLS at a gateway: ended here with the listener's certificate, or carried on unread where it has none.
 async fn tls(
     proxy: &Arc<Inner>,
@@ -181,10 +185,13 @@ async fn tls(
     alive: &Arc<Alive>,
 ) -> io::Result<()> {
     let patience = proxy.settings.timeouts.headers;
-    let (name, ahead) = timeout(patience, sniff::server_name(&mut stream)).await??;
+    let greeted = timeout(patience, sniff::server_name(&mut stream)).await;
+    let greeted = greeted.map_err(io::Error::from).and_then(|greeted| greeted);
+    let (name, ahead) = greeted.inspect_err(|_| proxy.counts.handshakes_failed.add())?;
     let name = name.unwrap_or_default();
     let Some(chosen) = by_server_name(&proxy.state(), port, &name) else {
         proxy.counts.handshakes_failed.add();
+        let _ = timeout(patience, stream.write_all(&UNRECOGNIZED_NAME)).await;
         return Err(io::Error::other("no listener is for this server name"));
     };
     if !chosen.is_terminated && chosen.protocol == GatewayProtocol::Tls {

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::body::OutBody;
 use crate::peer::{Peer, Wire};
 use crate::settings::{Limits, Settings};
+use crate::tcp::connect;
 
 /// The connections to one endpoint.
 #[derive(Debug, Default)]
@@ -231,7 +232,7 @@ impl Peer {
 
     /// A new connection, without a protocol.
     pub(crate) async fn dial(&self, settings: &Settings) -> io::Result<TcpStream> {
-        let stream = timeout(settings.timeouts.connect, TcpStream::connect(self.address)).await??;
+        let stream = timeout(settings.timeouts.connect, connect(self.address, settings.mark)).await??;
         stream.set_nodelay(true)?;
         Ok(stream)
     }

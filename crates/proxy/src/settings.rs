@@ -21,8 +21,8 @@ pub struct Settings {
     pub access_log: Option<AccessLog>,
     /// What direct responses may read.
     pub readable: Readable,
-    /// The mark of connections that are passed through to where they were going, so that whatever redirects
-    /// connections to this proxy leaves them alone. It needs NET_ADMIN.
+    /// The mark of connections that the proxy makes, so that whatever redirects connections to this proxy leaves them
+    /// alone. It needs NET_ADMIN.
     pub mark: Option<u32>,
     /// Where random choices start: the same seed and requests in the same order give the same choices.
     pub seed: u64,

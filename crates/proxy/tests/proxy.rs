@@ -21,6 +21,8 @@ mod http2;
 mod limits;
 #[path = "proxy/malformed.rs"]
 mod malformed;
+#[path = "proxy/passthrough.rs"]
+mod passthrough;
 #[path = "proxy/tcp.rs"]
 mod tcp;
 #[path = "proxy/tls.rs"]

@@ -265,22 +265,23 @@ impl Work<'_> {
         let mut chains = Vec::new();
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
-            let Some(secret) = listener.certificate.as_ref().map(|certificate| &certificate.secret) else {
-                continue;
-            };
-            let Some(pair) = self.input.certificates.get(secret).cloned() else {
-                self.others.push(no_certificate(setting, &listener.name, secret));
-                continue;
-            };
+            let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
+            let pair = secret.and_then(|secret| Some((secret, self.input.certificates.get(secret)?.clone())));
+            match (secret, &pair) {
+                (Some(secret), None) => {
+                    self.others.push(no_certificate(setting, &listener.name, secret));
+                    continue;
+                }
+                // Requests cannot be told apart in what goes on unread.
+                (None, _) if port.protocol.is_http() => continue,
+                _ => {}
+            }
             // Of two listeners with one host the first has it.
             if hosts.contains(&&listener.hostname) {
                 continue;
             }
             hosts.push(&listener.hostname);
-            let certificate = secret.to_string();
-            let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
-            let same_pair = known.is_some_and(|known| *known == pair);
-            self.put(Kind::Secret, &certificate, same_pair, || secret::render(&certificate, &pair));
+            let certificate = pair.map(|(secret, pair)| self.put_pair(secret, &pair));
             let carry = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
                 self.put_routes(&routes, is_same, setting, &routes::of_listener(listener));
@@ -291,6 +292,15 @@ impl Work<'_> {
             chains.push(Chain { carry, tls: Some((listener.hostname.clone(), certificate)) });
         }
         chains
+    }
+
+    /// The name by which a listener asks for a certificate.
+    fn put_pair(&mut self, secret: &ObjectKey, pair: &Arc<KeyPair>) -> String {
+        let name = secret.to_string();
+        let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
+        let is_same = known == Some(pair);
+        self.put(Kind::Secret, &name, is_same, || secret::render(&name, pair));
+        name
     }
 
     fn backends(&mut self) {

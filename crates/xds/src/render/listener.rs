@@ -44,8 +44,8 @@ pub(super) enum Carry<'r> {
 /// One way through a listener.
 pub(super) struct Chain<'r> {
     pub(super) carry: Carry<'r>,
-    /// With TLS: the hosts that it is for, and the name of the certificate.
-    pub(super) tls: Option<(Hostname, String)>,
+    /// With TLS: the hosts that it is for, and the name of the certificate, unless it goes on unread.
+    pub(super) tls: Option<(Hostname, Option<String>)>,
 }
 
 /// How a listener gets its connections.
@@ -105,7 +105,10 @@ fn filter_chain(listener: &str, chain: &Chain<'_>) -> FilterChain {
     FilterChain {
         filter_chain_match: chain.tls.as_ref().map(|(host, _)| for_host(host)),
         filters: vec![filter],
-        transport_socket: chain.tls.as_ref().map(|(_, certificate)| ends_tls(certificate, http)),
+        transport_socket: chain
+            .tls
+            .as_ref()
+            .and_then(|(_, certificate)| Some(ends_tls(certificate.as_ref()?, http))),
         ..FilterChain::default()
     }
 }

@@ -60,7 +60,8 @@ fn protocol(at: &At, problems: &mut Problems) -> Option<GatewayProtocol> {
     })
 }
 
-/// `tls: {certificateRef: {name}}`: where there is TLS it is needed, elsewhere it would mean nothing.
+/// `tls: {certificateRef: {name}}`: HTTPS needs it. TLS ends here with it and goes on unread without; elsewhere it would
+/// mean nothing.
 fn certificate(
     gateway: &ObjectKey,
     at: &At,
@@ -68,8 +69,11 @@ fn certificate(
     problems: &mut Problems,
 ) -> Option<Certificate> {
     let tls = at.child("tls");
-    let is_tls = protocol?.is_tls();
-    if !is_tls {
+    let protocol = protocol?;
+    if protocol == GatewayProtocol::Tls && !tls.is_set() {
+        return None;
+    }
+    if !protocol.is_tls() {
         if tls.is_set() {
             problems.add(&tls, "only listeners of the protocols HTTPS and TLS have a certificate");
         }

@@ -187,6 +187,11 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
         listeners(json!([{"name": "a", "port": 443, "protocol": "HTTPS"}])),
         ["[0].tls.certificateRef"]
     );
+    assert_eq!(listeners(json!([{"name": "a", "port": 443, "protocol": "TLS"}])), [""; 0], "it is passed on");
+    assert_eq!(
+        listeners(json!([{"name": "a", "port": 443, "protocol": "TLS", "tls": {}}])),
+        ["[0].tls.certificateRef"]
+    );
     assert_eq!(listeners(json!([{"name": "a"}])), ["[0].port", "[0].protocol"]);
     assert_eq!(listeners(json!([])), [""]);
 }
