@@ -241,7 +241,7 @@ pub(crate) struct AnswerBody {
 
 enum Content {
     Own(Option<Bytes>),
-    Endpoint(Box<Answering>),
+    Endpoint(Answering),
 }
 
 /// What an endpoint says, and the place there.
@@ -293,7 +293,7 @@ impl AnswerBody {
         }
         let behind = Behind::new(&proxy.budget, proxy.settings.limits.buffer, &incoming.size_hint());
         let stall = Stall::new(proxy.settings.timeouts.idle);
-        Self { content: Content::Endpoint(Box::new(Answering { incoming, lease, stall, behind })), ticket }
+        Self { content: Content::Endpoint(Answering { incoming, lease, stall, behind }), ticket }
     }
 }
 

@@ -4,8 +4,11 @@
 //! Answers of ours: 503 no endpoint, or none could be reached; 502 it broke off or spoke no HTTP; 504 it took too
 //! long; 500 the rule leads nowhere (semantics 1.8).
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
@@ -13,7 +16,7 @@ use http::request::Parts;
 use http::uri::{self, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body, Incoming};
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::body::{AnswerBody, BodyError, OutBody};
 use crate::connection::Connection;
@@ -21,7 +24,7 @@ use crate::edits::{self, strip};
 use crate::exchange::note_failure;
 use crate::mirror;
 use crate::peer::Peer;
-use crate::pool::{Lease, Lent, Use};
+use crate::pool::{Kept, Lease, Lent, Use};
 use crate::proxy::Inner;
 use crate::reply;
 use crate::request::is_safe;
@@ -218,11 +221,17 @@ async fn attempt(
     }
     // The endpoint may have closed an unused connection just now: then the request is sent by another one.
     let spare = (lease.is_reused && is_safe(request.method()) && request.body().is_end_stream())
-        .then(|| copy_of(&request));
+        .then(|| Spare::of(&request, &mut lease.kept));
     let progress = sending.progress;
-    let sent = match lease.lent() {
-        Some(Lent::Http1(sender)) => within(patience, progress, sender.try_send_request(request)).await,
-        Some(Lent::Http2(sender, _)) => within(patience, progress, sender.try_send_request(request)).await,
+    let sent = match &mut lease.lent {
+        Some(Lent::Http1(sender)) => {
+            let timer = lease.kept.timer.get_or_insert_with(|| Box::pin(sleep(patience)));
+            within(timer.as_mut(), patience, progress, sender.try_send_request(request)).await
+        }
+        Some(Lent::Http2(sender, _)) => {
+            let timer = std::pin::pin!(sleep(patience));
+            within(timer, patience, progress, sender.try_send_request(request)).await
+        }
         None => {
             let failed = Failed::by_endpoint(StatusCode::BAD_GATEWAY);
             return Err(Failed { request: Some(request), is_endpoints: false, ..failed });
@@ -240,7 +249,8 @@ async fn attempt(
             let unsent = error.take_message();
             let (status, is_endpoints) = blame(error.error());
             let is_stale = lease.is_reused && is_endpoints;
-            let request = unsent.or_else(|| spare.filter(|_| is_stale));
+            let spare = spare.filter(|_| is_stale).map(|spare| spare.request(&mut lease.kept));
+            let request = unsent.or(spare);
             let is_endpoints = is_endpoints && !(is_stale && request.is_some());
             Err(Failed { request, is_endpoints, ..Failed::by_endpoint(status) })
         }
@@ -248,22 +258,34 @@ async fn attempt(
 }
 
 /// The answer, if it comes in time. While a body moves, the clock starts anew: it may be long.
+///
+/// The timer may be set for an earlier request. It is left there and moved on only when it goes off, for nearly all
+/// answers come long before: to set it for each request costs more than to look at it.
 async fn within<T>(
+    mut timer: Pin<&mut Sleep>,
     patience: Duration,
     progress: Option<&AtomicU64>,
     answer: impl Future<Output = T>,
 ) -> Option<T> {
-    let Some(progress) = progress else { return timeout(patience, answer).await.ok() };
+    let seen = || progress.map_or(0, |progress| progress.load(Relaxed));
     let mut answer = std::pin::pin!(answer);
-    loop {
-        let before = progress.load(Relaxed);
-        if let Ok(answer) = timeout(patience, answer.as_mut()).await {
-            return Some(answer);
+    let (mut deadline, mut before) = (Instant::now() + patience, seen());
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+            return Poll::Ready(Some(answer));
         }
-        if progress.load(Relaxed) == before {
-            return None;
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= deadline {
+                if seen() == before {
+                    return Poll::Ready(None);
+                }
+                (deadline, before) = (Instant::now() + patience, seen());
+            }
+            timer.as_mut().reset(deadline);
         }
-    }
+        Poll::Pending
+    })
+    .await
 }
 
 /// What a client is told about a broken exchange, and whether the endpoint broke it.
@@ -281,12 +303,29 @@ pub(crate) fn is_gateway_failure(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-fn copy_of(request: &Request<OutBody>) -> Request<OutBody> {
-    let mut copy = Request::new(OutBody::Empty);
-    *copy.method_mut() = request.method().clone();
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
+/// What it takes to send a request without a body again. Its fields are kept with the connection, which has room for
+/// them from the request before.
+struct Spare {
+    method: Method,
+    uri: Uri,
+}
+
+impl Spare {
+    fn of(request: &Request<OutBody>, kept: &mut Kept) -> Self {
+        kept.fields.clear();
+        kept.fields.extend(request.headers().iter().map(|(name, value)| (name.clone(), value.clone())));
+        Self { method: request.method().clone(), uri: request.uri().clone() }
+    }
+
+    fn request(self, kept: &mut Kept) -> Request<OutBody> {
+        let mut request = Request::new(OutBody::Empty);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        for (name, value) in kept.fields.drain(..) {
+            request.headers_mut().append(name, value);
+        }
+        request
+    }
 }
 
 /// Gives a request the form that the endpoint's protocol wants.

@@ -94,7 +94,7 @@ async fn carry(proxy: &Inner, slot: &Slot, mut request: Request<OutBody>) {
     };
     fit(&mut request, &lease);
     let answered = async {
-        let mut response = match lease.lent()? {
+        let mut response = match lease.lent.as_mut()? {
             Lent::Http1(sender) => sender.try_send_request(request).await.ok()?,
             Lent::Http2(sender, _) => sender.try_send_request(request).await.ok()?,
         };

@@ -1,14 +1,16 @@
 //! Connections to one endpoint: those of HTTP/1.1 are lent to one request at a time, those of HTTP/2 carry many.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::{HeaderName, HeaderValue};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::body::OutBody;
 use crate::peer::{Peer, Wire};
@@ -28,6 +30,16 @@ pub(crate) struct Pool {
 struct Idle {
     sender: http1::SendRequest<OutBody>,
     since: Instant,
+    kept: Kept,
+}
+
+/// What a connection of HTTP/1.1 keeps from one request to the next, so that it is not made for each.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Room for the fields of a request that may have to be sent again.
+    pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
+    /// A timer, where a request before has set it.
+    pub(crate) timer: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,7 +75,8 @@ pub(crate) struct Lease {
     pub(crate) is_reused: bool,
     /// Whether HTTP/1.1 is tried at an endpoint that is only said to speak HTTP/2.
     pub(crate) is_guess: bool,
-    lent: Option<Lent>,
+    pub(crate) lent: Option<Lent>,
+    pub(crate) kept: Kept,
     keep: usize,
 }
 
@@ -84,6 +97,7 @@ impl Lease {
             is_reused: false,
             is_guess: false,
             lent: None,
+            kept: Kept::default(),
             keep: settings.limits.idle_per_endpoint,
         };
         let lent = match peer.wire {
@@ -96,8 +110,8 @@ impl Lease {
             },
             Wire::Http2 => peer.shared(settings).await?,
             Wire::Http1 | Wire::Bytes => match peer.pool.unused() {
-                Some(sender) => {
-                    lease.is_reused = true;
+                Some((sender, kept)) => {
+                    (lease.is_reused, lease.kept) = (true, kept);
                     Lent::Http1(sender)
                 }
                 None => Lent::Http1(dial1(peer, settings).await?),
@@ -107,10 +121,6 @@ impl Lease {
         Ok(lease)
     }
 
-    pub(crate) fn lent(&mut self) -> Option<&mut Lent> {
-        self.lent.as_mut()
-    }
-
     pub(crate) fn is_http2(&self) -> bool {
         matches!(self.lent, Some(Lent::Http2(..)))
     }
@@ -118,7 +128,7 @@ impl Lease {
     /// The answer has been read to its end: the next request may have the connection.
     pub(crate) fn give_back(&mut self) {
         if let Some(Lent::Http1(sender)) = self.lent.take_if(|lent| matches!(lent, Lent::Http1(_))) {
-            self.peer.pool.put(sender, self.keep);
+            self.peer.pool.put(sender, std::mem::take(&mut self.kept), self.keep);
         }
     }
 }
@@ -142,25 +152,26 @@ impl Pool {
     }
 
     /// The connection that was used last: the others may become old and go.
-    fn unused(&self) -> Option<http1::SendRequest<OutBody>> {
+    fn unused(&self) -> Option<(http1::SendRequest<OutBody>, Kept)> {
         let mut idle = self.idle();
         // One that is not ready is still about to finish its last message, or closed.
         while let Some(at) = idle.iter().rposition(|idle| idle.sender.is_ready() || idle.sender.is_closed()) {
             let found = idle.remove(at);
             if !found.sender.is_closed() {
-                return Some(found.sender);
+                return Some((found.sender, found.kept));
             }
         }
         None
     }
 
-    fn put(&self, sender: http1::SendRequest<OutBody>, keep: usize) {
+    fn put(&self, sender: http1::SendRequest<OutBody>, mut kept: Kept, keep: usize) {
         if sender.is_closed() {
             return;
         }
+        kept.fields.clear();
         let mut idle = self.idle();
         if idle.len() < keep {
-            idle.push(Idle { sender, since: Instant::now() });
+            idle.push(Idle { sender, since: Instant::now(), kept });
         }
     }
 
