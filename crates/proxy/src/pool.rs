@@ -101,20 +101,24 @@ impl Lease {
             keep: settings.limits.idle_per_endpoint,
         };
         let lent = match peer.wire {
-            Wire::Http2 if what_for == Use::Upgrade => match peer.extended(settings).await? {
+            // What is rare is boxed: every request would be moved about with room for it.
+            Wire::Http2 if what_for == Use::Upgrade => match Box::pin(peer.extended(settings)).await? {
                 Some(lent) => lent,
                 None => {
                     (lease.is_guess, lease.keep) = (true, 0);
-                    Lent::Http1(dial1(peer, settings).await?)
+                    Lent::Http1(Box::pin(dial1(peer, settings)).await?)
                 }
             },
-            Wire::Http2 => peer.shared(settings).await?,
+            Wire::Http2 => match peer.pool.least_used() {
+                Some(lent) => lent,
+                None => Box::pin(peer.shared(settings)).await?,
+            },
             Wire::Http1 | Wire::Bytes => match peer.pool.unused() {
                 Some((sender, kept)) => {
                     (lease.is_reused, lease.kept) = (true, kept);
                     Lent::Http1(sender)
                 }
-                None => Lent::Http1(dial1(peer, settings).await?),
+                None => Lent::Http1(Box::pin(dial1(peer, settings)).await?),
             },
         };
         lease.lent = Some(lent);
@@ -231,13 +235,15 @@ impl Peer {
     /// A connection by which the endpoint offers extended CONNECT (RFC 8441), if it does.
     async fn extended(&self, settings: &Settings) -> io::Result<Option<Lent>> {
         let Lent::Http2(sender, usage) = self.shared(settings).await? else { return Ok(None) };
+        // Not while it waits: a client that goes meanwhile would leave the count behind.
+        usage.streams.fetch_sub(1, Relaxed);
         while !usage.is_extended.load(Relaxed) {
             if usage.made.elapsed() > OFFERS_WITHIN || sender.is_closed() {
-                usage.streams.fetch_sub(1, Relaxed);
                 return Ok(None);
             }
             sleep(Duration::from_millis(2)).await;
         }
+        usage.streams.fetch_add(1, Relaxed);
         Ok(Some(Lent::Http2(sender, usage)))
     }
 

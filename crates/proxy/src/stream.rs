@@ -293,7 +293,8 @@ impl Watch {
             }
             let now = Instant::now();
             tick.as_mut().reset(now + period);
-            if now.duration_since(self.epoch) >= self.idle / 2 {
+            // In HTTP/1.1 there is one answer at a time, and writes show whether it moves.
+            if self.headers.is_none() && now.duration_since(self.epoch) >= self.idle / 2 {
                 self.epoch = now;
                 if activity.advance() {
                     return Some(State::Stuck);
