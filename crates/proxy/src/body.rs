@@ -1,5 +1,5 @@
 //! Bodies on their way: of requests to endpoints, of answers to clients, and copies for mirrors. They stream; what
-//! is held is a frame at a time, and one that stands still for too long is ended.
+//! is held is counted (piece), and one that stands still for too long is ended.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,11 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
 
+use crate::connection::Connection;
+use crate::piece::{Behind, Piece};
 use crate::pool::Lease;
+use crate::proxy::Inner;
+use crate::stream::Activity;
 use crate::ticket::Ticket;
 
 /// Why a body ended before its time.
@@ -73,38 +77,61 @@ pub(crate) enum OutBody {
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     incoming: Incoming,
+    activity: Arc<Activity>,
     left: u64,
     stall: Stall,
+    behind: Behind,
     copies: Vec<CopySender>,
     /// Grows with every frame, so that whoever waits for the answer sees the request is not done.
     progress: Arc<AtomicU64>,
 }
 
+type Polled = Poll<Option<Result<Frame<Piece>, BodyError>>>;
+
 impl OutBody {
     /// `progress` is there unless the body is empty.
     pub(crate) fn new(
+        connection: &Connection,
         incoming: Incoming,
-        limit: u64,
-        idle: Duration,
         copies: Vec<CopySender>,
         progress: Option<Arc<AtomicU64>>,
     ) -> Self {
         let Some(progress) = progress else { return Self::Empty };
-        let stall = Stall::new(idle);
-        Self::Client(Box::new(ClientBody { incoming, left: limit, stall, copies, progress }))
+        let settings = &connection.proxy.settings;
+        let behind = Behind::new(&connection.proxy.budget, settings.limits.buffer, &incoming.size_hint());
+        Self::Client(Box::new(ClientBody {
+            incoming,
+            activity: connection.activity.clone(),
+            left: settings.limits.body_bytes,
+            stall: Stall::new(settings.timeouts.idle),
+            behind,
+            copies,
+            progress,
+        }))
     }
 }
 
 impl ClientBody {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Polled {
+        // Nobody stands still who waits for room: those who hold it have clocks of their own.
+        if self.behind.poll_room(cx).is_pending() {
+            return Poll::Pending;
+        }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
-            Poll::Pending if self.stall.is_over(cx) => self.fail(BodyError::Stalled),
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                self.behind.is_empty();
+                if self.stall.is_over(cx) { self.fail(BodyError::Stalled) } else { Poll::Pending }
+            }
+            Poll::Ready(None) => {
+                self.behind.is_empty();
+                Poll::Ready(None)
+            }
             Poll::Ready(Some(Err(error))) => self.fail(error.into()),
             Poll::Ready(Some(Ok(frame))) => {
                 self.stall.moved();
                 self.progress.fetch_add(1, Ordering::Relaxed);
+                let frame = frame.map_data(|bytes| Piece::to_endpoint(bytes, &self.activity));
+                self.behind.waits(&self.incoming.size_hint());
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 let Some(left) = self.left.checked_sub(length) else { return self.fail(BodyError::TooLong) };
                 self.left = left;
@@ -114,20 +141,17 @@ impl ClientBody {
         }
     }
 
-    fn fail(&mut self, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn fail(&mut self, error: BodyError) -> Polled {
         self.copies.drain(..).for_each(|copy| copy.cut());
         Poll::Ready(Some(Err(error)))
     }
 }
 
 impl Body for OutBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         match &mut *self {
             Self::Empty => Poll::Ready(None),
             Self::Client(body) => body.poll(cx),
@@ -158,14 +182,14 @@ const LAG: usize = 16;
 /// Where a body's frames are copied to.
 #[derive(Debug)]
 pub(crate) struct CopySender {
-    frames: mpsc::Sender<Frame<Bytes>>,
+    frames: mpsc::Sender<Frame<Piece>>,
     is_cut: Arc<AtomicBool>,
 }
 
 /// The body of a copied request.
 #[derive(Debug)]
 pub(crate) struct CopyBody {
-    frames: mpsc::Receiver<Frame<Bytes>>,
+    frames: mpsc::Receiver<Frame<Piece>>,
     is_cut: Arc<AtomicBool>,
     length: SizeHint,
 }
@@ -179,13 +203,13 @@ pub(crate) fn copy(length: SizeHint) -> (CopySender, CopyBody) {
 
 impl CopySender {
     /// Never waits: a slow mirror must not slow the request. Whether the copy goes on.
-    fn send(&self, frame: &Frame<Bytes>) -> bool {
+    fn send(&self, frame: &Frame<Piece>) -> bool {
         let copied = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => Frame::data(data.clone()),
-            (None, Some(trailers)) => Frame::trailers(HeaderMap::clone(trailers)),
+            (Some(data), _) => data.copy().map(Frame::data),
+            (None, Some(trailers)) => Some(Frame::trailers(HeaderMap::clone(trailers))),
             (None, None) => return true,
         };
-        let sent = self.frames.try_send(copied).is_ok();
+        let sent = copied.is_some_and(|copied| self.frames.try_send(copied).is_ok());
         if !sent {
             self.cut();
         }
@@ -198,7 +222,7 @@ impl CopySender {
 }
 
 impl CopyBody {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Polled {
         match self.frames.poll_recv(cx) {
             // What was cut must not look like what is whole.
             Poll::Ready(None) if self.is_cut.load(Ordering::Acquire) => {
@@ -217,7 +241,43 @@ pub(crate) struct AnswerBody {
 
 enum Content {
     Own(Option<Bytes>),
-    Endpoint { incoming: Incoming, lease: Lease, stall: Stall },
+    Endpoint(Answering),
+}
+
+/// What an endpoint says, and the place there.
+struct Answering {
+    incoming: Incoming,
+    lease: Lease,
+    stall: Stall,
+    behind: Behind,
+}
+
+impl Answering {
+    fn poll(&mut self, cx: &mut Context<'_>, activity: &Arc<Activity>) -> Polled {
+        if self.behind.poll_room(cx).is_pending() {
+            return Poll::Pending;
+        }
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Pending => {
+                self.behind.is_empty();
+                if self.stall.is_over(cx) {
+                    return Poll::Ready(Some(Err(BodyError::Stalled)));
+                }
+                Poll::Pending
+            }
+            Poll::Ready(frame) => {
+                self.stall.moved();
+                if frame.is_none() || self.incoming.is_end_stream() {
+                    self.behind.is_empty();
+                    self.lease.give_back();
+                } else {
+                    self.behind.waits(&self.incoming.size_hint());
+                }
+                let piece = |frame: Frame<Bytes>| frame.map_data(|bytes| Piece::to_client(bytes, activity));
+                Poll::Ready(frame.map(|frame| frame.map(piece).map_err(BodyError::from)))
+            }
+        }
+    }
 }
 
 impl AnswerBody {
@@ -227,36 +287,28 @@ impl AnswerBody {
     }
 
     /// What an endpoint says.
-    pub(crate) fn of_endpoint(incoming: Incoming, mut lease: Lease, idle: Duration, ticket: Ticket) -> Self {
+    pub(crate) fn of_endpoint(incoming: Incoming, mut lease: Lease, proxy: &Inner, ticket: Ticket) -> Self {
         if incoming.is_end_stream() {
             lease.give_back();
         }
-        Self { content: Content::Endpoint { incoming, lease, stall: Stall::new(idle) }, ticket }
+        let behind = Behind::new(&proxy.budget, proxy.settings.limits.buffer, &incoming.size_hint());
+        let stall = Stall::new(proxy.settings.timeouts.idle);
+        Self { content: Content::Endpoint(Answering { incoming, lease, stall, behind }), ticket }
     }
 }
 
 impl Body for AnswerBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
         let frame = match &mut this.content {
-            Content::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Content::Endpoint { incoming, lease, stall } => match Pin::new(&mut *incoming).poll_frame(cx) {
-                Poll::Pending if stall.is_over(cx) => Poll::Ready(Some(Err(BodyError::Stalled))),
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(frame) => {
-                    stall.moved();
-                    if frame.is_none() || incoming.is_end_stream() {
-                        lease.give_back();
-                    }
-                    Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
-                }
-            },
+            Content::Own(bytes) => {
+                let piece = |bytes| Ok(Frame::data(Piece::own(bytes, this.ticket.activity())));
+                Poll::Ready(bytes.take().map(piece))
+            }
+            Content::Endpoint(answering) => answering.poll(cx, this.ticket.activity()),
         };
         match &frame {
             Poll::Ready(Some(Ok(frame))) => {
@@ -271,14 +323,14 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Own(bytes) => bytes.is_none(),
-            Content::Endpoint { incoming, .. } => incoming.is_end_stream(),
+            Content::Endpoint(answering) => answering.incoming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Content::Endpoint { incoming, .. } => incoming.size_hint(),
+            Content::Endpoint(answering) => answering.incoming.size_hint(),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use model::route::{Arrival, GatewayPort, GatewayProtocol, Listener, Routing, Scheme, Split};
 use model::{Name, ServiceKey};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -24,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::certificate::KeyPair;
 use crate::exchange;
 use crate::original;
-use crate::pool::buffer;
+use crate::pool::{buffer, connection_window, stream_window};
 use crate::proxy::{Alive, Entrance, Inner, Phase};
 use crate::sniff;
 use crate::state::State;
@@ -171,6 +173,9 @@ fn by_server_name(state: &State, port: u16, name: &str) -> Option<Chosen> {
     })
 }
 
+/// The alert of TLS that says so (RFC 6066, 3), fatal, in the record that every version reads.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
 /// TLS at a gateway: ended here with the listener's certificate, or carried on unread where it has none.
 async fn tls(
     proxy: &Arc<Inner>,
@@ -180,10 +185,13 @@ async fn tls(
     alive: &Arc<Alive>,
 ) -> io::Result<()> {
     let patience = proxy.settings.timeouts.headers;
-    let (name, ahead) = timeout(patience, sniff::server_name(&mut stream)).await??;
+    let greeted = timeout(patience, sniff::server_name(&mut stream)).await;
+    let greeted = greeted.map_err(io::Error::from).and_then(|greeted| greeted);
+    let (name, ahead) = greeted.inspect_err(|_| proxy.counts.handshakes_failed.add())?;
     let name = name.unwrap_or_default();
     let Some(chosen) = by_server_name(&proxy.state(), port, &name) else {
         proxy.counts.handshakes_failed.add();
+        let _ = timeout(patience, stream.write_all(&UNRECOGNIZED_NAME)).await;
         return Err(io::Error::other("no listener is for this server name"));
     };
     if !chosen.is_terminated && chosen.protocol == GatewayProtocol::Tls {
@@ -223,7 +231,7 @@ async fn http(
         Some(is_h2) => (is_h2, Bytes::new()),
         None => timeout(proxy.settings.timeouts.headers, sniff::preface(&mut stream)).await??,
     };
-    let activity = Arc::new(Activity::default());
+    let activity = Arc::new(Activity::new(&proxy.budget));
     let stream =
         ClientStream::new(Ahead::new(ahead, stream), activity.clone(), is_h2, &proxy.settings.timeouts);
     let connection =
@@ -240,7 +248,7 @@ async fn http(
 async fn http1(
     connection: Arc<Connection>,
     stream: TokioIo<ClientStream>,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) -> hyper::Result<()> {
     let limits = &connection.proxy.settings.limits;
     let server = http1::Builder::new()
@@ -249,33 +257,23 @@ async fn http1(
         // The watch of the stream does it, for all requests of a connection with one timer.
         .header_read_timeout(None)
         .clone();
-    let served =
-        server.serve_connection(stream, service_fn(|request| exchange::answer(connection.clone(), request)));
-    let mut served = std::pin::pin!(served.with_upgrades());
-    loop {
-        tokio::select! {
-            result = served.as_mut() => return result,
-            Ok(()) = phase.changed() => match *phase.borrow_and_update() {
-                Phase::Serving => {}
-                Phase::Draining => served.as_mut().graceful_shutdown(),
-                Phase::Closed => return Ok(()),
-            },
-        }
-    }
+    let service = service_fn(|request| exchange::answer(connection.clone(), request));
+    let served = server.serve_connection(stream, service).with_upgrades();
+    to_its_end(served, |served| served.graceful_shutdown(), phase).await
 }
 
 async fn http2(
     connection: Arc<Connection>,
     stream: TokioIo<ClientStream>,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) -> hyper::Result<()> {
     let limits = &connection.proxy.settings.limits;
     let server = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
-        .initial_stream_window_size(u32::try_from(limits.buffer).unwrap_or(u32::MAX).clamp(65_535, 1 << 24))
-        .initial_connection_window_size(1 << 20)
+        .initial_stream_window_size(stream_window(limits))
+        .initial_connection_window_size(connection_window(limits, limits.streams))
         .max_send_buf_size(limits.buffer)
         .keep_alive_interval(std::time::Duration::from_secs(30))
         .keep_alive_timeout(std::time::Duration::from_secs(20))
@@ -285,13 +283,23 @@ async fn http2(
         let connection = connection.clone();
         service_fn(move |request| exchange::answer(connection.clone(), request))
     };
-    let mut served = std::pin::pin!(server.serve_connection(stream, service));
+    let served = server.serve_connection(stream, service);
+    to_its_end(served, |served| served.graceful_shutdown(), phase).await
+}
+
+/// Serves until the client goes, or the proxy ends: then the client is told to go, and left when there is no more time.
+async fn to_its_end<C: Future<Output = hyper::Result<()>>>(
+    served: C,
+    tell_to_go: impl Fn(Pin<&mut C>),
+    mut phase: watch::Receiver<Phase>,
+) -> hyper::Result<()> {
+    let mut served = std::pin::pin!(served);
     loop {
         tokio::select! {
             result = served.as_mut() => return result,
             Ok(()) = phase.changed() => match *phase.borrow_and_update() {
                 Phase::Serving => {}
-                Phase::Draining => served.as_mut().graceful_shutdown(),
+                Phase::Draining => tell_to_go(served.as_mut()),
                 Phase::Closed => return Ok(()),
             },
         }

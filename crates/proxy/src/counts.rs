@@ -109,6 +109,10 @@ impl Distance {
 pub(crate) struct ProxyCounts {
     pub(crate) connections: Count,
     pub(crate) refused: Count,
+    /// Requests that got 503 because there were too many.
+    pub(crate) requests_refused: Count,
+    /// Requests that got 503 because too many bytes of bodies were held.
+    pub(crate) bodies_refused: Count,
     pub(crate) passed_through: Count,
     pub(crate) handshakes_failed: Count,
     pub(crate) mirrors_left_out: Count,

@@ -82,38 +82,45 @@ fn is_of_connection(name: &HeaderName) -> bool {
 }
 
 /// Takes out what is for one connection only, and whatever `Connection` names besides. `TE: trailers` stays: it
-/// asks the endpoint, and gRPC needs it.
+/// asks the endpoint, and gRPC needs it. Nearly every message has one such header or none, so only what is there is
+/// touched.
 pub(crate) fn strip(headers: &mut HeaderMap) {
-    if !headers.keys().any(|name| is_of_connection(name) || *name == header::EXPECT) {
-        return;
+    let mut found: [Option<HeaderName>; 9] = Default::default();
+    let of_connection = headers.keys().filter(|name| is_of_connection(name) || **name == header::EXPECT);
+    for (place, name) in found.iter_mut().zip(of_connection) {
+        *place = Some(name.clone());
     }
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-        // Nobody gets to drop what routing went by, or what frames the message.
-        .filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH))
-        .collect();
-    let wants_trailers = headers.get_all(header::TE).iter().any(|value| {
-        value
-            .as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|part| part.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-    });
-    for name in named {
-        headers.remove(name);
-    }
-    for name in [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE, header::EXPECT] {
-        headers.remove(name);
-    }
-    for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
+    let found = found.into_iter().flatten();
+    let mut wants_trailers = false;
+    for name in found {
+        if name == header::CONNECTION {
+            named_besides(headers).into_iter().for_each(|name| drop(headers.remove(name)));
+        } else if name == header::TE {
+            wants_trailers = headers.get_all(header::TE).iter().any(|value| has_word(value, b"trailers"));
+        }
         headers.remove(name);
     }
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
+}
+
+fn has_word(value: &HeaderValue, word: &[u8]) -> bool {
+    words(value).any(|part| part.eq_ignore_ascii_case(word))
+}
+
+fn words(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// What `Connection` names that is not taken out anyway.
+fn named_besides(headers: &HeaderMap) -> Vec<HeaderName> {
+    const ANYWAY: [&[u8]; 5] = [b"keep-alive", b"close", b"upgrade", b"te", b"transfer-encoding"];
+    let all = headers.get_all(header::CONNECTION).iter().flat_map(words);
+    let besides = all.filter(|word| !ANYWAY.iter().any(|known| word.eq_ignore_ascii_case(known)));
+    let names = besides.filter_map(|word| HeaderName::from_bytes(word).ok());
+    // Nobody gets to drop what routing went by, or what frames the message.
+    names.filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH)).collect()
 }
 
 /// The protocol that a client wants to change to, if it asks rightly. `h2c` is none: HTTP/2 begins with its preface

@@ -41,8 +41,8 @@ pub(crate) async fn answer(
     let (parts, body) = request.into_parts();
     let mut ticket = Ticket::open(proxy, &connection.activity, connection.client, &parts);
     let is_grpc = is_grpc(&parts.headers);
-    if let Some(status) = over_limits(proxy, &body) {
-        return Ok(reply::error(status, is_grpc, ticket));
+    if let Some((status, reason)) = over_limits(proxy, &body) {
+        return Ok(reply::refusal(status, reason, is_grpc, ticket));
     }
     let state = proxy.state();
     let decision = decide(&state, &connection, &parts);
@@ -63,12 +63,18 @@ pub(crate) async fn answer(
     })
 }
 
-fn over_limits(proxy: &Inner, body: &Incoming) -> Option<StatusCode> {
+fn over_limits(proxy: &Inner, body: &Incoming) -> Option<(StatusCode, &'static str)> {
     let limits = &proxy.settings.limits;
     if proxy.requests() > limits.requests {
-        return Some(StatusCode::SERVICE_UNAVAILABLE);
+        proxy.counts.requests_refused.add();
+        return Some((StatusCode::SERVICE_UNAVAILABLE, "too many requests are in flight"));
     }
-    (body.size_hint().lower() > limits.body_bytes).then_some(StatusCode::PAYLOAD_TOO_LARGE)
+    if proxy.budget.is_spent() {
+        proxy.counts.bodies_refused.add();
+        return Some((StatusCode::SERVICE_UNAVAILABLE, "too many bytes of bodies are held for others"));
+    }
+    (body.size_hint().lower() > limits.body_bytes)
+        .then_some((StatusCode::PAYLOAD_TOO_LARGE, "the body is longer than allowed"))
 }
 
 fn decide<'s>(state: &'s State, connection: &Connection, parts: &Parts) -> Decision<'s> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection (stream, sniff, original) -> exchange: the rule (state, rules) -> forward: a backend by weight (slot),
-//!   the less loaded of two endpoints (balance, peer), a connection (pool) -> answer (body), account (ticket)
+//!   the less loaded of two endpoints (balance, peer), a connection (pool) -> answer (body, piece), account (ticket)
 //!            \\-> tcp: carried whole (tunnel)
 //! ```
 //!
@@ -22,6 +22,7 @@ mod metrics;
 mod mirror;
 mod original;
 mod peer;
+mod piece;
 mod pool;
 mod proxy;
 mod random;

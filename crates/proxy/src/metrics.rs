@@ -49,6 +49,16 @@ fn of_proxy(text: &mut Text, proxy: &Inner) {
     let counts = &proxy.counts;
     text.single("open_connections", "gauge", "Connections of clients that are open.", proxy.open() as u64);
     text.single("open_requests", "gauge", "Requests in flight.", proxy.requests() as u64);
+    let held = proxy.budget.held() as u64;
+    text.single("held_body_bytes", "gauge", "Bytes of bodies that are held, at most.", held);
+    text.family(
+        "refused_requests_total",
+        "counter",
+        "Requests answered with 503 because a limit was reached.",
+    );
+    for (limit, count) in [("requests", &counts.requests_refused), ("bodies", &counts.bodies_refused)] {
+        text.sample("refused_requests_total", &[("limit", limit)], count.value());
+    }
     for (name, help, count) in [
         ("connections_total", "Connections of clients.", &counts.connections),
         ("refused_connections_total", "Connections closed because no route is for them.", &counts.refused),
@@ -62,6 +72,11 @@ fn of_proxy(text: &mut Text, proxy: &Inner) {
             "mirrors_left_out_total",
             "Copies that were not sent because too many were.",
             &counts.mirrors_left_out,
+        ),
+        (
+            "stalled_connections_total",
+            "Connections closed because the client stalled.",
+            &proxy.budget.stalled,
         ),
         ("tables_total", "Tables taken in.", &counts.swaps),
     ] {

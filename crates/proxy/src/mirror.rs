@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::body::{self, CopySender, OutBody};
 use crate::edits::target;
 use crate::forward::{fit, is_gateway_failure};
-use crate::pool::{Lease, Lent};
+use crate::pool::{Lease, Lent, Use};
 use crate::proxy::Inner;
 use crate::rules::Rule;
 use crate::slot::Slot;
@@ -88,13 +88,13 @@ async fn carry(proxy: &Inner, slot: &Slot, mut request: Request<OutBody>) {
     let settings = &proxy.settings;
     let cluster = slot.cluster();
     let Some(choice) = cluster.pick(&proxy.random, proxy.now(), &settings.health, &[]) else { return };
-    let Ok(mut lease) = Lease::take(&choice.peer, settings).await else {
+    let Ok(mut lease) = Lease::take(&choice.peer, settings, Use::Request).await else {
         slot.counts.connect_failures.add();
         return;
     };
-    fit(&mut request, choice);
+    fit(&mut request, &lease);
     let answered = async {
-        let mut response = match lease.lent()? {
+        let mut response = match lease.lent.as_mut()? {
             Lent::Http1(sender) => sender.try_send_request(request).await.ok()?,
             Lent::Http2(sender, _) => sender.try_send_request(request).await.ok()?,
         };

@@ -1,18 +1,21 @@
 //! Connections to one endpoint: those of HTTP/1.1 are lent to one request at a time, those of HTTP/2 carry many.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::{HeaderName, HeaderValue};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::body::OutBody;
 use crate::peer::{Peer, Wire};
 use crate::settings::{Limits, Settings};
+use crate::tcp::connect;
 
 /// The connections to one endpoint.
 #[derive(Debug, Default)]
@@ -27,13 +30,32 @@ pub(crate) struct Pool {
 struct Idle {
     sender: http1::SendRequest<OutBody>,
     since: Instant,
+    kept: Kept,
+}
+
+/// What a connection of HTTP/1.1 keeps from one request to the next, so that it is not made for each.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Room for the fields of a request that may have to be sent again.
+    pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
+    /// A timer, where a request before has set it.
+    pub(crate) timer: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Debug)]
 struct SharedConnection {
     sender: http2::SendRequest<OutBody>,
-    streams: Arc<AtomicUsize>,
-    used: Arc<Mutex<Instant>>,
+    usage: Arc<Usage>,
+}
+
+/// How a connection of HTTP/2 is used.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    streams: AtomicUsize,
+    used: Mutex<Instant>,
+    made: Instant,
+    /// Whether the endpoint offers extended CONNECT (RFC 8441).
+    is_extended: AtomicBool,
 }
 
 /// More than this many streams on one connection, and another one is made.
@@ -44,57 +66,81 @@ const SHARED: usize = 16;
 /// A connection for one request.
 pub(crate) enum Lent {
     Http1(http1::SendRequest<OutBody>),
-    Http2(http2::SendRequest<OutBody>, Arc<AtomicUsize>),
+    Http2(http2::SendRequest<OutBody>, Arc<Usage>),
 }
 
 /// The place of a request at an endpoint: its load, and what it holds of the pool.
 pub(crate) struct Lease {
     pub(crate) peer: Arc<Peer>,
     pub(crate) is_reused: bool,
-    lent: Option<Lent>,
+    /// Whether HTTP/1.1 is tried at an endpoint that is only said to speak HTTP/2.
+    pub(crate) is_guess: bool,
+    pub(crate) lent: Option<Lent>,
+    pub(crate) kept: Kept,
     keep: usize,
+}
+
+/// What a connection is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Request,
+    /// A request that is to become something else.
+    Upgrade,
 }
 
 impl Lease {
     /// A connection to a peer, an unused one or a new one.
-    pub(crate) async fn take(peer: &Arc<Peer>, settings: &Settings) -> io::Result<Self> {
+    pub(crate) async fn take(peer: &Arc<Peer>, settings: &Settings, what_for: Use) -> io::Result<Self> {
         peer.take_up();
         let mut lease = Self {
             peer: peer.clone(),
             is_reused: false,
+            is_guess: false,
             lent: None,
+            kept: Kept::default(),
             keep: settings.limits.idle_per_endpoint,
         };
         let lent = match peer.wire {
-            Wire::Http2 => peer.shared(settings).await?,
+            // What is rare is boxed: every request would be moved about with room for it.
+            Wire::Http2 if what_for == Use::Upgrade => match Box::pin(peer.extended(settings)).await? {
+                Some(lent) => lent,
+                None => {
+                    (lease.is_guess, lease.keep) = (true, 0);
+                    Lent::Http1(Box::pin(dial1(peer, settings)).await?)
+                }
+            },
+            Wire::Http2 => match peer.pool.least_used() {
+                Some(lent) => lent,
+                None => Box::pin(peer.shared(settings)).await?,
+            },
             Wire::Http1 | Wire::Bytes => match peer.pool.unused() {
-                Some(sender) => {
-                    lease.is_reused = true;
+                Some((sender, kept)) => {
+                    (lease.is_reused, lease.kept) = (true, kept);
                     Lent::Http1(sender)
                 }
-                None => Lent::Http1(dial1(peer, settings).await?),
+                None => Lent::Http1(Box::pin(dial1(peer, settings)).await?),
             },
         };
         lease.lent = Some(lent);
         Ok(lease)
     }
 
-    pub(crate) fn lent(&mut self) -> Option<&mut Lent> {
-        self.lent.as_mut()
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.lent, Some(Lent::Http2(..)))
     }
 
     /// The answer has been read to its end: the next request may have the connection.
     pub(crate) fn give_back(&mut self) {
         if let Some(Lent::Http1(sender)) = self.lent.take_if(|lent| matches!(lent, Lent::Http1(_))) {
-            self.peer.pool.put(sender, self.keep);
+            self.peer.pool.put(sender, std::mem::take(&mut self.kept), self.keep);
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(Lent::Http2(_, streams)) = &self.lent {
-            streams.fetch_sub(1, Relaxed);
+        if let Some(Lent::Http2(_, usage)) = &self.lent {
+            usage.streams.fetch_sub(1, Relaxed);
         }
         self.peer.put_down();
     }
@@ -110,25 +156,26 @@ impl Pool {
     }
 
     /// The connection that was used last: the others may become old and go.
-    fn unused(&self) -> Option<http1::SendRequest<OutBody>> {
+    fn unused(&self) -> Option<(http1::SendRequest<OutBody>, Kept)> {
         let mut idle = self.idle();
         // One that is not ready is still about to finish its last message, or closed.
         while let Some(at) = idle.iter().rposition(|idle| idle.sender.is_ready() || idle.sender.is_closed()) {
             let found = idle.remove(at);
             if !found.sender.is_closed() {
-                return Some(found.sender);
+                return Some((found.sender, found.kept));
             }
         }
         None
     }
 
-    fn put(&self, sender: http1::SendRequest<OutBody>, keep: usize) {
+    fn put(&self, sender: http1::SendRequest<OutBody>, mut kept: Kept, keep: usize) {
         if sender.is_closed() {
             return;
         }
+        kept.fields.clear();
         let mut idle = self.idle();
         if idle.len() < keep {
-            idle.push(Idle { sender, since: Instant::now() });
+            idle.push(Idle { sender, since: Instant::now(), kept });
         }
     }
 
@@ -137,8 +184,8 @@ impl Pool {
         let is_fresh = |since: Instant| now.saturating_duration_since(since) < keep;
         self.idle().retain(|idle| !idle.sender.is_closed() && is_fresh(idle.since));
         self.shared().retain(|shared| {
-            let used = *shared.used.lock().unwrap_or_else(PoisonError::into_inner);
-            !shared.sender.is_closed() && (shared.streams.load(Relaxed) > 0 || is_fresh(used))
+            let used = *shared.usage.used.lock().unwrap_or_else(PoisonError::into_inner);
+            !shared.sender.is_closed() && (shared.streams() > 0 || is_fresh(used))
         });
     }
 
@@ -147,8 +194,8 @@ impl Pool {
         let mut shared = self.shared();
         shared.retain(|shared| !shared.sender.is_closed());
         let full = shared.len() >= SHARED;
-        let least = shared.iter().min_by_key(|shared| shared.streams.load(Relaxed))?;
-        if least.streams.load(Relaxed) >= STREAMS && !full {
+        let least = shared.iter().min_by_key(|shared| shared.streams())?;
+        if least.streams() >= STREAMS && !full {
             return None;
         }
         Some(least.lend())
@@ -156,12 +203,19 @@ impl Pool {
 }
 
 impl SharedConnection {
+    fn streams(&self) -> usize {
+        self.usage.streams.load(Relaxed)
+    }
+
     fn lend(&self) -> Lent {
-        self.streams.fetch_add(1, Relaxed);
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        Lent::Http2(self.sender.clone(), self.streams.clone())
+        self.usage.streams.fetch_add(1, Relaxed);
+        *self.usage.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Lent::Http2(self.sender.clone(), self.usage.clone())
     }
 }
+
+/// The first frame of an endpoint says what it offers. By then it has come.
+const OFFERS_WITHIN: Duration = Duration::from_millis(250);
 
 impl Peer {
     async fn shared(&self, settings: &Settings) -> io::Result<Lent> {
@@ -172,17 +226,30 @@ impl Peer {
         if let Some(lent) = self.pool.least_used() {
             return Ok(lent);
         }
-        let sender = dial2(self, settings).await?;
-        let used = Arc::new(Mutex::new(Instant::now()));
-        let made = SharedConnection { sender, streams: Arc::new(AtomicUsize::new(0)), used };
+        let made = dial2(self, settings).await?;
         let lent = made.lend();
         self.pool.shared().push(made);
         Ok(lent)
     }
 
+    /// A connection by which the endpoint offers extended CONNECT (RFC 8441), if it does.
+    async fn extended(&self, settings: &Settings) -> io::Result<Option<Lent>> {
+        let Lent::Http2(sender, usage) = self.shared(settings).await? else { return Ok(None) };
+        // Not while it waits: a client that goes meanwhile would leave the count behind.
+        usage.streams.fetch_sub(1, Relaxed);
+        while !usage.is_extended.load(Relaxed) {
+            if usage.made.elapsed() > OFFERS_WITHIN || sender.is_closed() {
+                return Ok(None);
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        usage.streams.fetch_add(1, Relaxed);
+        Ok(Some(Lent::Http2(sender, usage)))
+    }
+
     /// A new connection, without a protocol.
     pub(crate) async fn dial(&self, settings: &Settings) -> io::Result<TcpStream> {
-        let stream = timeout(settings.timeouts.connect, TcpStream::connect(self.address)).await??;
+        let stream = timeout(settings.timeouts.connect, connect(self.address, settings.mark)).await??;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -202,27 +269,54 @@ async fn dial1(peer: &Peer, settings: &Settings) -> io::Result<http1::SendReques
     Ok(sender)
 }
 
-async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<http2::SendRequest<OutBody>> {
+async fn dial2(peer: &Peer, settings: &Settings) -> io::Result<SharedConnection> {
     let stream = peer.dial(settings).await?;
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
+        .initial_stream_window_size(stream_window(&settings.limits))
+        .initial_connection_window_size(connection_window(&settings.limits, STREAMS as u32))
         .max_send_buf_size(settings.limits.buffer)
         .max_header_list_size(u32::try_from(settings.limits.header_bytes).unwrap_or(u32::MAX))
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
     let handshake = builder.handshake(TokioIo::new(stream));
     let made = timeout(settings.timeouts.connect, handshake).await?;
-    let (sender, connection) = made.map_err(io::Error::other)?;
+    let (sender, mut connection) = made.map_err(io::Error::other)?;
+    let now = Instant::now();
+    let usage = Arc::new(Usage {
+        streams: AtomicUsize::new(0),
+        used: Mutex::new(now),
+        made: now,
+        is_extended: AtomicBool::new(false),
+    });
+    let noted = usage.clone();
     tokio::spawn(async move {
+        // What an endpoint offers comes first, and nobody tells us when: looked at often in the beginning, then no more.
+        let mut pause = Duration::from_millis(1);
+        while pause < OFFERS_WITHIN {
+            if timeout(pause, &mut connection).await.is_ok() {
+                return;
+            }
+            noted.is_extended.store(connection.is_extended_connect_protocol_enabled(), Relaxed);
+            pause *= 2;
+        }
         let _ = connection.await;
     });
-    Ok(sender)
+    Ok(SharedConnection { sender, usage })
 }
 
 /// What hyper may hold of one message; it wants 8 KiB at the least.
 pub(crate) fn buffer(limits: &Limits) -> usize {
     limits.buffer.max(limits.header_bytes).max(8 << 10)
+}
+
+/// What a peer of HTTP/2 may send of one body before it is taken.
+pub(crate) fn stream_window(limits: &Limits) -> u32 {
+    u32::try_from(limits.buffer).unwrap_or(u32::MAX).clamp(65_535, 1 << 24)
+}
+
+/// And of all bodies of a connection: enough that some which nobody takes do not hold the others up.
+pub(crate) fn connection_window(limits: &Limits, streams: u32) -> u32 {
+    stream_window(limits).saturating_mul(streams).clamp(1 << 20, 1 << 24)
 }

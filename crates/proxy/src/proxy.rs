@@ -16,6 +16,7 @@ use crate::connection;
 use crate::counts::ProxyCounts;
 use crate::metrics;
 use crate::peer::Moment;
+use crate::piece::Budget;
 use crate::random::Random;
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -73,6 +74,7 @@ pub(crate) struct Inner {
     pub(crate) counts: ProxyCounts,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) mirrors: AtomicUsize,
+    pub(crate) budget: Arc<Budget>,
     state: RwLock<Arc<State>>,
     registry: Mutex<Registry>,
     began: Instant,
@@ -91,6 +93,7 @@ impl Proxy {
             counts: ProxyCounts::default(),
             phase: watch::Sender::new(Phase::Serving),
             mirrors: AtomicUsize::new(0),
+            budget: Arc::new(Budget::new(settings.limits.held_body_bytes)),
             state: RwLock::default(),
             registry: Mutex::default(),
             began: Instant::now(),

@@ -35,6 +35,25 @@ pub(crate) fn error(status: StatusCode, is_grpc: bool, ticket: Ticket) -> Respon
     response
 }
 
+/// An error whose status does not say enough: the log has the reason, and the client reads it.
+pub(crate) fn refusal(
+    status: StatusCode,
+    reason: &'static str,
+    is_grpc: bool,
+    mut ticket: Ticket,
+) -> Response<AnswerBody> {
+    ticket.reason = Some(reason);
+    if is_grpc {
+        let mut response = error(status, true, ticket);
+        response.headers_mut().insert("grpc-message", HeaderValue::from_static(reason));
+        return response;
+    }
+    let mut response = answer(status, Bytes::from_static(reason.as_bytes()), ticket);
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    response
+}
+
 pub(crate) fn redirect(
     rule: &Rule,
     status: StatusCode,

@@ -21,8 +21,8 @@ pub struct Settings {
     pub access_log: Option<AccessLog>,
     /// What direct responses may read.
     pub readable: Readable,
-    /// The mark of connections that are passed through to where they were going, so that whatever redirects
-    /// connections to this proxy leaves them alone. It needs NET_ADMIN.
+    /// The mark of connections that the proxy makes, so that whatever redirects connections to this proxy leaves them
+    /// alone. It needs NET_ADMIN.
     pub mark: Option<u32>,
     /// Where random choices start: the same seed and requests in the same order give the same choices.
     pub seed: u64,
@@ -41,6 +41,9 @@ pub struct Limits {
     pub header_bytes: usize,
     /// Bytes of a request's body; more is 413.
     pub body_bytes: u64,
+    /// Bytes of bodies that are held, of all requests together; when there are so many, bodies are read no further and
+    /// new requests get 503.
+    pub held_body_bytes: usize,
     /// Bytes of a message that are read ahead, per connection and direction.
     pub buffer: usize,
     /// Idle connections kept to one endpoint.
@@ -59,6 +62,7 @@ impl Default for Limits {
             streams: 256,
             header_bytes: 64 << 10,
             body_bytes: u64::MAX,
+            held_body_bytes: 256 << 20,
             buffer: 64 << 10,
             idle_per_endpoint: 128,
             retries: 2,

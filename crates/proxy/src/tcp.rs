@@ -88,7 +88,7 @@ async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distan
 }
 
 /// Connects with a mark, by which the kernel knows not to send the connection here again.
-async fn connect(to: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
+pub(crate) async fn connect(to: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(mark) = mark {
         setsockopt(&socket, sockopt::Mark, &mark)?;

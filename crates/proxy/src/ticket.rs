@@ -28,6 +28,8 @@ pub(crate) struct Ticket {
     pub(crate) status: u16,
     pub(crate) sent: u64,
     pub(crate) is_broken: bool,
+    /// Why the proxy answered itself, where the status does not say.
+    pub(crate) reason: Option<&'static str>,
     said: Option<Box<Said>>,
 }
 
@@ -71,8 +73,13 @@ impl Ticket {
             status: 0,
             sent: 0,
             is_broken: false,
+            reason: None,
             said,
         }
+    }
+
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     fn log(&self, took: std::time::Duration) {
@@ -97,6 +104,7 @@ impl Ticket {
         line.number("microseconds", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         line.bytes("requestId", said.request_id.as_ref().map(HeaderValue::as_bytes));
         line.bytes("traceparent", said.trace.as_ref().map(HeaderValue::as_bytes));
+        line.bytes("reason", self.reason.map(str::as_bytes));
         if self.is_broken {
             line.text("broken", "the answer ended early");
         }

@@ -11,6 +11,8 @@ mod change;
 mod frames;
 #[path = "proxy/health.rs"]
 mod health;
+#[path = "proxy/held.rs"]
+mod held;
 #[path = "proxy/http1.rs"]
 mod http1;
 #[path = "proxy/http2.rs"]
@@ -19,6 +21,8 @@ mod http2;
 mod limits;
 #[path = "proxy/malformed.rs"]
 mod malformed;
+#[path = "proxy/passthrough.rs"]
+mod passthrough;
 #[path = "proxy/tcp.rs"]
 mod tcp;
 #[path = "proxy/tls.rs"]

@@ -50,6 +50,10 @@ const TESTS: &[runner::Test] = &[
         "kernel_sends_connections_to_services_into_the_sidecar",
         redirect::kernel_sends_connections_to_services_into_the_sidecar,
     ),
+    (
+        "sidecars_own_connections_are_left_alone_by_their_mark",
+        redirect::sidecars_own_connections_are_left_alone_by_their_mark,
+    ),
     ("cleanup_removes_what_a_killed_sidecar_left", redirect::cleanup_removes_what_a_killed_sidecar_left),
 ];
 

@@ -8,25 +8,25 @@ use tokio::net::TcpStream;
 
 use super::harness::*;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
 const PUSH_PROMISE: u8 = 5;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
+pub const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
     bytes.extend_from_slice(&stream.to_be_bytes());
@@ -35,7 +35,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A header block without compression: literals, never indexed.
-fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
         bytes.push(0x10);
@@ -63,7 +63,7 @@ fn length(mut value: usize, bytes: &mut Vec<u8>) {
 
 const GET: [(&str, &str); 4] = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
-fn get(stream: u32) -> Vec<u8> {
+pub fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &block(&GET))
 }
 
@@ -90,7 +90,7 @@ async fn begin(running: &Running) -> TcpStream {
     stream
 }
 
-async fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
+pub async fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);

@@ -1,11 +1,173 @@
-//! Connections that become something else: WebSocket by both versions of HTTP, and other protocols.
+//! Connections that become something else: WebSocket by both versions of HTTP on either side, and other protocols.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http::{Method, Request, Version};
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proxy::{Entrance, Settings, Tables};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::harness::*;
+
+/// What an endpoint of HTTP/2 was asked by extended CONNECT.
+type Asked = Arc<Mutex<Vec<(String, String, HeaderMap)>>>;
+
+async fn connected(
+    asked: Asked,
+    mut request: Request<Incoming>,
+) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let protocol = request.extensions().get::<hyper::ext::Protocol>().map(|p| p.as_str().to_owned());
+    let noted = (protocol.unwrap_or_default(), request.uri().to_string(), request.headers().clone());
+    asked.lock().expect("no test panics here").push(noted);
+    let mut response = Response::new(Empty::new());
+    if request.uri().path() == "/forbidden" || request.method() != Method::CONNECT {
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        return Ok(response);
+    }
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let mut stream = TokioIo::new(upgraded.await.expect("upgraded"));
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            stream.write_all(&buffer[..count].to_ascii_uppercase()).await.expect("sent");
+        }
+    });
+    Ok(response)
+}
+
+/// A proxy before an endpoint that speaks HTTP/2 and nothing else.
+async fn to_http2_only(offers: bool) -> (Running, Asked) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
+    let address = listener.local_addr().expect("bound");
+    let asked = Asked::default();
+    let noted = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let noted = noted.clone();
+            tokio::spawn(async move {
+                let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                if offers {
+                    server.enable_connect_protocol();
+                }
+                let service = service_fn(|request| connected(noted.clone(), request));
+                let _ = server.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    let routes = sidecar(&[], &["h2-backend"], "frontend");
+    let endpoints: BTreeMap<_, _> = [("h2-backend".to_owned(), vec![(address, 1.0, true)])].into();
+    let backends = Arc::new(backends(&routes, &endpoints));
+    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
+    let entrance = Entrance::Outbound { service: key("h2-backend"), port: 80 };
+    (Running::with(tables, entrance, Settings::default()).await, asked)
+}
+
+/// Asks as a browser does, by HTTP/1.1.
+async fn ask1(running: &Running, path: &str) -> (TcpStream, Answer) {
+    let mut stream = running.connect().await;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: svc.test\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+        sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let answer = read_answer(&mut stream, "GET").await.expect("an answer");
+    (stream, answer)
+}
+
+/// Asks by HTTP/2.
+async fn ask2(running: &Running, path: &str) -> Response<Incoming> {
+    let mut sender = http2(running.address).await;
+    sender.ready().await.expect("ready");
+    // The server has to have said that it knows the extension.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let mut request = Request::builder()
+        .method(Method::CONNECT)
+        .uri(format!("http://svc.test{path}"))
+        .version(Version::HTTP_2)
+        .header("sec-websocket-version", "13")
+        .body(full(Bytes::new()))
+        .expect("a request");
+    request.extensions_mut().insert(hyper::ext::Protocol::from_static("websocket"));
+    sender.send_request(request).await.expect("an answer")
+}
+
+async fn echoes(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
+    for (said, heard) in [(b"hello", b"HELLO"), (b"again", b"AGAIN")] {
+        stream.write_all(said).await.expect("sent");
+        let mut text = [0; 5];
+        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut text)).await;
+        read.expect("in time").expect("an echo");
+        assert_eq!(&text, heard);
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_by_http1_reaches_an_endpoint_that_offers_it_by_http2() {
+    let (running, asked) = to_http2_only(true).await;
+    let (stream, answer) = ask1(&running, "/chat?x").await;
+    assert_eq!((answer.status, answer.header("upgrade")), (101, Some("websocket")));
+    // RFC 6455, 1.3: the answer to this very key.
+    assert_eq!(answer.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    echoes(stream).await;
+    let (protocol, uri, headers) = asked.lock().expect("no panic").remove(0);
+    assert_eq!((protocol.as_str(), uri.as_str()), ("websocket", "http://svc.test/chat?x"));
+    assert_eq!(headers["sec-websocket-version"], "13");
+    assert!(!headers.contains_key("sec-websocket-key") && !headers.contains_key("upgrade"));
+}
+
+#[tokio::test]
+async fn a_websocket_goes_by_http2_on_both_sides() {
+    let (running, _) = to_http2_only(true).await;
+    let mut response = ask2(&running, "/chat").await;
+    assert_eq!(response.status(), 200);
+    assert!(!response.headers().contains_key("sec-websocket-accept"));
+    echoes(TokioIo::new(hyper::upgrade::on(&mut response).await.expect("upgraded"))).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_by_http2_is_heard() {
+    let (running, _) = to_http2_only(true).await;
+    assert_eq!(ask1(&running, "/forbidden").await.1.status, 403);
+    assert_eq!(ask2(&running, "/forbidden").await.status(), 403);
+}
+
+#[tokio::test]
+async fn an_endpoint_of_http2_without_the_extension_is_asked_by_http1() {
+    let routes = sidecar(&[], &["h2-backend"], "frontend");
+    let entrance = Entrance::Outbound { service: key("h2-backend"), port: 80 };
+    let running = Running::start(routes, entrance, Settings::default()).await;
+    let (stream, answer) = ask1(&running, "/chat").await;
+    assert_eq!((answer.status, answer.header("sec-websocket-accept")), (101, Some("accepted")));
+    echoes(stream).await;
+    let mut response = ask2(&running, "/chat").await;
+    assert_eq!(response.status(), 200);
+    echoes(TokioIo::new(hyper::upgrade::on(&mut response).await.expect("upgraded"))).await;
+    // And other requests go by HTTP/2 as ever.
+    assert_eq!(running.get("/", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_cannot_upgrade_in_any_way_is_said_to_be_so() {
+    let (running, asked) = to_http2_only(false).await;
+    let (_, answer) = ask1(&running, "/chat").await;
+    assert_eq!(answer.status, 502);
+    let said = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(said.contains("RFC 8441") && said.contains("HTTP/1.1"), "{said}");
+    assert_eq!(ask2(&running, "/chat").await.status(), 502);
+    assert!(asked.lock().expect("no panic").is_empty());
+    // It is not the worse for it.
+    for _ in 0..8 {
+        assert_eq!(ask1(&running, "/chat").await.1.status, 502);
+    }
+    assert_eq!(running.get("/", &[]).await.status, 403);
+}
 
 #[tokio::test]
 async fn a_websocket_is_joined_through() {
@@ -31,27 +193,10 @@ async fn a_websocket_is_joined_through() {
 #[tokio::test]
 async fn a_websocket_by_http2_reaches_an_http1_endpoint() {
     let running = plain().await;
-    let mut sender = http2(running.address).await;
-    sender.ready().await.expect("ready");
-    // The server has to have said that it knows the extension.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    let mut request = Request::builder()
-        .method(Method::CONNECT)
-        .uri("http://svc.test/chat")
-        .version(Version::HTTP_2)
-        .header("sec-websocket-version", "13")
-        .body(full(Bytes::new()))
-        .expect("a request");
-    request.extensions_mut().insert(hyper::ext::Protocol::from_static("websocket"));
-    let mut response = sender.send_request(request).await.expect("an answer");
+    let mut response = ask2(&running, "/chat").await;
     assert_eq!(response.status(), 200);
     assert!(!response.headers().contains_key("connection"));
-    let upgraded = hyper::upgrade::on(&mut response).await.expect("upgraded");
-    let mut stream = TokioIo::new(upgraded);
-    stream.write_all(b"hello").await.expect("sent");
-    let mut text = [0; 5];
-    stream.read_exact(&mut text).await.expect("an echo");
-    assert_eq!(&text, b"HELLO");
+    echoes(TokioIo::new(hyper::upgrade::on(&mut response).await.expect("upgraded"))).await;
 }
 
 #[tokio::test]

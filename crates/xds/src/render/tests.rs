@@ -299,6 +299,35 @@ fn routes_say_what_the_policy_says() {
 }
 
 #[test]
+fn tls_without_a_certificate_goes_on_unread_by_its_server_name() {
+    let world = snapshot(&[
+        service("web", "10.0.0.1"),
+        policy(
+            "MeshGateway",
+            "edge",
+            json!({"listeners": [
+            {"name": "one", "port": 8443, "protocol": "TLS", "hostname": "one.example"},
+            {"name": "two", "port": 8443, "protocol": "TLS", "hostname": "*.two.example"}]}),
+        ),
+        policy(
+            "MeshTCPRoute",
+            "t",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
+            "to": [{"rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "web"}]}}]}]}),
+        ),
+    ]);
+    let rendered = render(of_gateway(&world), None);
+    assert_eq!(rendered.notices, []);
+    let listeners: Vec<_> = rendered.resources.of(Kind::Listener).values().collect();
+    let [listener] = listeners.as_slice() else { panic!("one port, one listener") };
+    let text = show::value(Kind::Listener, listener).to_string();
+    for part in ["tls_inspector", "one.example", "*.two.example", "ns/web:80"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.to_lowercase().replace('_', "").contains("transportsocket"), "{text}");
+}
+
+#[test]
 fn every_field_that_is_sent_has_a_name() {
     let rules = json!([{"matches": [{"path": {"regex": "/x.*"}}, {"path": {"prefix": "/"}}],
         "default": {"filters": [{"urlRewrite": {"path": {"replaceFullPath": "/n"}}}], "backendRefs": [

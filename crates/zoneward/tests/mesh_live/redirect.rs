@@ -90,6 +90,39 @@ pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
     assert!(!tables().contains("zoneward-mesh"), "nothing is left: {}", tables());
 }
 
+/// The endpoint has the Service's own address and port: what the sidecar dials is what the kernel redirects. As root of its
+/// namespace the sidecar shares its user with its clients, so only the mark tells the two apart.
+pub(crate) fn sidecars_own_connections_are_left_alone_by_their_mark() {
+    way_out();
+    let machine = Machine::up("redirect-own", &["--no-mesh"]);
+    machine.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},
+        "spec": {"ports": [{"name": "http", "port": 8080}]}}));
+    let found = machine.read("/api/v1/namespaces/default/services/own");
+    let vip = found["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let own = Upstream::start("own", &vip);
+    machine.apply(
+        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "own-1", "labels": {"kubernetes.io/service-name": "own"}},
+        "ports": [{"name": "http", "port": 8080}], "endpoints": [{"addresses": [vip]}]}),
+    );
+    let header = json!([{"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {"filters": [
+        {"type": "RequestHeaderModifier", "requestHeaderModifier": {"add": [{"name": "x-hop", "value": "1"}]}}]}}]);
+    machine.apply(&route("hop", "own", header));
+    let mut sidecar = start(&machine);
+    let hops = || own.seen().last().and_then(|seen| seen.headers.get("x-hop").cloned());
+    until("an answer by way of the sidecar", || {
+        body(&own.address, "/").is_some() && hops().as_deref() == Some("1")
+    });
+    let before = own.seen().len();
+    for _ in 0..50 {
+        assert_eq!(body(&own.address, "/").as_deref(), Some("own"));
+    }
+    assert_eq!(own.seen().len() - before, 50);
+    let rules = run("nft", &["list", "ruleset"]);
+    assert!(rules.contains("meta mark 0x00007a6d") && !rules.contains("skuid"), "{rules}");
+    assert_eq!(sidecar.stop(), Some(0));
+}
+
 pub(crate) fn cleanup_removes_what_a_killed_sidecar_left() {
     way_out();
     let one = Upstream::start("one", "10.1.0.1");

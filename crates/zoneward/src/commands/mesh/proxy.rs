@@ -104,6 +104,9 @@ pub struct Bounds {
     /// Bytes of a request's body; more is 413 [default: any number]
     #[arg(long, value_name = "BYTES")]
     pub max_body_bytes: Option<u64>,
+    /// Bytes of bodies that are held, of all requests together; when there are so many, new requests get 503
+    #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = at_least_one)]
+    pub max_held_body_bytes: usize,
     /// Idle connections kept to one endpoint
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_idle_per_endpoint: usize,
@@ -154,6 +157,7 @@ impl Bounds {
             streams: self.max_streams,
             header_bytes: self.max_header_bytes,
             body_bytes: self.max_body_bytes.unwrap_or(u64::MAX),
+            held_body_bytes: self.max_held_body_bytes,
             idle_per_endpoint: self.max_idle_per_endpoint,
             retries: self.retries,
             ..Limits::default()
