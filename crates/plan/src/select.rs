@@ -449,8 +449,9 @@ fn required_set(
 ) -> EndpointSet {
     let on_node = |c: &Candidate<'_>| is_hinted_to_node(c, node) || c.is_on(node);
     let in_zone = |c: &Candidate<'_>| match c.endpoint.zone_hints() {
-        // Hints are put on ready endpoints: one that is going away is judged by where it runs.
-        [] => !c.ready && node.zone.is_some() && c.endpoint.zone.as_deref() == node.zone,
+        // One without a hint is judged by where it runs: hints are put on ready endpoints only, and Kubernetes' own
+        // controller, when it takes slices over, takes hints away and leaves the annotation.
+        [] => node.zone.is_some() && c.endpoint.zone.as_deref() == node.zone,
         _ => is_hinted_to_zone(c, node),
     };
     let near: &dyn Fn(&Candidate<'_>) -> bool = match reach {

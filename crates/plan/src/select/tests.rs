@@ -161,13 +161,13 @@ fn require_never_leaves_the_zone() {
 }
 
 #[test]
-fn require_holds_even_while_a_hint_is_missing() {
+fn under_require_an_endpoint_without_a_hint_counts_where_it_runs() {
     let require = json!({"zoneward.dev/mechanism": "RequireZone"});
     let mut endpoints = two_zones();
     endpoints.push(endpoint("10.1.0.9", "a2", "a", &[], "ready"));
     let world = World::new(json!({}), require, endpoints);
-    let set = world.on(&node("a1", "a")).cluster.clone().unwrap();
-    assert_eq!(set.endpoints.len(), 1, "an endpoint without a hint for this zone is not used");
+    let used = |name, zone| world.on(&node(name, zone)).cluster.clone().unwrap().endpoints.len();
+    assert_eq!((used("a1", "a"), used("b1", "b"), used("d1", "d")), (2, 2, 0));
 }
 
 #[test]
