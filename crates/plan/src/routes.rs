@@ -11,6 +11,7 @@
 mod act;
 mod applies;
 mod client;
+mod draft;
 mod gateway;
 mod merge;
 mod order;
@@ -32,7 +33,7 @@ use resolve::Resolver;
 pub use applies::unused_targets;
 pub use client::Client;
 pub(crate) use client::{HOSTNAME, REGION, ZONE};
-pub use gateway::gateway;
+pub use gateway::{GatewayRoutes, gateway};
 pub use merge::{Source, merge};
 pub use trace::{Incoming, Outcome, Step, Trace, trace};
 
@@ -124,6 +125,7 @@ fn http_routes(
     if !rules.iter().flat_map(|rule| &rule.rule.matches).any(|on| on.is_everything()) {
         rules.push(HttpRule::catch_all(act::pass_on(destination.backend())));
     }
+    let rules: Vec<Arc<HttpRule>> = rules.into_iter().map(Arc::new).collect();
     let entries = order::entries(&rules);
     HttpRoutes { groups: [Arc::new(RouteGroup::new(rules, entries))].into() }
 }

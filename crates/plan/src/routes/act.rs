@@ -25,11 +25,7 @@ pub(super) fn rules(
     setting: &Setting<'_>,
     notices: &mut Vec<Notice>,
 ) -> Vec<HttpRule> {
-    let rule = |(rule, origin): (Rule, RuleOrigin)| {
-        let action = setting.action(&rule, &origin, notices);
-        HttpRule { rule, origin, action }
-    };
-    merged.into_iter().map(rule).collect()
+    merged.into_iter().map(|(rule, origin)| setting.rule(rule, origin, notices)).collect()
 }
 
 /// The action that only sends on.
@@ -44,6 +40,11 @@ pub(super) fn pass_on(to: BackendId) -> Action {
 }
 
 impl Setting<'_> {
+    pub(super) fn rule(&self, rule: Rule, origin: RuleOrigin, notices: &mut Vec<Notice>) -> HttpRule {
+        let action = self.action(&rule, &origin, notices);
+        HttpRule { rule, origin, action }
+    }
+
     fn action(&self, rule: &Rule, origin: &RuleOrigin, notices: &mut Vec<Notice>) -> Action {
         let filters = rule.filters.as_deref().unwrap_or_default();
         let request = filters.iter().filter_map(|f| match f {

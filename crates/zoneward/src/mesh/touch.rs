@@ -3,7 +3,7 @@
 //! ```text
 //! EndpointSlice -> backends of its Service
 //! Service       -> the way to it; what names it as a backend; its backends
-//! route policy  -> the destinations, or the gateway, that it named before and names now
+//! route policy  -> the destinations that it named before and names now; itself, for the gateway
 //! Pod's labels  -> who its Services' clients are; subsets that it may be in
 //! Node          -> where proxies are; subsets by zone and region
 //! ```
@@ -22,8 +22,10 @@ pub(super) struct Touched {
     pub(super) everything: bool,
     /// The way to these Services, for every client.
     pub(super) destinations: BTreeSet<ServiceKey>,
-    /// The routes of these gateways.
+    /// The routes of these gateways, as a whole.
     pub(super) gateways: BTreeSet<ObjectKey>,
+    /// These MeshGatewayHTTPRoutes.
+    pub(super) gateway_routes: BTreeSet<ObjectKey>,
     /// The endpoints of these Services.
     pub(super) backends: BTreeSet<ServiceKey>,
     /// Whoever is a client of these Services.
@@ -41,6 +43,7 @@ impl Touched {
         !self.everything
             && self.destinations.is_empty()
             && self.gateways.is_empty()
+            && self.gateway_routes.is_empty()
             && self.backends.is_empty()
             && self.clients.is_empty()
             && self.pods.is_empty()
@@ -104,7 +107,7 @@ impl Touched {
         }
     }
 
-    /// Destinations and gateways whose policies name a Service as a backend: whether it can be had has changed.
+    /// Destinations, gateways and their routes whose policies name a Service as a backend: whether it can be had has changed.
     fn users_of(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
         let (namespace, name) = (&service.namespace, &service.name);
         for policy in snapshot.http_routes(namespace) {
@@ -114,7 +117,7 @@ impl Touched {
         }
         for policy in snapshot.gateway_http_routes(namespace) {
             if policy.rules.iter().any(|rule| names(rule, name)) {
-                self.target(&policy.target, namespace);
+                self.gateway_routes.insert(policy.key.clone());
             }
         }
         for policy in snapshot.tcp_routes(namespace) {
@@ -171,11 +174,10 @@ impl Touched {
     }
 
     fn gateway_route(&mut self, old: Option<&GatewayHttpRoute>, new: Option<&GatewayHttpRoute>) {
-        if same(old, new, |a, b| a == b) {
-            return;
-        }
-        for policy in [old, new].into_iter().flatten() {
-            self.target(&policy.target, &policy.key.namespace);
+        if let Some(policy) = old.or(new)
+            && !same(old, new, |a, b| a == b)
+        {
+            self.gateway_routes.insert(policy.key.clone());
         }
     }
 
