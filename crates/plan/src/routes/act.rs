@@ -20,6 +20,7 @@ pub(super) struct Setting<'a> {
 /// Semantics 1.7: a redirect without a status.
 const FOUND: u16 = 302;
 
+#[cfg(test)]
 pub(super) fn rules(
     merged: Vec<(Rule, RuleOrigin)>,
     setting: &Setting<'_>,

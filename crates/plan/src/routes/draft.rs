@@ -49,7 +49,8 @@ impl Draft {
     }
 }
 
-fn same_or_new(known: Option<&Arc<HttpRule>>, rule: HttpRule) -> Arc<HttpRule> {
+/// What is known already, if it is the same.
+pub(super) fn same_or_new(known: Option<&Arc<HttpRule>>, rule: HttpRule) -> Arc<HttpRule> {
     known.filter(|known| ***known == rule).cloned().unwrap_or_else(|| Arc::new(rule))
 }
 

@@ -6,12 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendTable, Place};
-use model::{
-    BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, Service, ServiceKey, Snapshot,
-};
+use model::{BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use plan::backends::fallbacks;
-use plan::routes::{Client, GatewayRoutes, outbound};
+use plan::routes::{Client, GatewayRoutes, OutboundRoutes};
 
 use super::consumer::{Consumer, Role};
 use super::touch::Touched;
@@ -58,10 +56,10 @@ impl Turned {
 type Part = (ServiceKey, u16);
 
 /// What is kept of a part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     backends: BTreeSet<BackendId>,
-    notices: Vec<Notice>,
+    routes: OutboundRoutes,
 }
 
 /// The tables of one consumer.
@@ -108,7 +106,8 @@ impl View {
     }
 
     pub(super) fn notices(&self) -> Vec<Notice> {
-        let mut notices: Vec<Notice> = self.parts.values().flat_map(|held| &held.notices).cloned().collect();
+        let mut notices: Vec<Notice> =
+            self.parts.values().flat_map(|held| held.routes.notices.iter().cloned()).collect();
         notices.extend(self.gateway.iter().flat_map(GatewayRoutes::notices));
         notices.extend(self.gateway_notice.clone());
         notices
@@ -172,16 +171,21 @@ impl View {
             destinations.extend(self.parts.keys().map(|(service, _)| service.clone()));
         }
         let mut turned = false;
+        let by_policies = touched.http_routes_by_destination.iter();
+        for (key, policies) in by_policies.filter(|(key, _)| !destinations.contains(key)) {
+            turned |= self.destination(key, Some(policies), snapshot, stale);
+        }
         for key in destinations {
-            turned |= self.destination(&key, snapshot, stale);
+            turned |= self.destination(&key, None, snapshot, stale);
         }
         turned
     }
 
-    /// The way to one Service, port by port.
+    /// The way to one Service, port by port; if only policies changed, these.
     fn destination(
         &mut self,
         key: &ServiceKey,
+        policies: Option<&BTreeSet<Name>>,
         snapshot: &Snapshot,
         stale: &mut BTreeSet<BackendId>,
     ) -> bool {
@@ -189,19 +193,25 @@ impl View {
         let ports = (key.clone(), 0)..=(key.clone(), u16::MAX);
         let mut gone: BTreeSet<Part> = self.parts.range(ports).map(|(part, _)| part.clone()).collect();
         let mut turned = false;
-        let ports = snapshot.service(key).into_iter().flat_map(|service: &Service| {
-            service.ports.iter().filter_map(|port| outbound(snapshot, &client, service, port))
-        });
-        for (outbound, notices) in ports.collect::<Vec<_>>() {
-            let part = (key.clone(), outbound.port);
+        let service = snapshot.service(key);
+        for port in service.into_iter().flat_map(|service| service.ports.iter()) {
+            let Some(service) = service else { continue };
+            let part = (key.clone(), port.port);
+            let held = self.parts.get(&part).zip(policies);
+            let routes = match held {
+                Some((held, policies)) => held.routes.after(snapshot, &client, service, port, policies),
+                None => OutboundRoutes::new(snapshot, &client, service, port),
+            };
+            let Some(routes) = routes else { continue };
             gone.remove(&part);
+            let outbound = &routes.outbound;
             let mut backends = BTreeSet::new();
             outbound.routing.add_backends(&mut backends);
-            if self.routes.outbound(key, outbound.port).is_none_or(|held| **held != outbound) {
-                Arc::make_mut(&mut self.routes).put_outbound(Arc::new(outbound));
+            if self.routes.outbound(key, port.port).is_none_or(|held| held != outbound) {
+                Arc::make_mut(&mut self.routes).put_outbound(outbound.clone());
                 turned = true;
             }
-            self.hold(part, Held { backends, notices }, stale);
+            self.hold(part, Held { backends, routes }, stale);
         }
         for part in gone {
             self.let_go(&part, stale);
