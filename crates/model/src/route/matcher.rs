@@ -35,11 +35,17 @@ pub struct Entry {
 
 /// Rules, their entries in order of precedence, and the maps to find the first that matches.
 ///
-/// Groups share rules and compiled patterns: one that differs from another in a rule costs that rule, and pointers
-/// for the others.
+/// Groups share rules, and where these match alike everything else, too: one that differs from another in what a rule
+/// does costs that rule, and pointers for the others.
 #[derive(Clone, Debug, Default)]
 pub struct RouteGroup {
     rules: Box<[Arc<HttpRule>]>,
+    index: Arc<Index>,
+}
+
+/// Everything that follows from what the rules of a group match.
+#[derive(Debug, Default)]
+struct Index {
     entries: Box<[Entry]>,
     /// The first entry for each path.
     exact: BTreeMap<Name, u32>,
@@ -75,23 +81,69 @@ const SET_SIZE: usize = 16 << 20;
 impl RouteGroup {
     /// The group of these rules and entries; the first entry that matches wins.
     pub fn new(rules: Vec<Arc<HttpRule>>, entries: Vec<Entry>) -> Self {
-        Self::after(&Self::default(), rules, entries)
+        Self { rules: rules.into(), index: Arc::new(Index::new(entries, &Index::default())) }
     }
 
-    /// The same, in the place of another group: what was compiled for that one is used again.
-    pub fn after(before: &Self, rules: Vec<Arc<HttpRule>>, entries: Vec<Entry>) -> Self {
-        let mut group = Self { rules: rules.into(), entries: entries.into(), ..Self::default() };
-        let mut next = vec![NONE; group.entries.len()];
+    /// The group of these rules in the place of another one: what was made for that is used again. `order` gives the
+    /// entries of rules, which follow from what these match.
+    pub fn after(
+        before: &Self,
+        rules: Vec<Arc<HttpRule>>,
+        order: impl FnOnce(&[Arc<HttpRule>]) -> Vec<Entry>,
+    ) -> Self {
+        let alike =
+            |(a, b): (&Arc<HttpRule>, &Arc<HttpRule>)| Arc::ptr_eq(a, b) || a.rule.matches == b.rule.matches;
+        if before.rules.len() == rules.len() && before.rules.iter().zip(&rules).all(alike) {
+            return Self { rules: rules.into(), index: before.index.clone() };
+        }
+        let index = Index::new(order(&rules), &before.index);
+        Self { rules: rules.into(), index: Arc::new(index) }
+    }
+
+    /// The rules after merging, in merge order.
+    pub fn rules(&self) -> &[Arc<HttpRule>] {
+        &self.rules
+    }
+
+    /// The entries, in their order of precedence.
+    pub fn entries(&self) -> &[Entry] {
+        &self.index.entries
+    }
+
+    /// The first entry that matches.
+    pub fn find(&self, request: &Request<'_>) -> Option<&Entry> {
+        self.index.find(request)
+    }
+
+    /// Whether its rules are equal to these; those that are shared are not looked at.
+    pub fn has_rules(&self, rules: &[Arc<HttpRule>]) -> bool {
+        self.rules.len() == rules.len()
+            && self.rules.iter().zip(rules).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
+    }
+}
+
+impl PartialEq for RouteGroup {
+    /// The maps follow from the entries.
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.index, &other.index);
+        self.has_rules(&other.rules) && (Arc::ptr_eq(a, b) || a.entries == b.entries)
+    }
+}
+
+impl Index {
+    fn new(entries: Vec<Entry>, before: &Self) -> Self {
+        let mut index = Self { entries: entries.into(), ..Self::default() };
+        let mut next = vec![NONE; index.entries.len()];
         let mut patterns: Vec<(Pattern, u32)> = Vec::new();
         let mut place_by_pattern: BTreeMap<&str, usize> = BTreeMap::new();
         // From the last to the first, so that each finds the one behind it.
-        for (at, entry) in group.entries.iter().enumerate().rev() {
+        for (at, entry) in index.entries.iter().enumerate().rev() {
             let place = u32::try_from(at).unwrap_or(NONE);
             let behind = match &entry.path {
-                PathMatch::Exact(value) => group.exact.insert(value.clone(), place),
+                PathMatch::Exact(value) => index.exact.insert(value.clone(), place),
                 PathMatch::Prefix(value) => {
-                    group.deepest = group.deepest.max(value.matches('/').count());
-                    group.prefix.insert(value.clone(), place)
+                    index.deepest = index.deepest.max(value.matches('/').count());
+                    index.prefix.insert(value.clone(), place)
                 }
                 PathMatch::Regex(pattern) => {
                     let known = *place_by_pattern.entry(pattern.as_str()).or_insert(patterns.len());
@@ -104,23 +156,12 @@ impl RouteGroup {
             next[at] = behind.unwrap_or(NONE);
         }
         patterns.sort_by_key(|(_, first)| *first);
-        group.patterns = patterns.chunks(PATTERNS_PER_SET).map(|set| PatternSet::new(set, before)).collect();
-        group.next = next.into();
-        group
+        index.patterns = patterns.chunks(PATTERNS_PER_SET).map(|set| PatternSet::new(set, before)).collect();
+        index.next = next.into();
+        index
     }
 
-    /// The rules after merging, in merge order.
-    pub fn rules(&self) -> &[Arc<HttpRule>] {
-        &self.rules
-    }
-
-    /// The entries, in their order of precedence.
-    pub fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    /// The first entry that matches.
-    pub fn find(&self, request: &Request<'_>) -> Option<&Entry> {
+    fn find(&self, request: &Request<'_>) -> Option<&Entry> {
         let mut best: Option<u32> = None;
         if let Some(first) = self.exact.get(request.path) {
             self.narrow(*first, request, &mut best);
@@ -178,7 +219,7 @@ impl RouteGroup {
 }
 
 impl PatternSet {
-    fn new(patterns: &[(Pattern, u32)], before: &RouteGroup) -> Self {
+    fn new(patterns: &[(Pattern, u32)], before: &Index) -> Self {
         let is_same = |compiled: &&Arc<Compiled>| {
             compiled.patterns.len() == patterns.len()
                 && compiled.patterns.iter().zip(patterns).all(|(known, (pattern, _))| known == pattern)
@@ -212,20 +253,5 @@ impl Compiled {
         // A set that would be too large is none: its patterns are tried one by one, and each is bounded.
         let set = RegexSetBuilder::new(texts).size_limit(SET_SIZE).build().ok();
         Self { patterns, set }
-    }
-}
-
-impl PartialEq for RouteGroup {
-    /// The maps follow from the entries.
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || self.has_rules(&other.rules) && self.entries == other.entries
-    }
-}
-
-impl RouteGroup {
-    /// Whether its rules are equal to these; those that are shared are not looked at.
-    pub fn has_rules(&self, rules: &[Arc<HttpRule>]) -> bool {
-        self.rules.len() == rules.len()
-            && self.rules.iter().zip(rules).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
     }
 }

@@ -121,10 +121,18 @@ fn a_group_in_the_place_of_another_shares_compiled_patterns_and_finds_the_same()
         conditions: Conditions::default(),
     };
     let entries = |paths: &[PathMatch]| -> Vec<Entry> { paths.iter().enumerate().map(entry).collect() };
-    let before = RouteGroup::new(Vec::new(), entries(&paths));
     let mut changed = paths.clone();
     changed[299] = pattern("/other");
-    let after = RouteGroup::after(&before, Vec::new(), entries(&changed));
+    // Other rules than before, so that it cannot be taken over whole.
+    let rule = HttpRule::catch_all(Action {
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Box::default(),
+        rewrite: Rewrite::default(),
+        end: End::Forward(Split::default()),
+    });
+    let before = RouteGroup::new(vec![Arc::new(rule)], entries(&paths));
+    let after = RouteGroup::after(&before, Vec::new(), |_| entries(&changed));
     let headers = HeaderList::default();
     for (path, found) in [("/299/x", None), ("/other", Some(299)), ("/7/x", Some(7)), ("/130/x", Some(130))] {
         assert_eq!(after.find(&request(path, &headers)).map(|entry| entry.rule), found, "{path}");

@@ -42,6 +42,11 @@ impl Draft {
         Self { rules: merge(std::slice::from_ref(source)).into_iter().map(ready).collect() }
     }
 
+    /// Its rules; no two have the same matches.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Arc<HttpRule>> {
+        self.rules.iter().map(|drafted| &drafted.rule)
+    }
+
     /// The rule that stood at a place of the list.
     fn at(&self, place: usize) -> Option<&Arc<HttpRule>> {
         let found = self.rules.binary_search_by_key(&place, |drafted| drafted.rule.origin.place);
@@ -60,15 +65,16 @@ struct Joined<'d> {
     merged: Option<(Rule, RuleOrigin)>,
 }
 
-/// One list of several, that of highest precedence first: what [`merge`] of their sources would give. `before` is the
-/// list in whose place it comes.
+/// One list of several, that of highest precedence first: what [`merge`] of their sources would give. `may_meet` says
+/// whether several may have a rule's matches; `before` is the list in whose place it comes.
 pub(super) fn join<'d>(
-    drafts: impl ExactSizeIterator<Item = &'d Draft>,
+    drafts: impl Iterator<Item = &'d Draft>,
+    may_meet: impl Fn(&Arc<HttpRule>) -> bool,
     setting: &Setting<'_>,
     before: &[Arc<HttpRule>],
 ) -> (Vec<Arc<HttpRule>>, Vec<Notice>) {
     let (mut rules, mut notices) = (Vec::new(), Vec::new());
-    for (at, Joined { drafted, merged }) in joined(drafts).into_iter().enumerate() {
+    for (at, Joined { drafted, merged }) in joined(drafts, may_meet).into_iter().enumerate() {
         let Some((rule, origin)) = merged else {
             notices.extend(drafted.notices.iter().cloned());
             rules.push(drafted.rule.clone());
@@ -81,13 +87,14 @@ pub(super) fn join<'d>(
 
 // Patterns are compared by their text; the caches inside their engines are not part of the key.
 #[allow(clippy::mutable_key_type)]
-fn joined<'d>(drafts: impl ExactSizeIterator<Item = &'d Draft>) -> Vec<Joined<'d>> {
-    // The rules of one draft have different matches already.
-    let is_alone = drafts.len() == 1;
+fn joined<'d>(
+    drafts: impl Iterator<Item = &'d Draft>,
+    may_meet: impl Fn(&Arc<HttpRule>) -> bool,
+) -> Vec<Joined<'d>> {
     let mut joined: Vec<Joined<'d>> = Vec::new();
     let mut place_by_matches: BTreeMap<&[Match], usize> = BTreeMap::new();
     for drafted in drafts.flat_map(|draft| &draft.rules) {
-        if !is_alone {
+        if may_meet(&drafted.rule) {
             match place_by_matches.entry(&drafted.rule.rule.matches) {
                 Entry::Vacant(place) => drop(place.insert(joined.len())),
                 Entry::Occupied(place) => {

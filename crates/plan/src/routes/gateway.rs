@@ -7,6 +7,7 @@
 //! ```
 
 mod hosts;
+mod meeting;
 mod uses;
 
 use std::cmp::Reverse;

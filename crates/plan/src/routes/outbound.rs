@@ -130,7 +130,9 @@ impl Work<'_> {
         let setting = act::Setting { resolver, otherwise: Some(destination.backend()), keeps_query: true };
         let drafts: Vec<Arc<Draft>> = sources.iter().map(|source| self.draft(source, &setting)).collect();
         let before = &self.before.group;
-        let (mut rules, notices) = join(drafts.iter().map(|draft| &**draft), &setting, before.rules());
+        let may_meet = |_: &Arc<HttpRule>| drafts.len() > 1;
+        let (mut rules, notices) =
+            join(drafts.iter().map(|draft| &**draft), may_meet, &setting, before.rules());
         self.notices.extend(notices);
         // Semantics 1.5: no 404 in the mesh. What no rule takes goes where it was going.
         if !rules.iter().flat_map(|rule| &rule.rule.matches).any(|on| on.is_everything()) {
@@ -140,8 +142,7 @@ impl Work<'_> {
         if before.has_rules(&rules) {
             return HttpRoutes { groups: [before.clone()].into() };
         }
-        let entries = order::entries(&rules);
-        HttpRoutes { groups: [Arc::new(RouteGroup::after(before, rules, entries))].into() }
+        HttpRoutes { groups: [Arc::new(RouteGroup::after(before, rules, order::entries))].into() }
     }
 
     /// The rules of one list, made anew only if its policy changed.

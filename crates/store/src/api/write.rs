@@ -73,7 +73,7 @@ impl Api {
             Terms { manager: manager(&call), ..self.terms(kind, caller, call.query.write_options()?)? };
         let mut document = body::object(&call.headers, &call.content)?;
         let warnings = admit_shape(&terms, None, &mut document)?;
-        let (terms, mut object) = keep(terms, &document.value);
+        let (terms, mut object) = keep(terms, document.value);
         place(&mut object, namespace.as_deref())?;
         let dry_run = terms.options.dry_run;
         let mut change = self.commit(dry_run, move |objects| create_in(objects, &terms, object)).await?;
@@ -90,7 +90,7 @@ impl Api {
         let (namespace, name) = identity(&call);
         let mut document = body::object(&call.headers, &call.content)?;
         let warnings = admit_shape(&terms, None, &mut document)?;
-        let (terms, mut object) = keep(terms, &document.value);
+        let (terms, mut object) = keep(terms, document.value);
         place(&mut object, call.target.namespace.as_deref())?;
         let given = meta::text(&object, "name");
         if given != name {
@@ -135,7 +135,7 @@ impl Api {
             if meta::text(&new.value, "name") != wanted {
                 return Err(Failure::bad_request("the name of an object cannot be patched"));
             }
-            Ok((kind.kept(&new.value).into_owned(), warnings))
+            Ok((kind.keep(new.value), warnings))
         };
         let work =
             move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
@@ -186,8 +186,8 @@ fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
 }
 
 /// A view's object, and the terms of its write, as they are for the kind that is stored.
-fn keep(terms: Terms, object: &Value) -> (Terms, Value) {
-    let object = terms.kind.kept(object).into_owned();
+fn keep(terms: Terms, object: Value) -> (Terms, Value) {
+    let object = terms.kind.keep(object);
     (Terms { kind: terms.kind.as_stored(), ..terms }, object)
 }
 

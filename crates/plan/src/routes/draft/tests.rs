@@ -40,12 +40,12 @@ proptest! {
         let mut wanted_notices = Vec::new();
         let wanted = act::rules(merge(&sources), &setting, &mut wanted_notices);
         let drafts: Vec<Draft> = sources.iter().map(|source| Draft::new(source, &setting, None)).collect();
-        let (rules, notices) = join(drafts.iter(), &setting, &[]);
+        let (rules, notices) = join(drafts.iter(), |_| true, &setting, &[]);
         prop_assert!(rules.iter().map(|rule| &**rule).eq(&wanted));
         prop_assert_eq!(notices, wanted_notices);
         let again: Vec<Draft> =
             sources.iter().zip(&drafts).map(|(s, draft)| Draft::new(s, &setting, Some(draft))).collect();
-        let (same, _) = join(again.iter(), &setting, &rules);
+        let (same, _) = join(again.iter(), |_| true, &setting, &rules);
         prop_assert!(same.iter().zip(&rules).all(|(a, b)| Arc::ptr_eq(a, b)), "nothing is made twice");
     }
 }

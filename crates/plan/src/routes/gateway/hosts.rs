@@ -10,6 +10,7 @@ use super::super::act::Setting;
 use super::super::draft::{Draft, join};
 use super::super::order;
 use super::Rank;
+use super::meeting::Meeting;
 use super::uses::Uses;
 
 /// An HTTP listener.
@@ -25,6 +26,7 @@ pub(super) struct Site {
 struct Host {
     /// The policies that have it in common with the listener, the winner first.
     drafts: BTreeMap<Rank, Arc<Draft>>,
+    meeting: Meeting,
     group: Arc<RouteGroup>,
     notices: Vec<Notice>,
 }
@@ -39,12 +41,15 @@ impl Site {
     }
 
     pub(super) fn put_in(&mut self, host: &Hostname, rank: &Rank, draft: &Arc<Draft>) {
-        self.hosts.entry(host.clone()).or_default().drafts.insert(rank.clone(), draft.clone());
+        let host = self.hosts.entry(host.clone()).or_default();
+        draft.rules().for_each(|rule| host.meeting.add(rule));
+        host.drafts.insert(rank.clone(), draft.clone());
     }
 
     pub(super) fn take_out(&mut self, host: &Hostname, rank: &Rank) {
         if let Some(host) = self.hosts.get_mut(host) {
-            host.drafts.remove(rank);
+            let gone = host.drafts.remove(rank);
+            gone.iter().flat_map(|draft| draft.rules()).for_each(|rule| host.meeting.remove(rule));
         }
     }
 
@@ -56,14 +61,14 @@ impl Site {
             self.hosts.remove(name);
             return true;
         }
-        let (rules, notices) = join(host.drafts.values().map(|draft| &**draft), setting, host.group.rules());
+        let drafts = host.drafts.values().map(|draft| &**draft);
+        let (rules, notices) = join(drafts, |rule| host.meeting.has(rule), setting, host.group.rules());
         host.notices = notices;
         if host.group.has_rules(&rules) {
             return false;
         }
         uses.shift(host.group.rules(), &rules);
-        let entries = order::entries(&rules);
-        host.group = Arc::new(RouteGroup::after(&host.group, rules, entries));
+        host.group = Arc::new(RouteGroup::after(&host.group, rules, order::entries));
         true
     }
 
