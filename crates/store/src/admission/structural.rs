@@ -271,14 +271,14 @@ mod tests {
     #[test]
     fn what_is_as_it_was_stored_is_not_looked_at_again() {
         let spec = |list: Value, tags: Value| json!({"spec": {"to": list, "tags": tags}});
-        let stored = spec(json!(["a", "TOO LONG"]), json!({"x": ""}));
+        let stored = spec(json!(["a", "NO"]), json!({"x": ""}));
         let of = |new: &Value| -> Vec<String> {
             limits(schema(), Some(&stored), new).into_iter().map(|(field, _)| field).collect()
         };
         assert!(of(&stored).is_empty());
-        assert!(of(&spec(json!(["b", "TOO LONG"]), json!({"x": ""}))).is_empty());
-        assert_eq!(of(&spec(json!(["B", "TOO LONG"]), json!({"x": ""}))), ["spec.to[0]"]);
-        assert_eq!(of(&spec(json!(["TOO LONG", "a"]), json!({}))), ["spec.to[0]"], "it is told by its place");
+        assert!(of(&spec(json!(["b", "NO"]), json!({"x": ""}))).is_empty());
+        assert_eq!(of(&spec(json!(["B", "NO"]), json!({"x": ""}))), ["spec.to[0]"]);
+        assert_eq!(of(&spec(json!(["NO", "a"]), json!({}))), ["spec.to[0]"], "it is told by its place");
     }
 
     #[test]
