@@ -105,6 +105,8 @@ fn routing(policies: &[Value]) -> (Routing, Vec<Notice>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     #[test]
     fn routes_do_not_depend_on_the_order_of_arrival(
         (given, shuffled) in policies().prop_flat_map(|p| (Just(p.clone()), Just(p).prop_shuffle()))

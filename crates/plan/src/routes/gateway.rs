@@ -130,33 +130,40 @@ impl GatewayRoutes {
     /// Takes what a policy was out of its hosts and puts in what it is. The hosts are to be planned again.
     fn replace(&mut self, snapshot: &Snapshot, name: &Name, stale: &mut BTreeSet<(usize, Hostname)>) {
         let before = self.policies.remove(name);
-        for (at, host) in before.iter().flat_map(|before| &before.places) {
-            if let (Some(site), Some(before)) = (self.sites.get_mut(*at), &before) {
-                site.take_out(host, &before.rank);
+        let after = self.policy(snapshot, name, before.as_ref().map(|before| &*before.draft));
+        if let Some(before) = &before {
+            let same_rank = after.as_ref().filter(|after| after.rank == before.rank);
+            for place in &before.places {
+                // Where it stays, the new one takes its place.
+                if !same_rank.is_some_and(|after| after.places.contains(place))
+                    && let Some(site) = self.sites.get_mut(place.0)
+                {
+                    site.take_out(&place.1, &before.rank);
+                }
+                stale.insert(place.clone());
+            }
+        }
+        let Some(after) = after else { return };
+        for (at, host) in &after.places {
+            if let Some(site) = self.sites.get_mut(*at) {
+                site.put_in(host, &after.rank, &after.draft);
             }
             stale.insert((*at, host.clone()));
         }
+        self.policies.insert(name.clone(), after);
+    }
+
+    /// A policy as it is now, if it is there and for this gateway.
+    fn policy(&self, snapshot: &Snapshot, name: &Name, before: Option<&Draft>) -> Option<Policy> {
         let key = ObjectKey::new(&self.gateway.key.namespace, name);
-        let Some(route) = snapshot.gateway_http_route(&key) else { return };
-        let PolicyTarget::Gateway(gateway, _) = &route.target else { return };
-        if *gateway != self.gateway.key.name {
-            return;
+        let route = snapshot.gateway_http_route(&key)?;
+        if !matches!(&route.target, PolicyTarget::Gateway(name, _) if *name == self.gateway.key.name) {
+            return None;
         }
-        let before = before.as_ref().map(|before| &*before.draft);
         let draft = Draft::new(&source(route), &setting(snapshot, &self.gateway.key.namespace), before);
         let (kind, tags, _) = precedence(&route.target, &route.key);
-        let policy = Policy {
-            draft: Arc::new(draft),
-            rank: (kind, tags, name.clone()),
-            places: self.places_of(route),
-        };
-        for (at, host) in &policy.places {
-            if let Some(site) = self.sites.get_mut(*at) {
-                site.put_in(host, &policy.rank, &policy.draft);
-            }
-            stale.insert((*at, host.clone()));
-        }
-        self.policies.insert(name.clone(), policy);
+        let rank = (kind, tags, name.clone());
+        Some(Policy { draft: Arc::new(draft), rank, places: self.places_of(route) })
     }
 
     /// Where a policy acts: each listener that it selects, with every host name that both have (semantics 1.6).

@@ -40,16 +40,17 @@ impl Site {
         self.hosts.values().flat_map(|host| &host.notices)
     }
 
+    /// Puts a policy in, or in the place of what it was.
     pub(super) fn put_in(&mut self, host: &Hostname, rank: &Rank, draft: &Arc<Draft>) {
         let host = self.hosts.entry(host.clone()).or_default();
-        draft.rules().for_each(|rule| host.meeting.add(rule));
-        host.drafts.insert(rank.clone(), draft.clone());
+        let before = host.drafts.insert(rank.clone(), draft.clone());
+        host.meeting.shift(before.as_ref().map_or(&[], |before| &before.rules), &draft.rules);
     }
 
     pub(super) fn take_out(&mut self, host: &Hostname, rank: &Rank) {
         if let Some(host) = self.hosts.get_mut(host) {
-            let gone = host.drafts.remove(rank);
-            gone.iter().flat_map(|draft| draft.rules()).for_each(|rule| host.meeting.remove(rule));
+            let before = host.drafts.remove(rank);
+            host.meeting.shift(before.as_ref().map_or(&[], |before| &before.rules), &[]);
         }
     }
 

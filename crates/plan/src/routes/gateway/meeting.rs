@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use model::route::HttpRule;
 
+use super::super::draft::differing;
+
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     /// How many rules have the same matches.
@@ -41,7 +43,14 @@ impl PartialEq for ByMatches {
 impl Eq for ByMatches {}
 
 impl Meeting {
-    pub(super) fn add(&mut self, rule: &Arc<HttpRule>) {
+    /// One list of rules takes the place of another.
+    pub(super) fn shift(&mut self, old: &[Arc<HttpRule>], new: &[Arc<HttpRule>]) {
+        let (old, new) = differing(old, new);
+        old.iter().for_each(|rule| self.remove(rule));
+        new.iter().for_each(|rule| self.add(rule));
+    }
+
+    fn add(&mut self, rule: &Arc<HttpRule>) {
         let key = ByMatches(rule.clone());
         let count = self.count_by_matches.entry(key.clone()).or_default();
         *count += 1;
@@ -50,7 +59,7 @@ impl Meeting {
         }
     }
 
-    pub(super) fn remove(&mut self, rule: &Arc<HttpRule>) {
+    fn remove(&mut self, rule: &Arc<HttpRule>) {
         let key = ByMatches(rule.clone());
         let Some(count) = self.count_by_matches.get_mut(&key) else { return };
         *count -= 1;

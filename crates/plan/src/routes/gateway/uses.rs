@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use model::route::{BackendId, HttpRule};
 
+use super::super::draft::differing;
+
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     rules_by_backend: BTreeMap<BackendId, usize>,
@@ -21,13 +23,9 @@ impl Uses {
         std::mem::take(&mut self.turned)
     }
 
-    /// One list of rules takes the place of another. What both have at their ends is the same and need not be counted.
+    /// One list of rules takes the place of another.
     pub(super) fn shift(&mut self, old: &[Arc<HttpRule>], new: &[Arc<HttpRule>]) {
-        let same = |(a, b): &(&Arc<HttpRule>, &Arc<HttpRule>)| Arc::ptr_eq(a, b);
-        let first = old.iter().zip(new).take_while(same).count();
-        let (old, new) = (&old[first..], &new[first..]);
-        let last = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
-        let (old, new) = (&old[..old.len() - last], &new[..new.len() - last]);
+        let (old, new) = differing(old, new);
         self.add(new.iter().flat_map(|rule| rule.backends()));
         self.remove(old.iter().flat_map(|rule| rule.backends()));
     }
