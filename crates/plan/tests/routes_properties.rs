@@ -1,8 +1,8 @@
 //! Routes do not depend on the order in which policies arrive, and the maps of a table agree with asking one by one.
 
 use model::route::{HeaderList, Request, Routing};
-use model::{Interner, Notice, Object, ServiceKey, Snapshot, parse};
-use plan::routes::{Client, outbound};
+use model::{Interner, Name, Notice, Object, Service, ServiceKey, Snapshot, parse};
+use plan::routes::{Client, OutboundRoutes, outbound};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ fn policies() -> impl Strategy<Value = Vec<Value>> {
     })
 }
 
-fn routing(policies: &[Value]) -> (Routing, Vec<Notice>) {
+fn world(policies: &[Value]) -> (Snapshot, Client) {
     let mut snapshot = Snapshot::default();
     let mut interner = Interner::default();
     let service = |name: &str| {
@@ -87,20 +87,58 @@ fn routing(policies: &[Value]) -> (Routing, Vec<Notice>) {
         let object: Option<Object> = parse::object(value, &mut interner).0;
         snapshot.apply(object.expect("a good object"));
     }
-    let key = ServiceKey::new(&"default".into(), &"backend".into());
-    let service = snapshot.service(&key).expect("it is there");
     let tags = [("v", "1")].into_iter().collect();
     let client = Client { namespace: "default".into(), services: vec!["frontend".into()], tags };
+    (snapshot, client)
+}
+
+fn backend(snapshot: &Snapshot) -> &Service {
+    let key = ServiceKey::new(&"default".into(), &"backend".into());
+    snapshot.service(&key).expect("it is there")
+}
+
+fn routing(policies: &[Value]) -> (Routing, Vec<Notice>) {
+    let (snapshot, client) = world(policies);
+    let service = backend(&snapshot);
     let (outbound, notices) = outbound(&snapshot, &client, service, &service.ports[0]).expect("TCP");
     (outbound.routing, notices)
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     #[test]
     fn routes_do_not_depend_on_the_order_of_arrival(
         (given, shuffled) in policies().prop_flat_map(|p| (Just(p.clone()), Just(p).prop_shuffle()))
     ) {
         prop_assert_eq!(routing(&given), routing(&shuffled));
+    }
+
+    #[test]
+    fn outbounds_that_are_kept_up_are_those_made_from_nothing(
+        rounds in prop::collection::vec(policies(), 1..6), is_kept in any::<bool>()
+    ) {
+        let (snapshot, client) = world(&[]);
+        let service = backend(&snapshot);
+        let mut kept = OutboundRoutes::new(&snapshot, &client, service, &service.ports[0]).expect("TCP");
+        let mut before: Vec<Value> = Vec::new();
+        for mut given in rounds {
+            // Some policies stay as they were, so that their drafts are used.
+            if is_kept && let (Some(old), Some(new)) = (before.first(), given.first_mut()) {
+                *new = old.clone();
+            }
+            let (snapshot, client) = world(&given);
+            let service = backend(&snapshot);
+            let count = before.len().max(given.len());
+            let changed = (0..count).filter(|i| before.get(*i) != given.get(*i));
+            let changed = changed.map(|i| Name::new(&format!("p{i}"))).collect();
+            let port = &service.ports[0];
+            kept = kept.after(&snapshot, &client, service, port, &changed).expect("TCP");
+            let wanted = OutboundRoutes::new(&snapshot, &client, service, port).expect("TCP");
+            prop_assert_eq!(&kept.outbound, &wanted.outbound);
+            prop_assert_eq!(&kept.notices, &wanted.notices);
+            before = given;
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn rule(path: &str, to: &BackendId) -> HttpRule {
 
 fn routes(service: &ServiceKey, to: &BackendId, count: usize) -> RouteTable {
     let paths = (0..count).map(|at| format!("/r{at}")).chain(["/".to_owned()]);
-    let rules: Vec<HttpRule> = paths.map(|path| rule(&path, to)).collect();
+    let rules: Vec<Arc<HttpRule>> = paths.map(|path| Arc::new(rule(&path, to))).collect();
     let entries =
         rules.iter().enumerate().map(|(at, rule)| rule.entry(at, 0, &rule.rule.matches[0])).collect();
     let group = Arc::new(RouteGroup::new(rules, entries));

@@ -1,16 +1,18 @@
 //! What outlives tables: backends, endpoints with their connections and health, and counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use model::backend::{Backend, BackendEndpoint, BackendTable};
-use model::route::BackendId;
+use model::route::{BackendId, HttpRule};
 
 use crate::counts::RouteCounts;
 use crate::peer::{Moment, Peer, Wire};
-use crate::settings::Settings;
+use crate::rules::Rule;
+use crate::settings::{Readable, Settings};
 use crate::slot::Slot;
 
 /// What outlives tables. Locked when tables come and when metrics are read, never for a request.
@@ -19,6 +21,35 @@ pub(crate) struct Registry {
     slots: BTreeMap<BackendId, Arc<Slot>>,
     peers: BTreeMap<(SocketAddr, Wire), Weak<Peer>>,
     routes: BTreeMap<Arc<str>, Arc<Account>>,
+    /// Rules made ready, each with what it was made of: tables that differ in one rule share the others.
+    rules: ByAddress<(Arc<HttpRule>, Arc<Rule>)>,
+}
+
+/// What belongs to a value of a table, by the address of that value. Whoever has such a map holds the values, so
+/// addresses are not used twice.
+pub(crate) type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<AddressHasher>>;
+
+#[derive(Default)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        self.0 = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+pub(crate) fn address<T>(of: &Arc<T>) -> usize {
+    Arc::as_ptr(of) as usize
 }
 
 /// A rule's name and counters.
@@ -50,6 +81,16 @@ impl Registry {
         account
     }
 
+    /// A rule made ready: the same as before, if it is the same.
+    pub(crate) fn rule(&mut self, source: &Arc<HttpRule>, readable: &Readable) -> Arc<Rule> {
+        if let Some((_, known)) = self.rules.get(&address(source)) {
+            return known.clone();
+        }
+        let rule = Arc::new(Rule::new(source, self, readable));
+        self.rules.insert(address(source), (source.clone(), rule.clone()));
+        rule
+    }
+
     /// Gives every backend the endpoints that it has now.
     pub(crate) fn update(&mut self, backends: &BackendTable, now: Moment, settings: &Settings) {
         let peers = &mut self.peers;
@@ -77,6 +118,8 @@ impl Registry {
 
     /// Forgets what is in no table and held by nobody.
     pub(crate) fn prune(&mut self, backends: &BackendTable) {
+        // Before what rules hold.
+        self.rules.retain(|_, (_, rule)| Arc::strong_count(rule) > 1);
         let mut there = backends.backends().peekable();
         self.slots.retain(|id, slot| {
             while there.next_if(|backend| backend.id < *id).is_some() {}

@@ -15,10 +15,10 @@ use crate::registry::{Account, Registry};
 use crate::settings::Readable;
 use crate::slot::Slot;
 
-/// The rules of a group, in its order.
+/// The rules of a group, in its order. Groups share those that are the same.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) rules: Box<[Rule]>,
+    pub(crate) rules: Box<[Arc<Rule>]>,
     pub(crate) notices: Vec<Notice>,
 }
 
@@ -31,6 +31,8 @@ pub(crate) struct Rule {
     pub(crate) mirrors: Box<[(Mirror, Arc<Slot>)]>,
     pub(crate) end: Ending,
     pub(crate) account: Arc<Account>,
+    /// What in it cannot be obeyed.
+    notices: Box<[Notice]>,
 }
 
 /// Who answers.
@@ -86,15 +88,15 @@ fn status_of(status: u16) -> StatusCode {
 
 impl Group {
     pub(crate) fn new(source: &RouteGroup, registry: &mut Registry, readable: &Readable) -> Self {
-        let mut notices = Vec::new();
-        let rules =
-            source.rules().iter().map(|rule| Rule::new(rule, registry, readable, &mut notices)).collect();
+        let rules: Box<[Arc<Rule>]> =
+            source.rules().iter().map(|rule| registry.rule(rule, readable)).collect();
+        let notices = rules.iter().flat_map(|rule| rule.notices.iter().cloned()).collect();
         Self { rules, notices }
     }
 }
 
 impl Rule {
-    fn new(rule: &HttpRule, registry: &mut Registry, readable: &Readable, notices: &mut Vec<Notice>) -> Self {
+    pub(crate) fn new(rule: &HttpRule, registry: &mut Registry, readable: &Readable) -> Self {
         let Action { request_headers, response_headers, mirrors, rewrite, end } = &rule.action;
         let (request, mut refused) = Edits::new(request_headers);
         let (response, more) = Edits::new(response_headers);
@@ -112,8 +114,8 @@ impl Rule {
                 }
             },
         };
-        notices.extend(refused.into_iter().map(|why| notice(rule, why)));
-        Self { request, response, host, mirrors, end, account: registry.account(&label(rule)) }
+        let notices = refused.into_iter().map(|why| notice(rule, why)).collect();
+        Self { request, response, host, mirrors, end, account: registry.account(&label(rule)), notices }
     }
 }
 

@@ -1,8 +1,6 @@
 //! The tables in force, with their rules made ready. Replaced whole: a request sees one state from its first look to
 //! its answer. What did not change is taken over from the state before.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use model::route::{HttpRoutes, PathMatch, Request, RouteGroup, Routing, Split};
@@ -10,7 +8,7 @@ use model::{Notice, ObjectRef};
 
 use crate::peer::Moment;
 use crate::proxy::Tables;
-use crate::registry::Registry;
+use crate::registry::{ByAddress, Registry, address};
 use crate::rules::{Group, Legs, Rule};
 use crate::settings::Settings;
 
@@ -20,33 +18,6 @@ pub(crate) struct State {
     pub(crate) tables: Tables,
     groups: ByAddress<Arc<Group>>,
     splits: ByAddress<Arc<Legs>>,
-}
-
-/// What belongs to a value of a table, by the address of that value. The state holds the table, so addresses are
-/// not used twice.
-type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<AddressHasher>>;
-
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn write_usize(&mut self, address: usize) {
-        self.0 = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-fn address<T>(of: &Arc<T>) -> usize {
-    Arc::as_ptr(of) as usize
 }
 
 /// The rule that a request hit.

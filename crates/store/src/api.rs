@@ -192,7 +192,7 @@ impl Api {
         }
         let terms = self.terms(call.target.kind, caller, call.query.write_options()?)?;
         let mut document = body::object(&call.headers, &call.content)?;
-        let warnings = write::admit_shape(&terms, &mut document)?;
+        let warnings = write::admit_shape(&terms, None, &mut document)?;
         let answer = reviews::answer(call.target.kind, document.value, caller, jiff::Timestamp::now());
         let mut response = body::json(201, &read::shown(call, &answer));
         body::warn(&mut response, &warnings);

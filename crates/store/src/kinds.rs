@@ -474,6 +474,11 @@ impl Kind {
         Cow::Owned(kept)
     }
 
+    /// The same, of an object that nobody else needs.
+    pub fn keep(&'static self, object: Value) -> Value {
+        if self.is_view() { self.kept(&object).into_owned() } else { object }
+    }
+
     /// Puts kind and apiVersion first in an object.
     pub fn stamp(&self, object: &mut Value) {
         if let Some(map) = object.as_object_mut() {

@@ -184,7 +184,7 @@ spec:
 ";
         let schema: &'static Value = Box::leak(Box::new(of_crd(crd, "v1alpha1").unwrap()));
         let mut object = json!({"metadata": {"name": "a", "nmae": "b"}, "spec": {}, "extra": 1});
-        assert_eq!(check(&mut object, schema).unknown, ["extra", "metadata.nmae"]);
+        assert_eq!(check(&mut object, None, schema).unknown, ["extra", "metadata.nmae"]);
         assert!(
             of_crd(crd, "v9").is_err() && of_crd("spec: {}", "v1").is_err() && of_crd("[", "v1").is_err()
         );

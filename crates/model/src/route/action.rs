@@ -83,6 +83,14 @@ impl Split {
         &self.legs
     }
 
+    /// The backends among the legs.
+    pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        self.legs.iter().filter_map(|leg| match &leg.to {
+            LegTarget::Backend(id) => Some(id),
+            LegTarget::Error(_) => None,
+        })
+    }
+
     /// The leg for a random number. `None`: there is no weight above zero, so nobody can answer (500).
     pub fn pick(&self, random: u64) -> Option<&LegTarget> {
         let total = *self.ends.last()?;

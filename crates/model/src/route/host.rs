@@ -8,8 +8,8 @@ use crate::name::Name;
 
 /// A host name that requests are held against.
 ///
-/// The order is that of precedence: exact ones first, then longer suffixes, then any.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// [`Hostname::rank`] is the order of precedence; the order of values is one for maps.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hostname {
     /// This host.
     Exact(Name),
@@ -38,6 +38,21 @@ impl Hostname {
             (Self::Exact(a), Self::Exact(b)) => a == b,
             _ => false,
         }
+    }
+
+    /// Every host name that covers this one and is another, the narrowest first.
+    pub fn wider(&self) -> impl Iterator<Item = Self> {
+        let (name, any) = match self {
+            Self::Exact(name) | Self::Below(name) => (name.as_str(), Some(Self::Any)),
+            Self::Any => ("", None),
+        };
+        let dots = name.char_indices().filter(|(at, letter)| *letter == '.' && *at > 0);
+        dots.map(move |(at, _)| Self::Below(Name::new(&name[at + 1..]))).chain(any)
+    }
+
+    /// Whether it stands for more than one host.
+    pub fn is_wide(&self) -> bool {
+        !matches!(self, Self::Exact(_))
     }
 
     /// The hosts that both have: the narrower of the two, or none (semantics 1.6).
@@ -90,6 +105,15 @@ impl<T> HostMap<T> {
             Hostname::Exact(name) => drop(self.exact.insert(name.clone(), value)),
             Hostname::Below(suffix) => drop(self.below.insert(suffix.clone(), value)),
             Hostname::Any => self.any = Some(value),
+        }
+    }
+
+    /// Takes out what a name had.
+    pub fn remove(&mut self, host: &Hostname) {
+        match host {
+            Hostname::Exact(name) => drop(self.exact.remove(name)),
+            Hostname::Below(suffix) => drop(self.below.remove(suffix)),
+            Hostname::Any => self.any = None,
         }
     }
 

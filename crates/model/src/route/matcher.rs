@@ -10,6 +10,7 @@
 //! So the cost grows with the depth of a path and with the patterns, not with the number of routes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
@@ -33,23 +34,44 @@ pub struct Entry {
 }
 
 /// Rules, their entries in order of precedence, and the maps to find the first that matches.
+///
+/// Groups share rules, and where these match alike everything else, too: one that differs from another in what a rule
+/// does costs that rule, and pointers for the others.
 #[derive(Clone, Debug, Default)]
 pub struct RouteGroup {
-    rules: Box<[HttpRule]>,
+    rules: Box<[Arc<HttpRule>]>,
+    index: Arc<Index>,
+}
+
+/// Everything that follows from what the rules of a group match.
+#[derive(Debug, Default)]
+struct Index {
     entries: Box<[Entry]>,
-    exact: BTreeMap<Name, Vec<u32>>,
-    prefix: BTreeMap<Name, Vec<u32>>,
+    /// The first entry for each path.
+    exact: BTreeMap<Name, u32>,
+    prefix: BTreeMap<Name, u32>,
+    /// For each entry the next one with the same path; `NONE` for the last.
+    next: Box<[u32]>,
     /// How many segments the deepest prefix has: nothing deeper is looked up.
     deepest: usize,
     patterns: Vec<PatternSet>,
 }
 
-/// Different patterns, matched in one pass, each with its entries.
+/// Behind the last entry of a path.
+const NONE: u32 = u32::MAX;
+
+/// Different patterns, matched in one pass, each with its first entry.
 #[derive(Clone, Debug)]
 struct PatternSet {
+    compiled: Arc<Compiled>,
+    firsts: Box<[u32]>,
+}
+
+/// Patterns, and all of them as one program: it takes long to make, so groups share it.
+#[derive(Debug)]
+struct Compiled {
+    patterns: Vec<Pattern>,
     set: Option<RegexSet>,
-    patterns: Vec<(Pattern, Vec<u32>)>,
-    first: u32,
 }
 
 /// Few enough that a set is compiled in a moment and stays small.
@@ -58,53 +80,96 @@ const SET_SIZE: usize = 16 << 20;
 
 impl RouteGroup {
     /// The group of these rules and entries; the first entry that matches wins.
-    pub fn new(rules: Vec<HttpRule>, entries: Vec<Entry>) -> Self {
-        let mut group = Self { rules: rules.into(), ..Self::default() };
-        let mut patterns: Vec<(Pattern, Vec<u32>)> = Vec::new();
-        let mut place_by_pattern: BTreeMap<String, usize> = BTreeMap::new();
-        for (i, entry) in entries.iter().enumerate() {
-            let i = u32::try_from(i).unwrap_or(u32::MAX);
-            match &entry.path {
-                PathMatch::Exact(value) => group.exact.entry(value.clone()).or_default().push(i),
-                PathMatch::Prefix(value) => {
-                    group.deepest = group.deepest.max(value.matches('/').count());
-                    group.prefix.entry(value.clone()).or_default().push(i);
-                }
-                PathMatch::Regex(pattern) => {
-                    let next = patterns.len();
-                    let place = *place_by_pattern.entry(pattern.as_str().to_owned()).or_insert(next);
-                    if place == next {
-                        patterns.push((pattern.clone(), Vec::new()));
-                    }
-                    patterns[place].1.push(i);
-                }
-            }
+    pub fn new(rules: Vec<Arc<HttpRule>>, entries: Vec<Entry>) -> Self {
+        Self { rules: rules.into(), index: Arc::new(Index::new(entries, &Index::default())) }
+    }
+
+    /// The group of these rules in the place of another one: what was made for that is used again. `order` gives the
+    /// entries of rules, which follow from what these match.
+    pub fn after(
+        before: &Self,
+        rules: Vec<Arc<HttpRule>>,
+        order: impl FnOnce(&[Arc<HttpRule>]) -> Vec<Entry>,
+    ) -> Self {
+        let alike =
+            |(a, b): (&Arc<HttpRule>, &Arc<HttpRule>)| Arc::ptr_eq(a, b) || a.rule.matches == b.rule.matches;
+        if before.rules.len() == rules.len() && before.rules.iter().zip(&rules).all(alike) {
+            return Self { rules: rules.into(), index: before.index.clone() };
         }
-        group.patterns = patterns.chunks(PATTERNS_PER_SET).map(PatternSet::new).collect();
-        group.entries = entries.into();
-        group
+        let index = Index::new(order(&rules), &before.index);
+        Self { rules: rules.into(), index: Arc::new(index) }
     }
 
     /// The rules after merging, in merge order.
-    pub fn rules(&self) -> &[HttpRule] {
+    pub fn rules(&self) -> &[Arc<HttpRule>] {
         &self.rules
     }
 
     /// The entries, in their order of precedence.
     pub fn entries(&self) -> &[Entry] {
-        &self.entries
+        &self.index.entries
     }
 
     /// The first entry that matches.
     pub fn find(&self, request: &Request<'_>) -> Option<&Entry> {
+        self.index.find(request)
+    }
+
+    /// Whether its rules are equal to these; those that are shared are not looked at.
+    pub fn has_rules(&self, rules: &[Arc<HttpRule>]) -> bool {
+        self.rules.len() == rules.len()
+            && self.rules.iter().zip(rules).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
+    }
+}
+
+impl PartialEq for RouteGroup {
+    /// The maps follow from the entries.
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.index, &other.index);
+        self.has_rules(&other.rules) && (Arc::ptr_eq(a, b) || a.entries == b.entries)
+    }
+}
+
+impl Index {
+    fn new(entries: Vec<Entry>, before: &Self) -> Self {
+        let mut index = Self { entries: entries.into(), ..Self::default() };
+        let mut next = vec![NONE; index.entries.len()];
+        let mut patterns: Vec<(Pattern, u32)> = Vec::new();
+        let mut place_by_pattern: BTreeMap<&str, usize> = BTreeMap::new();
+        // From the last to the first, so that each finds the one behind it.
+        for (at, entry) in index.entries.iter().enumerate().rev() {
+            let place = u32::try_from(at).unwrap_or(NONE);
+            let behind = match &entry.path {
+                PathMatch::Exact(value) => index.exact.insert(value.clone(), place),
+                PathMatch::Prefix(value) => {
+                    index.deepest = index.deepest.max(value.matches('/').count());
+                    index.prefix.insert(value.clone(), place)
+                }
+                PathMatch::Regex(pattern) => {
+                    let known = *place_by_pattern.entry(pattern.as_str()).or_insert(patterns.len());
+                    if known == patterns.len() {
+                        patterns.push((pattern.clone(), NONE));
+                    }
+                    Some(std::mem::replace(&mut patterns[known].1, place))
+                }
+            };
+            next[at] = behind.unwrap_or(NONE);
+        }
+        patterns.sort_by_key(|(_, first)| *first);
+        index.patterns = patterns.chunks(PATTERNS_PER_SET).map(|set| PatternSet::new(set, before)).collect();
+        index.next = next.into();
+        index
+    }
+
+    fn find(&self, request: &Request<'_>) -> Option<&Entry> {
         let mut best: Option<u32> = None;
-        if let Some(places) = self.exact.get(request.path) {
-            self.narrow(places, request, &mut best);
+        if let Some(first) = self.exact.get(request.path) {
+            self.narrow(*first, request, &mut best);
         }
         self.below_prefixes(request, &mut best);
         for set in &self.patterns {
-            if best.is_none_or(|best| set.first < best) {
-                set.matching(request.path, |places| self.narrow(places, request, &mut best));
+            if best.is_none_or(|best| set.firsts.first().is_some_and(|first| *first < best)) {
+                set.matching(request.path, |first| self.narrow(first, request, &mut best));
             }
         }
         best.and_then(|place| self.entries.get(place as usize))
@@ -121,8 +186,8 @@ impl RouteGroup {
         let deepest = self.deepest.checked_sub(1).and_then(|last| ends.nth(last)).map(|(at, _)| &path[..at]);
         let mut rest = Some(deepest.unwrap_or(path));
         while let Some(prefix) = rest {
-            if let Some(places) = self.prefix.get(prefix) {
-                self.narrow(places, request, best);
+            if let Some(first) = self.prefix.get(prefix) {
+                self.narrow(*first, request, best);
             }
             rest = match prefix.rfind('/') {
                 Some(0) if prefix != "/" => Some("/"),
@@ -131,52 +196,62 @@ impl RouteGroup {
             };
         }
         if !path.starts_with('/')
-            && let Some(places) = self.prefix.get("/")
+            && let Some(first) = self.prefix.get("/")
         {
-            self.narrow(places, request, best);
+            self.narrow(*first, request, best);
         }
     }
 
-    /// Takes the first of these entries that goes before the best so far and whose conditions hold.
-    fn narrow(&self, places: &[u32], request: &Request<'_>, best: &mut Option<u32>) {
-        let limit = best.unwrap_or(u32::MAX);
-        let earlier = places.iter().take_while(|place| **place < limit);
-        let holds = |place: &&u32| {
-            let entry = self.entries.get(**place as usize);
-            entry.is_some_and(|entry| entry.conditions.first_miss(request).is_none())
-        };
-        if let Some(place) = earlier.into_iter().find(holds) {
-            *best = Some(*place);
+    /// Takes the first entry of a path that goes before the best so far and whose conditions hold.
+    fn narrow(&self, first: u32, request: &Request<'_>, best: &mut Option<u32>) {
+        let limit = best.unwrap_or(NONE);
+        let mut place = first;
+        while place < limit
+            && let Some(entry) = self.entries.get(place as usize)
+        {
+            if entry.conditions.first_miss(request).is_none() {
+                *best = Some(place);
+                return;
+            }
+            place = self.next.get(place as usize).copied().unwrap_or(NONE);
         }
     }
 }
 
 impl PatternSet {
-    fn new(patterns: &[(Pattern, Vec<u32>)]) -> Self {
-        let texts = patterns.iter().map(|(pattern, _)| whole(pattern.as_str()));
-        // A set that would be too large is none: its patterns are tried one by one, and each is bounded.
-        let set = RegexSetBuilder::new(texts).size_limit(SET_SIZE).build().ok();
-        let first = patterns.iter().filter_map(|(_, places)| places.first()).min();
-        Self { set, patterns: patterns.to_vec(), first: first.copied().unwrap_or(u32::MAX) }
+    fn new(patterns: &[(Pattern, u32)], before: &Index) -> Self {
+        let is_same = |compiled: &&Arc<Compiled>| {
+            compiled.patterns.len() == patterns.len()
+                && compiled.patterns.iter().zip(patterns).all(|(known, (pattern, _))| known == pattern)
+        };
+        let known = before.patterns.iter().map(|set| &set.compiled).find(is_same);
+        let compiled = known.cloned().unwrap_or_else(|| {
+            Arc::new(Compiled::new(patterns.iter().map(|(pattern, _)| pattern.clone()).collect()))
+        });
+        Self { compiled, firsts: patterns.iter().map(|(_, first)| *first).collect() }
     }
 
-    fn matching(&self, path: &str, mut found: impl FnMut(&[u32])) {
-        match &self.set {
+    fn matching(&self, path: &str, mut found: impl FnMut(u32)) {
+        let Compiled { patterns, set } = &*self.compiled;
+        match set {
             Some(set) => {
                 let hits = set.matches(path.as_bytes()).into_iter();
-                hits.filter_map(|at| self.patterns.get(at)).for_each(|(_, places)| found(places));
+                hits.filter_map(|at| self.firsts.get(at)).for_each(|first| found(*first));
             }
             None => {
-                let hits = self.patterns.iter().filter(|(pattern, _)| pattern.matches(path.as_bytes()));
-                hits.for_each(|(_, places)| found(places));
+                let both = patterns.iter().zip(&self.firsts);
+                let hits = both.filter(|(pattern, _)| pattern.matches(path.as_bytes()));
+                hits.for_each(|(_, first)| found(*first));
             }
         }
     }
 }
 
-impl PartialEq for RouteGroup {
-    /// The maps follow from the entries.
-    fn eq(&self, other: &Self) -> bool {
-        self.rules == other.rules && self.entries == other.entries
+impl Compiled {
+    fn new(patterns: Vec<Pattern>) -> Self {
+        let texts = patterns.iter().map(|pattern| whole(pattern.as_str()));
+        // A set that would be too large is none: its patterns are tried one by one, and each is bounded.
+        let set = RegexSetBuilder::new(texts).size_limit(SET_SIZE).build().ok();
+        Self { patterns, set }
     }
 }

@@ -160,7 +160,12 @@ impl HttpRoute {
 impl GatewayHttpRoute {
     /// The policy's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
-        ObjectRef::new("MeshGatewayHTTPRoute", &self.key.namespace, &self.key.name)
+        Self::object_at(&self.key.namespace, &self.key.name)
+    }
+
+    /// The same, of one that is not at hand.
+    pub fn object_at(namespace: &str, name: &str) -> ObjectRef {
+        ObjectRef::new("MeshGatewayHTTPRoute", namespace, name)
     }
 }
 

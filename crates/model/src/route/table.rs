@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::label::Labels;
 use crate::name::{Name, ServiceKey};
 use crate::notice::ObjectRef;
-use crate::route::action::{Action, End, LegTarget, Split};
+use crate::route::action::{Action, End, Split};
 use crate::route::host::{HostMap, Hostname};
 use crate::route::matcher::{Entry, RouteGroup};
 use crate::route::policy::{Certificate, GatewayProtocol};
@@ -76,6 +76,11 @@ impl RouteTable {
         self.outbounds.values()
     }
 
+    /// A gateway's port, to be changed; who holds another clone of the table sees nothing of it.
+    pub fn port_mut(&mut self, number: u16) -> Option<&mut GatewayPort> {
+        self.ports.get_mut(&number).map(Arc::make_mut)
+    }
+
     /// A gateway's port.
     pub fn port(&self, number: u16) -> Option<&Arc<GatewayPort>> {
         self.ports.get(&number)
@@ -127,16 +132,9 @@ impl Routing {
     pub fn add_backends(&self, found: &mut BTreeSet<BackendId>) {
         match self {
             Self::Http(routes) => routes.rules().for_each(|rule| rule.add_backends(found)),
-            Self::Tcp(split) => add_legs(split, found),
+            Self::Tcp(split) => found.extend(split.backends().cloned()),
         }
     }
-}
-
-fn add_legs(split: &Split, found: &mut BTreeSet<BackendId>) {
-    found.extend(split.legs().iter().filter_map(|leg| match &leg.to {
-        LegTarget::Backend(id) => Some(id.clone()),
-        LegTarget::Error(_) => None,
-    }));
 }
 
 /// One port of a gateway. Listeners that share it differ in their host names.
@@ -217,7 +215,7 @@ impl HttpRoutes {
 
     /// Every rule.
     pub fn rules(&self) -> impl Iterator<Item = &HttpRule> {
-        self.groups.iter().flat_map(|group| group.rules())
+        self.groups.iter().flat_map(|group| group.rules()).map(|rule| &**rule)
     }
 }
 
@@ -243,10 +241,17 @@ pub struct HttpRule {
 
 impl HttpRule {
     fn add_backends(&self, found: &mut BTreeSet<BackendId>) {
-        if let End::Forward(split) = &self.action.end {
-            add_legs(split, found);
-        }
-        found.extend(self.action.mirrors.iter().map(|mirror| mirror.to.clone()));
+        found.extend(self.backends().cloned());
+    }
+
+    /// Every backend that it leads to, those of copies last.
+    pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        let split = match &self.action.end {
+            End::Forward(split) => Some(split),
+            End::Redirect(_) | End::Respond(_) => None,
+        };
+        let legs = split.into_iter().flat_map(Split::backends);
+        legs.chain(self.action.mirrors.iter().map(|mirror| &mirror.to))
     }
 
     /// An entry of it.

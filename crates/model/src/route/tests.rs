@@ -99,6 +99,47 @@ fn the_intersection_of_host_names_is_the_narrower_one() {
 }
 
 #[test]
+fn wider_host_names_are_those_that_cover_and_the_narrowest_comes_first() {
+    let all = ["a.b.example.com", "b.example.com", "*.b.example.com", "*.example.com", "*.com", "*.org", "*"];
+    let all = all.map(Hostname::parse);
+    for host in &all {
+        let mut wanted: Vec<&Hostname> = all.iter().filter(|o| o.covers(host) && *o != host).collect();
+        wanted.sort_by_key(|wider| wider.rank());
+        let wider: Vec<Hostname> = host.wider().filter(|wider| all.contains(wider)).collect();
+        assert!(wider.iter().eq(wanted), "{host}: {wider:?}");
+    }
+}
+
+#[test]
+fn a_group_in_the_place_of_another_shares_compiled_patterns_and_finds_the_same() {
+    let pattern = |text: &str| PathMatch::Regex(Pattern::new(text).unwrap());
+    let paths: Vec<PathMatch> = (0..300).map(|i| pattern(&format!("/{i}/[a-z]+"))).collect();
+    let entry = |(rule, path): (usize, &PathMatch)| Entry {
+        rule,
+        alternative: 0,
+        path: path.clone(),
+        conditions: Conditions::default(),
+    };
+    let entries = |paths: &[PathMatch]| -> Vec<Entry> { paths.iter().enumerate().map(entry).collect() };
+    let mut changed = paths.clone();
+    changed[299] = pattern("/other");
+    // Other rules than before, so that it cannot be taken over whole.
+    let rule = HttpRule::catch_all(Action {
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Box::default(),
+        rewrite: Rewrite::default(),
+        end: End::Forward(Split::default()),
+    });
+    let before = RouteGroup::new(vec![Arc::new(rule)], entries(&paths));
+    let after = RouteGroup::after(&before, Vec::new(), |_| entries(&changed));
+    let headers = HeaderList::default();
+    for (path, found) in [("/299/x", None), ("/other", Some(299)), ("/7/x", Some(7)), ("/130/x", Some(130))] {
+        assert_eq!(after.find(&request(path, &headers)).map(|entry| entry.rule), found, "{path}");
+    }
+}
+
+#[test]
 fn patterns_match_the_whole_text_and_are_bounded() {
     let pattern = Pattern::new("/v[0-9]+|x").unwrap();
     assert!(pattern.matches(b"/v12") && pattern.matches(b"x"));

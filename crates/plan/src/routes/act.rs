@@ -20,16 +20,13 @@ pub(super) struct Setting<'a> {
 /// Semantics 1.7: a redirect without a status.
 const FOUND: u16 = 302;
 
+#[cfg(test)]
 pub(super) fn rules(
     merged: Vec<(Rule, RuleOrigin)>,
     setting: &Setting<'_>,
     notices: &mut Vec<Notice>,
 ) -> Vec<HttpRule> {
-    let rule = |(rule, origin): (Rule, RuleOrigin)| {
-        let action = setting.action(&rule, &origin, notices);
-        HttpRule { rule, origin, action }
-    };
-    merged.into_iter().map(rule).collect()
+    merged.into_iter().map(|(rule, origin)| setting.rule(rule, origin, notices)).collect()
 }
 
 /// The action that only sends on.
@@ -44,6 +41,11 @@ pub(super) fn pass_on(to: BackendId) -> Action {
 }
 
 impl Setting<'_> {
+    pub(super) fn rule(&self, rule: Rule, origin: RuleOrigin, notices: &mut Vec<Notice>) -> HttpRule {
+        let action = self.action(&rule, &origin, notices);
+        HttpRule { rule, origin, action }
+    }
+
     fn action(&self, rule: &Rule, origin: &RuleOrigin, notices: &mut Vec<Notice>) -> Action {
         let filters = rule.filters.as_deref().unwrap_or_default();
         let request = filters.iter().filter_map(|f| match f {

@@ -8,11 +8,11 @@ use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use super::client::Client;
 use super::merge::Source;
 
+/// Smaller goes first.
+pub(super) type Precedence<'k> = (Reverse<u8>, Reverse<usize>, &'k Name);
+
 /// Semantics 1.3: the kind decides; among gateway routes the number of tags; then the smaller name.
-pub(super) fn precedence<'k>(
-    target: &PolicyTarget,
-    key: &'k ObjectKey,
-) -> (Reverse<u8>, Reverse<usize>, &'k Name) {
+pub(super) fn precedence<'k>(target: &PolicyTarget, key: &'k ObjectKey) -> Precedence<'k> {
     let (kind, tags) = match target {
         PolicyTarget::Mesh => (1, 0),
         PolicyTarget::Subset(_) => (3, 0),
@@ -67,7 +67,9 @@ pub(super) fn tcp_backends<'s>(
 /// until it is.
 pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
     let mut notices = Vec::new();
-    let mut look = |policy: ObjectRef, target: &PolicyTarget, destinations: Vec<(usize, &Name)>| {
+    let mut look = |policy: &dyn Fn() -> ObjectRef,
+                    target: &PolicyTarget,
+                    destinations: Vec<(usize, &Name)>| {
         let service = |name: &Name| snapshot.service(&ServiceKey::new(namespace, name)).is_some();
         let missing = match target {
             PolicyTarget::Gateway(name, _) => snapshot
@@ -86,19 +88,19 @@ pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
             let message = format!(
                 "{field}: there is no {what} in namespace {namespace}; this part does nothing until there is"
             );
-            notices.push(Notice::new(policy.clone(), "TargetNotFound", message));
+            notices.push(Notice::new(policy(), "TargetNotFound", message));
         }
     };
     for route in snapshot.http_routes(namespace) {
         let to = route.to.iter().map(|to| &to.service).enumerate().collect();
-        look(route.object(), &route.target, to);
+        look(&|| route.object(), &route.target, to);
     }
     for route in snapshot.gateway_http_routes(namespace) {
-        look(route.object(), &route.target, Vec::new());
+        look(&|| route.object(), &route.target, Vec::new());
     }
     for route in snapshot.tcp_routes(namespace) {
         let to = route.to.iter().enumerate().filter_map(|(i, to)| Some((i, to.service.as_ref()?))).collect();
-        look(route.object(), &route.target, to);
+        look(&|| route.object(), &route.target, to);
     }
     notices
 }

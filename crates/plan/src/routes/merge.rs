@@ -40,15 +40,25 @@ pub fn merge(sources: &[Source<'_>]) -> Vec<(Rule, RuleOrigin)> {
                 merged.push((Rule { matches, filters: None, backends: None }, origin));
             }
             let (whole, origin) = &mut merged[place];
-            if whole.filters.is_none() && rule.filters.is_some() {
-                whole.filters = rule.filters.clone();
-                origin.filters = Some(source.policy.clone());
-            }
-            if whole.backends.is_none() && rule.backends.is_some() {
-                whole.backends = rule.backends.clone();
-                origin.backends = Some(source.policy.clone());
-            }
+            let own = RuleOrigin {
+                filters: rule.filters.as_ref().map(|_| source.policy.clone()),
+                backends: rule.backends.as_ref().map(|_| source.policy.clone()),
+                ..RuleOrigin::default()
+            };
+            fill(whole, origin, rule, &own);
         }
     }
     merged
+}
+
+/// Gives a rule those parts of one of lower precedence that it has not.
+pub(super) fn fill(rule: &mut Rule, origin: &mut RuleOrigin, lower: &Rule, from: &RuleOrigin) {
+    if rule.filters.is_none() && lower.filters.is_some() {
+        rule.filters = lower.filters.clone();
+        origin.filters = from.filters.clone();
+    }
+    if rule.backends.is_none() && lower.backends.is_some() {
+        rule.backends = lower.backends.clone();
+        origin.backends = from.backends.clone();
+    }
 }

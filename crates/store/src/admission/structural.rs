@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kube_cel::{CompiledSchema, Validator, compile_schema};
 use regex::Regex;
@@ -18,9 +18,12 @@ use crate::schema::resolve;
 pub type Fault = (String, String);
 
 /// Everything that is wrong with an object of a kind with a schema of its own.
+///
+/// Parts that are as they were stored have passed already and are not looked at again: one rule changed among a
+/// thousand costs one, and a schema that became stricter refuses only what is touched (Kubernetes calls it ratcheting).
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Fault> {
     let Some(schema) = kind.schema else { return Vec::new() };
-    let mut faults = limits(schema(), new);
+    let mut faults = limits(schema(), old, new);
     if let (true, Some(rules)) = (faults.is_empty(), compiled().get(&kind.id)) {
         // As API servers do it: rules may rely on what the schema promises.
         faults = rule_faults(rules, old, new);
@@ -38,28 +41,77 @@ fn compiled() -> &'static BTreeMap<u16, CompiledSchema> {
 
 /// The rules that do not hold.
 fn rule_faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Fault> {
-    let run = || Validator::new().validate_compiled(rules, new, old);
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => Vec::new(),
-        Ok(Err(errors)) => {
-            errors.into_vec().into_iter().map(|error| (error.field_path, error.message)).collect()
+    let run = || {
+        let mut faults = Vec::new();
+        hold(&Validator::new(), rules, old, new, "", &mut faults);
+        faults
+    };
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|_| vec![(String::new(), "a rule of the schema cannot be evaluated".to_owned())])
+}
+
+/// Goes down to where rules begin, past what has none and what is as it was.
+fn hold(
+    validator: &Validator,
+    rules: &CompiledSchema,
+    old: Option<&Value>,
+    new: &Value,
+    path: &str,
+    faults: &mut Vec<Fault>,
+) {
+    if old == Some(new) {
+        return;
+    }
+    let branches = [&rules.all_of, &rules.one_of, &rules.any_of];
+    if !rules.validations.is_empty() || branches.iter().any(|branch| !branch.is_empty()) {
+        let errors = validator.validate_compiled(rules, new, old).err();
+        let errors = errors.into_iter().flat_map(kube_cel::ValidationErrors::into_vec);
+        faults.extend(errors.map(|error| (within(path, &error.field_path), error.message)));
+        return;
+    }
+    match new {
+        Value::Object(members) => {
+            for (name, value) in members {
+                let additional = rules.additional_properties.as_deref();
+                let additional = additional.filter(|_| !rules.preserve_unknown_fields);
+                if let Some(rules) = rules.properties.get(name).or(additional) {
+                    let old = old.and_then(|old| old.get(name));
+                    hold(validator, rules, old, value, &below(path, name), faults);
+                }
+            }
         }
-        Err(_) => vec![(String::new(), "a rule of the schema cannot be evaluated".to_owned())],
+        Value::Array(items) => {
+            let Some(rules) = rules.items.as_deref() else { return };
+            for (i, item) in items.iter().enumerate() {
+                let old = old.and_then(|old| old.get(i));
+                hold(validator, rules, old, item, &format!("{path}[{i}]"), faults);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The path of a field, told from where a part begins.
+fn within(path: &str, field: &str) -> String {
+    match field {
+        "" => path.to_owned(),
+        _ if field.starts_with('[') => format!("{path}{field}"),
+        _ => below(path, field),
     }
 }
 
 /// What the schema itself asks for.
-fn limits(schema: &'static Value, object: &Value) -> Vec<Fault> {
+fn limits(schema: &'static Value, old: Option<&Value>, object: &Value) -> Vec<Fault> {
     let mut faults = Vec::new();
-    walk(schema, object, "", &mut faults);
+    walk(schema, old, object, "", &mut faults);
     faults
 }
 
-fn walk(schema: &'static Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
-    let schema = resolve(schema);
-    if value.is_null() {
+fn walk(schema: &'static Value, old: Option<&Value>, value: &Value, path: &str, faults: &mut Vec<Fault>) {
+    if value.is_null() || old == Some(value) {
         return;
     }
+    let schema = resolve(schema);
     let mut fault = |reason: String| faults.push((path.to_owned(), reason));
     choices(schema, value, &mut fault);
     match value {
@@ -68,7 +120,8 @@ fn walk(schema: &'static Value, value: &Value, path: &str, faults: &mut Vec<Faul
         Value::Array(items) => {
             count(schema, ["minItems", "maxItems"], items.len(), "items", &mut fault);
             for (i, item) in items.iter().enumerate() {
-                walk(&schema["items"], item, &format!("{path}[{i}]"), faults);
+                let old = old.and_then(|old| old.get(i));
+                walk(&schema["items"], old, item, &format!("{path}[{i}]"), faults);
             }
         }
         Value::Object(members) => {
@@ -78,7 +131,8 @@ fn walk(schema: &'static Value, value: &Value, path: &str, faults: &mut Vec<Faul
                     Value::Null => &schema["additionalProperties"],
                     field => field,
                 };
-                walk(field, value, &below(path, name), faults);
+                let old = old.and_then(|old| old.get(name));
+                walk(field, old, value, &below(path, name), faults);
             }
             required(schema, value, path, faults);
         }
@@ -106,14 +160,23 @@ fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(String)) {
     }
 }
 
-fn lengths(schema: &Value, text: &str, fault: &mut impl FnMut(String)) {
+fn lengths(schema: &'static Value, text: &str, fault: &mut impl FnMut(String)) {
     count(schema, ["minLength", "maxLength"], text.chars().count(), "letters", fault);
     let Some(pattern) = schema["pattern"].as_str() else { return };
-    match Regex::new(pattern) {
+    match regex(pattern) {
         Ok(regex) if regex.is_match(text) => {}
         Ok(_) => fault(format!("Invalid value: {text:?}: should match '{pattern}'")),
         Err(error) => fault(format!("the pattern of the schema cannot be read: {error}")),
     }
+}
+
+/// A pattern, compiled the first time: that takes as long as reading a hundred rules. Schemas live as long as the
+/// process, and so may what is made of them; there are some dozens of different patterns.
+fn regex(pattern: &'static str) -> &'static Result<Regex, regex::Error> {
+    type Compiled = BTreeMap<&'static str, &'static Result<Regex, regex::Error>>;
+    static COMPILED: Mutex<Compiled> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    compiled.entry(pattern).or_insert_with(|| Box::leak(Box::new(Regex::new(pattern))))
 }
 
 fn range(schema: &Value, number: f64, fault: &mut impl FnMut(String)) {
@@ -171,7 +234,7 @@ mod tests {
     }
 
     fn fields(spec: Value) -> Vec<String> {
-        limits(schema(), &json!({"spec": spec})).into_iter().map(|(field, _)| field).collect()
+        limits(schema(), None, &json!({"spec": spec})).into_iter().map(|(field, _)| field).collect()
     }
 
     #[test]
@@ -203,5 +266,38 @@ mod tests {
         let moved = rule_faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
         assert_eq!(moved, [("spec".to_owned(), "to cannot change".to_owned())]);
         assert!(rule_faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
+    }
+
+    #[test]
+    fn what_is_as_it_was_stored_is_not_looked_at_again() {
+        let spec = |list: Value, tags: Value| json!({"spec": {"to": list, "tags": tags}});
+        let stored = spec(json!(["a", "NO"]), json!({"x": ""}));
+        let of = |new: &Value| -> Vec<String> {
+            limits(schema(), Some(&stored), new).into_iter().map(|(field, _)| field).collect()
+        };
+        assert!(of(&stored).is_empty());
+        assert!(of(&spec(json!(["b", "NO"]), json!({"x": ""}))).is_empty());
+        assert_eq!(of(&spec(json!(["B", "NO"]), json!({"x": ""}))), ["spec.to[0]"]);
+        assert_eq!(of(&spec(json!(["NO", "a"]), json!({}))), ["spec.to[0]"], "it is told by its place");
+    }
+
+    #[test]
+    fn rules_deep_in_a_list_are_told_by_their_whole_path_and_asked_only_of_what_changed() {
+        let item = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.n < 10", "message": "too many"}],
+            "properties": {"n": {"type": "integer"}, "below": {"type": "array", "items": {"type": "object",
+                "x-kubernetes-validations": [{"rule": "self.m > 0", "message": "too few"}],
+                "properties": {"m": {"type": "integer"}}}}}});
+        let rules = compile_schema(&json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {"rules": {"type": "array", "items": item}}}}}));
+        let object = |list: Value| json!({"spec": {"rules": list}});
+        let bad = json!({"n": 10, "below": [{"m": 1}, {"m": 0}]});
+        let fields = |old: Option<&Value>, list: Value| -> Vec<String> {
+            rule_faults(&rules, old, &object(list)).into_iter().map(|(field, _)| field).collect()
+        };
+        let both = ["spec.rules[1]", "spec.rules[1].below[1]"];
+        assert_eq!(fields(None, json!([{"n": 1}, bad.clone()])), both);
+        let stored = object(json!([{"n": 1}, bad.clone()]));
+        assert!(fields(Some(&stored), json!([{"n": 2}, bad.clone()])).is_empty());
+        assert_eq!(fields(Some(&stored), json!([{"n": 11}, bad])), ["spec.rules[0]"]);
     }
 }

@@ -72,8 +72,8 @@ impl Api {
         let terms =
             Terms { manager: manager(&call), ..self.terms(kind, caller, call.query.write_options()?)? };
         let mut document = body::object(&call.headers, &call.content)?;
-        let warnings = admit_shape(&terms, &mut document)?;
-        let (terms, mut object) = keep(terms, &document.value);
+        let warnings = admit_shape(&terms, None, &mut document)?;
+        let (terms, mut object) = keep(terms, document.value);
         place(&mut object, namespace.as_deref())?;
         let dry_run = terms.options.dry_run;
         let mut change = self.commit(dry_run, move |objects| create_in(objects, &terms, object)).await?;
@@ -89,8 +89,8 @@ impl Api {
         };
         let (namespace, name) = identity(&call);
         let mut document = body::object(&call.headers, &call.content)?;
-        let warnings = admit_shape(&terms, &mut document)?;
-        let (terms, mut object) = keep(terms, &document.value);
+        let warnings = admit_shape(&terms, None, &mut document)?;
+        let (terms, mut object) = keep(terms, document.value);
         place(&mut object, call.target.namespace.as_deref())?;
         let given = meta::text(&object, "name");
         if given != name {
@@ -128,13 +128,14 @@ impl Api {
         let terms = Terms { kind: kind.as_stored(), ..terms };
         // The patch meets the object inside the transaction, so there is nothing to race with.
         let patched = move |old: &Value| {
-            let value = patch::apply(how, kind, &kind.shown(old), &content.value)?;
+            let stored = kind.shown(old);
+            let value = patch::apply(how, kind, &stored, &content.value)?;
             let mut new = Document { value, doubles: content.doubles };
-            let warnings = admit_shape(&shape, &mut new)?;
+            let warnings = admit_shape(&shape, Some(&stored), &mut new)?;
             if meta::text(&new.value, "name") != wanted {
                 return Err(Failure::bad_request("the name of an object cannot be patched"));
             }
-            Ok((kind.kept(&new.value).into_owned(), warnings))
+            Ok((kind.keep(new.value), warnings))
         };
         let work =
             move |objects: &mut Objects<'_, '_>| update_in(objects, &terms, &namespace, &name, patched);
@@ -185,13 +186,17 @@ fn respond(code: u16, call: &Call, change: &Change) -> Response<Body> {
 }
 
 /// A view's object, and the terms of its write, as they are for the kind that is stored.
-fn keep(terms: Terms, object: &Value) -> (Terms, Value) {
-    let object = terms.kind.kept(object).into_owned();
+fn keep(terms: Terms, object: Value) -> (Terms, Value) {
+    let object = terms.kind.keep(object);
     (Terms { kind: terms.kind.as_stored(), ..terms }, object)
 }
 
 /// Checks kind, version, types, unknown fields and such that stand twice; the result is what to warn of.
-pub(super) fn admit_shape(terms: &Terms, document: &mut Document) -> Result<Vec<String>, Failure> {
+pub(super) fn admit_shape(
+    terms: &Terms,
+    stored: Option<&Value>,
+    document: &mut Document,
+) -> Result<Vec<String>, Failure> {
     let (kind, object) = (terms.kind, &mut document.value);
     let said = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
     let (version, word) = (said("apiVersion"), said("kind"));
@@ -205,7 +210,7 @@ pub(super) fn admit_shape(terms: &Terms, document: &mut Document) -> Result<Vec<
     }
     kind.stamp(object);
     let schema = schema::of(kind).ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
-    let findings = schema::check(object, schema);
+    let findings = schema::check(object, stored, schema);
     if !findings.mistyped.is_empty() {
         let what = findings.mistyped.join(", ");
         let (word, version) = (kind.kind, kind.version);

@@ -16,16 +16,26 @@ pub struct Findings {
     pub mistyped: Vec<String>,
 }
 
-/// Checks `value` against `schema` and removes what the schema does not know.
-pub fn check(value: &mut Value, schema: &'static Value) -> Findings {
+/// Checks `value` against `schema` and removes what the schema does not know. What is as in `stored` was checked when
+/// that was stored.
+pub fn check(value: &mut Value, stored: Option<&Value>, schema: &'static Value) -> Findings {
     let mut findings = Findings::default();
-    walk(value, schema, &mut String::new(), &mut findings);
+    walk(value, stored, schema, &mut String::new(), &mut findings);
     findings
 }
 
 /// `path` is one text that grows and shrinks on the way: most objects have nothing to report, and should not pay for
 /// a path to each of their fields.
-fn walk(value: &mut Value, schema: &'static Value, path: &mut String, findings: &mut Findings) {
+fn walk(
+    value: &mut Value,
+    stored: Option<&Value>,
+    schema: &'static Value,
+    path: &mut String,
+    findings: &mut Findings,
+) {
+    if stored == Some(value) {
+        return;
+    }
     let schema = resolve(schema);
     if value.is_null() || schema["x-kubernetes-preserve-unknown-fields"] == true {
         return;
@@ -38,13 +48,13 @@ fn walk(value: &mut Value, schema: &'static Value, path: &mut String, findings: 
         return;
     }
     match value {
-        Value::Object(map) => members(map, schema, path, findings),
+        Value::Object(map) => members(map, stored, schema, path, findings),
         Value::Array(items) => {
             let schema = &schema["items"];
             for (i, item) in items.iter_mut().enumerate() {
                 let length = path.len();
                 let _ = write!(path, "[{i}]");
-                walk(item, schema, path, findings);
+                walk(item, stored.and_then(|stored| stored.get(i)), schema, path, findings);
                 path.truncate(length);
             }
         }
@@ -54,6 +64,7 @@ fn walk(value: &mut Value, schema: &'static Value, path: &mut String, findings: 
 
 fn members(
     map: &mut serde_json::Map<String, Value>,
+    stored: Option<&Value>,
     schema: &'static Value,
     path: &mut String,
     findings: &mut Findings,
@@ -77,14 +88,14 @@ fn members(
         for (name, value) in map.iter_mut() {
             if let Some(schema) = properties.get(name) {
                 below(path, name);
-                walk(value, schema, path, findings);
+                walk(value, stored.and_then(|stored| stored.get(name)), schema, path, findings);
             }
         }
     } else if schema["additionalProperties"].is_object() {
         let schema = &schema["additionalProperties"];
         for (name, value) in map.iter_mut() {
             below(path, name);
-            walk(value, schema, path, findings);
+            walk(value, stored.and_then(|stored| stored.get(name)), schema, path, findings);
         }
     }
     path.truncate(length);
@@ -128,7 +139,7 @@ mod tests {
     use serde_json::json;
 
     fn check_service(mut value: Value) -> (Value, Findings) {
-        let findings = check(&mut value, definition("io.k8s.api.core.v1.Service").unwrap());
+        let findings = check(&mut value, None, definition("io.k8s.api.core.v1.Service").unwrap());
         (value, findings)
     }
 

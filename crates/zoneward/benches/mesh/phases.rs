@@ -6,11 +6,11 @@ use zoneward::mesh::state::KINDS;
 use zoneward::mesh::{Consumer, Role, State};
 
 use crate::watched;
-use crate::world::{ROUTES, Shape, gateway};
+use crate::world::{Shape, gateway, routes};
 
 pub fn run() {
-    println!("{ROUTES} endpoints");
-    let shape = Shape { policies: ROUTES, rules: 1, hosts: 1 };
+    let shape = Shape { policies: routes(), rules: 1, hosts: 1 };
+    println!("{} endpoints", shape.routes());
     let consumer =
         Consumer { role: Role::gateway("edge", &"default".into()).unwrap(), node: "n".into(), zone: None };
     let mut state = State::new(FeatureGates::default());

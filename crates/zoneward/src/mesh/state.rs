@@ -246,7 +246,7 @@ impl State {
     /// Everything that there is to say: about objects, about the consumers' routes, about policies that do nothing.
     pub fn notices(&self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = self.remarks.values().flatten().cloned().collect();
-        notices.extend(self.views.values().flat_map(|view| view.notices().cloned()));
+        notices.extend(self.views.values().flat_map(View::notices));
         let namespaces: BTreeSet<_> =
             self.views.keys().map(|consumer| consumer.namespace().clone()).collect();
         for namespace in &namespaces {

@@ -3,14 +3,14 @@
 //! ```text
 //! EndpointSlice -> backends of its Service
 //! Service       -> the way to it; what names it as a backend; its backends
-//! route policy  -> the destinations, or the gateway, that it named before and names now
+//! route policy  -> the destinations that it named before and names now; itself, for the gateway
 //! Pod's labels  -> who its Services' clients are; subsets that it may be in
 //! Node          -> where proxies are; subsets by zone and region
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::route::{Filter, Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, Rule, TcpRoute};
+use model::route::{Filter, Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, Rule, TcpRoute, ToHttp};
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
 use crate::cluster::{Change, Kind};
@@ -22,8 +22,12 @@ pub(super) struct Touched {
     pub(super) everything: bool,
     /// The way to these Services, for every client.
     pub(super) destinations: BTreeSet<ServiceKey>,
-    /// The routes of these gateways.
+    /// The way to these Services, but only what these MeshHTTPRoutes say of it.
+    pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<Name>>,
+    /// The routes of these gateways, as a whole.
     pub(super) gateways: BTreeSet<ObjectKey>,
+    /// These MeshGatewayHTTPRoutes.
+    pub(super) gateway_routes: BTreeSet<ObjectKey>,
     /// The endpoints of these Services.
     pub(super) backends: BTreeSet<ServiceKey>,
     /// Whoever is a client of these Services.
@@ -40,7 +44,9 @@ impl Touched {
     pub(super) fn is_empty(&self) -> bool {
         !self.everything
             && self.destinations.is_empty()
+            && self.http_routes_by_destination.is_empty()
             && self.gateways.is_empty()
+            && self.gateway_routes.is_empty()
             && self.backends.is_empty()
             && self.clients.is_empty()
             && self.pods.is_empty()
@@ -104,17 +110,15 @@ impl Touched {
         }
     }
 
-    /// Destinations and gateways whose policies name a Service as a backend: whether it can be had has changed.
+    /// Destinations, gateways and their routes whose policies name a Service as a backend: whether it can be had has changed.
     fn users_of(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
         let (namespace, name) = (&service.namespace, &service.name);
         for policy in snapshot.http_routes(namespace) {
-            for to in policy.to.iter().filter(|to| to.rules.iter().any(|rule| names(rule, name))) {
-                self.destinations.insert(ServiceKey::new(namespace, &to.service));
-            }
+            self.http_route_to(policy, |to| to.rules.iter().any(|rule| names(rule, name)));
         }
         for policy in snapshot.gateway_http_routes(namespace) {
             if policy.rules.iter().any(|rule| names(rule, name)) {
-                self.target(&policy.target, namespace);
+                self.gateway_routes.insert(policy.key.clone());
             }
         }
         for policy in snapshot.tcp_routes(namespace) {
@@ -165,17 +169,24 @@ impl Touched {
             return;
         }
         for policy in [old, new].into_iter().flatten() {
-            let to = policy.to.iter().map(|to| ServiceKey::new(&policy.key.namespace, &to.service));
-            self.destinations.extend(to);
+            self.http_route_to(policy, |_| true);
+        }
+    }
+
+    /// Notes a policy for those of its destinations that are meant.
+    fn http_route_to(&mut self, policy: &HttpRoute, is_meant: impl Fn(&ToHttp) -> bool) {
+        for to in policy.to.iter().filter(|to| is_meant(to)) {
+            let destination = ServiceKey::new(&policy.key.namespace, &to.service);
+            let routes = self.http_routes_by_destination.entry(destination).or_default();
+            routes.insert(policy.key.name.clone());
         }
     }
 
     fn gateway_route(&mut self, old: Option<&GatewayHttpRoute>, new: Option<&GatewayHttpRoute>) {
-        if same(old, new, |a, b| a == b) {
-            return;
-        }
-        for policy in [old, new].into_iter().flatten() {
-            self.target(&policy.target, &policy.key.namespace);
+        if let Some(policy) = old.or(new)
+            && !same(old, new, |a, b| a == b)
+        {
+            self.gateway_routes.insert(policy.key.clone());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The tables of one consumer, brought up to date part by part: an outbound, a gateway, a backend.
+//! The tables of one consumer, brought up to date part by part: an outbound, a gateway's policy, a backend.
 //!
 //! What did not change is shared with the table before, so that whoever holds that one can compare by pointer.
 
@@ -6,12 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendTable, Place};
-use model::{
-    BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, Service, ServiceKey, Snapshot,
-};
+use model::{BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use plan::backends::fallbacks;
-use plan::routes::{Client, gateway, outbound};
+use plan::routes::{Client, GatewayRoutes, OutboundRoutes};
 
 use super::consumer::{Consumer, Role};
 use super::touch::Touched;
@@ -54,18 +52,14 @@ impl Turned {
     }
 }
 
-/// A part of a route table that is planned in one go.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
-    Outbound(ServiceKey, u16),
-    Gateway,
-}
+/// A part of a sidecar's route table, planned in one go: a port of a Service.
+type Part = (ServiceKey, u16);
 
 /// What is kept of a part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     backends: BTreeSet<BackendId>,
-    notices: Vec<Notice>,
+    routes: OutboundRoutes,
 }
 
 /// The tables of one consumer.
@@ -78,7 +72,11 @@ pub(super) struct View {
     /// What would be chosen without those, where somebody asks for it.
     pub(super) fallbacks: Vec<Arc<BackendTable>>,
     parts: BTreeMap<Part, Held>,
-    /// How many parts lead to each backend.
+    /// A gateway's routes, if there is such a gateway.
+    gateway: Option<GatewayRoutes>,
+    /// What there is to say about the gateway itself.
+    gateway_notice: Option<Notice>,
+    /// How many parts lead to each backend; a gateway counts as one.
     uses: BTreeMap<BackendId, usize>,
     /// The Secrets that its listeners name.
     pub(super) secrets: BTreeSet<ObjectKey>,
@@ -94,6 +92,8 @@ impl View {
             backends: Arc::default(),
             fallbacks: Vec::new(),
             parts: BTreeMap::new(),
+            gateway: None,
+            gateway_notice: None,
             uses: BTreeMap::new(),
             secrets: BTreeSet::new(),
             is_new: true,
@@ -105,8 +105,12 @@ impl View {
         self.is_new
     }
 
-    pub(super) fn notices(&self) -> impl Iterator<Item = &Notice> {
-        self.parts.values().flat_map(|held| &held.notices)
+    pub(super) fn notices(&self) -> Vec<Notice> {
+        let mut notices: Vec<Notice> =
+            self.parts.values().flat_map(|held| held.routes.notices.iter().cloned()).collect();
+        notices.extend(self.gateway.iter().flat_map(GatewayRoutes::notices));
+        notices.extend(self.gateway_notice.clone());
+        notices
     }
 
     /// Looks again at what was touched.
@@ -126,10 +130,12 @@ impl View {
                 turned.routes |= self.sidecar(&service, everything, round, &mut stale);
             }
             Role::Gateway(key, _) => {
-                if everything || round.touched.gateways.contains(key) {
-                    let key = key.clone();
-                    turned.routes |= self.gateway(&key, round.snapshot, &mut stale);
-                }
+                let key = key.clone();
+                turned.routes |= if everything || round.touched.gateways.contains(&key) {
+                    self.whole_gateway(&key, round.snapshot, &mut stale)
+                } else {
+                    self.gateway_routes(&key, round, &mut stale)
+                };
                 turned.certificates |= !self.secrets.is_disjoint(&round.touched.secrets);
             }
         }
@@ -162,74 +168,118 @@ impl View {
         }
         if everything {
             destinations.extend(snapshot.services().map(|(service, _)| service.key.clone()));
-            destinations.extend(self.parts.keys().filter_map(|part| match part {
-                Part::Outbound(service, _) => Some(service.clone()),
-                Part::Gateway => None,
-            }));
+            destinations.extend(self.parts.keys().map(|(service, _)| service.clone()));
         }
         let mut turned = false;
+        let by_policies = touched.http_routes_by_destination.iter();
+        for (key, policies) in by_policies.filter(|(key, _)| !destinations.contains(key)) {
+            turned |= self.destination(key, Some(policies), snapshot, stale);
+        }
         for key in destinations {
-            turned |= self.destination(&key, snapshot, stale);
+            turned |= self.destination(&key, None, snapshot, stale);
         }
         turned
     }
 
-    /// The way to one Service, port by port.
+    /// The way to one Service, port by port; if only policies changed, these.
     fn destination(
         &mut self,
         key: &ServiceKey,
+        policies: Option<&BTreeSet<Name>>,
         snapshot: &Snapshot,
         stale: &mut BTreeSet<BackendId>,
     ) -> bool {
         let Some(client) = self.client.clone() else { return false };
-        let first = Part::Outbound(key.clone(), 0)..=Part::Outbound(key.clone(), u16::MAX);
-        let mut gone: BTreeSet<Part> = self.parts.range(first).map(|(part, _)| part.clone()).collect();
+        let ports = (key.clone(), 0)..=(key.clone(), u16::MAX);
+        let mut gone: BTreeSet<Part> = self.parts.range(ports).map(|(part, _)| part.clone()).collect();
         let mut turned = false;
-        let ports = snapshot.service(key).into_iter().flat_map(|service: &Service| {
-            service.ports.iter().filter_map(|port| outbound(snapshot, &client, service, port))
-        });
-        for (outbound, notices) in ports.collect::<Vec<_>>() {
-            let part = Part::Outbound(key.clone(), outbound.port);
+        let service = snapshot.service(key);
+        for port in service.into_iter().flat_map(|service| service.ports.iter()) {
+            let Some(service) = service else { continue };
+            let part = (key.clone(), port.port);
+            let held = self.parts.get(&part).zip(policies);
+            let routes = match held {
+                Some((held, policies)) => held.routes.after(snapshot, &client, service, port, policies),
+                None => OutboundRoutes::new(snapshot, &client, service, port),
+            };
+            let Some(routes) = routes else { continue };
             gone.remove(&part);
+            let outbound = &routes.outbound;
             let mut backends = BTreeSet::new();
             outbound.routing.add_backends(&mut backends);
-            if self.routes.outbound(key, outbound.port).is_none_or(|held| **held != outbound) {
-                Arc::make_mut(&mut self.routes).put_outbound(Arc::new(outbound));
+            if self.routes.outbound(key, port.port).is_none_or(|held| held != outbound) {
+                Arc::make_mut(&mut self.routes).put_outbound(outbound.clone());
                 turned = true;
             }
-            self.hold(part, Held { backends, notices }, stale);
+            self.hold(part, Held { backends, routes }, stale);
         }
         for part in gone {
             self.let_go(&part, stale);
-            if let Part::Outbound(service, port) = &part {
-                Arc::make_mut(&mut self.routes).remove_outbound(service, *port);
-                turned = true;
-            }
+            Arc::make_mut(&mut self.routes).remove_outbound(&part.0, part.1);
+            turned = true;
         }
         turned
     }
 
-    fn gateway(&mut self, key: &ObjectKey, snapshot: &Snapshot, stale: &mut BTreeSet<BackendId>) -> bool {
-        let (table, notices) = match self.consumer.gateway(snapshot) {
-            Some(found) => {
-                let (table, mut notices) = gateway(snapshot, &found);
-                notices.extend(self.no_such_listener(key, &found));
-                (table, notices)
-            }
-            None => (RouteTable::default(), vec![no_gateway(key)]),
+    /// All routes of a gateway, made from nothing: its listeners may be others.
+    fn whole_gateway(
+        &mut self,
+        key: &ObjectKey,
+        snapshot: &Snapshot,
+        stale: &mut BTreeSet<BackendId>,
+    ) -> bool {
+        let found = self.consumer.gateway(snapshot);
+        self.gateway_notice = match &found {
+            Some(gateway) => self.no_such_listener(key, gateway),
+            None => Some(no_gateway(key)),
         };
+        self.gateway = found.map(|gateway| GatewayRoutes::new(snapshot, gateway));
+        let table = self.gateway.as_ref().map(|gateway| gateway.table().clone()).unwrap_or_default();
         self.secrets = table
             .ports()
             .flat_map(|port| port.listeners.iter())
             .filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()))
             .collect();
-        let backends = table.backends();
-        self.hold(Part::Gateway, Held { backends, notices }, stale);
-        let turned = *self.routes != table;
+        let before: Vec<BackendId> = self.uses.keys().cloned().collect();
+        self.turn_backends(before, stale);
+        let turned = *self.routes != *table;
         if turned {
-            self.routes = Arc::new(table);
+            self.routes = table;
         }
         turned
+    }
+
+    /// Those routes of a gateway that changes touched.
+    fn gateway_routes(
+        &mut self,
+        key: &ObjectKey,
+        round: &Round<'_>,
+        stale: &mut BTreeSet<BackendId>,
+    ) -> bool {
+        let of_namespace = round.touched.gateway_routes.iter().filter(|r| r.namespace == key.namespace);
+        let names: BTreeSet<Name> = of_namespace.map(|route| route.name.clone()).collect();
+        let Some(gateway) = self.gateway.as_mut().filter(|_| !names.is_empty()) else { return false };
+        let turned = gateway.update(round.snapshot, &names);
+        if turned {
+            self.routes = gateway.table().clone();
+            self.turn_backends(Vec::new(), stale);
+        }
+        turned
+    }
+
+    /// Sees which backends the gateway leads to now, of these and of those that it says have turned.
+    fn turn_backends(&mut self, mut backends: Vec<BackendId>, stale: &mut BTreeSet<BackendId>) {
+        backends.extend(self.gateway.iter_mut().flat_map(GatewayRoutes::take_turned_backends));
+        for id in backends {
+            let is_used = self.gateway.as_ref().is_some_and(|gateway| gateway.leads_to(&id));
+            let was_used = match is_used {
+                true => self.uses.insert(id.clone(), 1).is_some(),
+                false => self.uses.remove(&id).is_some(),
+            };
+            if is_used != was_used {
+                stale.insert(id);
+            }
+        }
     }
 
     fn no_such_listener(&self, key: &ObjectKey, gateway: &model::route::Gateway) -> Option<Notice> {

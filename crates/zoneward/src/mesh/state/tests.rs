@@ -157,7 +157,12 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
             if *tagged {
                 target["tags"] = json!({"port": "two"});
             }
-            let spec = json!({"targetRef": target, "rules": [rule("/b", backend(NAMES[*b], None))]});
+            let mut spec = json!({"targetRef": target, "rules": [
+                rule("/b", backend(NAMES[*b], None)), rule(&format!("/{n}"), backend("back", None))]});
+            if *n > 0 {
+                let host = if *b % 2 == 0 { "a.example.com" } else { "*.example.com" };
+                spec["hostnames"] = json!([host]);
+            }
             writer.put(Kind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
         }
         Step::Gateway(more) => {
@@ -218,8 +223,8 @@ proptest! {
                 prop_assert_eq!(&a.backends, &b.backends, "{:?}", step);
                 prop_assert_eq!(kept.views[consumer].secrets.clone(), fresh.views[consumer].secrets.clone());
                 prop_assert_eq!(
-                    kept.views[consumer].notices().collect::<Vec<_>>(),
-                    fresh.views[consumer].notices().collect::<Vec<_>>()
+                    kept.views[consumer].notices(),
+                    fresh.views[consumer].notices()
                 );
                 let turned = updates.iter().find(|u| u.consumer == *consumer).map(|u| u.turned);
                 let turned = turned.unwrap_or_default();
