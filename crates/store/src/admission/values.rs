@@ -149,7 +149,11 @@ mod tests {
         }
         for key in ["", "a b", ".", "..", "..a", "a/b", &"a".repeat(254)] {
             let wanted = (format!("data[{key}]"), Fault::Invalid);
-            assert_eq!(found("ConfigMap", None, &json!({"data": {key: "x"}})), [wanted.clone()], "{key}");
+            assert_eq!(
+                found("ConfigMap", None, &json!({"data": {key: "x"}})),
+                std::slice::from_ref(&wanted),
+                "{key}"
+            );
             assert_eq!(found("Secret", None, &json!({"data": {key: "eA=="}})), [wanted], "{key}");
         }
     }
