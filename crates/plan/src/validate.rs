@@ -9,6 +9,7 @@
 //! ```
 
 mod endpoint_slice;
+mod fault;
 mod field;
 mod ip;
 mod ip_address;
@@ -31,6 +32,7 @@ use model::ObjectRef;
 use model::parse::route::GROUP;
 use serde_json::Value;
 
+pub use fault::Fault;
 use field::{Field, Findings};
 
 /// One field of one object that an API server would refuse.
@@ -42,6 +44,8 @@ pub struct Violation {
     pub field: String,
     /// What is wrong with it and what is allowed.
     pub reason: String,
+    /// In which way it is wrong.
+    pub fault: Fault,
 }
 
 impl fmt::Display for Violation {

@@ -9,6 +9,7 @@ pub mod policy;
 pub mod ports;
 pub mod service;
 pub mod structural;
+mod values;
 mod warnings;
 
 use plan::validate::{Settings, Violation};
@@ -23,7 +24,7 @@ pub use warnings::warnings;
 
 /// Refuses an object that an API server would refuse.
 pub fn validate(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
-    let mut violations = if plan::validate::is_known(new) {
+    let violations = if plan::validate::is_known(new) {
         match old {
             Some(old) => settings.validate_update(old, new),
             None => settings.validate(new),
@@ -31,29 +32,24 @@ pub fn validate(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Val
     } else {
         metadata_violations(settings, kind, old, new)
     };
+    let mut causes: Vec<Cause> = violations.into_iter().map(cause).collect();
     if kind.needs_version && old.is_some() && meta::text(new, "resourceVersion").is_empty() {
-        let reason = "must be specified for an update".to_owned();
-        let object = model::parse::object_ref(new);
-        violations.push(Violation { object, field: "metadata.resourceVersion".to_owned(), reason });
+        causes.push(Cause::invalid("metadata.resourceVersion", "must be specified for an update"));
     }
-    let object = model::parse::object_ref(new);
-    let found = structural::check(kind, old, new).into_iter().chain(event_violations(kind, new));
-    violations.extend(found.map(|(field, reason)| Violation { object: object.clone(), field, reason }));
+    let found = structural::check(kind, old, new).into_iter().chain(values::check(kind, old, new));
+    causes.extend(found.map(|(field, fault, reason)| Cause::new(fault, field, reason)));
+    causes.extend(event_cause(kind, new));
     if kind.kind == "ValidatingAdmissionPolicy" {
-        policy_violations(new, &mut violations);
+        causes.extend(policy::uncompilable(new).into_iter().map(|(field, why)| Cause::invalid(field, why)));
     }
-    if violations.is_empty() {
-        return Ok(());
-    }
-    let causes: Vec<Cause> = violations.into_iter().map(cause).collect();
-    Err(Failure::invalid(kind, meta::text(new, "name"), &causes))
+    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(new, "name"), &causes)) }
 }
 
 /// Metadata obeys the same rules in every kind. The brain knows them for some kinds; for the others it is
 /// asked as if the object were one of those with the same kind of name.
 fn metadata_violations(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Violation> {
     let (api_version, alias) = match (kind.naming, kind.namespaced) {
-        (Naming::Label1035, _) => ("v1", "Service"),
+        (Naming::Label, true) => ("v1", "Service"),
         (_, true) => ("discovery.k8s.io/v1", "EndpointSlice"),
         (_, false) => ("networking.k8s.io/v1", "ServiceCIDR"),
     };
@@ -69,20 +65,15 @@ fn metadata_violations(settings: &Settings, kind: &Kind, old: Option<&Value>, ne
 }
 
 /// An event lives with what it is about; one about an object without a namespace lives in `default`.
-fn event_violations(kind: &Kind, event: &Value) -> Option<(String, String)> {
+fn event_cause(kind: &Kind, event: &Value) -> Option<Cause> {
     let about = event["involvedObject"]["namespace"].as_str().unwrap_or_default();
     let (own, wanted) = (meta::text(event, "namespace"), if about.is_empty() { "default" } else { about });
     let wrong = kind.kind == "Event" && own != wanted;
-    wrong.then(|| ("involvedObject.namespace".to_owned(), format!("does not match event.namespace: {own:?}")))
-}
-
-fn policy_violations(policy: &Value, violations: &mut Vec<Violation>) {
-    let object = model::parse::object_ref(policy);
-    for (field, reason) in policy::uncompilable(policy) {
-        violations.push(Violation { object: object.clone(), field, reason });
-    }
+    wrong.then(|| {
+        Cause::invalid("involvedObject.namespace", format!("does not match event.namespace: {own:?}"))
+    })
 }
 
 fn cause(violation: Violation) -> Cause {
-    Cause::invalid(violation.field, violation.reason)
+    Cause::new(violation.fault, violation.field, violation.reason)
 }

@@ -190,7 +190,7 @@ impl Api {
         if call.method != Method::POST || call.target.name.is_some() {
             return Err(Failure::method_not_allowed());
         }
-        let terms = self.terms(call.target.kind, caller, call.query.write_options()?)?;
+        let terms = self.terms(call.target.kind, caller, call.query.write_options("CreateOptions")?)?;
         let mut document = body::object(&call.headers, &call.content)?;
         let warnings = write::admit_shape(&terms, None, &mut document)?;
         let answer = reviews::answer(call.target.kind, document.value, caller, jiff::Timestamp::now());
@@ -202,7 +202,7 @@ impl Api {
     async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let named = call.target.name.is_some();
         match (call.method.as_str(), named) {
-            ("GET" | "HEAD", true) if !call.query.is_watch()? => self.get(&call),
+            ("GET" | "HEAD", true) if !call.query.is_watch() => self.get(&call),
             ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
             ("POST", false) => self.create(call, caller).await,
             ("PUT", true) => self.replace(call, caller).await,

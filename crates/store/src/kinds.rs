@@ -77,8 +77,6 @@ const QUESTION: &[&str] = &["create"];
 /// How names of a kind are spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Lower-case letters, digits and dashes, beginning with a letter.
-    Label1035,
     /// Lower-case letters, digits and dashes.
     Label,
     /// Labels joined by dots.
@@ -223,7 +221,7 @@ pub static KINDS: &[Kind] = &[
         short: &["svc"],
         categories: &["all"],
         status: true,
-        naming: Naming::Label1035,
+        naming: Naming::Label,
         selectable: &["spec.clusterIP", "spec.type"],
         definition: "io.k8s.api.core.v1.Service",
         columns: SERVICE,

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 
 use crate::kinds::Kind;
 use crate::selector::{Fields, Labels};
-use crate::status::Failure;
+use plan::validate::Fault;
+
+use crate::status::{Cause, Failure};
 
 /// The pairs of a query, decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,26 +97,27 @@ impl Query {
     }
 
     /// Whether changes are asked for.
-    pub fn is_watch(&self) -> Result<bool, Failure> {
+    pub fn is_watch(&self) -> bool {
         self.flag("watch")
     }
 
-    fn flag(&self, key: &str) -> Result<bool, Failure> {
+    /// Whether something is asked for that one asks for or not.
+    pub fn flag(&self, key: &str) -> bool {
         match self.0.get(key).map(String::as_str) {
-            None => Ok(false),
-            Some("" | "1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
-            Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
-            Some(other) => Err(Failure::bad_request(format!("{key}={other}: write true or false"))),
+            None => false,
+            // As API servers have it: what does not deny affirms.
+            Some(word) => !matches!(word.to_ascii_lowercase().as_str(), "0" | "false"),
         }
     }
 
+    /// A whole number; one below 0 is as if it were not there.
     fn number(&self, key: &str) -> Result<Option<u64>, Failure> {
         let read = |value: &str| {
-            let wrong =
-                || Failure::bad_request(format!("{key}={value}: write a whole number that is not negative"));
-            value.parse().map_err(|_| wrong())
+            let wrong = || Failure::bad_request(format!("{key}={value}: write a whole number"));
+            value.parse::<i64>().map_err(|_| wrong())
         };
-        self.value(key).map(read).transpose()
+        let number = self.value(key).map(read).transpose()?;
+        Ok(number.and_then(|number| u64::try_from(number).ok()))
     }
 
     fn resource_version(&self) -> Result<Option<u64>, Failure> {
@@ -131,92 +134,141 @@ impl Query {
         let labels = self.value("labelSelector").map_or(Ok(Labels::default()), Labels::parse);
         let fields =
             self.value("fieldSelector").map_or(Ok(Fields::default()), |text| Fields::parse(text, kind));
+        let limit = self.number("limit")?.unwrap_or(0);
+        self.check_together()?;
         let options = ListOptions {
             labels: labels.map_err(Failure::bad_request)?,
             fields: fields.map_err(Failure::bad_request)?,
-            limit: usize::try_from(self.number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX),
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
             continue_token: self.value("continue").map(str::to_owned),
-            version: self.list_version()?,
-            watch: self.flag("watch")?,
+            version: self.list_version(limit > 0)?,
+            watch: self.flag("watch"),
             watch_from: self.resource_version()?,
-            bookmarks: self.flag("allowWatchBookmarks")?,
-            initial_events: self.flag("sendInitialEvents")?,
+            bookmarks: self.flag("allowWatchBookmarks"),
+            initial_events: self.flag("sendInitialEvents"),
             timeout_seconds: self.number("timeoutSeconds")?,
         };
-        self.check_together(&options)?;
-        Ok(options)
-    }
-
-    fn list_version(&self) -> Result<ListVersion, Failure> {
-        let version = self.resource_version()?;
-        match (self.value("resourceVersionMatch"), version) {
-            (None, None) => Ok(ListVersion::Newest),
-            // With a limit a version without a word has always meant that very one, 0 apart.
-            (None, Some(version)) if version > 0 && self.value("limit").is_some_and(|limit| limit != "0") => {
-                Ok(ListVersion::Exact(version))
-            }
-            (None | Some("NotOlderThan"), Some(version)) => Ok(ListVersion::NotOlderThan(version)),
-            (Some("Exact"), Some(version)) if version > 0 => Ok(ListVersion::Exact(version)),
-            (Some("NotOlderThan"), None) if self.value("sendInitialEvents").is_some() => {
-                Ok(ListVersion::Newest)
-            }
-            (Some("Exact" | "NotOlderThan"), _) => Err(Failure::bad_request(
-                "resourceVersionMatch is forbidden unless resourceVersion is given, and Exact unless it is above 0",
-            )),
-            (Some(other), _) => Err(Failure::bad_request(format!(
-                "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-            ))),
-        }
-    }
-
-    fn check_together(&self, options: &ListOptions) -> Result<(), Failure> {
-        let given = self.value("sendInitialEvents").is_some();
-        if given && !options.watch {
-            return Err(Failure::bad_request(
-                "sendInitialEvents is forbidden for list: it goes with watch=true",
-            ));
-        }
-        if given && self.value("resourceVersionMatch") != Some("NotOlderThan") {
-            return Err(Failure::bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan"));
-        }
         if options.continue_token.is_some() && self.value("resourceVersion").is_some_and(|v| v != "0") {
             return Err(Failure::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        Ok(())
+        Ok(options)
     }
 
-    /// The options of a write.
-    pub fn write_options(&self) -> Result<WriteOptions, Failure> {
-        Ok(WriteOptions {
-            dry_run: dry_run(self.value("dryRun"))?,
-            field_validation: self.field_validation()?,
-        })
-    }
-
-    fn field_validation(&self) -> Result<FieldValidation, Failure> {
-        match self.value("fieldValidation") {
-            None | Some("Warn") => Ok(FieldValidation::Warn),
-            Some("Ignore") => Ok(FieldValidation::Ignore),
-            Some("Strict") => Ok(FieldValidation::Strict),
-            Some(other) => Err(Failure::bad_request(format!(
-                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-            ))),
+    fn list_version(&self, limited: bool) -> Result<ListVersion, Failure> {
+        let version = self.resource_version()?;
+        match (self.value("resourceVersionMatch"), version) {
+            (None, None) => Ok(ListVersion::Newest),
+            // With a limit a version without a word has always meant that very one, 0 apart.
+            (None, Some(version)) if version > 0 && limited => Ok(ListVersion::Exact(version)),
+            (Some("Exact"), Some(version)) => Ok(ListVersion::Exact(version)),
+            (_, Some(version)) => Ok(ListVersion::NotOlderThan(version)),
+            // With sendInitialEvents no version is the newest.
+            (Some(_), None) => Ok(ListVersion::Newest),
         }
+    }
+
+    /// Options that do not go together, as API servers see it.
+    fn check_together(&self) -> Result<(), Failure> {
+        let wanted = self.value("resourceVersionMatch");
+        let mut causes = match (self.flag("watch"), self.0.contains_key("sendInitialEvents")) {
+            (true, events) => check_watch(wanted, events, self.value("continue").is_some()),
+            (false, _) => self.check_list(wanted),
+        };
+        if !self.flag("watch") && self.0.contains_key("sendInitialEvents") {
+            causes.push(Cause::new(Fault::Forbidden, "sendInitialEvents", "goes with watch=true only"));
+        }
+        if causes.is_empty() { Ok(()) } else { Err(Failure::invalid_options("ListOptions", &causes)) }
+    }
+
+    fn check_list(&self, wanted: Option<&str>) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let Some(word) = wanted else { return causes };
+        let version = self.value("resourceVersion");
+        if version.is_none() {
+            causes.push(forbidden_match("goes with a resourceVersion only"));
+        }
+        if self.value("continue").is_some() {
+            causes.push(forbidden_match("does not go with continue: that has its version"));
+        }
+        match word {
+            "Exact" if version == Some("0") => {
+                causes.push(forbidden_match("Exact needs a resourceVersion above 0"));
+            }
+            "Exact" | "NotOlderThan" => {}
+            other => causes.push(unknown("resourceVersionMatch", other, &["Exact", "NotOlderThan"])),
+        }
+        causes
+    }
+
+    /// The options of a write, which are called differently for each verb, as `CreateOptions`.
+    pub fn write_options(&self, called: &str) -> Result<WriteOptions, Failure> {
+        let (dry_run, mut causes) = dry_run(self.value("dryRun"));
+        let field_validation = match self.value("fieldValidation") {
+            None | Some("Warn") => FieldValidation::Warn,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some("Strict") => FieldValidation::Strict,
+            Some(other) => {
+                causes.push(unknown("fieldValidation", other, &["Ignore", "Strict", "Warn"]));
+                FieldValidation::Warn
+            }
+        };
+        if self.value("fieldManager").is_some_and(|name| name.len() > MAX_MANAGER) {
+            let reason = format!("may not be more than {MAX_MANAGER} bytes");
+            causes.push(Cause::new(Fault::TooLong, "fieldManager", reason));
+        }
+        if called == "PatchOptions" && self.value("force").is_some() {
+            causes.push(Cause::new(Fault::Forbidden, "force", "goes with server-side apply only"));
+        }
+        if !causes.is_empty() {
+            return Err(Failure::invalid_options(called, &causes));
+        }
+        Ok(WriteOptions { dry_run, field_validation })
     }
 }
 
-/// Whether `dryRun` asks for a rehearsal.
-pub fn dry_run(value: Option<&str>) -> Result<bool, Failure> {
-    match value {
-        None => Ok(false),
-        Some("All") => Ok(true),
-        Some(other) => {
-            let message = format!("dryRun: Unsupported value: {other:?}: supported values: \"All\"");
-            Err(Failure::bad_request(message))
+fn forbidden_match(reason: &str) -> Cause {
+    Cause::new(Fault::Forbidden, "resourceVersionMatch", reason)
+}
+
+fn check_watch(wanted: Option<&str>, initial_events: bool, continued: bool) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    match wanted {
+        None if initial_events => {
+            causes.push(forbidden_match("sendInitialEvents needs resourceVersionMatch=NotOlderThan"));
         }
+        Some(_) if !initial_events => {
+            causes.push(forbidden_match("goes with a watch that has sendInitialEvents only"));
+        }
+        _ => {}
     }
+    if continued {
+        // API servers lay this at the same door.
+        causes.push(forbidden_match("a watch does not go with continue"));
+    }
+    if let Some(word) = wanted.filter(|word| *word != "NotOlderThan") {
+        causes.push(unknown("resourceVersionMatch", word, &["NotOlderThan"]));
+    }
+    causes
+}
+
+/// The longest name of a field manager.
+const MAX_MANAGER: usize = 128;
+
+/// An option with a word that is not known.
+pub fn unknown(option: &str, word: &str, known: &[&str]) -> Cause {
+    let known: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
+    let reason = format!("{word:?}: supported values: {}", known.join(", "));
+    Cause::new(Fault::NotSupported, option, reason)
+}
+
+/// Whether `dryRun` asks for a rehearsal, and what is wrong with the words for it.
+pub fn dry_run<'a>(words: impl IntoIterator<Item = &'a str>) -> (bool, Vec<Cause>) {
+    let words: Vec<&str> = words.into_iter().collect();
+    let strange = words.iter().find(|word| **word != "All");
+    let causes = strange.map(|word| unknown("dryRun", word, &["All"]));
+    (!words.is_empty(), causes.into_iter().collect())
 }
 
 /// Percent-decoding; what is not well encoded stays as it is.
@@ -266,15 +318,43 @@ mod tests {
 
     #[test]
     fn options_that_do_not_go_together_are_refused() {
+        for (query, causes) in [
+            ("resourceVersionMatch=Exact", "resourceVersionMatch Forbidden"),
+            ("resourceVersion=0&resourceVersionMatch=Exact", "resourceVersionMatch Forbidden"),
+            ("resourceVersion=1&resourceVersionMatch=Near", "resourceVersionMatch NotSupported"),
+            (
+                "resourceVersionMatch=NotOlderThan&continue=a",
+                "resourceVersionMatch Forbidden, resourceVersionMatch Forbidden",
+            ),
+            ("sendInitialEvents=true", "sendInitialEvents Forbidden"),
+            ("watch=true&sendInitialEvents=true", "resourceVersionMatch Forbidden"),
+            (
+                "watch=true&resourceVersion=1&resourceVersionMatch=Exact",
+                "resourceVersionMatch Forbidden, resourceVersionMatch NotSupported",
+            ),
+        ] {
+            let failure = options(query).unwrap_err();
+            let found: Vec<String> = failure.details["causes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|cause| {
+                    format!(
+                        "{} {}",
+                        cause["field"].as_str().unwrap(),
+                        cause["reason"].as_str().unwrap().trim_start_matches("FieldValue")
+                    )
+                })
+                .collect();
+            assert_eq!((failure.code, found.join(", ").as_str()), (422, causes), "{query}");
+            assert_eq!(failure.details["kind"], "ListOptions");
+            assert_eq!(failure.details["group"], "meta.k8s.io");
+        }
+        assert_eq!(options("limit=-1&resourceVersion=7").unwrap().version, ListVersion::NotOlderThan(7));
+        assert!(options("watch=maybe").unwrap().watch);
         for query in [
             "resourceVersion=x",
-            "resourceVersionMatch=Exact",
-            "resourceVersion=0&resourceVersionMatch=Exact",
-            "resourceVersion=1&resourceVersionMatch=Near",
-            "sendInitialEvents=true",
-            "watch=true&sendInitialEvents=true",
-            "watch=maybe",
-            "limit=-1",
+            "limit=many",
             "labelSelector=a+in+(b",
             "fieldSelector=spec.color=red",
             "continue=abc&resourceVersion=5",

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::{Kind, OPEN_DEFINITION};
 
-pub use check::{Findings, check};
+pub use check::{Findings, bytes, check};
 
 /// Where definitions stand in an OpenAPI document.
 pub const PREFIX: &str = "#/components/schemas/";

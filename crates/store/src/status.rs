@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use plan::validate::Fault;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
@@ -34,7 +35,19 @@ pub struct Cause {
 impl Cause {
     /// A value that cannot stand there.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
+        Self::new(Fault::Invalid, field, message)
+    }
+
+    /// A field that is wrong in some way. Clients look for the words of each way, so they head the sentence; what is
+    /// merely invalid says so itself.
+    pub fn new(fault: Fault, field: impl Into<String>, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let message = match fault {
+            Fault::Invalid => message,
+            _ if message.is_empty() => fault.words().to_owned(),
+            _ => format!("{}: {message}", fault.words()),
+        };
+        Self { reason: fault.reason(), message, field: field.into() }
     }
 }
 
@@ -56,6 +69,12 @@ impl Failure {
     /// 403: this caller may not do that.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(403, "Forbidden", message)
+    }
+
+    /// 403 for something that may never be done to this object.
+    pub fn forbidden_object(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("{} {name:?} is forbidden: {why}", kind.qualified());
+        Self::forbidden(message).about(kind, name)
     }
 
     /// 404 for a path that leads nowhere.
@@ -94,6 +113,14 @@ impl Failure {
         Self::new(409, "Conflict", message).about(kind, name)
     }
 
+    /// 409 of a delete whose preconditions do not hold; API servers name the kind here and not the resource.
+    pub fn precondition(kind: &Kind, name: &str, why: impl fmt::Display) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", kind.qualified_kind());
+        let mut failure = Self::new(409, "Conflict", message).about(kind, name);
+        failure.details["kind"] = kind.kind.into();
+        failure
+    }
+
     /// 409 of a write that was based on an old version.
     pub fn modified(kind: &Kind, name: &str) -> Self {
         let why =
@@ -119,16 +146,20 @@ impl Failure {
 
     /// 422: the object was read and is refused, with every cause.
     pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
-        let sentences: Vec<String> =
-            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-        let said = match sentences.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
-        let message = format!("{} {name:?} is invalid: {said}", kind.qualified_kind());
+        let message = format!("{} {name:?} is invalid: {}", kind.qualified_kind(), told(causes));
         let mut failure = Self::new(422, "Invalid", message).about(kind, name);
         failure.details["kind"] = kind.kind.into();
         failure.details["causes"] = causes.iter().map(Cause::to_json).collect();
+        failure
+    }
+
+    /// 422: the options of a request (`ListOptions` and its kin) are refused, with every cause.
+    pub fn invalid_options(options: &str, causes: &[Cause]) -> Self {
+        let group = "meta.k8s.io";
+        let message = format!("{options}.{group} \"\" is invalid: {}", told(causes));
+        let mut failure = Self::new(422, "Invalid", message);
+        let causes: Value = causes.iter().map(Cause::to_json).collect();
+        failure.details = json!({"group": group, "kind": options, "causes": causes});
         failure
     }
 
@@ -160,6 +191,9 @@ impl Failure {
 
     fn about(mut self, kind: &Kind, name: &str) -> Self {
         self.details = json!({"name": name, "kind": kind.plural});
+        if let (true, Some(details)) = (name.is_empty(), self.details.as_object_mut()) {
+            details.shift_remove("name");
+        }
         if !kind.group.is_empty() {
             self.details["group"] = kind.group.into();
         }
@@ -182,6 +216,16 @@ impl Failure {
 impl Cause {
     fn to_json(&self) -> Value {
         json!({"reason": self.reason, "message": self.message, "field": self.field})
+    }
+}
+
+/// All causes in one sentence.
+fn told(causes: &[Cause]) -> String {
+    let sentences: Vec<String> =
+        causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+    match sentences.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
     }
 }
 

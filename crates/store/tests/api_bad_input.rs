@@ -62,8 +62,8 @@ async fn objects_that_are_wrong_are_refused_with_their_fields() {
     check("no name", create(nameless, "").await, 422, "Invalid");
     let unknown = || service("a", json!({"colour": "red"}));
     check("unknown field, strict", create(unknown(), "?fieldValidation=Strict").await, 400, "BadRequest");
-    check("odd validation", create(unknown(), "?fieldValidation=Sloppy").await, 400, "BadRequest");
-    check("odd dry run", create(unknown(), "?dryRun=Some").await, 400, "BadRequest");
+    check("odd validation", create(unknown(), "?fieldValidation=Sloppy").await, 422, "Invalid");
+    check("odd dry run", create(unknown(), "?dryRun=Some").await, 422, "Invalid");
     let taken = create(service("kubernetes", json!({})), "").await;
     assert_eq!(taken.1["message"], "services \"kubernetes\" already exists");
     check("taken name", taken, 409, "AlreadyExists");
@@ -131,7 +131,8 @@ async fn patches_that_are_wrong_are_refused() {
         (&web, "strategic-merge-patch", json!({"spec": {"$patch": "smash"}}), 400, "BadRequest"),
         (&web, "apply-patch", json!({}), 415, "UnsupportedMediaType"),
         (&web, "merge-patch", json!({"metadata": {"resourceVersion": "1"}}), 409, "Conflict"),
-        (&web, "merge-patch", json!({"metadata": {"uid": "x"}}), 409, "Conflict"),
+        (&web, "merge-patch", json!({"metadata": {"uid": "x"}}), 422, "Invalid"),
+        (&web, "merge-patch", json!({"metadata": {"namespace": "x"}}), 400, "BadRequest"),
         (&web, "merge-patch", json!({"metadata": {"name": "other"}}), 400, "BadRequest"),
         (&web, "merge-patch", json!({"spec": {"clusterIP": "10.96.0.77"}}), 422, "Invalid"),
         (&web, "merge-patch", json!({"spec": {"ports": "none"}}), 400, "BadRequest"),

@@ -144,8 +144,8 @@ async fn pages_and_versions_go_together_as_in_kubernetes() {
         (format!("limit=2&resourceVersion={version}&resourceVersionMatch=NotOlderThan"), 200, Some(2)),
         ("limit=2&resourceVersion=0".to_owned(), 200, Some(2)),
         ("resourceVersion=0&resourceVersionMatch=NotOlderThan".to_owned(), 200, Some(4)),
-        ("resourceVersionMatch=Exact".to_owned(), 400, None),
-        ("resourceVersion=0&resourceVersionMatch=Exact".to_owned(), 400, None),
+        ("resourceVersionMatch=Exact".to_owned(), 422, None),
+        ("resourceVersion=0&resourceVersionMatch=Exact".to_owned(), 422, None),
     ] {
         let (got, list) = world.get(&format!("{CONFIG_MAPS}?{query}")).await;
         assert_eq!((got, list["items"].as_array().map(Vec::len)), (code, count), "{query}");

@@ -24,7 +24,7 @@ pub(super) fn check(change: &Change, findings: &mut Findings) {
     let kind = slice.child("addressType");
     let address_type = one_of(&kind, &["IPv4", "IPv6", "FQDN"], findings);
     if !kind.is_given() {
-        findings.refuse(&kind, "say what the addresses are: IPv4, IPv6 or FQDN");
+        findings.require(&kind, "say what the addresses are: IPv4, IPv6 or FQDN");
     }
     for endpoint in limited(&slice.child("endpoints"), MAX_ENDPOINTS, findings) {
         check_endpoint(&endpoint, address_type, findings);
@@ -38,7 +38,7 @@ pub(super) fn check(change: &Change, findings: &mut Findings) {
 /// The entries of a list, unless there are too many: then only that is said.
 fn limited<'a>(list: &Field<'a>, most: usize, findings: &mut Findings) -> Vec<Field<'a>> {
     if list.count() > most {
-        findings.refuse(list, format!("{} entries: at most {most}", list.count()));
+        findings.too_many(list, format!("{} entries: at most {most}", list.count()));
         return Vec::new();
     }
     list.items(findings)
@@ -47,7 +47,7 @@ fn limited<'a>(list: &Field<'a>, most: usize, findings: &mut Findings) -> Vec<Fi
 fn check_endpoint(endpoint: &Field, address_type: Option<&str>, findings: &mut Findings) {
     let addresses = endpoint.child("addresses");
     if addresses.count() == 0 {
-        findings.refuse(&addresses, format!("an endpoint has 1 to {MAX_ADDRESSES} addresses"));
+        findings.require(&addresses, format!("an endpoint has 1 to {MAX_ADDRESSES} addresses"));
     }
     for item in limited(&addresses, MAX_ADDRESSES, findings) {
         check_address(&item, address_type, findings);
@@ -66,7 +66,7 @@ fn check_endpoint(endpoint: &Field, address_type: Option<&str>, findings: &mut F
     let topology = endpoint.child("deprecatedTopology");
     meta::labels(&topology, findings);
     if topology.value().as_object().is_some_and(|map| map.len() > MAX_TOPOLOGY_LABELS) {
-        findings.refuse(&topology, format!("at most {MAX_TOPOLOGY_LABELS} labels"));
+        findings.too_many(&topology, format!("at most {MAX_TOPOLOGY_LABELS} labels"));
     }
     check_hints(&endpoint.child("hints").map(findings), findings);
 }
@@ -97,12 +97,12 @@ fn check_hints(hints: &Field, findings: &mut Findings) {
         for hint in limited(&hints.child(list), MAX_HINTS, findings) {
             let name = hint.child("name");
             if !name.is_set() {
-                findings.refuse(&name, "a hint names one zone or node, as - name: zone-a");
+                findings.require(&name, "a hint names one zone or node, as - name: zone-a");
             }
             let Some(text) = name.text(findings) else { continue };
             findings.refuse_if(&name, rule(text));
             if !seen.insert(text) {
-                findings.refuse(&name, format!("{} stands here twice: once is enough", quoted(text)));
+                findings.repeated(&name, format!("{} stands here twice: once is enough", quoted(text)));
             }
         }
     }

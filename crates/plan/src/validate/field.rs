@@ -9,8 +9,8 @@ use model::ObjectRef;
 use model::parse::object_ref;
 use serde_json::Value;
 
-use super::Violation;
 use super::syntax::Rule;
+use super::{Fault, Violation};
 
 /// The longest path that a rule follows has seven steps: `status.loadBalancer.ingress[0].ports[0].error`. Anything
 /// further down would be called by the name of what it is part of.
@@ -93,6 +93,17 @@ impl<'a> Field<'a> {
             Some(Value::Object(map)) => !map.is_empty(),
             Some(_) => true,
         }
+    }
+
+    /// The entry of that number, which may be absent.
+    pub(super) fn entry(&self, number: usize) -> Self {
+        let value = self.value.and_then(|value| value.get(number));
+        Self { path: self.path.then(Step::Entry(number)), value }
+    }
+
+    /// The same value under the path of another field: for one thing that may stand in two places.
+    pub(super) fn called(&self, other: &Self) -> Self {
+        Self { path: other.path, value: self.value }
     }
 
     /// What stands there; of an absent field, null.
@@ -184,7 +195,7 @@ fn kind_of(value: &Value) -> &'static str {
 #[derive(Debug)]
 pub(super) struct Findings {
     object: ObjectRef,
-    found: Vec<(String, String)>,
+    found: Vec<(String, Fault, String)>,
 }
 
 impl Findings {
@@ -192,12 +203,45 @@ impl Findings {
         Self { object: object_ref(object), found: Vec::new() }
     }
 
+    fn note(&mut self, field: &Field, fault: Fault, reason: impl Into<String>) {
+        self.found.push((field.path(), fault, reason.into()));
+    }
+
+    /// The value cannot stand there.
     pub(super) fn refuse(&mut self, field: &Field, reason: impl Into<String>) {
-        self.found.push((field.path(), reason.into()));
+        self.note(field, Fault::Invalid, reason);
     }
 
     pub(super) fn refuse_at(&mut self, path: &str, reason: impl Into<String>) {
-        self.found.push((path.to_owned(), reason.into()));
+        self.found.push((path.to_owned(), Fault::Invalid, reason.into()));
+    }
+
+    /// Nothing stands there, and something must.
+    pub(super) fn require(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::Required, reason);
+    }
+
+    /// Another entry has the value already.
+    pub(super) fn repeated(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::Duplicate, reason);
+    }
+
+    /// The value is none of the known words.
+    pub(super) fn unknown(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::NotSupported, reason);
+    }
+
+    /// Nothing may stand there, or it may not change.
+    pub(super) fn forbid(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::Forbidden, reason);
+    }
+
+    pub(super) fn too_long(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::TooLong, reason);
+    }
+
+    pub(super) fn too_many(&mut self, field: &Field, reason: impl Into<String>) {
+        self.note(field, Fault::TooMany, reason);
     }
 
     /// Holds a text against a rule of spelling; an absent one is fine, an empty one is a text.
@@ -227,7 +271,8 @@ impl Findings {
         let Self { object, found } = self;
         let mut seen = BTreeSet::new();
         let fresh = found.into_iter().filter(|finding| seen.insert(finding.clone()));
-        fresh.map(|(field, reason)| Violation { object: object.clone(), field, reason }).collect()
+        let violation = |(field, fault, reason)| Violation { object: object.clone(), field, reason, fault };
+        fresh.map(violation).collect()
     }
 }
 
@@ -246,7 +291,7 @@ pub(super) fn one_of<'a>(field: &Field<'a>, words: &[&str], findings: &mut Findi
     if words.contains(&text) {
         return Some(text);
     }
-    findings.refuse(field, format!("{} is not known here: write {}", quoted(text), listed(words)));
+    findings.unknown(field, format!("{} is not known here: write {}", quoted(text), listed(words)));
     None
 }
 

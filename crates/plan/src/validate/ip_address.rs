@@ -14,7 +14,7 @@ pub(super) fn check(change: &Change, findings: &mut Findings) {
         parent_ref(&parent.clone().map(findings), findings);
     } else {
         findings
-            .refuse(&parent, "name the object that the address is for, as resource: services and its name");
+            .require(&parent, "name the object that the address is for, as resource: services and its name");
     }
     if let Some(old) = &change.old {
         unchanged(&old.child("spec").child("parentRef"), &parent, findings);
@@ -40,7 +40,7 @@ fn parent_ref(parent: &Field, findings: &mut Findings) {
         let field = parent.child(name);
         findings.spelled_if_given(&field, path_segment);
         if !field.is_given() {
-            findings.refuse(&field, "a parent is named by its resource and its name");
+            findings.require(&field, "a parent is named by its resource and its name");
         }
     }
 }

@@ -47,7 +47,7 @@ fn name(meta: &Field, naming: &Naming, findings: &mut Findings) {
         findings.refuse_if(&name, (naming.rule)(text));
     } else if generated.is_none() && !name.is_given() {
         let or = if naming.generated { ", or generateName to have its end made up" } else { "" };
-        findings.refuse(&name, format!("an object needs a name{or}"));
+        findings.require(&name, format!("an object needs a name{or}"));
     }
     if let Some(text) = generated {
         // What the server appends starts with a letter or digit, so a prefix may end in a dash.
@@ -68,12 +68,13 @@ fn namespace(meta: &Field, naming: &Naming, findings: &mut Findings) {
     }
 }
 
-/// Labels, or the pairs of a selector.
+/// Labels, or the pairs of a selector. API servers call the whole map by its name, so the sentence says which pair.
 pub(super) fn labels(field: &Field, findings: &mut Findings) {
     for (key, value) in field.entries(findings) {
-        findings.refuse_if(&value, qualified_name(key));
+        findings.refuse_if(field, qualified_name(key));
         if let Some(text) = pair_value(&value, findings) {
-            findings.refuse_if(&value, label_value(text));
+            let reason = label_value(text).map(|reason| format!("of {}, {reason}", quoted(key)));
+            findings.refuse_if(field, reason);
         }
     }
 }
@@ -82,12 +83,12 @@ fn annotations(field: &Field, findings: &mut Findings) {
     let mut size = 0usize;
     for (key, value) in field.entries(findings) {
         // Annotations forgive capitals in the domain of their keys; labels do not.
-        findings.refuse_if(&value, qualified_name(&key.to_ascii_lowercase()));
+        findings.refuse_if(field, qualified_name(&key.to_ascii_lowercase()));
         let text = pair_value(&value, findings).unwrap_or_default();
         size = size.saturating_add(key.len()).saturating_add(text.len());
     }
     if size > MAX_ANNOTATIONS {
-        findings.refuse(field, format!("{size} bytes in all: at most {MAX_ANNOTATIONS} are kept"));
+        findings.too_long(field, format!("{size} bytes in all: at most {MAX_ANNOTATIONS} are kept"));
     }
 }
 
@@ -116,14 +117,14 @@ fn owners(field: &Field, findings: &mut Findings) {
         for name in ["apiVersion", "kind", "name", "uid"] {
             let part = owner.child(name);
             if part.text(findings).is_none_or(str::is_empty) {
-                findings.refuse(&part, "an owner is named by apiVersion, kind, name and uid");
+                findings.require(&part, "an owner is named by apiVersion, kind, name and uid");
             }
         }
         owner.child("blockOwnerDeletion").flag(findings);
         let is_controller = owner.child("controller").flag(findings) == Some(true);
         controllers += usize::from(is_controller);
         if is_controller && controllers > 1 {
-            findings.refuse(&owner.child("controller"), "only one owner of an object can be its controller");
+            findings.refuse(field, "only one owner of an object can be its controller");
         }
     }
 }

@@ -61,12 +61,12 @@ fn check_taint(taint: &Field, findings: &mut Findings) {
     if key.is_set() {
         findings.spelled(&key, qualified_name);
     } else {
-        findings.refuse(&key, "a taint needs its key");
+        findings.require(&key, "a taint needs its key");
     }
     findings.spelled(&value, label_value);
     let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
     if one_of(&effect, &effects, findings).is_none() && !effect.is_given() {
-        findings.refuse(&effect, "a taint needs its effect: NoSchedule, PreferNoSchedule or NoExecute");
+        findings.require(&effect, "a taint needs its effect: NoSchedule, PreferNoSchedule or NoExecute");
     }
 }
 
@@ -92,12 +92,12 @@ fn node_address(entry: &Field, findings: &mut Findings) {
             address(&value, findings);
         }
         Some("InternalIP" | "ExternalIP") => {
-            findings.refuse(&value, "an entry of this type needs its IP address");
+            findings.require(&value, "an entry of this type needs its IP address");
         }
         Some(_) => {
             value.text(findings);
         }
-        None if !kind.is_given() => findings.refuse(&kind, "say what the address is, as InternalIP"),
+        None if !kind.is_given() => findings.require(&kind, "say what the address is, as InternalIP"),
         None => {}
     }
 }
@@ -107,11 +107,11 @@ pub(super) fn conditions(list: &Field, findings: &mut Findings) {
     for condition in list.items(findings) {
         let (kind, status) = (condition.child("type"), condition.child("status"));
         if kind.text(findings).is_none_or(str::is_empty) {
-            findings.refuse(&kind, "a condition needs its type, as Ready");
+            findings.require(&kind, "a condition needs its type, as Ready");
         }
         let answers = ["True", "False", "Unknown"];
         if one_of(&status, &answers, findings).is_none() && !status.is_given() {
-            findings.refuse(
+            findings.require(
                 &status,
                 "a condition needs its status: \"True\", \"False\" or \"Unknown\", in quotes",
             );

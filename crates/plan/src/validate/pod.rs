@@ -5,37 +5,69 @@ use std::collections::BTreeSet;
 use model::Family;
 
 use super::Change;
-use super::field::{Field, Findings, one_of};
+use super::field::{Field, Findings, one_of, quoted};
 use super::ip::{address, one_per_family};
 use super::meta::{self, Naming};
 use super::node::conditions;
 use super::ports::{optional_number, protocol, required_number, unique_name};
 use super::syntax::{dns_label, dns_subdomain, port_name};
 
+const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+
 pub(super) fn check(change: &Change, findings: &mut Findings) {
     meta::check(change, &Naming { rule: dns_subdomain, namespaced: true, generated: true }, findings);
     let spec = change.new.child("spec").map(findings);
-    findings.spelled_if_given(&spec.child("nodeName"), dns_subdomain);
-    findings.spelled_if_given(&spec.child("hostname"), dns_label);
-    findings.spelled_if_given(&spec.child("subdomain"), dns_label);
-    for list in ["containers", "initContainers"] {
-        for container in spec.child(list).items(findings) {
-            check_container(&container, findings);
-        }
+    let before = change.old.as_ref().map(|old| old.child("spec"));
+    // What is as it was stored has passed already; most writes to a Pod are about its status.
+    if before.as_ref().is_none_or(|before| before.value() != spec.value()) {
+        check_spec(&spec, findings);
     }
     check_status(&change.new.child("status").map(findings), findings);
-    if let Some(old) = &change.old {
-        unchanged(&old.child("spec"), &spec, findings);
+    if let Some(before) = before {
+        update::check(&before, &spec, findings);
     }
 }
 
-fn check_container(container: &Field, findings: &mut Findings) {
-    let name = container.child("name");
-    if name.is_set() {
-        findings.spelled(&name, dns_label);
-    } else {
-        findings.refuse(&name, "a container needs a name");
+fn check_spec(spec: &Field, findings: &mut Findings) {
+    findings.spelled_if_given(&spec.child("nodeName"), dns_subdomain);
+    findings.spelled_if_given(&spec.child("hostname"), dns_label);
+    findings.spelled_if_given(&spec.child("subdomain"), dns_label);
+    one_of(&spec.child("restartPolicy"), &["Always", "OnFailure", "Never"], findings);
+    one_of(&spec.child("dnsPolicy"), &DNS_POLICIES, findings);
+    deadline(&spec.child("activeDeadlineSeconds"), findings);
+    let readable = !spec.is_set() || spec.value().is_object();
+    if readable && !spec.child("containers").is_given() {
+        findings.require(&spec.child("containers"), "a Pod runs at least one container");
     }
+    let mut names = BTreeSet::new();
+    for list in ["containers", "initContainers"] {
+        for container in spec.child(list).items(findings) {
+            check_container(&container, &mut names, findings);
+        }
+    }
+}
+
+fn deadline(field: &Field, findings: &mut Findings) {
+    let seconds = field.integer(findings);
+    if seconds.is_some_and(|seconds| !(1..=i64::from(i32::MAX)).contains(&seconds)) {
+        findings.refuse(field, format!("from 1 to {} seconds", i32::MAX));
+    }
+}
+
+fn check_container<'a>(container: &Field<'a>, names: &mut BTreeSet<&'a str>, findings: &mut Findings) {
+    let (name, image) = (container.child("name"), container.child("image"));
+    if let Some(text) = name.nonempty(findings) {
+        findings.refuse_if(&name, dns_label(text));
+        if !names.insert(text) {
+            findings.repeated(&name, format!("another container is named {} too", quoted(text)));
+        }
+    } else if !name.is_given() {
+        findings.require(&name, "a container needs a name");
+    }
+    if image.text(findings).is_none_or(str::is_empty) && !image.is_given() {
+        findings.require(&image, "a container needs the image that it runs, as registry.example/web:1");
+    }
+    one_of(&container.child("imagePullPolicy"), &["Always", "IfNotPresent", "Never"], findings);
     one_of(&container.child("restartPolicy"), &["Always", "OnFailure", "Never"], findings);
     let mut names = BTreeSet::new();
     for port in container.child("ports").items(findings) {
@@ -58,7 +90,7 @@ fn check_status(status: &Field, findings: &mut Findings) {
     let mut families = Vec::new();
     for item in &items {
         if !item.is_set() {
-            findings.refuse(item, "each entry holds one address, as - ip: 10.0.1.5");
+            findings.require(item, "each entry holds one address, as - ip: 10.0.1.5");
         }
         families.extend(address(item, findings).map(Family::of));
     }
@@ -76,33 +108,6 @@ fn check_status(status: &Field, findings: &mut Findings) {
     }
 }
 
-/// Of a Pod's spec, what decides where its traffic goes is fixed; a node may be given once.
-fn unchanged(old: &Field, new: &Field, findings: &mut Findings) {
-    meta::fixed(&old.child("nodeName"), &new.child("nodeName"), findings);
-    for name in ["hostname", "subdomain"] {
-        let (before, after) = (old.child(name), new.child(name));
-        if before.peek_nonempty() != after.peek_nonempty() {
-            findings.refuse(&after, "cannot change: replace the Pod");
-        }
-    }
-    for list in ["containers", "initContainers"] {
-        let (before, after) = (old.child(list), new.child(list));
-        if ports_of(&before) != ports_of(&after) {
-            findings.refuse(&after, "the ports of a Pod's containers cannot change: replace the Pod");
-        }
-    }
-}
-
-/// The ports of each container, with what the API server fills in.
-fn ports_of<'a>(list: &Field<'a>) -> Vec<Vec<(&'a str, &'a str, i64)>> {
-    let port = |port: &Field<'a>| {
-        let protocol = port.child("protocol").peek_nonempty().unwrap_or("TCP");
-        let number = port.child("containerPort").value().as_i64().unwrap_or_default();
-        (port.child("name").peek_text().unwrap_or_default(), protocol, number)
-    };
-    let ports = |container: &Field<'a>| container.child("ports").peek_items().iter().map(port).collect();
-    list.peek_items().iter().map(ports).collect()
-}
-
 #[cfg(test)]
 mod tests;
+mod update;

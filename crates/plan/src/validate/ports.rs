@@ -17,12 +17,26 @@ pub(super) fn number(field: &Field, findings: &mut Findings) -> Option<u16> {
     }
 }
 
-/// A number from 1 to 65535 that may not be missing.
+/// A number from 1 to 65535 that may not be missing; what says zero says nothing.
 pub(super) fn required_number(field: &Field, findings: &mut Findings) -> Option<u16> {
-    if !field.is_set() {
-        findings.refuse(field, "a port needs its number: 1 to 65535");
+    if !field.is_set() || field.value().as_i64() == Some(0) {
+        findings.require(field, "a port needs its number: 1 to 65535");
+        return None;
     }
     number(field, findings)
+}
+
+/// The number of a Service's port. Where it is missing, a target that is to be the same is missing too.
+pub(super) fn service_number(field: &Field, target: &Field, findings: &mut Findings) -> Option<u16> {
+    let nothing = |field: &Field| matches!(field.value().as_i64(), Some(0)) || !field.is_given();
+    if !nothing(field) {
+        return number(field, findings);
+    }
+    findings.refuse(field, "a port needs its number: 1 to 65535");
+    if nothing(target) {
+        findings.refuse(target, "is the number of the port unless given, and that is missing");
+    }
+    None
 }
 
 /// A number, or none: zero stands for "choose one" or "none".
@@ -55,6 +69,6 @@ pub(super) fn unique_name<'a>(
 ) {
     if !seen.insert(name) {
         findings
-            .refuse(field, format!("another port is named {} too: each needs its own name", quoted(name)));
+            .repeated(field, format!("another port is named {} too: each needs its own name", quoted(name)));
     }
 }

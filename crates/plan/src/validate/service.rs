@@ -16,7 +16,7 @@ use super::field::{Field, Findings, one_of, quoted};
 use super::ip::{address, canonical_cidr, reachable};
 use super::meta::{self, Naming};
 use super::ports::optional_number;
-use super::syntax::{dns_1035_label, dns_subdomain, is_domain_prefixed, qualified_name};
+use super::syntax::{dns_label, dns_subdomain, is_domain_prefixed, qualified_name};
 
 /// The longest that a client may keep its endpoint: a day.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
@@ -57,7 +57,8 @@ impl<'a> Spec<'a> {
 }
 
 pub(super) fn check(change: &Change, findings: &mut Findings) {
-    meta::check(change, &Naming { rule: dns_1035_label, namespaced: true, generated: true }, findings);
+    // Kubernetes 1.37 takes names that begin with a digit; earlier ones wanted a letter.
+    meta::check(change, &Naming { rule: dns_label, namespaced: true, generated: true }, findings);
     annotations(&change.new.child("metadata").child("annotations"), findings);
     change.new.child("spec").map(findings);
     let spec = Spec::new(&change.new);
@@ -95,7 +96,7 @@ fn kind(spec: &Spec, findings: &mut Findings) {
     one_of(&spec.child("type"), &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"], findings);
     if spec.headless && (spec.is("NodePort") || spec.is("LoadBalancer")) {
         let reason = format!("a Service of type {} cannot be headless: leave None out", spec.kind);
-        findings.refuse(&spec.child("clusterIP"), reason);
+        findings.refuse(&spec.child("clusterIPs").entry(0), reason);
     }
     let name = spec.child("externalName");
     let target = name.text(findings).unwrap_or_default();
@@ -104,8 +105,10 @@ fn kind(spec: &Spec, findings: &mut Findings) {
     }
     let target = target.strip_suffix('.').unwrap_or(target);
     if target.is_empty() {
-        findings
-            .refuse(&name, "a Service of type ExternalName needs the DNS name it stands for, as example.com");
+        findings.require(
+            &name,
+            "a Service of type ExternalName needs the DNS name it stands for, as example.com",
+        );
     } else {
         findings.refuse_if(&name, dns_subdomain(target));
     }
@@ -154,7 +157,7 @@ fn load_balancer(spec: &Spec, findings: &mut Findings) {
     }
     for field in [ranges.is_given().then_some(ranges), Some(class), Some(node_ports)].iter().flatten() {
         if field.is_set() {
-            findings.refuse(field, "counts only with type: LoadBalancer: set that, or leave this out");
+            findings.forbid(field, "counts only with type: LoadBalancer: set that, or leave this out");
         }
     }
 }
@@ -184,7 +187,7 @@ fn traffic_distribution(field: &Field, findings: &mut Findings) {
              domain of who obeys it, as zoneward.dev/Spill",
             quoted(text)
         );
-        findings.refuse(field, reason);
+        findings.unknown(field, reason);
     }
 }
 
@@ -192,14 +195,14 @@ fn ingress(spec: &Spec, status: &Field, findings: &mut Findings) {
     let list = status.child("loadBalancer").child("ingress");
     let items = list.items(findings);
     if !items.is_empty() && !spec.is("LoadBalancer") {
-        findings.refuse(&list, "only a Service of type LoadBalancer has these");
+        findings.forbid(&list, "only a Service of type LoadBalancer has these");
     }
     for item in items {
         let (ip, mode, host) = (item.child("ip"), item.child("ipMode"), item.child("hostname"));
         if ip.nonempty(findings).is_some() {
             address(&ip, findings);
         } else if mode.is_set() {
-            findings.refuse(&mode, "says how ip is reached, and there is no ip");
+            findings.forbid(&mode, "says how ip is reached, and there is no ip");
         }
         one_of(&mode, &["VIP", "Proxy"], findings);
         findings.spelled_if_given(&host, dns_subdomain);

@@ -23,9 +23,13 @@ pub(super) fn check(change: &Change, findings: &mut Findings) {
 
 fn ranges(list: &Field, findings: &mut Findings) {
     let items = list.items(findings);
-    if !list.is_given() || items.len() > 2 {
-        findings
-            .refuse(list, "one range, or two of different families, as 10.96.0.0/16 and fd00:10:96::/112");
+    let wanted = "one range, or two of different families, as 10.96.0.0/16 and fd00:10:96::/112";
+    if !list.is_given() {
+        findings.require(list, wanted);
+        return;
+    }
+    if items.len() > 2 {
+        findings.refuse(list, wanted);
         return;
     }
     let read: Vec<IpNet> = items.iter().filter_map(|item| range(item, findings)).collect();

@@ -46,18 +46,6 @@ pub(super) fn dns_label(text: &str) -> Option<String> {
     })
 }
 
-/// RFC 1035: a DNS label that starts with a letter; the name of a Service.
-pub(super) fn dns_1035_label(text: &str) -> Option<String> {
-    let good = is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
-    (!good).then(|| {
-        format!(
-            "{} is not a DNS label that starts with a letter: up to 63 characters out of a-z, 0-9 and '-', a \
-             letter first and a letter or digit last, as my-name",
-            quoted(text)
-        )
-    })
-}
-
 /// DNS labels with dots between them; the name of most objects.
 pub(super) fn dns_subdomain(text: &str) -> Option<String> {
     (!is_dns_subdomain(text)).then(|| {
@@ -162,7 +150,6 @@ mod tests {
         let subdomain = format!("{too_long}.{}", "b".repeat(188));
         let too_long_subdomain = format!("{subdomain}c");
         check(dns_label, &["a", "1", "a-1", &label], &["", "-a", "a-", "A", "a.b", "a_b", "ä", &too_long]);
-        check(dns_1035_label, &["a", "a-1", &label], &["", "1", "1-a", "-a", "a-", "A", "a.b", &too_long]);
         check(
             dns_subdomain,
             &["a", "1", "a.b", "a-1.b", &subdomain],

@@ -118,6 +118,9 @@ fn service(object: &mut Value) {
         set_default(spec, "internalTrafficPolicy", "Cluster");
     }
     affinity(spec);
+    if spec["ports"].as_array().is_some_and(Vec::is_empty) {
+        spec.as_object_mut().map(|spec| spec.shift_remove("ports"));
+    }
     let by_address =
         kind == "ClusterIP" && spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
     if kind == "NodePort" || kind == "LoadBalancer" || by_address {
@@ -151,6 +154,13 @@ fn affinity(spec: &mut Value) {
 }
 
 fn slice(object: &mut Value) {
+    let Some(members) = object.as_object_mut() else { return };
+    for list in ["endpoints", "ports"] {
+        // API servers show lists without entries as null, and clients that compare see what they would see there.
+        if members.get(list).is_none_or(|list| list.as_array().is_some_and(Vec::is_empty)) {
+            members.insert(list.to_owned(), Value::Null);
+        }
+    }
     for port in object.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(map) = port.as_object_mut() {
             map.entry("name").or_insert_with(|| "".into());
@@ -166,6 +176,7 @@ fn pod(object: &mut Value) {
     set_default(spec, "dnsPolicy", "ClusterFirst");
     set_default(spec, "securityContext", json!({}));
     set_default(spec, "schedulerName", "default-scheduler");
+    set_default(spec, "enableServiceLinks", true);
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             self::container(container);

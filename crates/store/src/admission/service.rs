@@ -136,7 +136,7 @@ fn addresses(
     let mut ips = change.kept.clone();
     for (family, asked) in &change.allocate {
         let ip = match asked {
-            Some(ip) => take(objects, &allocator, *ip, &after.key, ips.len())?,
+            Some(ip) => take(objects, &allocator, *ip, &after.key)?,
             None if terms.dry_run => rehearsed(&allocator, *family)?,
             None => take_next(objects, &mut allocator, *family, &after.key, terms.seed)?,
         };
@@ -178,11 +178,10 @@ fn take(
     allocator: &Allocator,
     ip: IpAddr,
     key: &ServiceKey,
-    at: usize,
 ) -> Result<IpAddr, Failure> {
     let refuse = |why: &str| {
         let reason = format!("failed to allocate IP {ip}: {why}");
-        Failure::invalid(services(), &key.name, &[Cause::invalid(format!("spec.clusterIPs[{at}]"), reason)])
+        Failure::invalid(services(), &key.name, &[Cause::invalid("spec.clusterIPs", reason)])
     };
     allocator.admits(ip).map_err(|error| refuse(&error.to_string()))?;
     match objects.find(ip_addresses(), "", &ip.to_string())? {

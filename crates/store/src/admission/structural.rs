@@ -8,20 +8,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kube_cel::{CompiledSchema, Validator, compile_schema};
+use plan::validate::Fault;
 use regex::Regex;
 use serde_json::Value;
 
 use crate::kinds::{self, Kind};
 use crate::schema::resolve;
 
-/// A field's path, and what is wrong with it.
-pub type Fault = (String, String);
+/// A field's path, in which way it is wrong, and the sentence about it.
+pub type Finding = (String, Fault, String);
 
 /// Everything that is wrong with an object of a kind with a schema of its own.
 ///
 /// Parts that are as they were stored have passed already and are not looked at again: one rule changed among a
 /// thousand costs one, and a schema that became stricter refuses only what is touched (Kubernetes calls it ratcheting).
-pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Fault> {
+pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Finding> {
     let Some(schema) = kind.schema else { return Vec::new() };
     let mut faults = limits(schema(), old, new);
     if let (true, Some(rules)) = (faults.is_empty(), compiled().get(&kind.id)) {
@@ -40,14 +41,15 @@ fn compiled() -> &'static BTreeMap<u16, CompiledSchema> {
 }
 
 /// The rules that do not hold.
-fn rule_faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Fault> {
+fn rule_faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Finding> {
     let run = || {
         let mut faults = Vec::new();
         hold(&Validator::new(), rules, old, new, "", &mut faults);
         faults
     };
-    catch_unwind(AssertUnwindSafe(run))
-        .unwrap_or_else(|_| vec![(String::new(), "a rule of the schema cannot be evaluated".to_owned())])
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        vec![(String::new(), Fault::Invalid, "a rule of the schema cannot be evaluated".to_owned())]
+    })
 }
 
 /// Goes down to where rules begin, past what has none and what is as it was.
@@ -57,7 +59,7 @@ fn hold(
     old: Option<&Value>,
     new: &Value,
     path: &str,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<Finding>,
 ) {
     if old == Some(new) {
         return;
@@ -66,7 +68,7 @@ fn hold(
     if !rules.validations.is_empty() || branches.iter().any(|branch| !branch.is_empty()) {
         let errors = validator.validate_compiled(rules, new, old).err();
         let errors = errors.into_iter().flat_map(kube_cel::ValidationErrors::into_vec);
-        faults.extend(errors.map(|error| (within(path, &error.field_path), error.message)));
+        faults.extend(errors.map(|error| (within(path, &error.field_path), Fault::Invalid, error.message)));
         return;
     }
     match new {
@@ -101,31 +103,32 @@ fn within(path: &str, field: &str) -> String {
 }
 
 /// What the schema itself asks for.
-fn limits(schema: &'static Value, old: Option<&Value>, object: &Value) -> Vec<Fault> {
+fn limits(schema: &'static Value, old: Option<&Value>, object: &Value) -> Vec<Finding> {
     let mut faults = Vec::new();
     walk(schema, old, object, "", &mut faults);
     faults
 }
 
-fn walk(schema: &'static Value, old: Option<&Value>, value: &Value, path: &str, faults: &mut Vec<Fault>) {
+fn walk(schema: &'static Value, old: Option<&Value>, value: &Value, path: &str, faults: &mut Vec<Finding>) {
     if value.is_null() || old == Some(value) {
         return;
     }
     let schema = resolve(schema);
-    let mut fault = |reason: String| faults.push((path.to_owned(), reason));
+    let mut fault = |fault: Fault, reason: String| faults.push((path.to_owned(), fault, reason));
     choices(schema, value, &mut fault);
     match value {
         Value::String(text) => lengths(schema, text, &mut fault),
         Value::Number(number) => range(schema, number.as_f64().unwrap_or(f64::NAN), &mut fault),
         Value::Array(items) => {
-            count(schema, ["minItems", "maxItems"], items.len(), "items", &mut fault);
+            count(schema, ["minItems", "maxItems"], items.len(), "items", Fault::TooMany, &mut fault);
             for (i, item) in items.iter().enumerate() {
                 let old = old.and_then(|old| old.get(i));
                 walk(&schema["items"], old, item, &format!("{path}[{i}]"), faults);
             }
         }
         Value::Object(members) => {
-            count(schema, ["minProperties", "maxProperties"], members.len(), "members", &mut fault);
+            let names = ["minProperties", "maxProperties"];
+            count(schema, names, members.len(), "members", Fault::TooMany, &mut fault);
             for (name, value) in members {
                 let field = match &schema["properties"][name] {
                     Value::Null => &schema["additionalProperties"],
@@ -144,29 +147,29 @@ fn below(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-fn required(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Fault>) {
+fn required(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Finding>) {
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if value[name].is_null() {
-            faults.push((below(path, name), "Required value".to_owned()));
+            faults.push((below(path, name), Fault::Required, String::new()));
         }
     }
 }
 
-fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(String)) {
+fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(Fault, String)) {
     let Some(allowed) = schema["enum"].as_array() else { return };
     if !allowed.contains(value) {
         let words: Vec<String> = allowed.iter().map(Value::to_string).collect();
-        fault(format!("Unsupported value: {value}: supported values: {}", words.join(", ")));
+        fault(Fault::NotSupported, format!("{value}: supported values: {}", words.join(", ")));
     }
 }
 
-fn lengths(schema: &'static Value, text: &str, fault: &mut impl FnMut(String)) {
-    count(schema, ["minLength", "maxLength"], text.chars().count(), "letters", fault);
+fn lengths(schema: &'static Value, text: &str, fault: &mut impl FnMut(Fault, String)) {
+    count(schema, ["minLength", "maxLength"], text.chars().count(), "letters", Fault::TooLong, fault);
     let Some(pattern) = schema["pattern"].as_str() else { return };
     match regex(pattern) {
         Ok(regex) if regex.is_match(text) => {}
-        Ok(_) => fault(format!("Invalid value: {text:?}: should match '{pattern}'")),
-        Err(error) => fault(format!("the pattern of the schema cannot be read: {error}")),
+        Ok(_) => fault(Fault::Invalid, format!("Invalid value: {text:?}: should match '{pattern}'")),
+        Err(error) => fault(Fault::Invalid, format!("the pattern of the schema cannot be read: {error}")),
     }
 }
 
@@ -179,31 +182,38 @@ fn regex(pattern: &'static str) -> &'static Result<Regex, regex::Error> {
     compiled.entry(pattern).or_insert_with(|| Box::leak(Box::new(Regex::new(pattern))))
 }
 
-fn range(schema: &Value, number: f64, fault: &mut impl FnMut(String)) {
+fn range(schema: &Value, number: f64, fault: &mut impl FnMut(Fault, String)) {
     let strict = |name: &str| schema[name] == true;
     if let Some(least) = schema["minimum"].as_f64() {
         let exclusive = strict("exclusiveMinimum");
         if number < least || exclusive && number <= least {
             let words = if exclusive { "greater than" } else { "greater than or equal to" };
-            fault(format!("Invalid value: {number}: should be {words} {least}"));
+            fault(Fault::Invalid, format!("Invalid value: {number}: should be {words} {least}"));
         }
     }
     if let Some(most) = schema["maximum"].as_f64() {
         let exclusive = strict("exclusiveMaximum");
         if number > most || exclusive && number >= most {
             let words = if exclusive { "less than" } else { "less than or equal to" };
-            fault(format!("Invalid value: {number}: should be {words} {most}"));
+            fault(Fault::Invalid, format!("Invalid value: {number}: should be {words} {most}"));
         }
     }
 }
 
-fn count(schema: &Value, [least, most]: [&str; 2], found: usize, what: &str, fault: &mut impl FnMut(String)) {
+fn count(
+    schema: &Value,
+    [least, most]: [&str; 2],
+    found: usize,
+    what: &str,
+    excess: Fault,
+    fault: &mut impl FnMut(Fault, String),
+) {
     let found = u64::try_from(found).unwrap_or(u64::MAX);
     if let Some(least) = schema[least].as_u64().filter(|least| found < *least) {
-        fault(format!("Invalid value: should have at least {least} {what}, has {found}"));
+        fault(Fault::Invalid, format!("Invalid value: should have at least {least} {what}, has {found}"));
     }
     if let Some(most) = schema[most].as_u64().filter(|most| found > *most) {
-        fault(format!("Too long: may not have more than {most} {what}, has {found}"));
+        fault(excess, format!("may not have more than {most} {what}, has {found}"));
     }
 }
 
@@ -234,7 +244,7 @@ mod tests {
     }
 
     fn fields(spec: Value) -> Vec<String> {
-        limits(schema(), None, &json!({"spec": spec})).into_iter().map(|(field, _)| field).collect()
+        limits(schema(), None, &json!({"spec": spec})).into_iter().map(|(field, ..)| field).collect()
     }
 
     #[test]
@@ -262,9 +272,9 @@ mod tests {
         let spec = |to: &str, weight: u8| json!({"spec": {"to": [to], "weight": weight}});
         assert!(rule_faults(&rules, None, &spec("a", 1)).is_empty());
         let unlucky = rule_faults(&rules, None, &spec("a", 13));
-        assert_eq!(unlucky, [("spec".to_owned(), "thirteen brings bad luck".to_owned())]);
+        assert_eq!(unlucky, [("spec".to_owned(), Fault::Invalid, "thirteen brings bad luck".to_owned())]);
         let moved = rule_faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
-        assert_eq!(moved, [("spec".to_owned(), "to cannot change".to_owned())]);
+        assert_eq!(moved, [("spec".to_owned(), Fault::Invalid, "to cannot change".to_owned())]);
         assert!(rule_faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
     }
 
@@ -273,7 +283,7 @@ mod tests {
         let spec = |list: Value, tags: Value| json!({"spec": {"to": list, "tags": tags}});
         let stored = spec(json!(["a", "NO"]), json!({"x": ""}));
         let of = |new: &Value| -> Vec<String> {
-            limits(schema(), Some(&stored), new).into_iter().map(|(field, _)| field).collect()
+            limits(schema(), Some(&stored), new).into_iter().map(|(field, ..)| field).collect()
         };
         assert!(of(&stored).is_empty());
         assert!(of(&spec(json!(["b", "NO"]), json!({"x": ""}))).is_empty());
@@ -292,7 +302,7 @@ mod tests {
         let object = |list: Value| json!({"spec": {"rules": list}});
         let bad = json!({"n": 10, "below": [{"m": 1}, {"m": 0}]});
         let fields = |old: Option<&Value>, list: Value| -> Vec<String> {
-            rule_faults(&rules, old, &object(list)).into_iter().map(|(field, _)| field).collect()
+            rule_faults(&rules, old, &object(list)).into_iter().map(|(field, ..)| field).collect()
         };
         let both = ["spec.rules[1]", "spec.rules[1].below[1]"];
         assert_eq!(fields(None, json!([{"n": 1}, bad.clone()])), both);

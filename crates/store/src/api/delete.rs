@@ -10,8 +10,8 @@ use crate::admission::service;
 use crate::kinds::Kind;
 use crate::meta;
 use crate::objects::Objects;
-use crate::query::dry_run;
-use crate::status::{self, Failure};
+use crate::query::{dry_run, unknown};
+use crate::status::{self, Cause, Failure};
 
 /// The finalizer of an object that waits for its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -61,12 +61,17 @@ pub struct Preconditions {
 impl DeleteOptions {
     /// The options of a request: its body, and what the query adds.
     fn of(call: &Call) -> Result<Self, Failure> {
+        let mut causes = Vec::new();
         let mut options = if call.content.is_empty() {
             Self::default()
         } else {
-            let object = body::object(&call.headers, &call.content)?.value;
-            let read = serde_json::from_value(object);
-            read.map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))?
+            let mut object = body::object(&call.headers, &call.content)?.value;
+            let word = object.as_object_mut().and_then(|options| options.shift_remove("propagationPolicy"));
+            let read: Result<Self, _> = serde_json::from_value(object);
+            let read =
+                read.map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))?;
+            let word = word.filter(|word| !word.is_null());
+            Self { propagation_policy: word.and_then(|word| propagation(word, &mut causes)), ..read }
         };
         if let Some(seconds) = call.query.value("gracePeriodSeconds") {
             let read =
@@ -74,21 +79,28 @@ impl DeleteOptions {
             options.grace_period_seconds = Some(read);
         }
         if let Some(word) = call.query.value("propagationPolicy") {
-            let read = serde_json::from_value(word.into());
-            let allowed = "propagationPolicy is Orphan, Background or Foreground";
-            options.propagation_policy = Some(read.map_err(|_| Failure::bad_request(allowed))?);
+            options.propagation_policy = propagation(word.into(), &mut causes);
+        }
+        if call.query.value("orphanDependents").is_some() {
+            options.orphan_dependents = Some(call.query.flag("orphanDependents"));
         }
         if let Some(word) = call.query.value("dryRun") {
             options.dry_run = Some(vec![word.to_owned()]);
         }
         if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
-            return Err(Failure::bad_request("orphanDependents and propagationPolicy cannot be both set"));
+            let reason = "orphanDependents is the old way to say it: write one of the two";
+            causes.push(Cause::invalid("propagationPolicy", reason));
         }
-        Ok(options)
+        causes.extend(options.rehearsal().1);
+        if causes.is_empty() { Ok(options) } else { Err(Failure::invalid_options("DeleteOptions", &causes)) }
     }
 
-    fn is_rehearsal(&self) -> Result<bool, Failure> {
-        dry_run(self.dry_run.as_ref().and_then(|words| words.first()).map(String::as_str))
+    fn rehearsal(&self) -> (bool, Vec<Cause>) {
+        dry_run(self.dry_run.iter().flatten().map(String::as_str))
+    }
+
+    fn is_rehearsal(&self) -> bool {
+        self.rehearsal().0
     }
 
     fn propagation(&self) -> Option<Propagation> {
@@ -97,6 +109,16 @@ impl DeleteOptions {
             .map(|orphan| if orphan { Propagation::Orphan } else { Propagation::Background });
         self.propagation_policy.or(old)
     }
+}
+
+/// Reads the word for what becomes of dependents.
+fn propagation(word: Value, causes: &mut Vec<Cause>) -> Option<Propagation> {
+    let text = word.as_str().map_or_else(|| word.to_string(), str::to_owned);
+    let read = serde_json::from_value(word).ok();
+    if read.is_none() {
+        causes.push(unknown("propagationPolicy", &text, &["Foreground", "Background", "Orphan"]));
+    }
+    read
 }
 
 impl Api {
@@ -109,7 +131,7 @@ impl Api {
         let namespace = call.target.namespace.clone().unwrap_or_default();
         let name = call.target.name.clone().unwrap_or_default();
         let user = caller.name.clone();
-        let rehearsal = options.is_rehearsal()?;
+        let rehearsal = options.is_rehearsal();
         let work =
             move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
         let answer = self.commit(rehearsal, work).await?;
@@ -127,7 +149,7 @@ impl Api {
             return Err(Failure::method_not_allowed());
         }
         let options = DeleteOptions::of(&call)?;
-        let rehearsal = options.is_rehearsal()?;
+        let rehearsal = options.is_rehearsal();
         let listed = self.page(&call.target, &call.query.list_options(kind)?, false)?;
         let mut items = Vec::new();
         for json in &listed.items {
@@ -167,7 +189,7 @@ pub fn delete_in(
 ) -> Result<Value, Failure> {
     let mut object = objects.fetch(kind, namespace, name)?;
     check_preconditions(kind, name, &object, options.preconditions.as_ref())?;
-    let rehearsal = options.is_rehearsal()?;
+    let rehearsal = options.is_rehearsal();
     policy::check(
         objects,
         &Attempt {
@@ -181,9 +203,7 @@ pub fn delete_in(
         },
     )?;
     if kind.kind == "Namespace" && PROTECTED_NAMESPACES.contains(&name) {
-        return Err(Failure::forbidden(format!(
-            "namespaces {name:?} is forbidden: this namespace may not be deleted"
-        )));
+        return Err(Failure::forbidden_object(kind, name, "this namespace may not be deleted"));
     }
     let before = object.clone();
     prepare(objects, kind, &mut object, options);
@@ -214,7 +234,7 @@ fn check_preconditions(
             let why = format!(
                 "Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
             );
-            return Err(Failure::conflict(kind, name, why));
+            return Err(Failure::precondition(kind, name, why));
         }
     }
     Ok(())

@@ -69,8 +69,10 @@ impl Api {
         if kind.namespaced && namespace.is_none() {
             return Err(Failure::method_not_allowed());
         }
-        let terms =
-            Terms { manager: manager(&call), ..self.terms(kind, caller, call.query.write_options()?)? };
+        let terms = Terms {
+            manager: manager(&call),
+            ..self.terms(kind, caller, call.query.write_options("CreateOptions")?)?
+        };
         let mut document = body::object(&call.headers, &call.content)?;
         let warnings = admit_shape(&terms, None, &mut document)?;
         let (terms, mut object) = keep(terms, document.value);
@@ -85,7 +87,7 @@ impl Api {
         let terms = Terms {
             status: call.target.status,
             manager: manager(&call),
-            ..self.terms(call.target.kind, caller, call.query.write_options()?)?
+            ..self.terms(call.target.kind, caller, call.query.write_options("UpdateOptions")?)?
         };
         let (namespace, name) = identity(&call);
         let mut document = body::object(&call.headers, &call.content)?;
@@ -103,7 +105,9 @@ impl Api {
             if creates(objects, &terms, &namespace, &name)? {
                 return create_by_update(objects, &terms, object).map(|change| (201, change));
             }
-            let change = update_in(objects, &terms, &namespace, &name, |_| Ok((object, Vec::new())))?;
+            let kind = terms.kind;
+            let given = |old: &Value| check_uid(kind, &name, old, &object).map(|()| (object, Vec::new()));
+            let change = update_in(objects, &terms, &namespace, &name, given)?;
             Ok((200, change))
         };
         let (code, mut change) = self.commit(dry_run, work).await?;
@@ -117,7 +121,7 @@ impl Api {
         let terms = Terms {
             status: call.target.status,
             manager: manager(&call),
-            ..self.terms(kind, caller, call.query.write_options()?)?
+            ..self.terms(kind, caller, call.query.write_options("PatchOptions")?)?
         };
         let (namespace, name) = identity(&call);
         let wanted = name.clone();
@@ -134,6 +138,9 @@ impl Api {
             let warnings = admit_shape(&shape, Some(&stored), &mut new)?;
             if meta::text(&new.value, "name") != wanted {
                 return Err(Failure::bad_request("the name of an object cannot be patched"));
+            }
+            if meta::text(&new.value, "namespace") != meta::text(old, "namespace") {
+                return Err(Failure::bad_request("the namespace of an object cannot be patched"));
             }
             Ok((kind.keep(new.value), warnings))
         };
@@ -371,14 +378,18 @@ pub fn update_in(
     Ok(Change { object: new, json: Some(json), warnings })
 }
 
-fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
-    let (wanted, uid) = (meta::text(new, "resourceVersion"), meta::text(new, "uid"));
-    let stored_uid = meta::text(old, "uid");
-    if !uid.is_empty() && uid != stored_uid {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}");
-        return Err(Failure::conflict(kind, name, why));
+/// The uid in the body of an update is a precondition; in a patch it is a change that validation refuses.
+fn check_uid(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
+    let (uid, stored) = (meta::text(new, "uid"), meta::text(old, "uid"));
+    if uid.is_empty() || uid == stored {
+        return Ok(());
     }
+    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
+    Err(Failure::conflict(kind, name, why))
+}
+
+fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
+    let wanted = meta::text(new, "resourceVersion");
     if wanted.is_empty() || wanted == "0" || revision_of(new) == revision_of(old) {
         return Ok(());
     }

@@ -9,7 +9,7 @@ fn pod() -> Value {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0", "namespace": "shop"},
         "spec": {
             "nodeName": "node-a1", "hostname": "web-0", "subdomain": "web",
-            "containers": [{"name": "web", "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}],
+            "containers": [{"name": "web", "image": "i", "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}],
         },
         "status": {
             "phase": "Running", "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}, {"ip": "fd00:1::5"}],
@@ -19,7 +19,7 @@ fn pod() -> Value {
 }
 
 fn ports(ports: &Value) -> Value {
-    json!({"spec": {"containers": [{"name": "web", "ports": ports}]}})
+    json!({"spec": {"containers": [{"name": "web", "image": "i", "ports": ports}]}})
 }
 
 #[test]
@@ -56,12 +56,20 @@ fn container_ports_have_numbers_and_distinct_names() {
                 ports(&json!([{"containerPort": 80, "name": "http"}, {"containerPort": 81, "name": "http"}])),
                 "spec.containers[0].ports[1].name",
             ),
-            (json!({"spec": {"initContainers": [{"name": "side", "restartPolicy": "Always"}]}}), ""),
             (
-                json!({"spec": {"initContainers": [{"name": "side", "restartPolicy": "Maybe"}]}}),
+                json!({"spec": {"initContainers": [{"name": "side", "image": "i", "restartPolicy": "Always"}]}}),
+                "",
+            ),
+            (
+                json!({"spec": {"initContainers": [{"name": "side", "image": "i", "restartPolicy": "Maybe"}]}}),
                 "spec.initContainers[0].restartPolicy",
             ),
-            (json!({"spec": {"containers": [{}]}}), "spec.containers[0].name"),
+            (json!({"spec": {"containers": [{}]}}), "spec.containers[0].name spec.containers[0].image"),
+            (json!({"spec": {"containers": []}}), "spec.containers"),
+            (
+                json!({"spec": {"initContainers": [{"name": "web", "image": "i"}]}}),
+                "spec.initContainers[0].name",
+            ),
         ],
     );
 }
@@ -94,13 +102,45 @@ fn a_pod_stays_where_it_is() {
         &pod(),
         &[
             (json!({}), json!({"status": {"phase": "Succeeded"}}), ""),
-            (json!({"spec": {"nodeName": null}}), json!({}), ""),
-            (json!({}), json!({"spec": {"nodeName": "node-b1"}}), "spec.nodeName"),
-            (json!({}), json!({"spec": {"nodeName": null}}), "spec.nodeName"),
-            (json!({}), json!({"spec": {"hostname": null}}), "spec.hostname"),
-            (json!({}), json!({"spec": {"subdomain": "api"}}), "spec.subdomain"),
+            (json!({"spec": {"nodeName": null}}), json!({}), "spec"),
+            (json!({}), json!({"spec": {"nodeName": "node-b1"}}), "spec"),
+            (json!({}), json!({"spec": {"nodeName": null}}), "spec"),
+            (json!({}), json!({"spec": {"hostname": null}}), "spec"),
+            (json!({}), json!({"spec": {"subdomain": "api"}}), "spec"),
             (json!({}), ports(&json!([{"name": "http", "containerPort": 8080}])), ""),
-            (json!({}), ports(&json!([{"name": "http", "containerPort": 8081}])), "spec.containers"),
+            (json!({}), ports(&json!([{"name": "http", "containerPort": 8081}])), "spec"),
+            (json!({}), json!({"spec": {"terminationGracePeriodSeconds": 5}}), "spec"),
+            (
+                json!({"spec": {"terminationGracePeriodSeconds": -1}}),
+                json!({"spec": {"terminationGracePeriodSeconds": 1}}),
+                "",
+            ),
+            (json!({}), json!({"spec": {"activeDeadlineSeconds": 5}}), ""),
+            (json!({}), json!({"spec": {"activeDeadlineSeconds": 0}}), "spec.activeDeadlineSeconds"),
+            (json!({}), json!({"spec": {"containers": []}}), "spec.containers spec.containers"),
+            (
+                json!({}),
+                json!({"spec": {"initContainers": [{"name": "side", "image": "i"}]}}),
+                "spec.initContainers",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn tolerations_are_added_and_gates_are_taken_away() {
+    let with = |tolerations: Value, gates: Value| json!({"spec": {"nodeName": null, "tolerations": tolerations, "schedulingGates": gates}});
+    let (one, two) = (json!({"key": "a", "operator": "Exists"}), json!({"key": "b", "operator": "Exists"}));
+    let longer = json!({"key": "a", "operator": "Exists", "tolerationSeconds": 9});
+    let gate = json!([{"name": "example.com/wait"}]);
+    updates(
+        &pod(),
+        &[
+            (with(json!([one]), json!([])), with(json!([one, two]), json!([])), ""),
+            (with(json!([one]), json!([])), with(json!([longer]), json!([])), ""),
+            (with(json!([one]), json!([])), with(json!([two]), json!([])), "spec.tolerations"),
+            (with(json!([]), gate.clone()), with(json!([]), json!([])), ""),
+            (with(json!([]), json!([])), with(json!([]), gate), "spec.schedulingGates[0].name"),
         ],
     );
 }

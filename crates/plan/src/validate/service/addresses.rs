@@ -1,5 +1,6 @@
 //! Cluster IPs and families: two spellings of the same list, and whether they fit each other.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::Family;
@@ -25,11 +26,10 @@ pub(super) fn families<'a>(spec: &Spec<'a>) -> Vec<&'a str> {
 
 pub(super) fn check(spec: &Spec, old: Option<&Spec>, findings: &mut Findings) {
     if spec.is("ExternalName") {
-        for name in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            let field = spec.child(name);
-            if field.is_given() {
-                findings.refuse(&field, "a Service of type ExternalName has no address: leave this out");
-            }
+        let single = spec.child("clusterIP").called(&spec.child("clusterIPs"));
+        let plural = ["clusterIPs", "ipFamilies", "ipFamilyPolicy"].map(|name| spec.child(name));
+        for field in [single].iter().chain(&plural).filter(|field| field.is_given()) {
+            findings.forbid(field, "a Service of type ExternalName has no address: leave this out");
         }
         return;
     }
@@ -43,31 +43,41 @@ pub(super) fn check(spec: &Spec, old: Option<&Spec>, findings: &mut Findings) {
 fn check_families(spec: &Spec, findings: &mut Findings) {
     let list = spec.child("ipFamilies");
     let items = list.items(findings);
-    let named: Vec<&str> = items.iter().filter_map(|item| one_of(item, &FAMILIES, findings)).collect();
-    for item in items.iter().filter(|item| item.peek_text() == Some("")) {
-        findings.refuse(item, "write IPv4 or IPv6");
-    }
-    if items.len() > 2 || matches!(named[..], [a, b] if a == b) {
-        findings.refuse(&list, "each family stands once: IPv4, IPv6 or both in the order wanted");
+    let mut seen = BTreeSet::new();
+    for item in &items {
+        if item.peek_text() == Some("") {
+            findings.unknown(item, "write IPv4 or IPv6");
+        }
+        if one_of(item, &FAMILIES, findings).is_some_and(|family| !seen.insert(family)) {
+            findings.repeated(item, "each family stands once: IPv4, IPv6 or both in the order wanted");
+        }
     }
 }
 
 /// `clusterIP` is the first of `clusterIPs`. An update that leaves it out keeps the stored one.
 fn same_first(spec: &Spec, old: Option<&Spec>, findings: &mut Findings) {
     let (single, list) = (spec.child("clusterIP"), spec.child("clusterIPs"));
-    single.text(findings);
+    single.called(&list.entry(0)).text(findings);
     let items = list.items(findings);
     let Some(first) = items.first().and_then(Field::peek_text) else { return };
     let kept = old.and_then(|old| listed(&old.field).first().copied());
-    if single.peek_nonempty().or(kept).is_none_or(|text| text != first) {
-        findings.refuse(&single, format!("the first of clusterIPs stands here too: write {}", quoted(first)));
+    if single.peek_nonempty().or(kept).is_some_and(|text| text == first) {
+        return;
+    }
+    // Clients that know only clusterIP change that one and leave the list as it was stored.
+    if old.is_some_and(|old| listed(&old.field) == listed(&spec.field)) {
+        let reason = format!("a cluster IP cannot change once it is set: keep {}", quoted(first));
+        findings.refuse(&list.entry(0), reason);
+    } else {
+        findings.refuse(&list, format!("the first stands in clusterIP too: write {} there", quoted(first)));
     }
 }
 
 /// The addresses that could be read, each with its place in the list.
 fn cluster_ips<'a>(spec: &Spec<'a>, findings: &mut Findings) -> Vec<(Field<'a>, IpAddr)> {
     let list = spec.child("clusterIPs");
-    let items = if list.count() == 0 { vec![spec.child("clusterIP")] } else { list.items(findings) };
+    let single = spec.child("clusterIP").called(&list.entry(0));
+    let items = if list.count() == 0 { vec![single] } else { list.items(findings) };
     let mut read = Vec::new();
     for item in &items {
         // An empty text is taken for a missing one, but not between others.
@@ -78,7 +88,7 @@ fn cluster_ips<'a>(spec: &Spec<'a>, findings: &mut Findings) -> Vec<(Field<'a>, 
             Ok(address) => read.push((item.clone(), address)),
             Err(_) if text == "None" && items.len() == 1 => {}
             Err(_) if text == "None" => {
-                findings.refuse(item, "None stands alone: a headless Service has no address")
+                findings.refuse(&list, "None stands alone: a headless Service has no address")
             }
             Err(reason) => findings.refuse(item, reason),
         }

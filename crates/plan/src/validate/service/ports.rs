@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::Spec;
 use crate::validate::field::{Field, Findings};
-use crate::validate::ports::{number_or_name, optional_number, protocol, required_number, unique_name};
+use crate::validate::ports::{number_or_name, optional_number, protocol, service_number, unique_name};
 use crate::validate::syntax::{dns_label, qualified_name};
 
 pub(super) fn check(
@@ -17,19 +17,20 @@ pub(super) fn check(
     let list = spec.child("ports");
     let ports = list.items(findings);
     if !list.is_given() && !spec.headless && !spec.is("ExternalName") {
-        findings.refuse(&list, "a Service with a cluster IP needs at least one port, as - port: 80");
+        findings.require(&list, "a Service with a cluster IP needs at least one port, as - port: 80");
     }
     let mut names = BTreeSet::new();
     let (mut caught, mut caught_on_nodes) = (BTreeSet::new(), BTreeSet::new());
     let stored: BTreeSet<u16> = old.map(stored_node_ports).unwrap_or_default();
     for port in &ports {
         name(port, ports.len() > 1, &mut names, findings);
-        number_or_name(&port.child("targetPort"), findings);
+        let target = port.child("targetPort");
+        number_or_name(&target, findings);
         findings.spelled(&port.child("appProtocol"), qualified_name);
         let protocol = protocol(&port.child("protocol"), findings);
-        let number = required_number(&port.child("port"), findings);
+        let number = service_number(&port.child("port"), &target, findings);
         if number.is_some_and(|number| !caught.insert((protocol, number))) {
-            findings.refuse(port, "another port has the same protocol and number: each pair stands once");
+            findings.repeated(port, "another port has the same protocol and number: each pair stands once");
         }
         if let Some(number) = node_port(port, spec, &stored, node_ports, findings)
             && !caught_on_nodes.insert((protocol, number))
@@ -46,7 +47,7 @@ fn name<'a>(port: &Field<'a>, required: bool, names: &mut BTreeSet<&'a str>, fin
             findings.refuse_if(&field, dns_label(text));
             unique_name(&field, text, names, findings);
         }
-        None if required => findings.refuse(&field, "with more than one port each needs a name, as http"),
+        None if required => findings.require(&field, "with more than one port each needs a name, as http"),
         None => {}
     }
 }
@@ -69,7 +70,7 @@ fn node_port(
     let number = optional_number(&field, findings)?;
     if spec.is("ClusterIP") {
         findings
-            .refuse(&field, "counts only with type NodePort or LoadBalancer: set that, or leave this out");
+            .forbid(&field, "counts only with type NodePort or LoadBalancer: set that, or leave this out");
     } else if !range.contains(&number) && !stored.contains(&number) {
         let (first, last) = (range.start(), range.end());
         findings.refuse(&field, format!("{number} is not within the cluster's range: {first} to {last}"));

@@ -3,6 +3,9 @@
 //! A field that the new version leaves out is taken from the stored one, as API servers do for clients that
 //! do not know it.
 
+use model::Family;
+use model::address::parse_ip;
+
 use super::Spec;
 use super::addresses::{families, listed};
 use crate::validate::field::{Field, Findings, quoted};
@@ -26,7 +29,7 @@ pub(super) fn check(old: &Spec, new: &Spec, findings: &mut Findings) {
         let (before, after) = (old.child("healthCheckNodePort"), new.child("healthCheckNodePort"));
         let number = |field: &Field| field.value().as_i64().filter(|number| *number != 0);
         if number(&after).is_some() && number(&before).is_some() && number(&before) != number(&after) {
-            findings.refuse(&after, format!("cannot change: keep {}", before.value()));
+            findings.forbid(&after, format!("cannot change: keep {}", before.value()));
         }
     }
 }
@@ -39,14 +42,20 @@ fn cluster_ips(old: &Spec, new: &Spec, findings: &mut Findings) {
     if after.is_empty() || (!plural && after.first() == before.first()) {
         return;
     }
-    let field = new.child(if plural { "clusterIPs" } else { "clusterIP" });
-    pinned(&before, &after, &field, "cluster IP", findings);
+    // That the two fields do not agree was said already.
+    if new.child("clusterIP").peek_nonempty().is_some_and(|single| after.first() != Some(&single)) {
+        return;
+    }
+    pinned(&before, &after, &new.child("clusterIPs"), "cluster IP", findings);
     released(&before, &after, new, "cluster IP", findings);
 }
 
 fn ip_families(old: &Spec, new: &Spec, findings: &mut Findings) {
     let (before, after) = (families(old), families(new));
-    if after.is_empty() {
+    // That an address is of another family was said already.
+    let strange =
+        |(ip, family): (&str, &&str)| parse_ip(ip).is_some_and(|ip| Family::of(ip).as_str() != *family);
+    if after.is_empty() || listed(&new.field).into_iter().zip(&after).any(strange) {
         return;
     }
     pinned(&before, &after, &new.child("ipFamilies"), "family", findings);
@@ -55,9 +64,9 @@ fn ip_families(old: &Spec, new: &Spec, findings: &mut Findings) {
 
 /// The first entry stays for life; the second may come and go, but not be exchanged.
 fn pinned(before: &[&str], after: &[&str], field: &Field, what: &str, findings: &mut Findings) {
-    let changed = before.iter().zip(after).find(|(before, after)| before != after);
-    if let Some((was, _)) = changed {
-        findings.refuse(field, format!("a {what} cannot change once it is set: keep {was}"));
+    let changed = before.iter().zip(after).enumerate().find(|(_, (before, after))| before != after);
+    if let Some((place, (was, _))) = changed {
+        findings.refuse(&field.entry(place), format!("a {what} cannot change once it is set: keep {was}"));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `zoneward plan validate`: what an API server would refuse.
 
 use anyhow::Result;
-use plan::validate::{Violation, is_known, validate};
+use plan::validate::{Fault, Violation, is_known, validate};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
@@ -18,6 +18,7 @@ pub fn run(args: &PlanValidate) -> Result<bool> {
         object: n.object,
         field: String::new(),
         reason: n.message,
+        fault: Fault::Invalid,
     }));
     let accepted = violations.is_empty();
     match args.output.format {

@@ -1,0 +1,179 @@
+//! Kinds that carry values and decide nothing here: Leases, ConfigMaps, Secrets. Their few rules are those of an API
+//! server, so that what is accepted here is accepted there.
+
+use plan::validate::Fault;
+use serde_json::{Map, Value};
+
+use super::structural::Finding;
+use crate::kinds::Kind;
+use crate::schema::bytes;
+
+/// All values of a ConfigMap or Secret together.
+const MAX_BYTES: usize = 1024 * 1024;
+const MAX_KEY: usize = 253;
+
+/// Everything that is wrong with a Lease, a ConfigMap or a Secret.
+pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match (kind.group, kind.kind) {
+        ("coordination.k8s.io", "Lease") => lease(&new["spec"], &mut findings),
+        ("", "ConfigMap") => config_map(old, new, &mut findings),
+        ("", "Secret") => secret(old, new, &mut findings),
+        _ => {}
+    }
+    findings
+}
+
+fn finding(field: impl Into<String>, fault: Fault, reason: impl Into<String>) -> Finding {
+    (field.into(), fault, reason.into())
+}
+
+fn lease(spec: &Value, findings: &mut Vec<Finding>) {
+    if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
+        let reason = format!("{seconds} is no time to hold a lease: write 1 or more");
+        findings.push(finding("spec.leaseDurationSeconds", Fault::Invalid, reason));
+    }
+    if let Some(count) = spec["leaseTransitions"].as_i64().filter(|count| *count < 0) {
+        findings.push(finding("spec.leaseTransitions", Fault::Invalid, format!("{count} is below 0")));
+    }
+}
+
+fn config_map(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
+    for (list, other) in [("data", Some("binaryData")), ("binaryData", None)] {
+        for key in members(&new[list]).map(|(key, _)| key) {
+            keys(list, key, findings);
+            if other.is_some_and(|other| !new[other][key].is_null()) {
+                let reason = format!("{key:?} stands in binaryData too: one value for each key");
+                findings.push(finding(format!("{list}[{key}]"), Fault::Invalid, reason));
+            }
+        }
+    }
+    let texts: usize = members(&new["data"]).map(|(_, value)| value.as_str().map_or(0, str::len)).sum();
+    let bytes: usize = members(&new["binaryData"]).map(|(_, value)| decoded_length(value)).sum();
+    if texts.saturating_add(bytes) > MAX_BYTES {
+        // The whole object is too long, and that has no path.
+        findings.push(finding("[]", Fault::TooLong, format!("may not be more than {MAX_BYTES} bytes")));
+    }
+    sealed(old, new, &["data", "binaryData"], findings);
+}
+
+fn secret(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
+    for key in members(&new["data"]).map(|(key, _)| key) {
+        keys("data", key, findings);
+    }
+    let bytes: usize = members(&new["data"]).map(|(_, value)| decoded_length(value)).sum();
+    if bytes > MAX_BYTES {
+        findings.push(finding("data", Fault::TooLong, format!("may not be more than {MAX_BYTES} bytes")));
+    }
+    match new["type"].as_str() {
+        Some("kubernetes.io/tls") => has_keys(new, &["tls.crt", "tls.key"], findings),
+        Some("kubernetes.io/dockercfg") => has_keys(new, &[".dockercfg"], findings),
+        Some("kubernetes.io/dockerconfigjson") => has_keys(new, &[".dockerconfigjson"], findings),
+        Some("kubernetes.io/ssh-auth") => has_keys(new, &["ssh-privatekey"], findings),
+        Some("kubernetes.io/service-account-token") => {
+            let name = "kubernetes.io/service-account.name";
+            if new["metadata"]["annotations"][name].as_str().is_none_or(str::is_empty) {
+                let field = format!("metadata.annotations[{name}]");
+                findings.push(finding(field, Fault::Required, ""));
+            }
+        }
+        _ => {}
+    }
+    if let Some(old) = old.filter(|old| old["type"] != new["type"]) {
+        let reason = format!("the type of a Secret cannot change: keep {}", old["type"]);
+        findings.push(finding("type", Fault::Invalid, reason));
+    }
+    sealed(old, new, &["data"], findings);
+}
+
+fn members(map: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    map.as_object().into_iter().flat_map(Map::iter).map(|(key, value)| (key.as_str(), value))
+}
+
+/// Keys become names of files, and may not lead elsewhere.
+fn keys(list: &str, key: &str, findings: &mut Vec<Finding>) {
+    let spelled = !key.is_empty()
+        && key.len() <= MAX_KEY
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if !spelled || key == "." || key.starts_with("..") {
+        let reason = format!(
+            "{key:?} is no key: up to {MAX_KEY} letters, digits, '-', '_' and '.', not '.' and no '..' first"
+        );
+        findings.push(finding(format!("{list}[{key}]"), Fault::Invalid, reason));
+    }
+}
+
+fn decoded_length(value: &Value) -> usize {
+    value.as_str().and_then(bytes).map_or(0, |bytes| bytes.len())
+}
+
+fn has_keys(secret: &Value, keys: &[&str], findings: &mut Vec<Finding>) {
+    for key in keys.iter().filter(|key| secret["data"][**key].is_null()) {
+        findings.push(finding(format!("data[{key}]"), Fault::Required, ""));
+    }
+}
+
+/// What is marked as immutable stays as it is, and stays marked.
+fn sealed(old: Option<&Value>, new: &Value, lists: &[&str], findings: &mut Vec<Finding>) {
+    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    let reason = "this object is immutable: make another and name that one";
+    if new["immutable"] != true {
+        findings.push(finding("immutable", Fault::Forbidden, reason));
+    }
+    for list in lists {
+        if !is_same_map(&old[*list], &new[*list]) {
+            findings.push(finding(*list, Fault::Forbidden, reason));
+        }
+    }
+}
+
+fn is_same_map(old: &Value, new: &Value) -> bool {
+    members(old).count() == members(new).count() && members(old).all(|(key, value)| new[key] == *value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+    use serde_json::json;
+
+    fn found(kind: &str, old: Option<Value>, new: &Value) -> Vec<(String, Fault)> {
+        let kind = kinds::named(kind).expect("the table has it");
+        check(kind, old.as_ref(), new).into_iter().map(|(field, fault, _)| (field, fault)).collect()
+    }
+
+    #[test]
+    fn keys_are_names_that_a_file_can_have() {
+        for key in ["a", "A.b_c-1", ".a", "a..b"] {
+            assert_eq!(found("ConfigMap", None, &json!({"data": {key: "x"}})), [], "{key}");
+        }
+        for key in ["", "a b", ".", "..", "..a", "a/b", &"a".repeat(254)] {
+            let wanted = (format!("data[{key}]"), Fault::Invalid);
+            assert_eq!(
+                found("ConfigMap", None, &json!({"data": {key: "x"}})),
+                std::slice::from_ref(&wanted),
+                "{key}"
+            );
+            assert_eq!(found("Secret", None, &json!({"data": {key: "eA=="}})), [wanted], "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_immutable_stays() {
+        let map = |data: Value, immutable: bool| json!({"data": data, "immutable": immutable});
+        let old = || Some(map(json!({"a": "b", "c": "d"}), true));
+        assert_eq!(found("ConfigMap", old(), &map(json!({"c": "d", "a": "b"}), true)), []);
+        let data = ("data".to_owned(), Fault::Forbidden);
+        assert_eq!(found("ConfigMap", old(), &map(json!({"a": "x", "c": "d"}), true)), [data]);
+        let mark = ("immutable".to_owned(), Fault::Forbidden);
+        assert_eq!(found("ConfigMap", old(), &map(json!({"a": "b", "c": "d"}), false)), [mark]);
+    }
+
+    #[test]
+    fn values_have_an_end() {
+        let long = "x".repeat(MAX_BYTES);
+        assert_eq!(found("ConfigMap", None, &json!({"data": {"a": long}})), []);
+        let wanted = [("[]".to_owned(), Fault::TooLong)];
+        assert_eq!(found("ConfigMap", None, &json!({"data": {"a": long, "b": "x"}})), wanted);
+    }
+}
