@@ -99,6 +99,13 @@ impl PreferBy {
     }
 }
 
+fn spill_tag(demand: &Demand) -> (Name, Labels) {
+    let demand = Name::new(&demand.to_string());
+    let mechanism = (Name::new(annotation::MECHANISM), Name::new(Mechanism::Spill.as_str()));
+    let both = vec![mechanism, (Name::new(annotation::DEMAND), demand.clone())];
+    (demand, Labels::from_pairs(both))
+}
+
 impl ClusterFacts {
     /// The facts of these nodes.
     pub fn from_nodes(nodes: &BTreeMap<Name, Node>) -> Self {
@@ -109,12 +116,7 @@ impl ClusterFacts {
         let name = Name::new(annotation::MECHANISM);
         let tag = |m: &Mechanism| Labels::from_pairs(vec![(name.clone(), Name::new(m.as_str()))]);
         let demand = Demand::from_zones(&zones);
-        let spill_tag = demand.as_ref().map(|demand| {
-            let demand = Name::new(&demand.to_string());
-            let mechanism = (name.clone(), Name::new(Mechanism::Spill.as_str()));
-            let pairs = vec![mechanism, (Name::new(annotation::DEMAND), demand.clone())];
-            (demand, Labels::from_pairs(pairs))
-        });
+        let spill_tag = demand.as_ref().map(spill_tag);
         Self {
             demand,
             spill_tag,
@@ -180,9 +182,10 @@ impl ClusterFacts {
         at.and_then(|at| self.tags.get(at)).cloned().unwrap_or_default()
     }
 
-    /// The demand as the slices of Spill name it, and both annotations, shared; none for another demand.
-    pub(super) fn spill_tag(&self, demand: &Demand) -> Option<(Name, Labels)> {
-        self.spill_tag.clone().filter(|_| self.demand.as_ref() == Some(demand))
+    /// The demand as the slices of Spill name it, and both annotations: shared where it is the cluster's own.
+    pub(super) fn spill_tag(&self, demand: &Demand) -> (Name, Labels) {
+        let own = self.spill_tag.clone().filter(|_| self.demand.as_ref() == Some(demand));
+        own.unwrap_or_else(|| spill_tag(demand))
     }
 
     /// Hints for these zones and this node: the shared ones where they fit.

@@ -55,12 +55,7 @@ impl Tag {
 
     /// The annotations of Spill.
     pub(super) fn spill(facts: &ClusterFacts, demand: &Demand) -> Self {
-        let (demand, alone) = facts.spill_tag(demand).unwrap_or_else(|| {
-            let demand = Name::new(&demand.to_string());
-            let mut pairs = facts.tag(Mechanism::Spill).as_slice().to_vec();
-            pairs.push((Name::new(annotation::DEMAND), demand.clone()));
-            (demand, Labels::from_pairs(pairs))
-        });
+        let (demand, alone) = facts.spill_tag(demand);
         Self { mechanism: Mechanism::Spill, demand: Some(demand), alone }
     }
 
