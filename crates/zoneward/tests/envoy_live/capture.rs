@@ -7,23 +7,11 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::control::{Control, Load, envoy};
 use crate::namespace::{run, run_with};
-use crate::world::{Machine, Upstream, add_address, ask, body, route, until};
-
-/// Connections to cluster IPs need some way out, or the kernel refuses them before anybody sees them.
-fn way_out() {
-    run("ip", &["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
-    run("ip", &["link", "set", "out0", "up"]);
-    run("ip", &["link", "set", "out1", "up"]);
-    run("ip", &["address", "add", "10.9.0.1/24", "dev", "out0"]);
-    run("ip", &["address", "add", "10.9.0.77/32", "dev", "out0"]);
-    run("ip", &["address", "add", "fd00:9::1/64", "dev", "out0", "nodad"]);
-    run("ip", &["-4", "route", "add", "default", "dev", "out0"]);
-    run("ip", &["-6", "route", "add", "default", "dev", "out0"]);
-}
+use crate::world::{Machine, Upstream, add_address, ask, body, route, until, way_out};
 
 /// The guide's redirect. There is one user in this namespace, so Envoy's own connections are told by where they go, and
 /// those of a client to elsewhere by where they come from.
@@ -42,16 +30,6 @@ table ip6 mesh {
     }
 }
 ";
-
-fn addresses(machine: &Machine, service: &str) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/default/services/{service}");
-    let found = machine.read(&path)["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
-    let text = |ip: &Value| {
-        let ip = ip.as_str().unwrap();
-        if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") }
-    };
-    found.iter().map(text).collect()
-}
 
 /// Repeats what it hears.
 fn repeater(at: &str) {
@@ -83,6 +61,7 @@ fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> nix::Result<TcpStream> {
 
 pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
     way_out();
+    run("ip", &["address", "add", "10.9.0.77/32", "dev", "out0"]);
     let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "fd00:1::2"));
     let machine = Machine::up("envoy-capture", &["--no-mesh"]);
     machine.expose("backend", &[one.address.clone(), two.address.clone()]);
@@ -90,7 +69,7 @@ pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
     let envoy = envoy(&["--from", "frontend", "--capture"]);
     envoy.wait_for("127.0.0.1:15001".parse().unwrap());
     envoy.wait_for("[::1]:15001".parse().unwrap());
-    let vips = addresses(&machine, "backend");
+    let vips = machine.vips("backend");
     assert_eq!(vips.len(), 2, "both families: {vips:?}");
     assert!(vips[0].starts_with("10.96."), "the range of the guide: {vips:?}");
     run_with("nft", &["-f", "-"], REDIRECT);
@@ -116,7 +95,7 @@ pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
         "metadata": {"name": "raw-1", "labels": {"kubernetes.io/service-name": "raw"}},
         "ports": [{"name": "tcp", "port": 9000}], "endpoints": [{"addresses": ["10.1.0.1"]}]}),
     );
-    let raw = addresses(&machine, "raw").remove(0);
+    let raw = machine.vips("raw").remove(0);
     // Whoever connects earlier is passed on by Envoy, and in this namespace redirected to it again and again.
     until("the listener", || listeners() > before);
     std::thread::sleep(Duration::from_millis(300));

@@ -5,31 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::namespace::run;
-use crate::world::{Machine, Running, Upstream, ask, body, route, until};
-
-/// Connections to cluster IPs need some way out, or the kernel refuses them before anybody sees them.
-fn way_out() {
-    run("ip", &["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
-    run("ip", &["link", "set", "out0", "up"]);
-    run("ip", &["link", "set", "out1", "up"]);
-    run("ip", &["address", "add", "10.9.0.1/24", "dev", "out0"]);
-    run("ip", &["address", "add", "fd00:9::1/64", "dev", "out0", "nodad"]);
-    run("ip", &["-4", "route", "add", "default", "dev", "out0"]);
-    run("ip", &["-6", "route", "add", "default", "dev", "out0"]);
-}
-
-fn addresses(machine: &Machine, service: &str) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/default/services/{service}");
-    let found = machine.read(&path)["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
-    let text = |ip: &Value| {
-        let ip = ip.as_str().unwrap();
-        if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") }
-    };
-    found.iter().map(text).collect()
-}
+use crate::world::{Machine, Running, Upstream, ask, body, route, until, way_out};
 
 fn tables() -> String {
     run("nft", &["list", "tables"])
@@ -45,7 +24,7 @@ pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
     let machine = Machine::up("redirect-sidecar", &["--no-mesh"]);
     machine.expose("backend", &[one.address.clone(), two.address.clone()]);
     let mut sidecar = start(&machine);
-    let vips = addresses(&machine, "backend");
+    let vips = machine.vips("backend");
     assert_eq!(vips.len(), 2, "both families: {vips:?}");
     for vip in &vips {
         until("an answer by the Service's address", || body(vip, "/").is_some());
@@ -71,7 +50,7 @@ pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
         "metadata": {"name": "raw-1", "labels": {"kubernetes.io/service-name": "raw"}},
         "ports": [{"name": "tcp", "port": 9000}], "endpoints": [{"addresses": ["10.1.0.1"]}]}),
     );
-    let raw = addresses(&machine, "raw").remove(0).parse().unwrap();
+    let raw = machine.vips("raw").remove(0).parse().unwrap();
     until("bytes both ways", || {
         let Ok(mut stream) = TcpStream::connect_timeout(&raw, Duration::from_millis(500)) else {
             return false;
@@ -81,7 +60,7 @@ pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
         sent.is_ok() && bytes == *b"hello"
     });
     // A Service that goes is redirected no longer.
-    let gone = addresses(&machine, "raw").remove(0);
+    let gone = machine.vips("raw").remove(0);
     machine.delete(&json!({"kind": "Service", "metadata": {"name": "raw"}}));
     let (address, _) = gone.rsplit_once(':').unwrap();
     until("the end of the redirect", || !run("nft", &["list", "ruleset"]).contains(address));
@@ -129,7 +108,7 @@ pub(crate) fn cleanup_removes_what_a_killed_sidecar_left() {
     let machine = Machine::up("redirect-cleanup", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));
     let mut sidecar = start(&machine);
-    let vip = addresses(&machine, "backend").remove(0);
+    let vip = machine.vips("backend").remove(0);
     until("an answer by the Service's address", || body(&vip, "/").is_some());
     sidecar.signal(Signal::SIGKILL);
     sidecar.child.wait().unwrap();

@@ -236,6 +236,17 @@ impl Machine {
         serde_json::from_str(body).unwrap_or_else(|error| panic!("{method} {path}: {error}: {answer}"))
     }
 
+    /// Where a Service is reached, in every family.
+    pub(crate) fn vips(&self, service: &str) -> Vec<String> {
+        let path = format!("/api/v1/namespaces/default/services/{service}");
+        let found = self.read(&path)["spec"]["clusterIPs"].as_array().cloned().unwrap_or_default();
+        let text = |ip: &Value| {
+            let ip = ip.as_str().unwrap();
+            if ip.contains(':') { format!("[{ip}]:80") } else { format!("{ip}:80") }
+        };
+        found.iter().map(text).collect()
+    }
+
     pub(crate) fn read(&self, path: &str) -> Value {
         self.call("GET", path, "application/json", &Value::Null)
     }
@@ -321,4 +332,15 @@ pub(crate) fn route(name: &str, service: &str, rules: Value) -> Value {
     json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute", "metadata": {"name": name},
         "spec": {"targetRef": {"kind": "Mesh"},
             "to": [{"targetRef": {"kind": "MeshService", "name": service}, "rules": rules}]}})
+}
+
+/// Connections to cluster IPs need some way out, or the kernel refuses them before anybody sees them.
+pub(crate) fn way_out() {
+    run("ip", &["link", "add", "out0", "type", "veth", "peer", "name", "out1"]);
+    run("ip", &["link", "set", "out0", "up"]);
+    run("ip", &["link", "set", "out1", "up"]);
+    run("ip", &["address", "add", "10.9.0.1/24", "dev", "out0"]);
+    run("ip", &["address", "add", "fd00:9::1/64", "dev", "out0", "nodad"]);
+    run("ip", &["-4", "route", "add", "default", "dev", "out0"]);
+    run("ip", &["-6", "route", "add", "default", "dev", "out0"]);
 }
