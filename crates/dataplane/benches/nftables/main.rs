@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use dataplane::nftables::netlink::{Kernel, Socket};
+use kubeproxy::Layout;
 use nix::sched::{CloneFlags, unshare};
 use usage::Cost;
 use world::{ENDPOINTS, Shape, World};
@@ -78,8 +79,8 @@ fn count() {
 
 /// One measurement, in this process. What it prints, `report` reads.
 fn child(name: &str, shape: Shape, number: usize) {
-    if name == "kube-proxy" {
-        return say(&kube_proxy(number), &[]);
+    if let Some(layout) = Layout::ALL.into_iter().find(|layout| layout.measurement() == name) {
+        return say(&kube_proxy(layout, number), &[]);
     }
     namespace::enter();
     match name {
@@ -102,14 +103,14 @@ fn child(name: &str, shape: Shape, number: usize) {
 
 /// nft wants to send all in one piece and for that a buffer that only the machine's root gets; it has a network
 /// namespace of its own then, too. Without root, the Services go in pieces that fit.
-fn kube_proxy(services: usize) -> Cost {
+fn kube_proxy(layout: Layout, services: usize) -> Cost {
     const BYTES_PER_SERVICE: usize = 16 << 10;
     let longest = || Socket::open().map_or(0, |socket| socket.longest_batch());
     if unshare(CloneFlags::CLONE_NEWNET).is_err() || longest() < 32 << 20 {
         namespace::enter();
-        return kubeproxy::load(services, (longest() / BYTES_PER_SERVICE).max(1));
+        return kubeproxy::load(layout, services, (longest() / BYTES_PER_SERVICE).max(1));
     }
-    kubeproxy::load(services, services)
+    kubeproxy::load(layout, services, services)
 }
 
 fn say(cost: &Cost, more: &[usize]) {

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::changes::{CHANGES, Kind, Timed};
+use crate::kubeproxy::Layout;
 use crate::memory::Held;
 use crate::packets::{self, CONNECTIONS, Rounds, Way, What};
 use crate::restart::Restarted;
@@ -99,14 +100,31 @@ fn loads(long: bool) {
             "         |   {transactions} transactions; rendering and writing messages alone: {own:.1} ms"
         );
         if shape == Shape::Ipv4 && (services == SIZES[0] || (services == SIZES[1] && long)) {
-            let (theirs, _) = measure("kube-proxy", services, 1);
-            let of = |cost: &Cost| theirs.cpu().as_secs_f64() / cost.cpu().as_secs_f64();
-            let (of_ours, of_floor) = (of(&ours), of(&floor));
+            // The best of as many as ours, but for the one that takes minutes.
+            let passes = if services == SIZES[0] { PASSES } else { 1 };
+            for layout in Layout::ALL {
+                let (theirs, _) = measure(layout.measurement(), services, passes);
+                let (what, said) = beside(layout, &theirs, &ours, &floor);
+                row(services, what, "", &theirs, &said);
+            }
+        }
+    }
+}
+
+/// A layout of kube-proxy's, and how our load compares with it. The goal is for the one with chains for endpoints; the
+/// other one is printed because newer versions have it.
+fn beside(layout: Layout, theirs: &Cost, ours: &Cost, floor: &Cost) -> (&'static str, String) {
+    let of = |cost: &Cost| theirs.cpu().as_secs_f64() / cost.cpu().as_secs_f64();
+    let (of_ours, of_floor) = (of(ours), of(floor));
+    let compared = format!("ours is 1/{of_ours:.0} of it");
+    match layout {
+        Layout::Chains => {
             let is_met = goal(of_ours >= 100.0);
-            let said = format!(
-                "ours is 1/{of_ours:.0} of it, goal 1/100: {is_met}; the floor itself is 1/{of_floor:.0}"
-            );
-            row(services, "kube-proxy's, nft", "", &theirs, &said);
+            let said = format!("{compared}, goal 1/100: {is_met}; the floor itself is 1/{of_floor:.0}");
+            ("kube-proxy's, nft", said)
+        }
+        Layout::Maps => {
+            ("newer kube-proxy's", format!("{compared}, no goal; the floor itself is 1/{of_floor:.0}"))
         }
     }
 }

@@ -155,11 +155,16 @@ impl World {
     }
 }
 
+/// Whether an endpoint of a Service, by its number, is on this node.
+pub(crate) fn is_local(service: usize, number: usize) -> bool {
+    (service * 7 + number * 101).is_multiple_of(NODES)
+}
+
 fn at(address: SocketAddr, is_local: bool) -> ForwardedEndpoint {
     ForwardedEndpoint { address, weight: 1.0, is_local }
 }
 
 fn endpoint(shape: Shape, service: usize, number: usize) -> ForwardedEndpoint {
-    let is_local = (service * 7 + number * 101).is_multiple_of(NODES);
-    at(SocketAddr::new(shape.address(pod(service * ENDPOINTS + number)), TARGET_PORT), is_local)
+    let address = shape.address(pod(service * ENDPOINTS + number));
+    at(SocketAddr::new(address, TARGET_PORT), is_local(service, number))
 }
