@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::nftables::apply::{apply_groups, load};
+use dataplane::nftables::apply::{load, load_portions};
 use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
 use dataplane::nftables::render::{Renderer, portions, protocol_number};
 use model::forward::{
@@ -160,9 +160,7 @@ proptest! {
         let (table, _, _) = table(&world.snapshot(), &world.config());
         let kernel = kernel(&table);
         let mut other = FakeKernel::new();
-        for portion in portions(&Renderer::new(&table), &table) {
-            apply_groups(&mut other, &portion).expect("the fake kernel takes it");
-        }
+        load_portions(&mut other, portions(&Renderer::new(&table), &table)).expect("the fake kernel takes it");
         prop_assert!(kernel.program() == other.program(), "in portions it is the same");
         for packet in &packets {
             let decision = table.decide(packet);

@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use super::decode::{Elements, Message, RawElement, message};
 use super::diff::{Difference, Parts, by_service, diff, in_steps, parts};
 use super::encode::Batch;
-use super::ir::{Change, Element, Name, Place, Program, Ranges, Set, Table, TableId};
+use super::ir::{Change, Element, Name, Place, Program, Ranges, Rows, Set, Table, TableId};
 use super::netlink::wire::messages;
 use super::netlink::{Kernel, NetlinkError};
 
@@ -96,6 +96,50 @@ fn advice(cause: &NetlinkError) -> Option<&'static str> {
             Errno::EROFS | Errno::EPROTONOSUPPORT => Some("is the nf_tables module there?"),
             _ => None,
         },
+    }
+}
+
+/// What goes into one transaction of a first load together.
+#[derive(Debug, Clone, Default)]
+pub struct Portion {
+    /// Elements for sets without ranges.
+    pub rows: Vec<SetRows>,
+    /// Everything else.
+    pub changes: Vec<Change>,
+}
+
+/// Elements for a set.
+#[derive(Debug, Clone)]
+pub struct SetRows {
+    /// The table of the set.
+    pub table: TableId,
+    /// The set.
+    pub set: Name,
+    /// Its elements.
+    pub rows: Rows,
+}
+
+impl From<Vec<Change>> for Portion {
+    fn from(changes: Vec<Change>) -> Portion {
+        Portion { rows: Vec::new(), changes }
+    }
+}
+
+/// What is put into a batch as a whole.
+trait Group {
+    fn push_into(&self, batch: &mut Batch);
+}
+
+impl Group for Portion {
+    fn push_into(&self, batch: &mut Batch) {
+        self.rows.iter().for_each(|SetRows { table, set, rows }| batch.push_rows(table, set, rows));
+        self.changes.iter().for_each(|change| batch.push(change));
+    }
+}
+
+impl Group for Cow<'_, [Change]> {
+    fn push_into(&self, batch: &mut Batch) {
+        self.iter().for_each(|change| batch.push(change));
     }
 }
 
@@ -183,21 +227,27 @@ pub fn apply_groups(kernel: &mut dyn Kernel, groups: &[Vec<Change>]) -> Result<u
 /// order, in as few transactions as its buffers and the processor's caches allow. Answers with their number.
 pub fn load_portions(
     kernel: &mut dyn Kernel,
-    portions: impl Iterator<Item = Vec<Vec<Change>>>,
+    portions: impl Iterator<Item = Portion>,
 ) -> Result<usize, ApplyError> {
     let limit = kernel.longest_batch().min(LOAD_BATCH);
-    apply_stream(kernel, portions.flatten().map(Cow::Owned), limit)
+    apply_stream(kernel, portions, limit)
 }
 
-fn apply_stream<'a>(
+/// What the last group of a batch may take beyond the limit before it is taken back: most take less.
+const GROUP: usize = 32 << 10;
+
+fn apply_stream(
     kernel: &mut dyn Kernel,
-    groups: impl Iterator<Item = Cow<'a, [Change]>>,
+    groups: impl Iterator<Item = impl Group>,
     limit: usize,
 ) -> Result<usize, ApplyError> {
     let mut done = 0;
     let mut groups = groups.peekable();
     // One buffer for all: a fresh one for each would be fresh pages for each.
     let mut batch = Batch::open(1, None);
+    if limit <= LOAD_BATCH {
+        batch.reserve(limit + GROUP);
+    }
     while groups.peek().is_some() {
         fill(&mut batch, &mut groups, limit);
         if !batch.is_empty() {
@@ -210,11 +260,11 @@ fn apply_stream<'a>(
 }
 
 /// Puts as many groups into a batch as fit; at least one, even if the kernel will refuse it as too long.
-fn fill<'a>(batch: &mut Batch, groups: &mut Peekable<impl Iterator<Item = Cow<'a, [Change]>>>, limit: usize) {
+fn fill(batch: &mut Batch, groups: &mut Peekable<impl Iterator<Item = impl Group>>, limit: usize) {
     while let Some(group) = groups.peek() {
         let mark = batch.mark();
         let is_first = batch.is_empty();
-        group.iter().for_each(|change| batch.push(change));
+        group.push_into(batch);
         if !is_first && batch.closed_len() > limit {
             batch.reset(mark);
             break;
@@ -228,7 +278,7 @@ fn fill<'a>(batch: &mut Batch, groups: &mut Peekable<impl Iterator<Item = Cow<'a
 /// rules of base chains last. Answers with the number of transactions.
 pub fn load(kernel: &mut dyn Kernel, program: &Program) -> Result<usize, ApplyError> {
     let limit = kernel.longest_batch().min(LOAD_BATCH);
-    apply_stream(kernel, first_load(program).map(Cow::Owned), limit)
+    apply_stream(kernel, first_load(program).map(Portion::from), limit)
 }
 
 /// The groups of a first load: everything that no packet can see yet, in small pieces, and at the end, as one group,

@@ -6,9 +6,10 @@
 
 mod expr;
 mod object;
+mod rows;
 mod userdata;
 
-use super::ir::Change;
+use super::ir::{Change, Name, Rows, TableId};
 use super::netlink::abi;
 use super::netlink::wire::{Header, Writer, messages};
 
@@ -57,6 +58,11 @@ impl Batch {
         }
     }
 
+    /// Makes room for a batch of this length, so that it need not be copied as it grows.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.writer.reserve(bytes.saturating_sub(self.writer.position()));
+    }
+
     /// Empties it for the next transaction; the buffer stays.
     pub fn reopen(&mut self) {
         let begin = messages(self.writer.bytes()).next().map_or(0, |raw| raw.bytes.len());
@@ -78,6 +84,13 @@ impl Batch {
         let index = self.changes;
         self.changes += 1;
         object::encode(self, change, index);
+    }
+
+    /// Appends elements that a set without ranges gets.
+    pub fn push_rows(&mut self, table: &TableId, set: &Name, rows: &Rows) {
+        let index = self.changes;
+        self.changes += 1;
+        rows::encode(self, index, table, set, rows);
     }
 
     /// Where the batch stands, to come back to.

@@ -13,6 +13,7 @@
 mod bytes;
 mod describe;
 mod expr;
+mod rows;
 mod types;
 
 pub use bytes::Bytes;
@@ -20,6 +21,7 @@ pub use expr::{
     BitwiseOp, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind, NumgenKind,
     PayloadBase, Reg, RejectKind, Span, fib,
 };
+pub use rows::{Row, Rows};
 pub use types::{DataType, FieldType, Key};
 
 use std::collections::BTreeMap;
@@ -80,10 +82,7 @@ impl Comment {
 
     /// The comment; quotes and control characters become `'` and a space.
     pub fn new(text: &str) -> Comment {
-        // Names of Services are always so, and there are many.
-        if text.len() <= Comment::LONGEST
-            && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"')
-        {
+        if Comment::is_clean(text) {
             return Comment(text.into());
         }
         let mut clean = String::with_capacity(text.len().min(Comment::LONGEST));
@@ -99,6 +98,11 @@ impl Comment {
             clean.push(letter);
         }
         Comment(clean.into())
+    }
+
+    /// Whether a text can stay as it is. Names of Services are always so, and there are many.
+    fn is_clean(text: &str) -> bool {
+        text.len() <= Comment::LONGEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"')
     }
 
     /// The text.

@@ -19,6 +19,7 @@ mod portions;
 mod rules;
 mod sizes;
 mod slots;
+mod tally;
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ pub use names::{Kind, SetName, TABLE, table_id};
 pub use portions::portions;
 pub use sizes::Sizes;
 
-use elements::Fragment;
+use elements::{Fragment, gather};
 
 /// Both families, in the order of their tables.
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -46,7 +47,7 @@ pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
     let mut program = skeleton(&table.node, sizes);
     let mut whole = Fragment::default();
     for (_, frontends) in table.services() {
-        whole.gather(frontends);
+        gather(&mut whole, frontends);
     }
     for (family, class) in &elements::with_neighbours(&whole.classes) {
         add_class(&mut program, &table.node, sizes, *family, class);

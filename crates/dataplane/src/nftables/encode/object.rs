@@ -9,7 +9,7 @@ use crate::nftables::netlink::abi::{chain, elem, msg, rule, set, table, udata};
 use crate::nftables::netlink::codes;
 
 /// A list of elements is one attribute, and an attribute ends at 64 KiB. One element stays far below the rest.
-const LIST_LIMIT: usize = 60_000;
+pub(super) const LIST_LIMIT: usize = 60_000;
 
 /// Appends the messages of one change.
 pub(super) fn encode(batch: &mut Batch, change: &Change, index: u32) {
@@ -64,7 +64,7 @@ pub(super) fn encode(batch: &mut Batch, change: &Change, index: u32) {
     }
 }
 
-fn head(table: &TableId, message: u16, flags: u16) -> Header {
+pub(super) fn head(table: &TableId, message: u16, flags: u16) -> Header {
     Header {
         kind: codes::nft_message(message),
         flags: abi::NLM_F_REQUEST | flags,
@@ -79,7 +79,7 @@ fn add_table(batch: &mut Batch, index: u32, table: &TableId, comment: Option<&Co
     batch.message(index, head(table, msg::NEWTABLE, abi::NLM_F_CREATE), |out| {
         out.attr_str(table::NAME, &table.name);
         out.attr_u32(table::FLAGS, 0);
-        comment_attr(out, table::USERDATA, udata::TABLE_COMMENT, comment);
+        comment_attr(out, table::USERDATA, udata::TABLE_COMMENT, comment.map(Comment::as_str));
     });
 }
 
@@ -90,7 +90,7 @@ fn add_chain(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &
         if let Some(base) = &spec.base {
             base_attrs(out, base);
         }
-        comment_attr(out, chain::USERDATA, udata::CHAIN_COMMENT, spec.comment.as_ref());
+        comment_attr(out, chain::USERDATA, udata::CHAIN_COMMENT, spec.comment.as_ref().map(Comment::as_str));
     });
 }
 
@@ -134,7 +134,7 @@ fn add_rule(
         out.nested(rule::EXPRESSIONS, |out| {
             added.exprs.iter().for_each(|expr| encode_expr(out, expr));
         });
-        comment_attr(out, rule::USERDATA, udata::RULE_COMMENT, added.comment.as_ref());
+        comment_attr(out, rule::USERDATA, udata::RULE_COMMENT, added.comment.as_ref().map(Comment::as_str));
     });
 }
 
@@ -199,9 +199,10 @@ fn width(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-fn comment_attr(out: &mut Writer, attr: u16, kind: u8, comment: Option<&Comment>) {
+pub(super) fn comment_attr(out: &mut Writer, attr: u16, kind: u8, comment: Option<&str>) {
     if let Some(comment) = comment {
-        out.attr(attr, &userdata::comment_only(kind, comment));
+        let mut buffer = [0; userdata::LONGEST_COMMENT];
+        out.attr(attr, userdata::comment_only(&mut buffer, kind, comment));
     }
 }
 
@@ -267,7 +268,8 @@ fn element_value(out: &mut Writer, element: &Element) {
     if let Some(timeout) = element.value.timeout {
         out.attr_u64(elem::TIMEOUT, timeout.get());
     }
-    comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, element.value.comment.as_ref());
+    let comment = element.value.comment.as_ref().map(Comment::as_str);
+    comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, comment);
 }
 
 /// The next number of the same length; none behind all ones.

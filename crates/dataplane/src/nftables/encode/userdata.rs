@@ -28,11 +28,18 @@ mod example {
     pub(super) const RANDOM: [u32; 3] = [1, 65_536, 0];
 }
 
-/// One comment alone, as tables, chains, rules and elements have it.
-pub(super) fn comment_only(kind: u8, comment: &Comment) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(comment.as_str().len() + 3);
-    text(&mut bytes, kind, comment.as_str());
-    bytes
+/// The longest comment with its kind, its length and its final zero.
+pub(super) const LONGEST_COMMENT: usize = Comment::LONGEST + 3;
+
+/// One comment alone, as tables, chains, rules and elements have it. In place: a load has many.
+pub(super) fn comment_only<'b>(buffer: &'b mut [u8; LONGEST_COMMENT], kind: u8, comment: &str) -> &'b [u8] {
+    let text = shortened(comment, Comment::LONGEST).as_bytes();
+    buffer[0] = kind;
+    // 128 bytes and the zero fit.
+    buffer[1] = u8::try_from(text.len() + 1).unwrap_or(u8::MAX);
+    buffer[2..2 + text.len()].copy_from_slice(text);
+    buffer[2 + text.len()] = 0;
+    &buffer[..text.len() + 3]
 }
 
 /// Everything that nft wants to know of a set.

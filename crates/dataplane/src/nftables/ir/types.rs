@@ -111,6 +111,7 @@ impl Key {
         Key::default()
     }
 
+    #[inline]
     fn field(mut self, bytes: &[u8]) -> Key {
         assert!(self.len + bytes.len() <= LONGEST, "no key of ours has so many fields");
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -121,6 +122,7 @@ impl Key {
     }
 
     /// Appends an address of either family.
+    #[inline]
     pub fn address(self, address: IpAddr) -> Key {
         match address {
             IpAddr::V4(address) => self.field(&address.octets()),
@@ -134,6 +136,7 @@ impl Key {
     }
 
     /// Appends a port.
+    #[inline]
     pub fn port(self, port: u16) -> Key {
         self.field(&port.to_be_bytes())
     }
@@ -144,6 +147,7 @@ impl Key {
     }
 
     /// Appends a mark.
+    #[inline]
     pub fn mark(self, value: u32) -> Key {
         self.field(&value.to_ne_bytes())
     }
@@ -156,9 +160,21 @@ impl Key {
         self.field(&bytes)
     }
 
+    /// Puts other bytes where a field begins.
+    #[inline]
+    pub fn put<const LEN: usize>(&mut self, at: usize, bytes: [u8; LEN]) {
+        self.bytes[at..at + LEN].copy_from_slice(&bytes);
+    }
+
+    /// The bytes so far.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        let len = if self.fields == 1 { self.last_len } else { self.len };
+        &self.bytes[..len]
+    }
+
     /// The key.
     pub fn bytes(self) -> Bytes {
-        let len = if self.fields == 1 { self.last_len } else { self.len };
-        Bytes::from(&self.bytes[..len])
+        Bytes::from(self.as_slice())
     }
 }

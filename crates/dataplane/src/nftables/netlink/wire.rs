@@ -45,6 +45,11 @@ impl Writer {
         self.bytes
     }
 
+    /// Makes room for so many more, and no more than that: each page that is touched costs.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve_exact(bytes);
+    }
+
     /// How many bytes so far.
     pub fn position(&self) -> usize {
         self.bytes.len()
@@ -94,6 +99,11 @@ impl Writer {
         self.attr_header(kind, value.len());
         self.bytes.extend_from_slice(value);
         self.pad();
+    }
+
+    /// Attributes that are written already.
+    pub fn attributes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// An attribute of one byte.

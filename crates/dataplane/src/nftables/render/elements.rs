@@ -1,58 +1,100 @@
 //! The elements of one Service.
+//!
+//! Who asks for them decides what becomes of them: a change keeps them, a start counts them, a first load writes them
+//! down at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use model::Family;
 use model::forward::{At, EndpointSet, ForwardedPort, Frontend, Outcome, Place, Scope};
+use model::{Family, ServiceKey};
 
 use super::class::{Class, Ending};
 use super::names::{Kind, SetName, Side};
 use super::protocol_number;
-use super::slots::{slot_count, slots};
+use super::slots::slots;
 use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, Key};
 
-/// What Services need: elements of their own, elements that others may need too, and classes.
+/// A set of a family.
+pub(super) type SetOf = (Family, SetName);
+
+/// Takes in what Services need.
+pub(super) trait Gatherer {
+    /// A class in use.
+    fn class(&mut self, family: Family, class: Class);
+
+    /// An element that nobody else needs, neither another Service nor another frontend. Its comment comes in pieces.
+    fn own(&mut self, set: SetOf, key: &Key, data: &Key, comment: &[&str]);
+
+    /// The endpoints of a frontend, one for each slot; nobody else needs these either.
+    fn endpoints(&mut self, set: SetOf, frontend: Key, endpoints: &EndpointSet);
+
+    /// An element that others may need, too: it may come more than once.
+    fn other(&mut self, set: SetOf, element: Element);
+}
+
+/// Takes in what the frontends of one Service need.
+pub(super) fn gather(to: &mut impl Gatherer, frontends: &[Frontend]) {
+    let mut last: Option<&Arc<ForwardedPort>> = None;
+    let mut cluster_ips = [None; 2];
+    let mut numbers = Vec::new();
+    for frontend in frontends {
+        let port = &frontend.port;
+        // Frontends of a port follow one another, so that this is done once for each port.
+        if !last.is_some_and(|last| Arc::ptr_eq(last, port)) {
+            let seen = &mut cluster_ips[usize::from(port.family() == Family::V6)];
+            if seen.replace(port.cluster_ip) != Some(port.cluster_ip) {
+                add_cluster_ip(to, port);
+            }
+            add_hairpins(to, port);
+            numbers = endpoint_numbers(port);
+            last = Some(port);
+        }
+        add_frontend(to, frontend, &numbers);
+    }
+}
+
+/// What Services need, kept: elements and classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fragment {
     /// By set.
-    pub(super) elements: BTreeMap<(Family, SetName), Elements>,
+    pub(super) elements: BTreeMap<SetOf, Elements>,
     /// Every class.
     pub(super) classes: BTreeSet<(Family, Class)>,
-    /// Where nobody can need the same element, it is enough to know how many there are.
-    only_counts: bool,
 }
 
 impl Fragment {
-    fn add(&mut self, family: Family, set: SetName, element: Element) {
-        self.set(family, set).push(element);
+    /// Brings the elements of each set in order.
+    pub(super) fn tidy(&mut self) {
+        self.elements.values_mut().for_each(Elements::tidy);
+    }
+}
+
+impl Gatherer for Fragment {
+    fn class(&mut self, family: Family, class: Class) {
+        self.classes.insert((family, class));
     }
 
-    fn set(&mut self, family: Family, set: SetName) -> &mut Elements {
-        self.elements.entry((family, set)).or_default()
-    }
-
-    /// Counts elements of which no two Services, nor two ports of one, can need the same.
-    fn count(&mut self, family: Family, set: SetName, how_many: usize) {
-        self.set(family, set).counted += how_many;
-    }
-
-    /// Takes in what the frontends of one Service need.
-    pub(super) fn gather(&mut self, frontends: &[Frontend]) {
-        let mut last: Option<&Arc<ForwardedPort>> = None;
-        let mut numbers = Vec::new();
-        for frontend in frontends {
-            // Frontends of a port follow one another, so that this is done once for each port.
-            if !last.is_some_and(|port| Arc::ptr_eq(port, &frontend.port)) {
-                add_port(self, &frontend.port);
-                numbers = endpoint_numbers(&frontend.port);
-                last = Some(&frontend.port);
-            }
-            add_frontend(self, frontend, &numbers);
+    fn own(&mut self, set: SetOf, key: &Key, data: &Key, comment: &[&str]) {
+        let mut element = Element::member(key.as_slice());
+        if !data.as_slice().is_empty() {
+            element.value.data = Some(Data::Value(data.bytes()));
         }
+        element.value.comment = (!comment.is_empty()).then(|| Comment::new(&comment.concat()));
+        self.other(set, element);
+    }
+
+    fn endpoints(&mut self, set: SetOf, frontend: Key, endpoints: &EndpointSet) {
+        for (slot, index) in slots(endpoints).enumerate() {
+            let address = endpoints.endpoints[index].address;
+            self.own(set, &frontend.mark(slot as u32), &endpoint(address), &[]);
+        }
+    }
+
+    fn other(&mut self, set: SetOf, element: Element) {
+        self.elements.entry(set).or_default().push(element);
     }
 }
 
@@ -61,8 +103,6 @@ impl Fragment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Elements {
     list: Vec<Element>,
-    /// Elements that are only counted.
-    counted: usize,
 }
 
 impl Elements {
@@ -86,7 +126,7 @@ impl Elements {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.list.len() + self.counted
+        self.list.len()
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &Bytes> {
@@ -97,12 +137,7 @@ impl Elements {
         self.list.iter().map(|element| (&element.key, &element.value))
     }
 
-    /// Each key once. Sets whose keys are a place of their own, alone or with a slot, have none twice from the start,
-    /// and these are the large ones: they stay in the order in which they came.
-    pub(super) fn into_list(mut self, set: SetName) -> Vec<Element> {
-        if !matches!(set, SetName::Frontends(..) | SetName::Endpoints(..) | SetName::StickySlots(..)) {
-            self.tidy();
-        }
+    pub(super) fn into_list(self) -> Vec<Element> {
         self.list
     }
 
@@ -132,78 +167,49 @@ pub(super) fn is_shared(set: SetName) -> bool {
 /// What the frontends of one Service need, in order.
 pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
     let mut fragment = Fragment::default();
-    fragment.gather(frontends);
-    fragment.elements.values_mut().for_each(Elements::tidy);
+    gather(&mut fragment, frontends);
+    fragment.tidy();
     fragment
 }
 
-/// The classes that the frontends of one Service need, and how many elements; those that others may need, too, in full.
-pub(super) fn count(frontends: &[Frontend]) -> Fragment {
-    let mut fragment = Fragment { only_counts: true, ..Fragment::default() };
-    fragment.gather(frontends);
-    fragment.elements.values_mut().for_each(Elements::tidy);
-    fragment
+fn add_cluster_ip(to: &mut impl Gatherer, port: &ForwardedPort) {
+    let set = (port.family(), SetName::ClusterIps);
+    to.own(set, &Key::new().address(port.cluster_ip), &Key::new(), &of_service(&port.service));
 }
 
-/// What belongs to a port, whatever leads to it.
-fn add_port(fragment: &mut Fragment, port: &ForwardedPort) {
-    let family = port.family();
-    let mut element = Element::member(Key::new().address(port.cluster_ip).bytes());
-    if !fragment.only_counts {
-        element = element.with_comment(&comment(&port.service));
-    }
-    fragment.add(family, SetName::ClusterIps, element);
+/// The endpoints of a port that are on this node, whatever leads to it.
+fn add_hairpins(to: &mut impl Gatherer, port: &ForwardedPort) {
     for endpoint in port.cluster.endpoints.iter().chain(&port.local.endpoints).filter(|e| e.is_local) {
         let (ip, protocol) = (endpoint.address.ip(), protocol_number(port.protocol));
         let key = Key::new().address(ip).address(ip).protocol(protocol).port(endpoint.address.port());
-        fragment.add(family, SetName::Hairpin, Element::member(key.bytes()));
+        to.other((port.family(), SetName::Hairpin), Element::member(key.bytes()));
     }
 }
 
-fn add_frontend(fragment: &mut Fragment, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
+fn add_frontend(to: &mut impl Gatherer, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
     let (place, port) = (&frontend.place, &frontend.port);
-    let (kind, family) = (Kind::of(place), place.family());
-    let comment = (!fragment.only_counts).then(|| comment(port));
+    let (kind, family, key) = (Kind::of(place), place.family(), key(place));
     for (side, outcome) in [(Side::Main, Some(frontend.outside)), (Side::Inside, frontend.inside)] {
         let (Some(class), Some(outcome)) = (Class::of(frontend, side), outcome) else { continue };
-        fragment.classes.insert((family, class));
-        match &comment {
-            None => fragment.count(family, SetName::Frontends(kind, side), 1),
-            Some(comment) => {
-                let data = Data::Value(Bytes::from(class.value().to_ne_bytes()));
-                let element = Element::entry(key(place).bytes(), data).with_comment(comment);
-                fragment.add(family, SetName::Frontends(kind, side), element);
-            }
-        }
+        to.class(family, class);
+        let data = Key::new().mark(class.value());
+        to.own((family, SetName::Frontends(kind, side)), &key, &data, &of_port(port));
         let Outcome::Send(scope) = outcome else { continue };
         match class.ending {
-            Ending::Sticky(..) => add_sticky(fragment, frontend, side, scope, numbers),
-            _ => add_endpoints(fragment, place, side, port.endpoints(scope)),
+            Ending::Sticky(..) => add_sticky(to, frontend, side, scope, numbers),
+            _ => to.endpoints((family, SetName::Endpoints(kind, side)), key, port.endpoints(scope)),
         }
     }
     for range in frontend.source_ranges.iter().flat_map(|ranges| ranges.iter()) {
-        let end = key(place).address(last_of(range)).bytes();
-        let element = Element::member(key(place).address(range.network()).bytes()).up_to(end);
-        fragment.add(family, SetName::SourceRanges, element);
-    }
-}
-
-fn add_endpoints(fragment: &mut Fragment, place: &Place, side: Side, set: &EndpointSet) {
-    if fragment.only_counts {
-        return fragment.count(place.family(), SetName::Endpoints(Kind::of(place), side), slot_count(set));
-    }
-    let elements = fragment.set(place.family(), SetName::Endpoints(Kind::of(place), side));
-    let (frontend, slots) = (key(place), slots(set));
-    elements.list.reserve(slots.len());
-    for (number, index) in slots.into_iter().enumerate() {
-        let data = endpoint(set.endpoints[index].address);
-        elements.push(Element::entry(frontend.mark(number as u32).bytes(), data));
+        let end = key.address(last_of(range)).bytes();
+        let element = Element::member(key.address(range.network()).bytes()).up_to(end);
+        to.other((family, SetName::SourceRanges), element);
     }
 }
 
 /// Session affinity remembers an endpoint by its number, so there are two steps from slot to endpoint.
 fn add_sticky(
-    fragment: &mut Fragment,
+    to: &mut impl Gatherer,
     frontend: &Frontend,
     side: Side,
     scope: Scope,
@@ -212,27 +218,32 @@ fn add_sticky(
     let (place, port) = (&frontend.place, &frontend.port);
     let (kind, family, set) = (Kind::of(place), place.family(), port.endpoints(scope));
     let id = Data::Value(Bytes::from(port_number(port).to_ne_bytes()));
-    fragment.add(family, SetName::StickyIds(kind), Element::entry(key(place).bytes(), id));
+    to.other((family, SetName::StickyIds(kind)), Element::entry(key(place).bytes(), id));
     let number_of = |index: usize| {
         let address = set.endpoints[index].address;
         numbers.binary_search_by_key(&address, |(a, _)| *a).map_or(0, |at| numbers[at].1)
     };
-    for (slot, index) in slots(set).into_iter().enumerate() {
-        let data = Data::Value(Bytes::from(number_of(index).to_ne_bytes()));
-        let element = Element::entry(key(place).mark(slot as u32).bytes(), data);
-        fragment.add(family, SetName::StickySlots(kind, side), element);
+    for (slot, index) in slots(set).enumerate() {
+        let (key, number) = (key(place).mark(slot as u32), Key::new().mark(number_of(index)));
+        to.own((family, SetName::StickySlots(kind, side)), &key, &number, &[]);
     }
+    // Numbers are different for all endpoints of a port.
     for (index, known) in set.endpoints.iter().enumerate() {
-        let element = Element::entry(key(place).mark(number_of(index)).bytes(), endpoint(known.address));
-        fragment.add(family, SetName::StickyEndpoints(kind, side), element);
+        let key = key(place).mark(number_of(index));
+        to.own((family, SetName::StickyEndpoints(kind, side)), &key, &endpoint(known.address), &[]);
     }
 }
 
-fn comment(what: &impl fmt::Display) -> Comment {
-    let mut text = String::with_capacity(Comment::LONGEST);
-    // A string takes everything.
-    let _ = write!(text, "{what}");
-    Comment::new(&text)
+/// The pieces of a Service's name, as people write it.
+fn of_service(service: &ServiceKey) -> [&str; 3] {
+    [&service.namespace, "/", &service.name]
+}
+
+/// The same of a port.
+fn of_port(port: &ForwardedPort) -> [&str; 5] {
+    let [namespace, slash, name] = of_service(&port.service);
+    let colon = if port.name.is_empty() { "" } else { ":" };
+    [namespace, slash, name, colon, &port.name]
 }
 
 /// What finds a frontend.
@@ -244,8 +255,8 @@ fn key(place: &Place) -> Key {
     key.protocol(protocol_number(place.protocol)).port(place.port)
 }
 
-fn endpoint(address: SocketAddr) -> Data {
-    Data::Value(Key::new().address(address.ip()).port(address.port()).bytes())
+fn endpoint(address: SocketAddr) -> Key {
+    Key::new().address(address.ip()).port(address.port())
 }
 
 /// A range as an element of a set of addresses.
@@ -270,8 +281,7 @@ fn endpoint_numbers(port: &ForwardedPort) -> Vec<(SocketAddr, u32)> {
     let mut taken = BTreeSet::new();
     let mut numbers = Vec::with_capacity(addresses.len());
     for address in addresses {
-        let Data::Value(bytes) = endpoint(address) else { continue };
-        let mut number = hash(&bytes);
+        let mut number = hash(endpoint(address).as_slice());
         while !taken.insert(number) {
             number = number.wrapping_add(1);
         }
@@ -283,7 +293,7 @@ fn endpoint_numbers(port: &ForwardedPort) -> Vec<(SocketAddr, u32)> {
 /// The number under which the clients of a port are remembered. Should two ports have the same, a client of
 /// both is not remembered well: an endpoint's number of the one means nothing to the other.
 fn port_number(port: &ForwardedPort) -> u32 {
-    hash(&key(&port.place()).bytes())
+    hash(key(&port.place()).as_slice())
 }
 
 /// FNV-1a: the same on every machine.
@@ -293,15 +303,33 @@ fn hash(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use model::{Name, Protocol};
+
     use super::*;
+
+    #[test]
+    fn comments_name_ports_as_people_do() {
+        for name in ["", "http"] {
+            let port = ForwardedPort {
+                service: ServiceKey::new(&Name::from("shop"), &Name::from("web")),
+                name: Name::from(name),
+                cluster_ip: [10, 96, 0, 1].into(),
+                protocol: Protocol::Tcp,
+                number: 80,
+                affinity_seconds: None,
+                cluster: EndpointSet::default(),
+                local: EndpointSet::default(),
+            };
+            assert_eq!(of_port(&port).concat(), port.to_string());
+        }
+    }
 
     #[test]
     fn elements_come_in_order_and_of_equal_keys_the_later_one_stays() {
         let entry = |key: u8, data: u8| Element::entry([key], Data::Value(Bytes::from([data])));
-        let mut elements =
-            Elements { list: vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)], counted: 0 };
+        let mut elements = Elements { list: vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)] };
         elements.tidy();
-        assert_eq!(elements.clone().into_list(SetName::ClusterIps), [entry(1, 4), entry(2, 3)]);
+        assert_eq!(elements.clone().into_list(), [entry(1, 4), entry(2, 3)]);
         assert_eq!(elements.into_map().len(), 2);
     }
 }

@@ -9,10 +9,11 @@ use model::Family;
 use model::forward::{ForwardingTable, Frontend, NodeRules};
 
 use super::class::Class;
-use super::elements::{self, Fragment, fragment, is_shared, with_neighbours};
+use super::elements::{Fragment, SetOf, fragment, is_shared, with_neighbours};
 use super::names::SetName;
 use super::rules::Code;
 use super::sizes::Sizes;
+use super::tally::Tally;
 use super::{class_chain, render, table_id, verdict_element};
 use crate::nftables::ir::{self, Bytes, Change, Element, ElementValue, Place, Program};
 
@@ -20,7 +21,7 @@ use crate::nftables::ir::{self, Bytes, Change, Element, ElementValue, Place, Pro
 const LOOKED_THROUGH: u32 = 1 << 16;
 
 /// Elements by set and key.
-type Elements = BTreeMap<(Family, SetName), BTreeMap<Bytes, ElementValue>>;
+type Elements = BTreeMap<SetOf, BTreeMap<Bytes, ElementValue>>;
 
 /// What a renderer remembers between changes.
 #[derive(Clone, Debug)]
@@ -64,9 +65,14 @@ impl Renderer {
             element_users: BTreeMap::new(),
             unused_chains: BTreeSet::new(),
         };
+        let mut tally = Tally::default();
         for (_, frontends) in table.services() {
-            renderer.count(&elements::count(frontends));
+            renderer.count_others(&tally.add(frontends));
         }
+        for (set, count) in tally.counts {
+            *renderer.counts.entry(set).or_default() += count;
+        }
+        renderer.class_users = tally.class_users;
         renderer.ready = with_neighbours(renderer.class_users.keys());
         renderer.count_verdicts();
         renderer.sizes = Sizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
@@ -98,10 +104,8 @@ impl Renderer {
         self.counts.iter().all(|((family, name), count)| sizes.fits(*family, *name, *count))
     }
 
-    fn count(&mut self, fragment: &Fragment) {
-        for class in &fragment.classes {
-            *self.class_users.entry(*class).or_default() += 1;
-        }
+    /// Counts elements that may be there already.
+    fn count_others(&mut self, fragment: &Fragment) {
         for ((family, set), elements) in &fragment.elements {
             let new = if is_shared(*set) {
                 let keys = elements.keys().filter(|key| self.take_up(*family, *set, key));

@@ -28,7 +28,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Sizes for so many elements, with as much again as headroom.
+    /// Sizes for so many elements, with half as much again as headroom.
     pub fn for_counts(counts: impl IntoIterator<Item = ((Family, SetName), usize)>) -> Self {
         let mut sizes = Self::default();
         for ((family, name), count) in counts {
@@ -47,10 +47,13 @@ impl Sizes {
         !name.grows() || count <= self.size(family, name) as usize
     }
 
-    /// Makes a set large enough for twice as many. Sets never shrink: that happens at the next start.
+    /// Makes a set large enough for half as many again; not more, because the kernel clears and walks through all of
+    /// its places. Sets never shrink: that happens at the next start.
     pub fn make_room(&mut self, family: Family, name: SetName, count: usize) {
-        let wanted =
-            u32::try_from(count.saturating_mul(2)).unwrap_or(u32::MAX).min(1 << 31).next_power_of_two();
+        let wanted = u32::try_from(count.saturating_add(count / 2))
+            .unwrap_or(u32::MAX)
+            .min(1 << 31)
+            .next_power_of_two();
         if name.grows() && wanted > self.size(family, name) {
             self.larger.insert((family, name), wanted);
         }

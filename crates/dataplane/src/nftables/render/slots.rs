@@ -16,17 +16,12 @@ pub(super) fn slot_count(set: &EndpointSet) -> usize {
 }
 
 /// The index of the endpoint on each slot.
-pub(super) fn slots(set: &EndpointSet) -> Vec<usize> {
-    let total = slot_count(set);
-    if set.is_even() {
-        return (0..total).collect();
-    }
-    let parts = portions(set, total);
-    let mut slots = Vec::with_capacity(total);
-    for (index, part) in parts.iter().enumerate() {
-        slots.extend(std::iter::repeat_n(index, *part));
-    }
-    slots
+pub(super) fn slots(set: &EndpointSet) -> impl Iterator<Item = usize> {
+    let parts = (!set.is_even()).then(|| portions(set, slot_count(set)));
+    (0..set.endpoints.len()).flat_map(move |index| {
+        let part = parts.as_ref().map_or(1, |parts| parts[index]);
+        std::iter::repeat_n(index, part)
+    })
 }
 
 /// How many of `total` slots each endpoint gets.
@@ -65,7 +60,7 @@ mod tests {
     }
 
     fn counts(weights: &[f32]) -> Vec<usize> {
-        let slots = slots(&set(weights));
+        let slots: Vec<usize> = slots(&set(weights)).collect();
         (0..weights.len()).map(|i| slots.iter().filter(|s| **s == i).count()).collect()
     }
 
