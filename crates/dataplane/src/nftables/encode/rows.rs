@@ -102,7 +102,7 @@ mod tests {
     fn both(spec: &SetSpec, row: impl Fn(u32) -> (Key, Key), comment: Option<&str>) -> [Vec<u8>; 2] {
         let table = TableId::new(Family::Ip, "t");
         let set = Name::from("s");
-        let mut rows = Rows::of(spec);
+        let mut rows = Rows::of(spec, 0);
         let mut elements = Vec::new();
         for number in 0..3_000 {
             let (key, answer) = row(number);

@@ -3,11 +3,15 @@
 
 use super::{Comment, Key, SetSpec};
 
+/// What most comments do not exceed.
+const USUAL_COMMENT: usize = 48;
+
 /// Elements of one shape, one behind the other.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     key_len: usize,
     data_len: usize,
+    room: usize,
     bytes: Vec<u8>,
     /// All comments one behind the other; empty if there are none.
     comments: String,
@@ -26,10 +30,12 @@ pub struct Row<'a> {
 }
 
 impl Rows {
-    /// No rows yet, for a set like this: without ranges, and with plain data if it is a map.
-    pub fn of(spec: &SetSpec) -> Rows {
+    /// No rows yet, for a set like this: without ranges, and with plain data if it is a map. There is room for so many.
+    pub fn of(spec: &SetSpec, room: usize) -> Rows {
         let data_len = spec.data.as_ref().map_or(0, |data| data.width());
-        Rows { key_len: spec.key_len(), data_len, ..Rows::default() }
+        let mut rows = Rows { key_len: spec.key_len(), data_len, room, ..Rows::default() };
+        rows.reserve(room);
+        rows
     }
 
     /// Makes room for so many more.
@@ -57,6 +63,10 @@ impl Rows {
     }
 
     fn comment(&mut self, pieces: &[&str]) {
+        if self.comment_ends.is_empty() {
+            self.comment_ends.reserve(self.room);
+            self.comments.reserve(self.room * USUAL_COMMENT);
+        }
         let start = self.comments.len();
         pieces.iter().for_each(|piece| self.comments.push_str(piece));
         if !Comment::is_clean(&self.comments[start..]) {
@@ -124,7 +134,7 @@ mod tests {
     fn rows_come_back_as_they_went_in() {
         let spec =
             SetSpec::map(&[FieldType::InetService, FieldType::Mark], DataType::Fields(vec![FieldType::Mark]));
-        let mut rows = Rows::of(&spec);
+        let mut rows = Rows::of(&spec, 2);
         assert!(rows.is_empty());
         for (number, comment) in [(1, ["shop", "/web"]), (2, ["a \"quoted\"", " name"])] {
             rows.push(&Key::new().port(80).mark(number), &Key::new().mark(7), &comment);

@@ -172,6 +172,7 @@ pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
     fragment
 }
 
+/// Its comment is needed: by it, what does not fit into one transaction is cut between Services.
 fn add_cluster_ip(to: &mut impl Gatherer, port: &ForwardedPort) {
     let set = (port.family(), SetName::ClusterIps);
     to.own(set, &Key::new().address(port.cluster_ip), &Key::new(), &of_service(&port.service));

@@ -128,26 +128,56 @@ impl SetName {
     }
 
     /// Its name but for the size.
-    pub fn stem(self) -> String {
-        let (kind, side, stem) = match self {
-            Self::Frontends(Kind::Address, side) => (Kind::Address, side, "services"),
-            Self::Frontends(Kind::NodePort, side) => (Kind::Address, side, "node-ports"),
-            Self::Endpoints(kind, side) => (kind, side, "endpoints"),
-            Self::StickyIds(kind) => (kind, Side::Main, "sticky-ids"),
-            Self::StickySlots(kind, side) => (kind, side, "sticky-slots"),
-            Self::StickyEndpoints(kind, side) => (kind, side, "sticky-endpoints"),
-            Self::Affinity => (Kind::Address, Side::Main, "affinity"),
-            Self::Verdicts(side) => (Kind::Address, side, "verdicts"),
-            Self::SourceRanges => (Kind::Address, Side::Main, "source-ranges"),
-            Self::ClusterIps => (Kind::Address, Side::Main, "cluster-ips"),
-            Self::ServiceCidrs => (Kind::Address, Side::Main, "service-cidrs"),
-            Self::NodePortRanges => (Kind::Address, Side::Main, "node-port-ranges"),
-            Self::Hairpin => (Kind::Address, Side::Main, "hairpin"),
-            Self::Connections => (Kind::Address, Side::Main, "connections"),
-        };
-        let before = if kind == Kind::NodePort { "node-port-" } else { "" };
-        let after = if side == Side::Inside { "-inside" } else { "" };
-        format!("{before}{stem}{after}")
+    pub fn stem(self) -> &'static str {
+        // By address and by node port, and either for those inside.
+        let pick =
+            |kind, side, [main, inside, node_port, node_port_inside]: [&'static str; 4]| match (kind, side) {
+                (Kind::Address, Side::Main) => main,
+                (Kind::Address, Side::Inside) => inside,
+                (Kind::NodePort, Side::Main) => node_port,
+                (Kind::NodePort, Side::Inside) => node_port_inside,
+            };
+        match self {
+            Self::Frontends(kind, side) => {
+                pick(kind, side, ["services", "services-inside", "node-ports", "node-ports-inside"])
+            }
+            Self::Endpoints(kind, side) => {
+                let names =
+                    ["endpoints", "endpoints-inside", "node-port-endpoints", "node-port-endpoints-inside"];
+                pick(kind, side, names)
+            }
+            Self::StickyIds(Kind::Address) => "sticky-ids",
+            Self::StickyIds(Kind::NodePort) => "node-port-sticky-ids",
+            Self::StickySlots(kind, side) => pick(
+                kind,
+                side,
+                [
+                    "sticky-slots",
+                    "sticky-slots-inside",
+                    "node-port-sticky-slots",
+                    "node-port-sticky-slots-inside",
+                ],
+            ),
+            Self::StickyEndpoints(kind, side) => pick(
+                kind,
+                side,
+                [
+                    "sticky-endpoints",
+                    "sticky-endpoints-inside",
+                    "node-port-sticky-endpoints",
+                    "node-port-sticky-endpoints-inside",
+                ],
+            ),
+            Self::Affinity => "affinity",
+            Self::Verdicts(Side::Main) => "verdicts",
+            Self::Verdicts(Side::Inside) => "verdicts-inside",
+            Self::SourceRanges => "source-ranges",
+            Self::ClusterIps => "cluster-ips",
+            Self::ServiceCidrs => "service-cidrs",
+            Self::NodePortRanges => "node-port-ranges",
+            Self::Hairpin => "hairpin",
+            Self::Connections => "connections",
+        }
     }
 
     /// Whether its size follows what is in it. Ranges and what rules write are not hash tables of a fixed size.
@@ -230,7 +260,7 @@ mod tests {
     #[test]
     fn every_set_is_found_again_by_its_name() {
         for set in SetName::all() {
-            let name = if set.grows() { format!("{}-16k", set.stem()) } else { set.stem() };
+            let name = if set.grows() { format!("{}-16k", set.stem()) } else { set.stem().to_owned() };
             assert_eq!(SetName::parse(&name), Some(set), "{name}");
         }
         for other in ["endpoints", "endpoints-k", "endpoints-1mk", "affinity-1k", "stranger"] {

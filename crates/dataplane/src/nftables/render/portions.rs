@@ -65,7 +65,7 @@ struct List {
 
 impl List {
     fn rows(&mut self, (family, name): SetOf) -> &mut Rows {
-        self.rows.entry((family, name)).or_insert_with(|| Rows::of(&name.spec(family)))
+        self.rows.entry((family, name)).or_insert_with(|| Rows::of(&name.spec(family), SERVICES))
     }
 
     /// `sent` remembers elements that Services of other portions may need too: the pods of this node, a few hundred.

@@ -89,6 +89,6 @@ fn names_say_what_a_set_is_and_how_large() {
     assert_eq!(sizes.name(Family::V4, endpoints), "node-port-endpoints-inside-256k");
     assert_eq!(sizes.name(Family::V6, endpoints), "node-port-endpoints-inside-1k");
     assert!(sizes.fits(Family::V4, endpoints, 262_144) && !sizes.fits(Family::V4, endpoints, 262_145));
-    let names: BTreeSet<String> = SetName::all().iter().map(|set| set.stem()).collect();
+    let names: BTreeSet<&str> = SetName::all().iter().map(|set| set.stem()).collect();
     assert_eq!(names.len(), SetName::all().len());
 }
