@@ -29,12 +29,14 @@ fn rule() -> impl Strategy<Value = Value> {
 /// Mostly good rules, so that much is remembered.
 fn rules() -> impl Strategy<Value = Vec<Value>> {
     let few = prop::collection::vec((any::<prop::sample::Index>(), rule()), 0..3);
-    (prop::collection::vec((0..40usize).prop_map(good), 0..60), few).prop_map(|(mut rules, few)| {
-        for (at, rule) in few {
-            rules.insert(at.index(rules.len() + 1), rule);
-        }
-        rules
-    })
+    (prop::collection::vec((0..40usize).prop_map(good), MANY - 4..MANY + 12), few).prop_map(
+        |(mut rules, few)| {
+            for (at, rule) in few {
+                rules.insert(at.index(rules.len() + 1), rule);
+            }
+            rules
+        },
+    )
 }
 
 #[derive(Clone, Debug)]
@@ -94,8 +96,10 @@ fn lists(reading: &Reading) -> Vec<&[Arc<Rule>]> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
     #[test]
-    fn a_policy_read_with_a_memory_is_the_policy(first in rules(), edits in prop::collection::vec(edit(), 0..6)) {
+    fn a_policy_read_with_a_memory_is_the_policy(first in rules(), edits in prop::collection::vec(edit(), 0..4)) {
         for kind in ["MeshGatewayHTTPRoute", "MeshHTTPRoute"] {
             let (mut rules, mut before) = (first.clone(), None);
             for edit in std::iter::once(None).chain(edits.iter().cloned().map(Some)) {
