@@ -70,7 +70,7 @@ pub struct Options {
     pub ring_changes: usize,
     /// How many bytes these may take. Whoever is further behind reads the log on disk.
     pub ring_bytes: usize,
-    /// The size of the journal; a checkpoint comes when half of it is full.
+    /// The size of the journal; a checkpoint comes when half of it is full, and before that in quiet moments.
     pub journal_bytes: u64,
     /// Whether opening reads everything and refuses what is damaged.
     pub verify: bool,
