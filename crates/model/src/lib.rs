@@ -9,6 +9,7 @@ pub mod annotation;
 pub mod backend;
 pub mod endpoint;
 pub mod forward;
+pub mod json;
 pub mod label;
 pub mod name;
 pub mod node;

@@ -142,6 +142,27 @@ pub fn text(
     object(&value, interner)
 }
 
+/// The same for one of [`route::KINDS`], of which something may be remembered from the version before; the last of the
+/// result is to be remembered for the next.
+pub fn mesh_text(
+    api_version: &str,
+    kind: &str,
+    text: &str,
+    before: Option<&route::Remembered>,
+    interner: &mut Interner,
+) -> (Option<Object>, Vec<Notice>, Option<route::Remembered>) {
+    match route::mesh_text(api_version, kind, text, before, interner) {
+        Ok((value, reading, remembered)) => {
+            let notices = notices_of(&value, &reading);
+            (reading.object, notices, remembered)
+        }
+        Err(error) => {
+            let problem = Problem::new("object", error.to_string());
+            (None, vec![malformed(ObjectRef::new(kind, "", "(no name)"), &problem)], None)
+        }
+    }
+}
+
 /// What an object can be read from.
 trait Source {
     fn typed<T: DeserializeOwned>(&self) -> Checked<T>;
@@ -210,12 +231,16 @@ fn group(api_version: &str) -> &str {
 
 /// Everything that is wrong with a policy is told at once; then it counts as absent.
 fn mesh_object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<Notice>) {
-    let about = object_ref(value);
     let reading = route::mesh_object(value, interner);
+    let notices = notices_of(value, &reading);
+    (reading.object, notices)
+}
+
+fn notices_of(value: &Value, reading: &route::Reading) -> Vec<Notice> {
+    let about = object_ref(value);
     let wrong = reading.problems.iter().map(|problem| malformed(about.clone(), problem));
     let ignored = reading.ignored.iter().map(|problem| ignored_field(about.clone(), problem));
-    let notices = wrong.chain(ignored).collect();
-    (reading.object, notices)
+    wrong.chain(ignored).collect()
 }
 
 /// Names the object that a piece of JSON holds, whatever its state.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
 use model::route::{
     Action, AppProtocol, BackendId, End, HeaderChanges, HttpRoutes, HttpRule, LegTarget, Match, Outbound,
-    PathMatch, Rewrite, RouteGroup, RouteTable, Routing, Split,
+    PathMatch, Rewrite, RouteGroup, RouteTable, Routing, Rule, Split,
 };
 use model::{Labels, Name, ServiceKey};
 use proxy::{AccessLog, Entrance, Proxy, Settings, Tables};
@@ -22,7 +22,8 @@ fn rule(path: &str, to: &BackendId) -> HttpRule {
         end: End::Forward(Split::new([(LegTarget::Backend(to.clone()), 1)])),
     });
     let path = PathMatch::Prefix(Name::new(path));
-    rule.rule.matches = [Match { path: Some(path), ..Match::default() }].into();
+    let matches = [Match { path: Some(path), ..Match::default() }].into();
+    rule.rule = Arc::new(Rule { matches, filters: None, backends: None });
     rule.origin.field = format!("rules[{}]", rule.rule.matches[0].full_path().value());
     rule
 }

@@ -12,6 +12,7 @@
 mod backup;
 mod check;
 mod disk;
+mod early;
 mod failure;
 mod hub;
 mod journal;
@@ -69,7 +70,7 @@ pub struct Options {
     pub ring_changes: usize,
     /// How many bytes these may take. Whoever is further behind reads the log on disk.
     pub ring_bytes: usize,
-    /// The size of the journal; a checkpoint comes when half of it is full.
+    /// The size of the journal; a checkpoint comes when half of it is full, and before that in quiet moments.
     pub journal_bytes: u64,
     /// Whether opening reads everything and refuses what is damaged.
     pub verify: bool,
@@ -124,7 +125,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     queue: Option<SyncSender<Box<dyn Job>>>,
     writer: Option<JoinHandle<()>>,
-    pacer: Option<JoinHandle<()>>,
+    /// The pacer, and who does checkpoints in quiet moments.
+    helpers: [Option<JoinHandle<()>>; 2],
     /// Where it keeps its files; held while a snapshot is made there.
     folder: Mutex<Option<PathBuf>>,
 }
@@ -156,8 +158,10 @@ impl Engine {
         let writer = start("store-writer", Box::new(move || writer::run(&writers, &jobs)))?;
         // If this fails, the queue goes, and the writer closes everything.
         let pacer = start("store-pacer", Box::new(move || paced.hub.pace()))?;
-        let folder = Mutex::new(None);
-        Ok(Engine { shared, queue: Some(queue), writer: Some(writer), pacer: Some(pacer), folder })
+        let tidied = shared.clone();
+        let tidy = start("store-tidy", Box::new(move || tidied.disk.tidy()))?;
+        let (folder, writer, helpers) = (Mutex::new(None), Some(writer), [Some(pacer), Some(tidy)]);
+        Ok(Engine { shared, queue: Some(queue), writer, helpers, folder })
     }
 
     /// The newest revision.
@@ -307,8 +311,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.queue = None;
-        // The writer closes the hub as his last act, which ends the pacer.
-        for thread in [self.writer.take(), self.pacer.take()].into_iter().flatten() {
+        // The writer closes the hub and the disk as his last act, which ends the helpers.
+        let helpers = self.helpers.iter_mut().map(Option::take);
+        for thread in std::iter::once(self.writer.take()).chain(helpers).flatten() {
             let _ = thread.join();
         }
     }

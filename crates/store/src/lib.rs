@@ -8,6 +8,7 @@ pub mod api;
 pub mod collect;
 pub mod continuation;
 pub mod credentials;
+pub mod difference;
 pub mod discovery;
 pub mod document;
 pub mod first_start;

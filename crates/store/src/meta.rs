@@ -130,7 +130,8 @@ fn has_same_content(old: &Value, new: &Value) -> bool {
         members.filter(|(name, _)| *name != "metadata" && *name != "status")
     }
     content(old).count() == content(new).count()
-        && content(old).all(|(name, value)| new.get(name) == Some(value))
+        && content(old)
+            .all(|(name, value)| new.get(name).is_some_and(|other| model::json::same(value, other)))
 }
 
 /// Takes empty members of metadata out, as `labels: {}`, so that equal objects have equal bytes.

@@ -5,6 +5,7 @@
 //! strategic merge, and the OpenAPI that clients read.
 
 mod check;
+mod defaults;
 mod keys;
 
 use std::sync::OnceLock;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::kinds::{Kind, OPEN_DEFINITION};
 
 pub use check::{Findings, bytes, check};
+pub use defaults::fill_defaults;
 
 /// Where definitions stand in an OpenAPI document.
 pub const PREFIX: &str = "#/components/schemas/";

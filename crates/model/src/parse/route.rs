@@ -16,15 +16,20 @@ mod rules;
 mod target;
 #[cfg(test)]
 mod tests;
+mod text;
 mod words;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::{DEFAULT_NAMESPACE, Object, Problem};
 use crate::name::{Interner, ObjectKey};
-use crate::route::{GatewayHttpRoute, HttpRoute, TcpRoute, ToHttp, ToTcp};
+use crate::route::{GatewayHttpRoute, HttpRoute, Rule, TcpRoute, ToHttp, ToTcp};
 use at::{At, Problems};
 use target::Role;
+
+pub use text::{Remembered, mesh_text};
 
 /// The API group of these kinds.
 pub const GROUP: &str = "zoneward.dev";
@@ -45,6 +50,19 @@ pub struct Reading {
 
 /// Reads an object of one of [`KINDS`].
 pub fn mesh_object(value: &Value, interner: &mut Interner) -> Reading {
+    read(value, None, &[], interner)
+}
+
+/// Everything that is wrong with an object of one of [`KINDS`], but for its HTTP rules that stand in `before` as they
+/// stand in it: those were found to be right when that was stored.
+pub fn mesh_problems(value: &Value, before: Option<&Value>) -> Vec<Problem> {
+    read(value, before, &[], &mut Interner::default()).problems
+}
+
+/// Rules that are known already, for each list of rules by their places in it.
+type Known = Vec<Option<Arc<Rule>>>;
+
+fn read(value: &Value, before: Option<&Value>, known: &[Known], interner: &mut Interner) -> Reading {
     let mut problems = Problems::default();
     let metadata = &value["metadata"];
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
@@ -52,15 +70,15 @@ pub fn mesh_object(value: &Value, interner: &mut Interner) -> Reading {
         namespace: interner.name(namespace),
         name: interner.name(metadata["name"].as_str().unwrap_or_default()),
     };
-    let root = At::root(value);
+    let root = At::root(value, before);
     let spec = root.child("spec");
     if !spec.is_set() {
         problems.add(&spec, "it is missing: a policy says everything in its spec");
     }
     let object = match value["kind"].as_str() {
-        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, &mut problems).into()),
+        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, known, &mut problems).into()),
         Some("MeshGatewayHTTPRoute") => {
-            Object::GatewayHttpRoute(gateway_http_route(key, &spec, &mut problems).into())
+            Object::GatewayHttpRoute(gateway_http_route(key, &spec, known, &mut problems).into())
         }
         Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut problems).into()),
         _ => Object::Gateway(gateway::gateway(key, &spec, &mut problems).into()),
@@ -69,15 +87,19 @@ pub fn mesh_object(value: &Value, interner: &mut Interner) -> Reading {
     Reading { object: found.is_empty().then_some(object), problems: found, ignored }
 }
 
-fn http_route(key: ObjectKey, spec: &At, problems: &mut Problems) -> HttpRoute {
+fn http_route(key: ObjectKey, spec: &At, known: &[Known], problems: &mut Problems) -> HttpRoute {
     spec.only(&["targetRef", "to"], problems);
     let target = target::target(&spec.child("targetRef"), Role::Client, problems);
     let to = spec.child("to").items_or_one(problems, "destinations");
-    let to = to.iter().map(|entry| to_http(entry, problems)).collect();
+    let to = to.iter().enumerate().map(|(i, entry)| to_http(entry, list(known, i), problems)).collect();
     HttpRoute { key, target, to }
 }
 
-fn to_http(entry: &At, problems: &mut Problems) -> ToHttp {
+fn list(known: &[Known], at: usize) -> &[Option<Arc<Rule>>] {
+    known.get(at).map_or(&[], Vec::as_slice)
+}
+
+fn to_http(entry: &At, known: &[Option<Arc<Rule>>], problems: &mut Problems) -> ToHttp {
     entry.only(&["targetRef", "rules", "default"], problems);
     let service = target::destination(&entry.child("targetRef"), problems);
     let default = entry.child("default");
@@ -85,15 +107,20 @@ fn to_http(entry: &At, problems: &mut Problems) -> ToHttp {
         problems.add(&default, words::DEFAULT_BELONGS_INTO_RULES);
         return ToHttp { service, rules: Box::default() };
     }
-    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::Place::Mesh, problems) }
+    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::Place::Mesh, known, problems) }
 }
 
-fn gateway_http_route(key: ObjectKey, spec: &At, problems: &mut Problems) -> GatewayHttpRoute {
+fn gateway_http_route(
+    key: ObjectKey,
+    spec: &At,
+    known: &[Known],
+    problems: &mut Problems,
+) -> GatewayHttpRoute {
     spec.only(&["targetRef", "hostnames", "rules"], problems);
     let target = target::target(&spec.child("targetRef"), Role::Gateway, problems);
     let hostnames = spec.child("hostnames").items(problems);
     let hostnames = hostnames.iter().filter_map(|host| words::hostname(host, problems)).collect();
-    let rules = rules::rules(&spec.child("rules"), rules::Place::Gateway, problems);
+    let rules = rules::rules(&spec.child("rules"), rules::Place::Gateway, list(known, 0), problems);
     GatewayHttpRoute { key, target, hostnames, rules }
 }
 

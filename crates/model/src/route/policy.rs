@@ -1,6 +1,9 @@
 //! The policies as objects: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway.
 //!
-//! A policy acts in its namespace: the clients that it selects and the Services that it names are there.
+//! A policy acts in its namespace: the clients that it selects and the Services that it names are there. Its rules are
+//! shared with whoever makes something of them, and with the next version of the policy where they are the same there.
+
+use std::sync::Arc;
 
 use crate::label::Labels;
 use crate::name::{Name, ObjectKey};
@@ -26,7 +29,7 @@ pub struct ToHttp {
     /// The Service.
     pub service: Name,
     /// The rules.
-    pub rules: Box<[Rule]>,
+    pub rules: Box<[Arc<Rule>]>,
 }
 
 /// A MeshGatewayHTTPRoute: requests that arrive at a gateway.
@@ -39,7 +42,7 @@ pub struct GatewayHttpRoute {
     /// For these hosts; empty: for all that the listener has.
     pub hostnames: Box<[Hostname]>,
     /// The rules.
-    pub rules: Box<[Rule]>,
+    pub rules: Box<[Arc<Rule>]>,
 }
 
 /// A MeshTCPRoute: connections from some clients to some Services, or through a gateway.

@@ -231,8 +231,8 @@ pub struct Hit<'t> {
 /// One rule after merging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRule {
-    /// What the policies say, merged.
-    pub rule: Rule,
+    /// What the policies say, merged; what one policy alone says is that policy's own rule.
+    pub rule: Arc<Rule>,
     /// Where each part comes from.
     pub origin: RuleOrigin,
     /// What is done.
@@ -268,7 +268,7 @@ impl HttpRule {
     pub fn catch_all(action: Action) -> Self {
         let everything = Match { path: Some(PathMatch::Prefix(Name::new("/"))), ..Match::default() };
         let rule = Rule { matches: [everything].into(), filters: None, backends: None };
-        Self { rule, origin: RuleOrigin::default(), action }
+        Self { rule: Arc::new(rule), origin: RuleOrigin::default(), action }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From a merged rule to what a proxy does.
 
+use std::sync::Arc;
+
 use model::route::{
     Action, BackendId, DirectResponse, End, Filter, HeaderChanges, HttpRule, LegTarget, Mirror, Percentage,
     Redirect, RedirectFilter, Rewrite, RewriteFilter, Rule, RuleOrigin, Split,
@@ -22,7 +24,7 @@ const FOUND: u16 = 302;
 
 #[cfg(test)]
 pub(super) fn rules(
-    merged: Vec<(Rule, RuleOrigin)>,
+    merged: Vec<(Arc<Rule>, RuleOrigin)>,
     setting: &Setting<'_>,
     notices: &mut Vec<Notice>,
 ) -> Vec<HttpRule> {
@@ -41,7 +43,7 @@ pub(super) fn pass_on(to: BackendId) -> Action {
 }
 
 impl Setting<'_> {
-    pub(super) fn rule(&self, rule: Rule, origin: RuleOrigin, notices: &mut Vec<Notice>) -> HttpRule {
+    pub(super) fn rule(&self, rule: Arc<Rule>, origin: RuleOrigin, notices: &mut Vec<Notice>) -> HttpRule {
         let action = self.action(&rule, &origin, notices);
         HttpRule { rule, origin, action }
     }

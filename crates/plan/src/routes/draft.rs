@@ -69,7 +69,7 @@ pub(super) fn same_or_new(known: Option<&Arc<HttpRule>>, rule: HttpRule) -> Arc<
 struct Joined<'d> {
     rule: &'d Arc<HttpRule>,
     notices: &'d [Notice],
-    merged: Option<(Rule, RuleOrigin)>,
+    merged: Option<(Arc<Rule>, RuleOrigin)>,
 }
 
 /// One list of several, that of highest precedence first: what [`merge`] of their sources would give. `may_meet` says

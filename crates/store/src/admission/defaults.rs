@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
 use crate::meta::{self, at};
+use crate::schema;
 
 /// What a new object is like before anybody worked on it: the status is the server's and not the writer's.
 pub fn prepare_new(kind: &Kind, object: &mut Value) {
@@ -51,7 +52,7 @@ pub fn defaults(kind: &Kind, object: &mut Value) {
         _ => {}
     }
     if let Some(schema) = kind.schema {
-        *object = kube_cel::apply_defaults(schema(), object);
+        schema::fill_defaults(schema(), object);
     }
 }
 

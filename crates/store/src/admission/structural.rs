@@ -4,6 +4,7 @@
 //! Types and unknown fields were settled when the object was read; this is what follows.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -12,6 +13,7 @@ use plan::validate::Fault;
 use regex::Regex;
 use serde_json::Value;
 
+use crate::difference::Difference;
 use crate::kinds::{self, Kind};
 use crate::schema::resolve;
 
@@ -24,10 +26,11 @@ pub type Finding = (String, Fault, String);
 /// thousand costs one, and a schema that became stricter refuses only what is touched (Kubernetes calls it ratcheting).
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Finding> {
     let Some(schema) = kind.schema else { return Vec::new() };
-    let mut faults = limits(schema(), old, new);
+    let Some(difference) = Difference::since(old, new) else { return Vec::new() };
+    let mut faults = limits(schema(), new, &difference);
     if let (true, Some(rules)) = (faults.is_empty(), compiled().get(&kind.id)) {
         // As API servers do it: rules may rely on what the schema promises.
-        faults = rule_faults(rules, old, new);
+        faults = rule_faults(rules, old, new, &difference);
     }
     faults
 }
@@ -41,55 +44,66 @@ fn compiled() -> &'static BTreeMap<u16, CompiledSchema> {
 }
 
 /// The rules that do not hold.
-fn rule_faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Finding> {
+fn rule_faults(
+    rules: &CompiledSchema,
+    old: Option<&Value>,
+    new: &Value,
+    difference: &Difference,
+) -> Vec<Finding> {
     let run = || {
-        let mut faults = Vec::new();
-        hold(&Validator::new(), rules, old, new, "", &mut faults);
-        faults
+        let mut held = Held { validator: Validator::new(), path: String::new(), faults: Vec::new() };
+        held.hold(rules, old, new, difference);
+        held.faults
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         vec![(String::new(), Fault::Invalid, "a rule of the schema cannot be evaluated".to_owned())]
     })
 }
 
-/// Goes down to where rules begin, past what has none and what is as it was.
-fn hold(
-    validator: &Validator,
-    rules: &CompiledSchema,
-    old: Option<&Value>,
-    new: &Value,
-    path: &str,
-    faults: &mut Vec<Finding>,
-) {
-    if old == Some(new) {
-        return;
-    }
-    let branches = [&rules.all_of, &rules.one_of, &rules.any_of];
-    if !rules.validations.is_empty() || branches.iter().any(|branch| !branch.is_empty()) {
-        let errors = validator.validate_compiled(rules, new, old).err();
-        let errors = errors.into_iter().flat_map(kube_cel::ValidationErrors::into_vec);
-        faults.extend(errors.map(|error| (within(path, &error.field_path), Fault::Invalid, error.message)));
-        return;
-    }
-    match new {
-        Value::Object(members) => {
-            for (name, value) in members {
+/// An object on its way past the rules: where we are in it, and what did not hold so far.
+struct Held {
+    validator: Validator,
+    path: String,
+    faults: Vec<Finding>,
+}
+
+impl Held {
+    /// Goes down to where rules begin, past what has none and what is as it was.
+    fn hold(&mut self, rules: &CompiledSchema, old: Option<&Value>, new: &Value, difference: &Difference) {
+        let branches = [&rules.all_of, &rules.one_of, &rules.any_of];
+        if !rules.validations.is_empty() || branches.iter().any(|branch| !branch.is_empty()) {
+            let errors = self.validator.validate_compiled(rules, new, old).err();
+            let errors = errors.into_iter().flat_map(kube_cel::ValidationErrors::into_vec);
+            let path = &self.path;
+            self.faults
+                .extend(errors.map(|error| (within(path, &error.field_path), Fault::Invalid, error.message)));
+            return;
+        }
+        let length = self.path.len();
+        match new {
+            Value::Object(members) => {
                 let additional = rules.additional_properties.as_deref();
                 let additional = additional.filter(|_| !rules.preserve_unknown_fields);
-                if let Some(rules) = rules.properties.get(name).or(additional) {
-                    let old = old.and_then(|old| old.get(name));
-                    hold(validator, rules, old, value, &below(path, name), faults);
+                for (name, value) in members {
+                    let Some(difference) = difference.member(name) else { continue };
+                    if let Some(rules) = rules.properties.get(name).or(additional) {
+                        push_member(&mut self.path, name);
+                        self.hold(rules, old.and_then(|old| old.get(name)), value, difference);
+                        self.path.truncate(length);
+                    }
                 }
             }
-        }
-        Value::Array(items) => {
-            let Some(rules) = rules.items.as_deref() else { return };
-            for (i, item) in items.iter().enumerate() {
-                let old = old.and_then(|old| old.get(i));
-                hold(validator, rules, old, item, &format!("{path}[{i}]"), faults);
+            Value::Array(items) => {
+                let Some(rules) = rules.items.as_deref() else { return };
+                for (i, item) in items.iter().enumerate() {
+                    let Some(difference) = difference.item(i) else { continue };
+                    push_place(&mut self.path, i);
+                    self.hold(rules, old.and_then(|old| old.get(i)), item, difference);
+                    self.path.truncate(length);
+                }
             }
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -103,39 +117,52 @@ fn within(path: &str, field: &str) -> String {
 }
 
 /// What the schema itself asks for.
-fn limits(schema: &'static Value, old: Option<&Value>, object: &Value) -> Vec<Finding> {
+fn limits(schema: &'static Value, object: &Value, difference: &Difference) -> Vec<Finding> {
     let mut faults = Vec::new();
-    walk(schema, old, object, "", &mut faults);
+    walk(schema, object, difference, &mut String::new(), &mut faults);
     faults
 }
 
-fn walk(schema: &'static Value, old: Option<&Value>, value: &Value, path: &str, faults: &mut Vec<Finding>) {
-    if value.is_null() || old == Some(value) {
+/// `path` is one text that grows and shrinks on the way.
+fn walk(
+    schema: &'static Value,
+    value: &Value,
+    difference: &Difference,
+    path: &mut String,
+    faults: &mut Vec<Finding>,
+) {
+    if value.is_null() {
         return;
     }
     let schema = resolve(schema);
-    let mut fault = |fault: Fault, reason: String| faults.push((path.to_owned(), fault, reason));
+    let mut fault = |fault: Fault, reason: String| faults.push((path.clone(), fault, reason));
     choices(schema, value, &mut fault);
+    let length = path.len();
     match value {
         Value::String(text) => lengths(schema, text, &mut fault),
         Value::Number(number) => range(schema, number.as_f64().unwrap_or(f64::NAN), &mut fault),
         Value::Array(items) => {
             count(schema, ["minItems", "maxItems"], items.len(), "items", Fault::TooMany, &mut fault);
+            let schema = &schema["items"];
             for (i, item) in items.iter().enumerate() {
-                let old = old.and_then(|old| old.get(i));
-                walk(&schema["items"], old, item, &format!("{path}[{i}]"), faults);
+                let Some(difference) = difference.item(i) else { continue };
+                push_place(path, i);
+                walk(schema, item, difference, path, faults);
+                path.truncate(length);
             }
         }
         Value::Object(members) => {
             let names = ["minProperties", "maxProperties"];
             count(schema, names, members.len(), "members", Fault::TooMany, &mut fault);
             for (name, value) in members {
+                let Some(difference) = difference.member(name) else { continue };
                 let field = match &schema["properties"][name] {
                     Value::Null => &schema["additionalProperties"],
                     field => field,
                 };
-                let old = old.and_then(|old| old.get(name));
-                walk(field, old, value, &below(path, name), faults);
+                push_member(path, name);
+                walk(field, value, difference, path, faults);
+                path.truncate(length);
             }
             required(schema, value, path, faults);
         }
@@ -143,8 +170,21 @@ fn walk(schema: &'static Value, old: Option<&Value>, value: &Value, path: &str, 
     }
 }
 
+fn push_member(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
+fn push_place(path: &mut String, at: usize) {
+    let _ = write!(path, "[{at}]");
+}
+
 fn below(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    let mut path = path.to_owned();
+    push_member(&mut path, name);
+    path
 }
 
 fn required(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Finding>) {
@@ -220,6 +260,7 @@ fn count(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::difference::tests::two_alike;
     use serde_json::json;
 
     fn schema() -> &'static Value {
@@ -243,8 +284,16 @@ mod tests {
         })
     }
 
+    fn faults(rules: &CompiledSchema, old: Option<&Value>, new: &Value) -> Vec<Finding> {
+        let difference = Difference::since(old, new);
+        difference.map_or_else(Vec::new, |difference| rule_faults(rules, old, new, &difference))
+    }
+
     fn fields(spec: Value) -> Vec<String> {
-        limits(schema(), None, &json!({"spec": spec})).into_iter().map(|(field, ..)| field).collect()
+        limits(schema(), &json!({"spec": spec}), &Difference::Whole)
+            .into_iter()
+            .map(|(field, ..)| field)
+            .collect()
     }
 
     #[test]
@@ -270,12 +319,12 @@ mod tests {
     fn rules_in_cel_see_the_object_and_the_one_before() {
         let rules = compile_schema(schema());
         let spec = |to: &str, weight: u8| json!({"spec": {"to": [to], "weight": weight}});
-        assert!(rule_faults(&rules, None, &spec("a", 1)).is_empty());
-        let unlucky = rule_faults(&rules, None, &spec("a", 13));
+        assert!(faults(&rules, None, &spec("a", 1)).is_empty());
+        let unlucky = faults(&rules, None, &spec("a", 13));
         assert_eq!(unlucky, [("spec".to_owned(), Fault::Invalid, "thirteen brings bad luck".to_owned())]);
-        let moved = rule_faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
+        let moved = faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
         assert_eq!(moved, [("spec".to_owned(), Fault::Invalid, "to cannot change".to_owned())]);
-        assert!(rule_faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
+        assert!(faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
     }
 
     #[test]
@@ -283,7 +332,8 @@ mod tests {
         let spec = |list: Value, tags: Value| json!({"spec": {"to": list, "tags": tags}});
         let stored = spec(json!(["a", "NO"]), json!({"x": ""}));
         let of = |new: &Value| -> Vec<String> {
-            limits(schema(), Some(&stored), new).into_iter().map(|(field, ..)| field).collect()
+            let Some(difference) = Difference::between(&stored, new) else { return Vec::new() };
+            limits(schema(), new, &difference).into_iter().map(|(field, ..)| field).collect()
         };
         assert!(of(&stored).is_empty());
         assert!(of(&spec(json!(["b", "NO"]), json!({"x": ""}))).is_empty());
@@ -302,12 +352,49 @@ mod tests {
         let object = |list: Value| json!({"spec": {"rules": list}});
         let bad = json!({"n": 10, "below": [{"m": 1}, {"m": 0}]});
         let fields = |old: Option<&Value>, list: Value| -> Vec<String> {
-            rule_faults(&rules, old, &object(list)).into_iter().map(|(field, ..)| field).collect()
+            faults(&rules, old, &object(list)).into_iter().map(|(field, ..)| field).collect()
         };
         let both = ["spec.rules[1]", "spec.rules[1].below[1]"];
         assert_eq!(fields(None, json!([{"n": 1}, bad.clone()])), both);
         let stored = object(json!([{"n": 1}, bad.clone()]));
         assert!(fields(Some(&stored), json!([{"n": 2}, bad.clone()])).is_empty());
         assert_eq!(fields(Some(&stored), json!([{"n": 11}, bad])), ["spec.rules[0]"]);
+    }
+
+    /// A schema that goes on below itself, with something to be wrong at every place, and a rule for maps three levels
+    /// above the last.
+    fn deep(levels: usize) -> Value {
+        if levels == 0 {
+            return json!({"minimum": -1, "maxLength": 1});
+        }
+        let below = deep(levels - 1);
+        let mut schema = json!({"minimum": -1, "maxLength": 1, "maxItems": 3, "items": below,
+            "properties": {"a": below, "b": below, "c": below, "d": below}});
+        if levels == 3 {
+            let rule = json!({"rule": "!has(self.c) || !has(self.d)", "message": "one of c and d"});
+            schema["x-kubernetes-validations"] = json!([rule]);
+        }
+        schema
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_change_of_a_good_object_has_the_faults_of_the_new_one((old, new) in two_alike()) {
+            static SCHEMA: OnceLock<Value> = OnceLock::new();
+            static RULES: OnceLock<CompiledSchema> = OnceLock::new();
+            let schema = SCHEMA.get_or_init(|| deep(5));
+            let rules = RULES.get_or_init(|| compile_schema(&json!({"type": "object", "properties": {"spec": schema}})));
+            let (old, new) = (json!({"spec": old}), json!({"spec": new}));
+            let whole = Difference::Whole;
+            let limited = |object: &Value, difference: &Difference| limits(schema, &object["spec"], difference);
+            proptest::prop_assume!(limited(&old, &whole).is_empty());
+            proptest::prop_assume!(rule_faults(rules, None, &old, &whole).is_empty());
+            let Some(difference) = Difference::between(&old, &new) else { return Ok(()) };
+            let of_spec = difference.member("spec").unwrap();
+            proptest::prop_assert_eq!(limited(&new, of_spec), limited(&new, &whole));
+            let (shortened, full) =
+                (rule_faults(rules, Some(&old), &new, &difference), rule_faults(rules, Some(&old), &new, &whole));
+            proptest::prop_assert_eq!(shortened, full);
+        }
     }
 }

@@ -13,6 +13,7 @@ use redb::{Database, Durability, ReadableDatabase, StorageBackend};
 
 use super::Options;
 use super::check::Report;
+use super::early::Early;
 use super::failure::{Failure, FailureKind, OpenError, ReadError};
 use super::hub::lock;
 use super::journal::{Journal, Record};
@@ -34,6 +35,7 @@ pub(super) struct Disk {
     database: RwLock<Result<Arc<Database>, Failure>>,
     /// Held by whoever writes.
     journal: Mutex<Option<Journal>>,
+    early: Early,
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
 }
@@ -57,6 +59,7 @@ impl Disk {
             tally: Arc::new(Tally::default()),
             database: RwLock::new(Err(Failure::closed())),
             journal: Mutex::new(None),
+            early: Early::default(),
             commits: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
         };
@@ -230,8 +233,24 @@ impl Disk {
         self.commits.fetch_add(1, Ordering::Relaxed);
         if !fits {
             journal.restart(meta.epoch);
+        } else if journal.is_long() {
+            self.early.ask();
         }
         Ok(())
+    }
+
+    /// The thread that does checkpoints in quiet moments, until [`Disk::close`].
+    pub fn tidy(&self) {
+        self.early.run(|| self.commits.load(Ordering::Relaxed), || self.checkpoint_early());
+    }
+
+    fn checkpoint_early(&self) {
+        // Whoever writes now asks again.
+        let Ok(mut guard) = self.journal.try_lock() else { return };
+        let Some(journal) = guard.as_mut().filter(|journal| journal.is_long()) else { return };
+        if no_panic(|| self.checkpoint_with(&*self.database()?, journal)).is_err() {
+            self.heal(&mut guard);
+        }
     }
 
     /// Makes the tables durable by themselves.
@@ -255,6 +274,7 @@ impl Disk {
     /// Makes the tables durable and lets go of the files, also if watchers still refer to them. If the checkpoint
     /// fails nothing is lost: the journal has everything.
     pub fn close(&self) {
+        self.early.close();
         let _ = self.checkpoint();
         *lock(&self.journal) = None;
         let closed = std::mem::replace(&mut *self.database_slot(), Err(Failure::closed()));

@@ -22,6 +22,8 @@ const SECTOR: usize = 512;
 const MAGIC: [u8; 4] = [0xff, b'Z', b'J', 0xfe];
 /// Magic, checksum, epoch, first revision, length of the payload.
 const HEADER: usize = 4 + 4 + 8 + 8 + 4;
+/// From here on a checkpoint in a quiet moment is worth its syncs: so much reaches a disk within some milliseconds.
+const LONG: u64 = 2 << 20;
 /// How much is filled with zeros at a time.
 const FILL: usize = 1 << 20;
 
@@ -75,6 +77,11 @@ impl Journal {
     /// Whether it is time for a checkpoint, before a group comes for which there is no room.
     pub fn is_half_full(&self) -> bool {
         self.tail > self.capacity / 2
+    }
+
+    /// Whether a checkpoint is worth its syncs, once there is time for it.
+    pub fn is_long(&self) -> bool {
+        self.tail > LONG
     }
 
     /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was done.

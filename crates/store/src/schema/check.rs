@@ -9,6 +9,7 @@ use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 use super::resolve;
+use crate::difference::Difference;
 
 /// How bytes are written in JSON. As API servers read it, the last letter may have bits that mean nothing.
 const BASE64: GeneralPurpose =
@@ -35,7 +36,9 @@ pub struct Findings {
 /// that was stored.
 pub fn check(value: &mut Value, stored: Option<&Value>, schema: &'static Value) -> Findings {
     let mut findings = Findings::default();
-    walk(value, stored, schema, &mut String::new(), &mut findings);
+    if let Some(difference) = Difference::since(stored, value) {
+        walk(value, &difference, schema, &mut String::new(), &mut findings);
+    }
     findings
 }
 
@@ -43,14 +46,11 @@ pub fn check(value: &mut Value, stored: Option<&Value>, schema: &'static Value) 
 /// a path to each of their fields.
 fn walk(
     value: &mut Value,
-    stored: Option<&Value>,
+    difference: &Difference,
     schema: &'static Value,
     path: &mut String,
     findings: &mut Findings,
 ) {
-    if stored == Some(value) {
-        return;
-    }
     let schema = resolve(schema);
     if value.is_null() || schema["x-kubernetes-preserve-unknown-fields"] == true {
         return;
@@ -67,13 +67,14 @@ fn walk(
         return;
     }
     match value {
-        Value::Object(map) => members(map, stored, schema, path, findings),
+        Value::Object(map) => members(map, difference, schema, path, findings),
         Value::Array(items) => {
             let schema = &schema["items"];
             for (i, item) in items.iter_mut().enumerate() {
+                let Some(difference) = difference.item(i) else { continue };
                 let length = path.len();
                 let _ = write!(path, "[{i}]");
-                walk(item, stored.and_then(|stored| stored.get(i)), schema, path, findings);
+                walk(item, difference, schema, path, findings);
                 path.truncate(length);
             }
         }
@@ -83,7 +84,7 @@ fn walk(
 
 fn members(
     map: &mut serde_json::Map<String, Value>,
-    stored: Option<&Value>,
+    difference: &Difference,
     schema: &'static Value,
     path: &mut String,
     findings: &mut Findings,
@@ -105,16 +106,17 @@ fn members(
             findings.unknown.push(path.clone());
         }
         for (name, value) in map.iter_mut() {
-            if let Some(schema) = properties.get(name) {
+            if let (Some(schema), Some(difference)) = (properties.get(name), difference.member(name)) {
                 below(path, name);
-                walk(value, stored.and_then(|stored| stored.get(name)), schema, path, findings);
+                walk(value, difference, schema, path, findings);
             }
         }
     } else if schema["additionalProperties"].is_object() {
         let schema = &schema["additionalProperties"];
         for (name, value) in map.iter_mut() {
+            let Some(difference) = difference.member(name) else { continue };
             below(path, name);
-            walk(value, stored.and_then(|stored| stored.get(name)), schema, path, findings);
+            walk(value, difference, schema, path, findings);
         }
     }
     path.truncate(length);

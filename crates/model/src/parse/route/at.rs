@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use crate::json;
 use crate::name::Name;
 use crate::parse::Problem;
 
@@ -16,6 +17,8 @@ use crate::parse::Problem;
 pub(super) struct At<'a> {
     path: Option<Rc<Step<'a>>>,
     value: Option<&'a Value>,
+    /// What stood there before, where somebody asks only for what is new.
+    before: Option<&'a Value>,
 }
 
 /// The last part of a path, and what is before it.
@@ -72,12 +75,21 @@ impl Problems {
 }
 
 impl<'a> At<'a> {
-    pub(super) fn root(value: &'a Value) -> Self {
-        Self { path: None, value: Some(value) }
+    pub(super) fn root(value: &'a Value, before: Option<&'a Value>) -> Self {
+        Self { path: None, value: Some(value), before }
     }
 
     fn below(&self, part: Part<'a>, value: Option<&'a Value>) -> Self {
-        Self { path: Some(Rc::new(Step { before: self.path.clone(), part })), value }
+        let before = self.before.and_then(|before| match part {
+            Part::Member(name) | Part::Key(name) => before.get(name),
+            Part::Place(at) => before.get(at),
+        });
+        Self { path: Some(Rc::new(Step { before: self.path.clone(), part })), value, before }
+    }
+
+    /// Whether what stood there before is what stands there now.
+    pub(super) fn is_as_before(&self) -> bool {
+        self.value.zip(self.before).is_some_and(|(value, before)| json::same(value, before))
     }
 
     fn path(&self) -> String {

@@ -1,5 +1,7 @@
 //! Rules of HTTP and TCP routes, and what may not stand together in one.
 
+use std::sync::Arc;
+
 use super::at::{At, Problems};
 use super::filters::filters;
 use super::matches::matches;
@@ -15,8 +17,24 @@ pub(super) enum Place {
     Gateway,
 }
 
-pub(super) fn rules(at: &At, place: Place, problems: &mut Problems) -> Box<[Rule]> {
-    at.items_or_one(problems, "rules").iter().map(|rule| one(rule, place, problems)).collect()
+/// The rules of a list. Those that are `known` are not read again; what is as it was before is passed over.
+pub(super) fn rules(
+    at: &At,
+    place: Place,
+    known: &[Option<Arc<Rule>>],
+    problems: &mut Problems,
+) -> Box<[Arc<Rule>]> {
+    let items = at.items_or_one(problems, "rules");
+    let mut rules = Vec::with_capacity(items.len());
+    for (i, item) in items.iter().enumerate() {
+        match known.get(i).and_then(Option::as_ref) {
+            Some(rule) => rules.push(rule.clone()),
+            // Nothing about a rule depends on the others.
+            None if item.is_as_before() => {}
+            None => rules.push(Arc::new(one(item, place, problems))),
+        }
+    }
+    rules.into()
 }
 
 fn one(at: &At, place: Place, problems: &mut Problems) -> Rule {

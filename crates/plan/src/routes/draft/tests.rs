@@ -8,21 +8,23 @@ use super::super::act;
 use super::super::resolve::Resolver;
 use super::*;
 
-fn rule() -> impl Strategy<Value = Rule> {
+fn rule() -> impl Strategy<Value = Arc<Rule>> {
     let path = |path: &str| Match { path: Some(PathMatch::Prefix(path.into())), ..Match::default() };
     let on = prop::collection::vec(prop::sample::select(vec!["/a", "/b", "/c", "/d"]), 1..3);
     let respond = |status: u16| Filter::Respond { status, body: None };
     let backend = |name: &str| BackendRef { name: name.into(), tags: None, port: None, weight: None };
     let filters = prop::option::of(prop::collection::vec(200..202_u16, 0..2));
     let backends = prop::option::of(prop::collection::vec(prop::sample::select(vec!["x", "y"]), 0..2));
-    (on, filters, backends).prop_map(move |(on, filters, backends)| Rule {
-        matches: on.into_iter().map(path).collect(),
-        filters: filters.map(|list| list.into_iter().map(respond).collect()),
-        backends: backends.map(|list| list.into_iter().map(backend).collect()),
+    (on, filters, backends).prop_map(move |(on, filters, backends)| {
+        Arc::new(Rule {
+            matches: on.into_iter().map(path).collect(),
+            filters: filters.map(|list| list.into_iter().map(respond).collect()),
+            backends: backends.map(|list| list.into_iter().map(backend).collect()),
+        })
     })
 }
 
-fn source((i, rules): (usize, &Vec<Rule>)) -> Source<'_> {
+fn source((i, rules): (usize, &Vec<Arc<Rule>>)) -> Source<'_> {
     let policy = ObjectRef::new("MeshGatewayHTTPRoute", "ns", &format!("p{i}"));
     Source { policy, field: "spec.rules".to_owned(), rules }
 }
