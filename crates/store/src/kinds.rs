@@ -43,6 +43,8 @@ pub struct Kind {
     pub namespaced: bool,
     /// Whether its status is written by a path of its own.
     pub status: bool,
+    /// Whether its objects are bound to a node by a path of their own.
+    pub binds: bool,
     /// How its names are spelled.
     pub naming: Naming,
     /// The fields beyond name and namespace that a field selector may ask for.
@@ -58,6 +60,8 @@ pub struct Kind {
     pub lifetime: Option<u64>,
     /// Whether an update must say which version it is based on.
     pub needs_version: bool,
+    /// The members of the stored object that admission of an update looks at; `None`: all.
+    pub glance: Option<&'static [&'static str]>,
     /// Whether an update of an object that is not there creates it, as Kubernetes has it for a few kinds.
     pub update_creates: bool,
     /// Whether a delete answers with the object that went instead of a Status.
@@ -96,6 +100,7 @@ const BASE: Kind = Kind {
     categories: &[],
     namespaced: true,
     status: false,
+    binds: false,
     naming: Naming::Subdomain,
     selectable: &[],
     definition: "",
@@ -103,6 +108,7 @@ const BASE: Kind = Kind {
     columns: OTHER,
     lifetime: None,
     needs_version: false,
+    glance: None,
     update_creates: false,
     returns_deleted: false,
     verbs: VERBS,
@@ -197,6 +203,7 @@ pub static KINDS: &[Kind] = &[
         short: &["po"],
         categories: &["all"],
         status: true,
+        binds: true,
         selectable: POD_FIELDS,
         definition: "io.k8s.api.core.v1.Pod",
         columns: POD,
@@ -296,6 +303,7 @@ pub static KINDS: &[Kind] = &[
         columns: LEASE,
         needs_version: true,
         update_creates: true,
+        glance: Some(&["apiVersion", "kind", "metadata"]),
         ..BASE
     },
     Kind {
@@ -306,6 +314,7 @@ pub static KINDS: &[Kind] = &[
         singular: "endpointslice",
         definition: "io.k8s.api.discovery.v1.EndpointSlice",
         columns: ENDPOINT_SLICE,
+        glance: Some(&["apiVersion", "kind", "metadata", "addressType"]),
         ..BASE
     },
     Kind {
@@ -391,6 +400,16 @@ const OURS: Kind = Kind {
     status: true,
     needs_version: true,
     definition: OPEN_DEFINITION,
+    ..BASE
+};
+
+/// What is written to `pods/NAME/binding`. It is no kind of the table: it has no objects and no path of its own.
+pub static BINDING: Kind = Kind {
+    kind: "Binding",
+    plural: "bindings",
+    singular: "binding",
+    definition: "io.k8s.api.core.v1.Binding",
+    verbs: QUESTION,
     ..BASE
 };
 

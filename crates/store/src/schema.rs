@@ -59,6 +59,7 @@ fn add_kinds(generator: &mut SchemaGenerator) {
         ($($kind:ty),* $(,)?) => { $(generator.subschema_for::<$kind>();)* };
     }
     add!(
+        core::Binding,
         core::ConfigMap,
         core::Event,
         core::Namespace,

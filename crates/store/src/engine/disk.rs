@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use redb::{Database, Durability, ReadableDatabase, StorageBackend};
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBackend};
 
 use super::Options;
 use super::check::Report;
 use super::failure::{Failure, FailureKind, OpenError, ReadError};
 use super::hub::lock;
 use super::journal::{Journal, Record};
+use super::key::{Key, Stored};
 use super::medium::{Guarded, Medium, Tally};
 use super::overlay::pages_are_sound;
 use super::tables::{FORMAT, Meta, ReadTables, WriteTables};
@@ -145,12 +146,22 @@ impl Disk {
 
     /// Reads the newest state. The transaction ends with the call.
     pub fn read<T>(&self, body: impl FnOnce(&ReadTables) -> Result<T, ReadError>) -> Result<T, ReadError> {
-        let result = self.database().map_err(ReadError::from).and_then(|database| {
-            no_panic(|| {
-                let txn = database.begin_read().map_err(Failure::from)?;
-                body(&ReadTables::open(&txn)?)
-            })
-        });
+        self.read_with(|txn| body(&ReadTables::open(txn)?))
+    }
+
+    /// One object as it is now; the tables that this does not need are not opened.
+    pub fn read_object(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
+        self.read_with(|txn| Ok(ReadTables::object_of(txn, key)?))
+    }
+
+    fn read_with<T>(
+        &self,
+        body: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let result = self
+            .database()
+            .map_err(ReadError::from)
+            .and_then(|database| no_panic(|| body(&database.begin_read().map_err(Failure::from)?)));
         if let Err(ReadError::Failed(failure)) = &result
             && matches!(failure.kind, FailureKind::Io | FailureKind::Full)
             // Whoever writes meets the same error and heals by himself.
@@ -209,7 +220,8 @@ impl Disk {
         }
         let mut txn = database.begin_write()?;
         let mut tables = WriteTables::open(&txn)?;
-        let mut meta = tables.meta()?;
+        let before = tables.meta()?;
+        let mut meta = before;
         let written = body(&mut tables, &mut meta)?;
         if !written.dirty {
             drop(tables);
@@ -219,7 +231,7 @@ impl Disk {
         if !fits {
             meta.epoch += 1;
         }
-        tables.set_meta(&meta)?;
+        tables.update_meta(&before, &meta)?;
         drop(tables);
         if fits {
             txn.set_durability(Durability::None)?;
@@ -362,7 +374,7 @@ fn replay(database: &Database, records: Vec<Record>, meta: &mut Meta) -> Result<
                 let cause = format!("the journal goes on at {revision}, the tables end at {}", meta.revision);
                 return Err(Failure::damaged(cause));
             }
-            tables.apply(meta, row)?;
+            tables.apply(meta, row, &[])?;
         }
     }
     tables.set_meta(meta)?;

@@ -1,8 +1,9 @@
-//! The writer: one thread that runs all writes, many of them per sync.
+//! The writer: one thread that runs writes, many of them per sync; a caller who is alone takes its place.
 //! While one group is on its way to the disk the next one gathers, so the busier it is the less each write costs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -13,7 +14,7 @@ use super::hub::lock;
 use super::journal;
 use super::key::{Change, Revision};
 use super::tables::{Meta, WriteTables};
-use super::txn::Txn;
+use super::txn::{Parts, Txn};
 use super::{Options, Shared, park};
 
 /// How many versions one commit compacts at most, so that nobody waits long for it.
@@ -38,11 +39,24 @@ pub(super) fn run(shared: &Shared, queue: &Receiver<Box<dyn Job>>) {
                 Err(_) => break,
             }
         }
+        let _turn = lock(&shared.turn);
         group.extend(queue.try_iter().take(shared.options.group.saturating_sub(group.len())));
+        let count = group.len();
         group = commit(shared, group);
+        shared.waiting.fetch_sub(count - group.len(), Ordering::SeqCst);
     }
     shared.hub.close();
     shared.disk.close();
+}
+
+/// Does a job on the caller's thread if nobody writes and nobody waits; otherwise gives it back.
+pub(super) fn do_alone(shared: &Shared, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+    let Ok(_turn) = shared.turn.try_lock() else { return Some(job) };
+    if shared.waiting.load(Ordering::SeqCst) > 0 {
+        return Some(job);
+    }
+    // One job alone always has its turn, so nothing is left.
+    commit(shared, vec![job]).pop()
 }
 
 /// Commits as much of a group as may share a sync; the result is what is left for the next one.
@@ -115,10 +129,10 @@ fn run_group(
         if !run_job(job.as_mut(), &mut txn) {
             continue;
         }
-        let (rows, wanted) = txn.into_parts();
+        let Parts { rows, compact_to: wanted, seen } = txn.into_parts();
         compact_to = compact_to.max(wanted.map_or(0, |wanted| wanted.0));
         for row in rows {
-            let applied = tables.apply(meta, row)?;
+            let applied = tables.apply(meta, row, &seen)?;
             journal::add_row(&mut payload, &applied.bytes);
             changes.push(applied.change);
         }
