@@ -150,8 +150,8 @@ fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
 /// Whether an object, by a look at its text, has no owner and is not being deleted. Such are most of all changes, and
 /// the index has nothing to learn from them: reading each as JSON would cost more than all else here.
 fn is_plain(json: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(json);
-    !text.contains("\"ownerReferences\"") && !text.contains("\"deletionTimestamp\"")
+    let names = ["\"ownerReferences\"", "\"deletionTimestamp\""];
+    std::str::from_utf8(json).is_ok_and(|text| names.iter().all(|name| !text.contains(name)))
 }
 
 /// Ends objects whose time is up. What fails is tried again with the next tick.

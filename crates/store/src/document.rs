@@ -113,7 +113,8 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
+        // Many objects inside of objects have about so many members: a slice's endpoint, for one.
+        let mut map = Map::with_capacity(4);
         while let Some(name) = members.next_key::<String>()? {
             let place = &Place::Member(self.place, &name);
             if map.contains_key(&name) && self.doubles.len() < TOLD {

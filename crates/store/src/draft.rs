@@ -13,9 +13,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Writes an object out; `None` if it has no place for a version, or cannot be written.
-    pub fn of(object: &Value) -> Option<Self> {
-        let mut json = Vec::with_capacity(1_024);
+    /// Writes an object out, of about so many bytes; `None` if it has no place for a version, or cannot be written.
+    pub fn of(object: &Value, size: usize) -> Option<Self> {
+        let mut json = Vec::with_capacity(size);
         let mut place = None;
         write_members(object.as_object()?, &mut json, |name, value, json| {
             if name != "metadata" {
@@ -80,10 +80,10 @@ mod tests {
             "resourceVersion": "4", "labels": {}}, "metadata2": {"resourceVersion": "y"}, "data": [1, null, "ü"]});
         let mut wanted = tricky.clone();
         meta::set_resource_version(&mut wanted, 12_345);
-        let draft = Draft::of(&tricky).unwrap();
+        let draft = Draft::of(&tricky, 8).unwrap();
         assert_eq!(draft.finish(12_345), wanted.to_string());
         for none in [json!([]), json!({}), json!({"metadata": 1}), json!({"metadata": {"name": "a"}})] {
-            assert!(Draft::of(&none).is_none());
+            assert!(Draft::of(&none, 0).is_none());
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
         fn any_texts_are_written_as_json_has_them(name: String, key: String, value: String, revision: u64) {
             let mut object = json!({"metadata": {"resourceVersion": "", "annotations": {key.clone(): value}}});
             object[&name] = key.into();
-            if let Some(draft) = Draft::of(&object) {
+            if let Some(draft) = Draft::of(&object, 0) {
                 let bytes = draft.finish(revision);
                 meta::set_resource_version(&mut object, revision);
                 prop_assert_eq!(serde_json::from_slice::<Value>(&bytes).unwrap(), object);

@@ -16,6 +16,9 @@ use crate::objects::{self, Objects, key};
 use crate::status::Failure;
 use serde_json::Value;
 
+/// How much longer a new version is without being written anew while it grows.
+const ROOM: usize = 64;
+
 impl Api {
     /// The version that an update would replace, if the update can be admitted before its turn: where it needs no
     /// other object. Services need addresses and ports.
@@ -44,7 +47,7 @@ impl Api {
         let mut said = admission::warnings(kind, &new);
         said.extend(warnings);
         meta::note_writer(kind, &mut new, &terms.manager, jiff::Timestamp::now());
-        let Some(draft) = Draft::of(&new) else { return Ok(None) };
+        let Some(draft) = Draft::of(&new, stored.json.len() + ROOM) else { return Ok(None) };
         let work = move |objects: &mut Objects<'_, '_>| {
             if policy::are_there(objects, kind)? { Ok(None) } else { objects.replace(kind, &stored, draft) }
         };

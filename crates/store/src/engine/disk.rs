@@ -15,7 +15,7 @@ use super::Options;
 use super::check::Report;
 use super::failure::{Failure, FailureKind, OpenError, ReadError};
 use super::hub::lock;
-use super::journal::{Journal, Record};
+use super::journal::{Journal, Record, Sheet};
 use super::key::{Key, Stored};
 use super::medium::{Guarded, Medium, Tally};
 use super::overlay::pages_are_sound;
@@ -41,8 +41,6 @@ pub(super) struct Disk {
 
 /// What a body did to the tables.
 pub(super) struct Written {
-    /// The rows for the journal, by [`super::journal::add_row`]; empty if only compaction was done.
-    pub payload: Vec<u8>,
     /// The revision of the first row.
     pub first: u64,
     /// Whether anything at all has changed.
@@ -189,10 +187,10 @@ impl Disk {
         self.look(ReadTables::check)
     }
 
-    /// Changes the tables and makes that durable. After an error, `Ok` may still be the truth: see [`Disk::heal`].
+    /// Changes the tables and makes that durable; the body puts its rows on the sheet. After an error, `Ok` may still be the truth: see [`Disk::heal`].
     pub fn write(
         &self,
-        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta) -> Result<Written, Failure>,
+        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut Sheet) -> Result<Written, Failure>,
     ) -> Result<(), Failure> {
         let mut guard = lock(&self.journal);
         if guard.is_none() {
@@ -212,7 +210,7 @@ impl Disk {
     fn write_with(
         &self,
         journal: &mut Journal,
-        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta) -> Result<Written, Failure>,
+        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut Sheet) -> Result<Written, Failure>,
     ) -> Result<(), Failure> {
         let database = self.database()?;
         if journal.is_half_full() {
@@ -222,12 +220,15 @@ impl Disk {
         let mut tables = WriteTables::open(&txn)?;
         let before = tables.meta()?;
         let mut meta = before;
-        let written = body(&mut tables, &mut meta)?;
+        let mut sheet = journal.sheet();
+        let written = body(&mut tables, &mut meta, &mut sheet)?;
         if !written.dirty {
             drop(tables);
             return Ok(txn.abort()?);
         }
-        let fits = written.payload.is_empty() || journal.append(written.first, &written.payload)?;
+        // Without rows, only compaction was done.
+        let fits = sheet.is_empty() || journal.append(written.first, &mut sheet)?;
+        journal.keep(sheet);
         if !fits {
             meta.epoch += 1;
         }
@@ -365,6 +366,7 @@ fn replay(database: &Database, records: Vec<Record>, meta: &mut Meta) -> Result<
     let mut txn = database.begin_write()?;
     txn.set_durability(Durability::None)?;
     let mut tables = WriteTables::open(&txn)?;
+    let mut sheet = Sheet::new();
     for record in records {
         for (revision, row) in (record.first..).zip(record.rows) {
             if revision <= meta.revision {
@@ -374,7 +376,8 @@ fn replay(database: &Database, records: Vec<Record>, meta: &mut Meta) -> Result<
                 let cause = format!("the journal goes on at {revision}, the tables end at {}", meta.revision);
                 return Err(Failure::damaged(cause));
             }
-            tables.apply(meta, row, &[])?;
+            tables.apply(meta, row, &[], &mut sheet)?;
+            sheet.clear();
         }
     }
     tables.set_meta(meta)?;

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::failure::Failure;
+use super::journal::Sheet;
 use super::key::{Change, ChangeKind, Key, Note, ResourceId, Revision, Stored};
 use super::row::Row;
 use super::txn::Seen;
@@ -86,12 +87,6 @@ impl Meta {
             ("epoch", epoch),
         ]
     }
-}
-
-/// A version that has been added: as watchers see it, and as the journal keeps it.
-pub(super) struct Applied {
-    pub change: Change,
-    pub bytes: Vec<u8>,
 }
 
 impl ReadTables {
@@ -278,8 +273,14 @@ impl<'t> WriteTables<'t> {
 
     /// Adds the next version of an object. Its place in the chain comes from the tables and not from the row, so
     /// that a row from the journal lands right even where compaction has to be done again. A version that was `seen`
-    /// is not read again.
-    pub fn apply(&mut self, meta: &mut Meta, mut row: Row, seen: &[Seen]) -> Result<Applied, Failure> {
+    /// is not read again. The row as it was written is added to the sheet.
+    pub fn apply(
+        &mut self,
+        meta: &mut Meta,
+        mut row: Row,
+        seen: &[Seen],
+        sheet: &mut Sheet,
+    ) -> Result<Change, Failure> {
         let revision = meta.revision.saturating_add(1);
         let head = self.head(&row.key)?;
         row.previous = head.map_or(0, |head| head.revision);
@@ -295,21 +296,21 @@ impl<'t> WriteTables<'t> {
         if let Some(at) = before.as_ref().and_then(|before| before.expires) {
             self.expiry.remove(expiry_parts(at, &row.key))?;
         }
-        let bytes = self.insert(revision, &row)?;
+        let len = self.insert(revision, &row, sheet)?;
         meta.revision = revision;
-        meta.log_bytes = meta.log_bytes.saturating_add(bytes.len() as u64);
-        Ok(Applied { change: change(revision, row, before.map(|before| before.json)), bytes })
+        meta.log_bytes = meta.log_bytes.saturating_add(len as u64);
+        Ok(change(revision, row, before.map(|before| before.json)))
     }
 
-    /// Makes a version the newest of its object; the result is how it was written.
-    pub fn insert(&mut self, revision: u64, row: &Row) -> Result<Vec<u8>, Failure> {
+    /// Makes a version the newest of its object. It is written on the sheet; the result is how long it became.
+    pub fn insert(&mut self, revision: u64, row: &Row, sheet: &mut Sheet) -> Result<usize, Failure> {
         self.index.insert(parts(&row.key), (revision, !row.deleted))?;
-        let bytes = row.encode(revision);
-        self.versions.insert(revision, &bytes[..])?;
+        let bytes = sheet.add(revision, row);
+        self.versions.insert(revision, bytes)?;
         if let Some(at) = row.expires.filter(|_| !row.deleted) {
             self.expiry.insert(expiry_parts(at, &row.key), ())?;
         }
-        Ok(bytes)
+        Ok(bytes.len())
     }
 
     /// Moves the compacted revision up to `to`, at most `limit` steps; the rest is for the next time.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use super::disk::{Written, panic_text};
 use super::failure::{Failure, WriteError};
 use super::hub::lock;
-use super::journal;
+use super::journal::Sheet;
 use super::key::{Change, Revision};
 use super::tables::{Meta, WriteTables};
 use super::txn::{Parts, Txn};
@@ -62,8 +62,8 @@ pub(super) fn do_alone(shared: &Shared, job: Box<dyn Job>) -> Option<Box<dyn Job
 /// Commits as much of a group as may share a sync; the result is what is left for the next one.
 fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let (mut changes, mut done) = (Vec::new(), group.len());
-    let result = shared.disk.write(|tables, meta| {
-        let ran = run_group(&shared.options, tables, meta, &mut group)?;
+    let result = shared.disk.write(|tables, meta, sheet| {
+        let ran = run_group(&shared.options, tables, meta, sheet, &mut group)?;
         (changes, done) = (ran.changes, ran.jobs);
         Ok(ran.written)
     });
@@ -115,13 +115,14 @@ fn run_group(
     options: &Options,
     tables: &mut WriteTables<'_>,
     meta: &mut Meta,
+    sheet: &mut Sheet,
     group: &mut [Box<dyn Job>],
 ) -> Result<Ran, Failure> {
     let first = meta.revision.saturating_add(1);
-    let (mut changes, mut payload, mut jobs) = (Vec::new(), Vec::new(), 0);
+    let (mut changes, mut jobs) = (Vec::with_capacity(group.len()), 0);
     let mut compact_to = due_compaction(options, meta);
     for job in group {
-        if payload.len() > options.group_bytes {
+        if sheet.len() > options.group_bytes {
             break;
         }
         jobs += 1;
@@ -132,15 +133,13 @@ fn run_group(
         let Parts { rows, compact_to: wanted, seen } = txn.into_parts();
         compact_to = compact_to.max(wanted.map_or(0, |wanted| wanted.0));
         for row in rows {
-            let applied = tables.apply(meta, row, &seen)?;
-            journal::add_row(&mut payload, &applied.bytes);
-            changes.push(applied.change);
+            changes.push(tables.apply(meta, row, &seen, sheet)?);
         }
     }
     let compacted = meta.compacted;
     tables.compact(meta, compact_to, COMPACT_STEP)?;
     let dirty = !changes.is_empty() || meta.compacted != compacted;
-    Ok(Ran { written: Written { payload, first, dirty }, changes, jobs })
+    Ok(Ran { written: Written { first, dirty }, changes, jobs })
 }
 
 fn run_job(job: &mut dyn Job, txn: &mut Txn<'_>) -> bool {
