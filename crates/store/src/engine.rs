@@ -104,6 +104,8 @@ struct Shared {
     turn: Mutex<()>,
     /// Writes that are in the queue.
     waiting: AtomicUsize,
+    /// How many writes shared the last commit.
+    company: AtomicUsize,
 }
 
 /// Numbers for metrics.
@@ -152,8 +154,8 @@ impl Engine {
         let limits = RingLimits { changes: options.ring_changes, bytes: options.ring_bytes };
         let (queue, jobs) = sync_channel(options.queue);
         let hub = Hub::new(revision, limits);
-        let (turn, waiting) = (Mutex::new(()), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { disk, hub, options, turn, waiting });
+        let (turn, waiting, company) = (Mutex::new(()), AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { disk, hub, options, turn, waiting, company });
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let started = thread::Builder::new().name(name.to_owned()).spawn(body);
             started.map_err(|error: io::Error| failed(error.into()))

@@ -130,15 +130,15 @@ impl<'de> Visitor<'de> for Same<'_> {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        same(*self.0 == Value::from(value))
+        same(*self.0 == value)
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        same(*self.0 == Value::from(value))
+        same(*self.0 == value)
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        same(*self.0 == Value::from(value))
+        same(*self.0 == value)
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {

@@ -496,9 +496,21 @@ impl Kind {
         if self.is_view() { self.kept(&object).into_owned() } else { object }
     }
 
-    /// Puts kind and apiVersion first in an object.
+    /// Whether this is its `apiVersion`.
+    pub fn has_version(&self, api_version: &str) -> bool {
+        match api_version.rsplit_once('/') {
+            Some((group, version)) => !group.is_empty() && group == self.group && version == self.version,
+            None => self.group.is_empty() && api_version == self.version,
+        }
+    }
+
+    /// Puts kind and apiVersion first in an object; most have them already.
     pub fn stamp(&self, object: &mut Value) {
-        if let Some(map) = object.as_object_mut() {
+        let Some(map) = object.as_object_mut() else { return };
+        let said = |name: &str| map.get(name).and_then(Value::as_str);
+        let has_both =
+            said("kind") == Some(self.kind) && said("apiVersion").is_some_and(|said| self.has_version(said));
+        if !has_both {
             map.insert("kind".to_owned(), self.kind.into());
             map.insert("apiVersion".to_owned(), self.api_version().into());
         }
@@ -525,6 +537,16 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), count);
+    }
+
+    #[test]
+    fn a_version_is_that_of_its_kind_and_of_no_other() {
+        for kind in KINDS {
+            assert!(kind.has_version(&kind.api_version()));
+            for other in ["", "/", "v1/", "/v1", "v2", "apps/v1", "v1/v1", "discovery.k8s.io/v1/v1"] {
+                assert!(!kind.has_version(other), "{} {other}", kind.kind);
+            }
+        }
     }
 
     #[test]

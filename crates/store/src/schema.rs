@@ -6,6 +6,7 @@
 
 mod check;
 mod keys;
+mod shape;
 
 use std::sync::OnceLock;
 
@@ -21,6 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::kinds::{Kind, OPEN_DEFINITION};
 
 pub use check::{Findings, bytes, check};
+pub use shape::fits;
 
 /// Where definitions stand in an OpenAPI document.
 pub const PREFIX: &str = "#/components/schemas/";

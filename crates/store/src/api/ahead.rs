@@ -60,10 +60,14 @@ impl Api {
 /// The new version as admission leaves it, if it is one that only has to be stored.
 fn admitted(terms: &Terms, stored: &Stored, object: Value) -> Result<Option<Value>, Failure> {
     let (kind, name) = (terms.kind, &*stored.key.name);
-    let old = match kind.glance {
+    let mut old = match kind.glance {
         Some(names) => glance::members(&stored.json, names).map_err(Failure::internal)?,
         None => objects::parse(stored)?,
     };
+    if kind.glance.is_some() && kind.kind == "EndpointSlice" {
+        // Its last writer is noted anew, so nothing has to be carried over.
+        meta::remove(&mut old, "managedFields");
+    }
     check_uid(kind, name, &old, &object)?;
     let mut new = revised(terms, name, &old, object)?;
     let changed = differs(kind, stored, &old, &mut new);

@@ -247,6 +247,14 @@ impl Disk {
         Ok(())
     }
 
+    /// Whether the next write comes with more than its own work: a checkpoint, or opening again after an error.
+    pub fn is_checkpoint_due(&self) -> bool {
+        match self.journal.try_lock() {
+            Ok(journal) => journal.as_ref().is_none_or(Journal::is_half_full),
+            Err(_) => true,
+        }
+    }
+
     /// Makes the tables durable by themselves.
     pub fn checkpoint(&self) -> Result<(), Failure> {
         let mut guard = lock(&self.journal);

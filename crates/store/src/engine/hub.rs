@@ -7,7 +7,7 @@
 //!
 //! Nobody holds the writer up: a watcher that falls behind the ring reads the log on disk.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::repeat;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -40,8 +40,8 @@ impl Interest {
 /// The newest changes, without a gap.
 pub(super) struct Ring {
     changes: VecDeque<Arc<Change>>,
-    /// The last change of each object among them.
-    last_by_key: BTreeMap<Key, Arc<Change>>,
+    /// The last change of each object among them; asked for by every update, and never gone through.
+    last_by_key: HashMap<Key, Arc<Change>>,
     weight: usize,
     limits: RingLimits,
     /// The newest revision that watchers may know of.
@@ -180,7 +180,7 @@ pub(super) struct Hub {
 impl Hub {
     pub fn new(revision: Revision, limits: RingLimits) -> Hub {
         let changes = VecDeque::new();
-        let last_by_key = BTreeMap::new();
+        let last_by_key = HashMap::new();
         let ring = Ring { changes, last_by_key, weight: 0, limits, revision, closed: false };
         Hub {
             ring: RwLock::new(ring),

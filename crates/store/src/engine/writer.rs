@@ -43,16 +43,22 @@ pub(super) fn run(shared: &Shared, queue: &Receiver<Box<dyn Job>>) {
         group.extend(queue.try_iter().take(shared.options.group.saturating_sub(group.len())));
         let count = group.len();
         group = commit(shared, group);
+        shared.company.store(count - group.len(), Ordering::Relaxed);
         shared.waiting.fetch_sub(count - group.len(), Ordering::SeqCst);
     }
     shared.hub.close();
     shared.disk.close();
 }
 
-/// Does a job on the caller's thread if nobody writes and nobody waits; otherwise gives it back.
+/// Does a job on the caller's thread if nobody writes and nobody waits; otherwise gives it back. Where writes just
+/// shared a commit more of them are about to come, and the caller's thread is needed to read them.
 pub(super) fn do_alone(shared: &Shared, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
     let Ok(_turn) = shared.turn.try_lock() else { return Some(job) };
-    if shared.waiting.load(Ordering::SeqCst) > 0 {
+    if shared.company.load(Ordering::Relaxed) > 1 {
+        return Some(job);
+    }
+    // A checkpoint takes long; the writer's thread has nothing else to do.
+    if shared.waiting.load(Ordering::SeqCst) > 0 || shared.disk.is_checkpoint_due() {
         return Some(job);
     }
     // One job alone always has its turn, so nothing is left.
