@@ -212,7 +212,7 @@ mod tests {
             let (kind, mut object) = if is_slice { ("EndpointSlice", slice()) } else { ("Service", service()) };
             let mut all = Vec::new();
             places(&object, "", &mut all);
-            let place = object.pointer_mut(at.get(&all)).unwrap();
+            let place = object.pointer_mut(&all[at.index(all.len())]).unwrap();
             let values = [json!(null), json!(true), json!(7), json!(-7), json!(5_000_000_000u64), json!(u64::MAX),
                 json!(1.5), json!("x"), json!({"unknown": [1]})];
             match (adds, place.as_object_mut()) {
