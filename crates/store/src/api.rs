@@ -7,8 +7,10 @@
 //! ```
 
 pub mod accept;
+mod ahead;
 pub mod backup;
 mod basis;
+mod bind;
 pub mod body;
 mod delete;
 mod pages;
@@ -27,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::admission::service::Ranges;
-use crate::engine::{Engine, ReadError, WriteError};
+use crate::engine::{Engine, ReadError, Txn, WriteError};
 use crate::objects::Objects;
 use crate::query::Query;
 use crate::reviews::Act;
@@ -201,6 +203,12 @@ impl Api {
 
     async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let named = call.target.name.is_some();
+        if call.target.binding {
+            return match call.method {
+                Method::POST => self.bind(call, caller).await,
+                _ => Err(Failure::method_not_allowed()),
+            };
+        }
         match (call.method.as_str(), named) {
             ("GET" | "HEAD", true) if !call.query.is_watch() => self.get(&call),
             ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
@@ -220,11 +228,15 @@ impl Api {
         F: FnOnce(&mut Objects<'_, '_>) -> Result<T, Failure> + Send + 'static,
     {
         let now = jiff::Timestamp::now();
-        let pending = self.engine.submit(move |txn| match work(&mut Objects::new(txn, now)) {
+        let transaction = move |txn: &mut Txn<'_>| match work(&mut Objects::new(txn, now)) {
             Ok(done) if dry_run => Err(Stop::Rehearsed(done)),
             Ok(done) => Ok(done),
             Err(failure) => Err(Stop::Refused(failure)),
-        });
+        };
+        let pending = match may_block() {
+            true => self.engine.submit_or_do(transaction),
+            false => self.engine.submit(transaction),
+        };
         let result = match pending {
             Ok(pending) => pending.await,
             Err(error) => Err(error),
@@ -239,6 +251,11 @@ impl Api {
             Err(WriteError::Failed(failure)) => Err(Failure::internal(failure)),
         }
     }
+}
+
+/// Whether this thread may wait for the disk: others serve requests meanwhile.
+fn may_block() -> bool {
+    tokio::runtime::Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
 }
 
 /// A request for objects, taken apart.

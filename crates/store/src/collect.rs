@@ -27,6 +27,9 @@ use crate::meta;
 use index::{Index, Place};
 
 const TICK: Duration = Duration::from_millis(500);
+/// How long changes of a kind gather before the next look: with a thousand writes per second, a look at each would cost
+/// more than what is seen.
+const GATHER: Duration = Duration::from_millis(10);
 /// How many changes may wait for the collector.
 const QUEUE: usize = 1_024;
 /// How many objects are read at once.
@@ -114,21 +117,23 @@ async fn forward(kind: &'static Kind, mut watcher: crate::engine::Watcher, sende
             let _ = sender.send(News::Lost).await;
             return;
         };
-        for change in changes {
+        for change in changes.into_iter().filter(|change| is_noteworthy(change)) {
             if sender.send(News::Changed(kind, change)).await.is_err() {
                 return;
             }
         }
+        tokio::time::sleep(GATHER).await;
     }
 }
 
+/// Whether the index has something to learn from a change.
+fn is_noteworthy(change: &Change) -> bool {
+    change.kind == ChangeKind::Deleted
+        || !is_plain(&change.json)
+        || !change.before.as_deref().is_none_or(is_plain)
+}
+
 fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
-    if change.kind != ChangeKind::Deleted
-        && is_plain(&change.json)
-        && change.before.as_deref().is_none_or(is_plain)
-    {
-        return;
-    }
     let Ok(object) = serde_json::from_slice::<Value>(&change.json) else { return };
     let place = Place {
         kind: kind.id,
@@ -145,8 +150,8 @@ fn notice(index: &mut Index, kind: &'static Kind, change: &Change) {
 /// Whether an object, by a look at its text, has no owner and is not being deleted. Such are most of all changes, and
 /// the index has nothing to learn from them: reading each as JSON would cost more than all else here.
 fn is_plain(json: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(json);
-    !text.contains("\"ownerReferences\"") && !text.contains("\"deletionTimestamp\"")
+    let names = ["\"ownerReferences\"", "\"deletionTimestamp\""];
+    std::str::from_utf8(json).is_ok_and(|text| names.iter().all(|name| !text.contains(name)))
 }
 
 /// Ends objects whose time is up. What fails is tried again with the next tick.

@@ -3,10 +3,18 @@
 use serde_json::{Value, json};
 
 use crate::api::accept::Accept;
-use crate::kinds::{KINDS, Kind};
+use crate::kinds::{BINDING, KINDS, Kind};
 use crate::status::Failure;
 
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+const BINDING_VERBS: &[&str] = &["create"];
+
+/// The paths below a kind's objects: the name of each, the kind that is written there, and what may be done.
+fn parts(kind: &Kind) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    let status = kind.status.then_some(("status", kind.kind, STATUS_VERBS));
+    let binding = kind.binds.then_some(("binding", BINDING.kind, BINDING_VERBS));
+    binding.into_iter().chain(status)
+}
 
 /// The version of Kubernetes that this API is like.
 pub fn version() -> Value {
@@ -95,10 +103,10 @@ fn resources(group: &str, version: &str) -> Result<Value, Failure> {
             entry["categories"] = json!(kind.categories);
         }
         list.push(entry);
-        if kind.status {
+        for (part, written, verbs) in parts(kind) {
             list.push(json!({
-                "name": format!("{}/status", kind.plural), "singularName": "", "namespaced": kind.namespaced,
-                "kind": kind.kind, "verbs": STATUS_VERBS,
+                "name": format!("{}/{part}", kind.plural), "singularName": "", "namespaced": kind.namespaced,
+                "kind": written, "verbs": verbs,
             }));
         }
     }
@@ -131,9 +139,13 @@ fn aggregated_kind(kind: &Kind) -> Value {
     if !kind.categories.is_empty() {
         entry["categories"] = json!(kind.categories);
     }
-    if kind.status {
-        entry["subresources"] =
-            json!([{"subresource": "status", "responseKind": response, "verbs": STATUS_VERBS}]);
+    let part = |(part, written, verbs): (&str, &str, &[&str])| {
+        let response = json!({"group": kind.group, "version": kind.version, "kind": written});
+        json!({"subresource": part, "responseKind": response, "verbs": verbs})
+    };
+    let parts: Vec<Value> = parts(kind).map(part).collect();
+    if !parts.is_empty() {
+        entry["subresources"] = parts.into();
     }
     entry
 }
@@ -158,5 +170,23 @@ mod tests {
         let aggregated = document("apis", &accept).unwrap()["items"].as_array().unwrap().len();
         let plain = document("apis", &Accept::default()).unwrap()["groups"].as_array().unwrap().len();
         assert_eq!(aggregated, plain);
+    }
+
+    #[test]
+    fn both_kinds_of_discovery_list_the_paths_below_pods() {
+        let plain = document("api/v1", &Accept::default()).unwrap();
+        let entry =
+            plain["resources"].as_array().unwrap().iter().find(|entry| entry["name"] == "pods/binding");
+        assert_eq!(
+            entry.map(|entry| (&entry["kind"], &entry["verbs"])),
+            Some((&json!("Binding"), &json!(["create"])))
+        );
+        let accept = Accept { aggregated: true, ..Accept::default() };
+        let list = document("api", &accept).unwrap();
+        let resources = list["items"][0]["versions"][0]["resources"].as_array().unwrap().clone();
+        let pods = resources.iter().find(|entry| entry["resource"] == "pods").unwrap();
+        let parts: Vec<&Value> =
+            pods["subresources"].as_array().unwrap().iter().map(|part| &part["subresource"]).collect();
+        assert_eq!(parts, ["binding", "status"]);
     }
 }

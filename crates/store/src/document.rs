@@ -28,14 +28,33 @@ impl Document {
     pub fn read(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut doubles = Vec::new();
         let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let value = Node { path: String::new(), doubles: &mut doubles }.deserialize(&mut reader)?;
+        let value = Node { place: &Place::Root, doubles: &mut doubles }.deserialize(&mut reader)?;
         reader.end()?;
         Ok(Self { value, doubles })
     }
 }
 
+/// Where a value stands, as a chain of steps up to the root: written out only for what stands twice, which hardly
+/// anything does.
+enum Place<'a> {
+    Root,
+    Member(&'a Place<'a>, &'a str),
+    Item(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Member(Self::Root, name) => f.write_str(name),
+            Self::Member(above, name) => write!(f, "{above}.{name}"),
+            Self::Item(above, number) => write!(f, "{above}[{number}]"),
+        }
+    }
+}
+
 struct Node<'a> {
-    path: String,
+    place: &'a Place<'a>,
     doubles: &'a mut Vec<String>,
 }
 
@@ -85,8 +104,8 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
         loop {
-            let path = format!("{}[{}]", self.path, list.len());
-            let Some(item) = items.next_element_seed(Node { path, doubles: self.doubles })? else {
+            let place = &Place::Item(self.place, list.len());
+            let Some(item) = items.next_element_seed(Node { place, doubles: self.doubles })? else {
                 return Ok(Value::Array(list));
             };
             list.push(item);
@@ -94,14 +113,17 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
+        // Many objects inside of objects have about so many members: a slice's endpoint, for one.
+        let mut map = Map::with_capacity(4);
         while let Some(name) = members.next_key::<String>()? {
-            let path = if self.path.is_empty() { name.clone() } else { format!("{}.{name}", self.path) };
-            let sentence = || format!("duplicate field {path:?}");
-            if map.contains_key(&name) && self.doubles.len() < TOLD && !self.doubles.contains(&sentence()) {
-                self.doubles.push(sentence());
+            let place = &Place::Member(self.place, &name);
+            if map.contains_key(&name) && self.doubles.len() < TOLD {
+                let sentence = format!("duplicate field {:?}", place.to_string());
+                if !self.doubles.contains(&sentence) {
+                    self.doubles.push(sentence);
+                }
             }
-            let value = members.next_value_seed(Node { path, doubles: self.doubles })?;
+            let value = members.next_value_seed(Node { place, doubles: self.doubles })?;
             map.insert(name, value);
         }
         Ok(Value::Object(map))

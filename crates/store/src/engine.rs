@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  write ----> queue ----> writer: one transaction for many callers ----> journal (one sync) ----> tables
-//!                                                                   \---> ring ----> watchers
+//!     \---- nobody else writes: the caller himself -----^            \---> ring ----> watchers
 //!  get, list, log ----> tables (a read transaction that ends with the call)
 //! ```
 //!
@@ -29,7 +29,7 @@ mod writer;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -101,6 +101,12 @@ struct Shared {
     disk: Disk,
     hub: Hub,
     options: Options,
+    /// Held by whoever commits: the writer's thread, or a caller who found nobody else writing.
+    turn: Mutex<()>,
+    /// Writes that are in the queue.
+    waiting: AtomicUsize,
+    /// How many writes shared the last commit.
+    company: AtomicUsize,
 }
 
 /// Numbers for metrics.
@@ -149,7 +155,9 @@ impl Engine {
         let revision = Revision(disk.meta().map_err(failed)?.revision);
         let limits = RingLimits { changes: options.ring_changes, bytes: options.ring_bytes };
         let (queue, jobs) = sync_channel(options.queue);
-        let shared = Arc::new(Shared { disk, hub: Hub::new(revision, limits), options });
+        let hub = Hub::new(revision, limits);
+        let (turn, waiting, company) = (Mutex::new(()), AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { disk, hub, options, turn, waiting, company });
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let started = thread::Builder::new().name(name.to_owned()).spawn(body);
             started.map_err(|error: io::Error| failed(error.into()))
@@ -171,7 +179,17 @@ impl Engine {
 
     /// One object, as it is now.
     pub fn get(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
-        self.shared.disk.read(|tables| Ok(tables.object(key)?))
+        self.shared.disk.read_object(key)
+    }
+
+    /// As [`Engine::get`], from memory if the object has changed lately. It may be a moment behind, so it is for whoever
+    /// finds out later: a write that expects this very version.
+    pub fn glimpse(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
+        let lately = self.shared.hub.ring().last_of(key).cloned();
+        match lately {
+            Some(change) => Ok(change.stored()),
+            None => self.get(key),
+        }
     }
 
     /// Objects of a resource at one revision.
@@ -191,9 +209,11 @@ impl Engine {
         E: Send + 'static,
     {
         let (call, pending) = Call::new(closure);
-        match self.queue.as_ref().map(|queue| queue.send(Box::new(call))) {
-            Some(Ok(())) => pending.wait(),
-            _ => Err(WriteError::Failed(Failure::closed())),
+        let Some(queue) = &self.queue else { return Err(WriteError::Failed(Failure::closed())) };
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        match queue.send(Box::new(call)) {
+            Ok(()) => pending.wait(),
+            Err(_) => Err(WriteError::Failed(Failure::closed())),
         }
     }
 
@@ -206,11 +226,38 @@ impl Engine {
         E: Send + 'static,
     {
         let (call, pending) = Call::new(closure);
-        match self.queue.as_ref().map(|queue| queue.try_send(Box::new(call))) {
-            Some(Ok(())) => Ok(pending),
-            Some(Err(TrySendError::Full(_))) => Err(WriteError::Busy),
-            _ => Err(WriteError::Failed(Failure::closed())),
+        self.enqueue(Box::new(call))?;
+        Ok(pending)
+    }
+
+    /// As [`Engine::submit`], but a caller who finds nobody else writing does the write himself, before this returns:
+    /// one writer alone need not wait for two threads to wake. It takes as long as a sync, so at most one caller at a
+    /// time blocks; whoever comes meanwhile is queued.
+    pub fn submit_or_do<T, E, F>(&self, closure: F) -> Result<Pending<T, E>, WriteError<E>>
+    where
+        F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let (call, pending) = Call::new(closure);
+        let job: Box<dyn Job> = Box::new(call);
+        if let Some(job) = writer::do_alone(&self.shared, job) {
+            self.enqueue(job)?;
         }
+        Ok(pending)
+    }
+
+    fn enqueue<E>(&self, job: Box<dyn Job>) -> Result<(), WriteError<E>> {
+        let Some(queue) = &self.queue else { return Err(WriteError::Failed(Failure::closed())) };
+        // Counted before it is in the queue, so that nobody overtakes what this caller submitted before.
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        let error = match queue.try_send(job) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(_)) => WriteError::Busy,
+            Err(TrySendError::Disconnected(_)) => WriteError::Failed(Failure::closed()),
+        };
+        self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        Err(error)
     }
 
     /// Watches a resource, or one namespace of it, for the changes after a revision.

@@ -43,6 +43,8 @@ pub struct Kind {
     pub namespaced: bool,
     /// Whether its status is written by a path of its own.
     pub status: bool,
+    /// Whether its objects are bound to a node by a path of their own.
+    pub binds: bool,
     /// How its names are spelled.
     pub naming: Naming,
     /// The fields beyond name and namespace that a field selector may ask for.
@@ -58,6 +60,8 @@ pub struct Kind {
     pub lifetime: Option<u64>,
     /// Whether an update must say which version it is based on.
     pub needs_version: bool,
+    /// The members of the stored object that admission of an update looks at; `None`: all.
+    pub glance: Option<&'static [&'static str]>,
     /// Whether an update of an object that is not there creates it, as Kubernetes has it for a few kinds.
     pub update_creates: bool,
     /// Whether a delete answers with the object that went instead of a Status.
@@ -96,6 +100,7 @@ const BASE: Kind = Kind {
     categories: &[],
     namespaced: true,
     status: false,
+    binds: false,
     naming: Naming::Subdomain,
     selectable: &[],
     definition: "",
@@ -103,6 +108,7 @@ const BASE: Kind = Kind {
     columns: OTHER,
     lifetime: None,
     needs_version: false,
+    glance: None,
     update_creates: false,
     returns_deleted: false,
     verbs: VERBS,
@@ -197,6 +203,7 @@ pub static KINDS: &[Kind] = &[
         short: &["po"],
         categories: &["all"],
         status: true,
+        binds: true,
         selectable: POD_FIELDS,
         definition: "io.k8s.api.core.v1.Pod",
         columns: POD,
@@ -296,6 +303,7 @@ pub static KINDS: &[Kind] = &[
         columns: LEASE,
         needs_version: true,
         update_creates: true,
+        glance: Some(&["apiVersion", "kind", "metadata"]),
         ..BASE
     },
     Kind {
@@ -306,6 +314,7 @@ pub static KINDS: &[Kind] = &[
         singular: "endpointslice",
         definition: "io.k8s.api.discovery.v1.EndpointSlice",
         columns: ENDPOINT_SLICE,
+        glance: Some(&["apiVersion", "kind", "metadata", "addressType"]),
         ..BASE
     },
     Kind {
@@ -394,6 +403,16 @@ const OURS: Kind = Kind {
     ..BASE
 };
 
+/// What is written to `pods/NAME/binding`. It is no kind of the table: it has no objects and no path of its own.
+pub static BINDING: Kind = Kind {
+    kind: "Binding",
+    plural: "bindings",
+    singular: "binding",
+    definition: "io.k8s.api.core.v1.Binding",
+    verbs: QUESTION,
+    ..BASE
+};
+
 /// The schema of objects with whatever `spec` and `status`.
 pub const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
 
@@ -477,9 +496,21 @@ impl Kind {
         if self.is_view() { self.kept(&object).into_owned() } else { object }
     }
 
-    /// Puts kind and apiVersion first in an object.
+    /// Whether this is its `apiVersion`.
+    pub fn has_version(&self, api_version: &str) -> bool {
+        match api_version.rsplit_once('/') {
+            Some((group, version)) => !group.is_empty() && group == self.group && version == self.version,
+            None => self.group.is_empty() && api_version == self.version,
+        }
+    }
+
+    /// Puts kind and apiVersion first in an object; most have them already.
     pub fn stamp(&self, object: &mut Value) {
-        if let Some(map) = object.as_object_mut() {
+        let Some(map) = object.as_object_mut() else { return };
+        let said = |name: &str| map.get(name).and_then(Value::as_str);
+        let has_both =
+            said("kind") == Some(self.kind) && said("apiVersion").is_some_and(|said| self.has_version(said));
+        if !has_both {
             map.insert("kind".to_owned(), self.kind.into());
             map.insert("apiVersion".to_owned(), self.api_version().into());
         }
@@ -506,6 +537,16 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), count);
+    }
+
+    #[test]
+    fn a_version_is_that_of_its_kind_and_of_no_other() {
+        for kind in KINDS {
+            assert!(kind.has_version(&kind.api_version()));
+            for other in ["", "/", "v1/", "/v1", "v2", "apps/v1", "v1/v1", "discovery.k8s.io/v1/v1"] {
+                assert!(!kind.has_version(other), "{} {other}", kind.kind);
+            }
+        }
     }
 
     #[test]

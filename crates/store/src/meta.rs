@@ -118,6 +118,13 @@ pub fn count_generation(old: &Value, new: &mut Value) {
     }
     let began = !is_deleting(old) && is_deleting(new);
     if !has_same_content(old, new) || began {
+        raise_generation(old, new);
+    }
+}
+
+/// Counts the generation up, where objects have one.
+pub fn raise_generation(old: &Value, new: &mut Value) {
+    if !old["metadata"]["generation"].is_null() {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         set(new, "generation", generation.saturating_add(1));
     }

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::draft::Draft;
 use crate::engine::{Expect, Failure as DiskFailure, Key, ResourceId, Revision, Stored, Txn, TxnError};
 use crate::kinds::Kind;
 use crate::meta;
@@ -94,11 +95,32 @@ impl<'a, 't> Objects<'a, 't> {
     pub fn store(&mut self, kind: &Kind, object: &mut Value) -> Result<Bytes, Failure> {
         self.stamp(object);
         let key = key(kind, meta::text(object, "namespace"), meta::text(object, "name"));
-        let now = u64::try_from(self.now.as_second()).unwrap_or(0);
-        let expires = kind.lifetime.map(|seconds| now.saturating_add(seconds));
         let json = bytes(object);
-        self.txn.put_until(key, json.clone(), Expect::Anything, expires).map_err(step)?;
+        self.txn.put_until(key, json.clone(), Expect::Anything, self.expiry(kind)).map_err(step)?;
         Ok(json)
+    }
+
+    /// Stores a draft in place of a version that was read before; nothing if that is not the newest any more.
+    pub fn replace(
+        &mut self,
+        kind: &Kind,
+        before: &Stored,
+        draft: Draft,
+    ) -> Result<Option<(Bytes, Revision)>, Failure> {
+        let json = draft.finish(self.txn.next_revision().0);
+        self.txn.remember(before);
+        let expect = Expect::At(before.revision);
+        match self.txn.put_until(before.key.clone(), json.clone(), expect, self.expiry(kind)) {
+            Ok(revision) => Ok(Some((json, revision))),
+            Err(TxnError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(step(error)),
+        }
+    }
+
+    /// When an object of a kind goes by itself, if it is written now.
+    fn expiry(&self, kind: &Kind) -> Option<u64> {
+        let now = u64::try_from(self.now.as_second()).unwrap_or(0);
+        kind.lifetime.map(|seconds| now.saturating_add(seconds))
     }
 
     /// Removes an object; watchers see it with the version of the removal.

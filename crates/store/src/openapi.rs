@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::group_paths;
-use crate::kinds::{KINDS, Kind, OPEN_DEFINITION};
+use crate::kinds::{BINDING, KINDS, Kind, OPEN_DEFINITION};
 use crate::schema::{self, PREFIX};
 use crate::status::Failure;
 
@@ -46,6 +46,9 @@ fn group(path: &str) -> Value {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in &kinds {
         operations(kind, &mut paths);
+        if kind.binds {
+            collect(BINDING.definition, &mut schemas);
+        }
         collect(kind.definition, &mut schemas);
         let name = definition_name(kind);
         let mut definition = schema::of(kind).cloned().unwrap_or(Value::Null);
@@ -129,6 +132,9 @@ fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
         let status =
             json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
         paths.insert(format!("{one}/status"), status);
+    }
+    if kind.binds {
+        paths.insert(format!("{one}/binding"), json!({"post": writing(&BINDING, "post")}));
     }
     if kind.namespaced {
         paths.insert(format!("{base}/{}", kind.plural), json!({"get": operation(kind, "list", &[])}));

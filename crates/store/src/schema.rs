@@ -7,6 +7,7 @@
 mod check;
 mod defaults;
 mod keys;
+mod shape;
 
 use std::sync::OnceLock;
 
@@ -23,6 +24,7 @@ use crate::kinds::{Kind, OPEN_DEFINITION};
 
 pub use check::{Findings, bytes, check};
 pub use defaults::fill_defaults;
+pub use shape::fits;
 
 /// Where definitions stand in an OpenAPI document.
 pub const PREFIX: &str = "#/components/schemas/";
@@ -61,6 +63,7 @@ fn add_kinds(generator: &mut SchemaGenerator) {
         ($($kind:ty),* $(,)?) => { $(generator.subschema_for::<$kind>();)* };
     }
     add!(
+        core::Binding,
         core::ConfigMap,
         core::Event,
         core::Namespace,

@@ -127,9 +127,10 @@ impl Server {
         caller: Option<Caller>,
     ) {
         let mut stop = self.stop.clone();
+        let (server, caller) = (Arc::new(self), caller.map(Arc::new));
         let service = service_fn(move |request| {
-            let (server, caller) = (self.clone(), caller.clone());
-            async move { Ok::<_, Infallible>(server.answer(request, caller).await) }
+            let (server, caller) = (server.clone(), caller.clone());
+            async move { Ok::<_, Infallible>(server.answer(request, caller.as_deref()).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
@@ -147,7 +148,7 @@ impl Server {
     async fn answer(
         &self,
         request: Request<hyper::body::Incoming>,
-        caller: Option<Caller>,
+        caller: Option<&Caller>,
     ) -> Response<Body> {
         if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
             return body::failure(&Failure::too_many_requests("too many requests: try again in a second"));
@@ -155,14 +156,14 @@ impl Server {
         let Some(caller) = self.recognise(request.headers(), caller) else {
             return body::failure(&Failure::unauthorized());
         };
-        answer(&self.api, request, &caller).await
+        answer(&self.api, request, caller).await
     }
 
     /// A token counts more than a certificate, as with API servers.
-    fn recognise(&self, headers: &HeaderMap, certified: Option<Caller>) -> Option<Caller> {
+    fn recognise<'a>(&'a self, headers: &HeaderMap, certified: Option<&'a Caller>) -> Option<&'a Caller> {
         let Some(value) = headers.get(AUTHORIZATION) else { return certified };
         let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-        token.and_then(|token| self.credentials.by_token(token.trim())).cloned()
+        token.and_then(|token| self.credentials.by_token(token.trim()))
     }
 }
 

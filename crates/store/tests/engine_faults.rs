@@ -14,7 +14,7 @@ use dice::{Dice, seed};
 use faulty::{Faults, FaultyDisk};
 use store::engine::{
     Bytes, ChangeKind, Engine, Expect, FailureKind, Key, OpenError, Options, Pending, Query, ResourceId,
-    Revision, TxnError, WriteError,
+    Revision, Txn, TxnError, WriteError,
 };
 
 const PODS: ResourceId = ResourceId(1);
@@ -42,13 +42,15 @@ fn write(engine: &Engine, dice: &mut Dice) -> Option<Pending<Outcome, TxnError>>
         let size = if dice.once_in(40) { 12_000 } else { dice.below(700) };
         Bytes::from(format!("{:x}", dice.roll()).repeat(1 + size as usize / 16))
     });
-    let submitted = engine.submit(move |txn| {
+    let work = move |txn: &mut Txn<'_>| {
         let revision = match &json {
             Some(json) => txn.put(key.clone(), json.clone(), Expect::Anything)?,
             None => txn.delete(&key, None, Expect::Anything)?,
         };
         Ok((revision, key, json))
-    });
+    };
+    // Some write for themselves if nobody else does.
+    let submitted = if dice.once_in(2) { engine.submit_or_do(work) } else { engine.submit(work) };
     submitted.ok()
 }
 

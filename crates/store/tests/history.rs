@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use dice::{Dice, seed};
 use folder::TestFolder;
-use store::engine::{Engine, Expect, Key, Options, Pending, ResourceId, Revision, TxnError};
+use store::engine::{Engine, Expect, Key, Options, Pending, ResourceId, Revision, Txn, TxnError};
 
 const PODS: ResourceId = ResourceId(1);
 const WRITERS: u64 = 12;
@@ -91,11 +91,22 @@ fn write(engine: &Engine, round: u64, writer: u64) {
 fn submit(engine: &Engine, dice: &mut Dice, content: String) -> Pending<Option<Revision>, TxnError> {
     let key = Key::new(PODS, "default", &format!("p{}", dice.below(KEYS)));
     let deletes = dice.once_in(5);
-    let submitted = engine.submit(move |txn| match deletes {
-        false => txn.put(key, content.into(), Expect::Anything).map(Some),
-        true if txn.get(&key)?.is_none() => Ok(None),
-        true => txn.delete(&key, Some(content.into()), Expect::Present).map(Some),
-    });
+    // Some are based on what was seen before their turn, and give up if that is not the newest any more.
+    let seen = if dice.once_in(3) { engine.glimpse(&key).expect("the store can be read") } else { None };
+    let work = move |txn: &mut Txn<'_>| match (deletes, seen) {
+        (false, Some(seen)) => {
+            txn.remember(&seen);
+            match txn.put(key, content.into(), Expect::At(seen.revision)) {
+                Err(TxnError::Conflict { .. }) => Ok(None),
+                other => other.map(Some),
+            }
+        }
+        (false, None) => txn.put(key, content.into(), Expect::Anything).map(Some),
+        (true, _) if txn.get(&key)?.is_none() => Ok(None),
+        (true, _) => txn.delete(&key, Some(content.into()), Expect::Present).map(Some),
+    };
+    // Some write for themselves if nobody else does.
+    let submitted = if dice.once_in(2) { engine.submit_or_do(work) } else { engine.submit(work) };
     submitted.unwrap_or_else(|error| panic!("{error}"))
 }
 

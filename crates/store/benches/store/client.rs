@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
@@ -90,20 +90,64 @@ impl Connection {
         answer
     }
 
-    /// Puts a key into etcd.
-    pub async fn put(&mut self, key: &str, value: &[u8]) {
-        let request = Request::builder()
-            .method("POST")
-            .uri(format!("{}/etcdserverpb.KV/Put", self.base))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        let request = request.body(Full::new(put_message(key, value))).expect("a good request");
+    /// Sends a request that was made before and must succeed, and reads the answer.
+    pub async fn repeat(&mut self, request: &Ready) {
         self.requests.ready().await.expect("the connection lasts");
-        let response = self.requests.send_request(request).await.expect("etcd answers");
-        let status = response.headers().get("grpc-status").cloned();
+        let response = self.requests.send_request(request.again()).await.expect("the server answers");
+        let code = response.status();
+        let said = response.headers().get(GRPC_STATUS).cloned();
         let answer = response.into_body().collect().await.expect("a whole answer");
-        let status = status.or_else(|| answer.trailers()?.get("grpc-status").cloned());
-        assert_eq!(status.as_ref().map(|status| status.as_bytes()), Some(&b"0"[..]), "etcd refused a put");
+        let said = said.or_else(|| answer.trailers()?.get(GRPC_STATUS).cloned());
+        let refused = if request.is_grpc { said.is_none_or(|said| said != "0") } else { !code.is_success() };
+        assert!(!refused, "{}: {code} {}", request.uri, String::from_utf8_lossy(&answer.to_bytes()));
+    }
+
+    /// An update of an object of the API, to be sent any number of times.
+    pub fn update(&self, path: &str, body: Bytes) -> Ready {
+        let headers = [("content-type", "application/json")];
+        self.made(Method::PUT, path, &headers, body)
+    }
+
+    /// A put of a key into etcd, to be sent any number of times.
+    pub fn put(&self, key: &str, value: &[u8]) -> Ready {
+        let headers = [("content-type", "application/grpc"), ("te", "trailers")];
+        self.made(Method::POST, "/etcdserverpb.KV/Put", &headers, put_message(key, value))
+    }
+
+    fn made(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+        body: Bytes,
+    ) -> Ready {
+        let uri = format!("{}{path}", self.base).parse().expect("a good address");
+        let header = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        let is_grpc = method == Method::POST;
+        Ready { method, uri, headers: headers.iter().map(header).collect(), body, is_grpc }
+    }
+}
+
+const GRPC_STATUS: &str = "grpc-status";
+
+/// A request with all its parts: what is measured is the server, so nothing is made up while the clock runs.
+pub struct Ready {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    is_grpc: bool,
+}
+
+impl Ready {
+    fn again(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
     }
 }
 

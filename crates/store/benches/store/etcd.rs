@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::client::{Access, Connection};
+use super::client::{Access, Connection, Ready};
 use super::percentile;
-use super::server::Running;
+use super::server::{Running, own_processor};
 
 const SECONDS: u64 = 3;
-const ROUNDS: usize = 3;
+/// Odd, so that one is the median. `ZONEWARD_BENCH_ROUNDS` is another number, for a quick look.
+const ROUNDS: u64 = 7;
 /// Objects of each writer, taken in turn.
 const OBJECTS: u64 = 8;
+/// Versions of each object, taken in turn: each is different from the one that it replaces.
+const VERSIONS: u64 = 4;
 
 /// Whom a writer writes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,21 +25,28 @@ enum Side {
     Etcd,
 }
 
+fn rounds() -> u64 {
+    let asked = std::env::var("ZONEWARD_BENCH_ROUNDS").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(ROUNDS)
+}
+
 pub async fn run() {
+    let rounds = rounds();
     let size = slice(0, 0, 0).len();
     println!(
-        "\nupdates of an EndpointSlice of {size} bytes, TLS, a connection each; {ROUNDS} rounds of {SECONDS} s in turn"
+        "\nupdates of an EndpointSlice of {size} bytes, TLS, a connection each; {rounds} rounds of {SECONDS} s in turn"
     );
     let api = Running::api();
     let Some(etcd) = Running::etcd() else {
         println!("etcd is not here: `cargo xtask bench store` brings it");
         return;
     };
+    println!("a ratio is the median of the rounds' ratios; beside it the least and the greatest of them");
     println!(
-        "writers |  ours/s | p50 ms | p99 ms |  etcd/s | p50 ms | p99 ms | ratio | processors ours, etcd"
+        "writers |  ours/s | p50 ms | p99 ms |  etcd/s | p50 ms | p99 ms | ratio | least - most | processor ms per write: ours, etcd, clients"
     );
     println!(
-        "--------+---------+--------+--------+---------+--------+--------+-------+----------------------"
+        "--------+---------+--------+--------+---------+--------+--------+-------+--------------+-------------------------------------------"
     );
     for writers in [1, 16, 256] {
         row(&api, &etcd, writers).await;
@@ -49,38 +59,49 @@ struct Score {
     rates: Vec<f64>,
     times: Vec<Duration>,
     processor: Duration,
-    elapsed: Duration,
+    clients: Duration,
 }
 
 impl Score {
-    fn rate(&mut self) -> f64 {
-        self.rates.sort_by(f64::total_cmp);
-        self.rates.get(self.rates.len() / 2).copied().unwrap_or(0.0)
+    fn cells(&mut self) -> String {
+        let [p50, p99] = [0.5, 0.99].map(|share| percentile(&mut self.times, share));
+        format!("{:>7.0} | {p50:>6.2} | {p99:>6.2}", median(&mut self.rates.clone()))
     }
 
-    fn processors(&self) -> f64 {
-        self.processor.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
+    fn each(&self, time: Duration) -> f64 {
+        time.as_secs_f64() * 1e3 / (self.times.len() as f64).max(1.0)
     }
+}
+
+fn median(numbers: &mut [f64]) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
 }
 
 async fn row(api: &Running, etcd: &Running, writers: u64) {
     make_objects(&api.access, writers).await;
     let (mut ours, mut theirs) = (Score::default(), Score::default());
-    for round in 1..=ROUNDS as u64 {
-        round_of(Side::Api, api, writers, round, &mut ours).await;
-        round_of(Side::Etcd, etcd, writers, round, &mut theirs).await;
+    for round in 1..=rounds() {
+        // Who comes first has it neither better nor worse in the end.
+        if round % 2 == 1 {
+            round_of(Side::Api, api, writers, round, &mut ours).await;
+            round_of(Side::Etcd, etcd, writers, round, &mut theirs).await;
+        } else {
+            round_of(Side::Etcd, etcd, writers, round, &mut theirs).await;
+            round_of(Side::Api, api, writers, round, &mut ours).await;
+        }
     }
-    let cells = |score: &mut Score| {
-        let [p50, p99] = [0.5, 0.99].map(|share| percentile(&mut score.times, share));
-        format!("{:>7.0} | {p50:>6.2} | {p99:>6.2}", score.rate())
-    };
+    let pairs = ours.rates.iter().zip(&theirs.rates);
+    let mut ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs.max(1e-9)).collect();
+    let ratio = median(&mut ratios);
+    let [least, most] = [ratios.first(), ratios.last()].map(|end| end.copied().unwrap_or(0.0));
     println!(
-        "{writers:>7} | {} | {} | {:>5.2} | {:.2}, {:.2}",
-        cells(&mut ours),
-        cells(&mut theirs),
-        ours.rate() / theirs.rate().max(1e-9),
-        ours.processors(),
-        theirs.processors()
+        "{writers:>7} | {} | {} | {ratio:>5.2} | {least:>4.2} - {most:<4.2}  | {:.2}, {:.2}, {:.2}",
+        ours.cells(),
+        theirs.cells(),
+        ours.each(ours.processor),
+        theirs.each(theirs.processor),
+        ours.each(ours.clients),
     );
 }
 
@@ -95,15 +116,17 @@ async fn make_objects(access: &Access, writers: u64) {
 }
 
 async fn round_of(side: Side, server: &Running, writers: u64, round: u64, score: &mut Score) {
-    let mut connections = Vec::new();
-    for _ in 0..writers {
-        connections.push(server.access.connect().await);
+    let mut ready = Vec::new();
+    for writer in 0..writers {
+        let connection = server.access.connect().await;
+        let requests = requests(side, &connection, writer, round);
+        ready.push((connection, requests));
     }
-    let (processor, start) = (server.processor(), Instant::now());
+    let (processor, clients, start) = (server.processor(), own_processor(), Instant::now());
     let end = start + Duration::from_secs(SECONDS);
-    let tasks: Vec<_> = (0..)
-        .zip(connections)
-        .map(|(writer, connection)| tokio::spawn(write(side, connection, writer, round, end)))
+    let tasks: Vec<_> = ready
+        .into_iter()
+        .map(|(connection, requests)| tokio::spawn(write(connection, requests, end)))
         .collect();
     let mut count = 0;
     for task in tasks {
@@ -111,31 +134,33 @@ async fn round_of(side: Side, server: &Running, writers: u64, round: u64, score:
         count += times.len();
         score.times.extend(times);
     }
-    score.elapsed += start.elapsed();
     score.processor += server.processor().saturating_sub(processor);
+    score.clients += own_processor().saturating_sub(clients);
     score.rates.push(count as f64 / start.elapsed().as_secs_f64());
 }
 
-async fn write(
-    side: Side,
-    mut connection: Connection,
-    writer: u64,
-    round: u64,
-    end: Instant,
-) -> Vec<Duration> {
+/// All that a writer writes in a round, over and over.
+fn requests(side: Side, connection: &Connection, writer: u64, round: u64) -> Vec<Ready> {
+    let numbers = (0..VERSIONS).flat_map(|version| (0..OBJECTS).map(move |number| (version, number)));
+    let request = |(version, number)| {
+        let body = slice(writer, number, round * 1_000_000 + version);
+        let name = name(writer, number);
+        match side {
+            Side::Api => connection.update(&format!("{SLICES}/{name}"), body),
+            Side::Etcd => connection.put(&format!("/registry/endpointslices/default/{name}"), &body),
+        }
+    };
+    numbers.map(request).collect()
+}
+
+async fn write(mut connection: Connection, requests: Vec<Ready>, end: Instant) -> Vec<Duration> {
     let mut times = Vec::new();
-    for step in 1.. {
+    for request in requests.iter().cycle() {
         let start = Instant::now();
         if start >= end {
             break;
         }
-        let number = step % OBJECTS;
-        let body = slice(writer, number, round * 1_000_000 + step);
-        let name = name(writer, number);
-        match side {
-            Side::Api => drop(connection.done("PUT", &format!("{SLICES}/{name}"), body).await),
-            Side::Etcd => connection.put(&format!("/registry/endpointslices/default/{name}"), &body).await,
-        }
+        connection.repeat(request).await;
         times.push(start.elapsed());
     }
     times

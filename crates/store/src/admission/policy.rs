@@ -76,6 +76,11 @@ fn bindings() -> &'static Kind {
     kinds::named("ValidatingAdmissionPolicyBinding").expect("the table has bindings")
 }
 
+/// Whether a write of a kind has to be held against policies at all.
+pub fn are_there(objects: &Objects<'_, '_>, kind: &Kind) -> Result<bool, Failure> {
+    Ok(kind.group != policies().group && !objects.stored(bindings())?.is_empty())
+}
+
 /// Holds a write against all policies; the result is what to warn of.
 pub fn check(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Vec<String>, Failure> {
     let mut warnings = Vec::new();

@@ -30,13 +30,21 @@ pub(super) struct Target {
     pub(super) name: Option<String>,
     /// Whether only the status is meant.
     pub(super) status: bool,
+    /// Whether the object is to be bound to a node.
+    pub(super) binding: bool,
 }
 
 impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
         let parts =
-            |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.status);
+            |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.part());
         parts(self) == parts(other)
+    }
+}
+
+impl Target {
+    fn part(&self) -> (bool, bool) {
+        (self.status, self.binding)
     }
 }
 
@@ -73,16 +81,18 @@ fn target(group: &str, version: &str, rest: &[&str]) -> Result<Target, Failure> 
     if namespace.is_some() && !kind.namespaced {
         return Err(Failure::no_such_path());
     }
-    let (name, status) = match rest {
-        [] => (None, false),
-        [name] => (Some(*name), false),
-        [name, "status"] if kind.status => (Some(*name), true),
+    let (name, part) = match rest {
+        [] => (None, ""),
+        [name] => (Some(*name), ""),
+        [name, "status"] if kind.status => (Some(*name), "status"),
+        [name, "binding"] if kind.binds => (Some(*name), "binding"),
         _ => return Err(Failure::no_such_path()),
     };
     if name.is_some() && kind.namespaced && namespace.is_none() {
         return Err(Failure::no_such_path());
     }
-    Ok(Target { kind, namespace: namespace.map(decode), name: name.map(decode), status })
+    let (status, binding) = (part == "status", part == "binding");
+    Ok(Target { kind, namespace: namespace.map(decode), name: name.map(decode), status, binding })
 }
 
 /// `/api/v1/namespaces/NAME/status` is the status of a namespace, not a kind in one.

@@ -55,10 +55,18 @@ pub struct Change {
     pub warnings: Vec<String>,
 }
 
+/// A new version of an object that a client wants, and what to warn of.
+pub(super) struct Wanted {
+    pub(super) terms: Terms,
+    pub(super) object: Value,
+    pub(super) warnings: Vec<String>,
+}
+
 impl Api {
     /// The terms of a write.
     pub fn terms(&self, kind: &'static Kind, user: &Caller, options: WriteOptions) -> Result<Terms, Failure> {
-        let seed = names::seed().map_err(Failure::internal)?;
+        // Only Services search for addresses; chance costs a call into the system.
+        let seed = if kind.kind == "Service" { names::seed().map_err(Failure::internal)? } else { 0 };
         let (user, manager) = (user.name.clone(), OWN_MANAGER.to_owned());
         Ok(Terms { kind, status: false, options, user, manager, ranges: self.ranges.clone(), seed })
     }
@@ -84,22 +92,15 @@ impl Api {
     }
 
     pub(super) async fn replace(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        let terms = Terms {
-            status: call.target.status,
-            manager: manager(&call),
-            ..self.terms(call.target.kind, caller, call.query.write_options("UpdateOptions")?)?
-        };
         let (namespace, name) = identity(&call);
-        let mut document = body::object(&call.headers, &call.content)?;
-        let warnings = admit_shape(&terms, None, &mut document)?;
-        let (terms, mut object) = keep(terms, document.value);
-        place(&mut object, call.target.namespace.as_deref())?;
-        let given = meta::text(&object, "name");
-        if given != name {
-            return Err(Failure::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
+        let mut wanted = self.wanted(&call, caller)?;
+        if let Some(stored) = self.replaceable(&wanted.terms, &namespace, &name)? {
+            if let Some(change) = self.replace_ahead(stored, wanted).await? {
+                return Ok(respond(200, &call, &change));
+            }
+            wanted = self.wanted(&call, caller)?;
         }
+        let Wanted { terms, object, warnings } = wanted;
         let dry_run = terms.options.dry_run;
         let work = move |objects: &mut Objects<'_, '_>| {
             if creates(objects, &terms, &namespace, &name)? {
@@ -113,6 +114,26 @@ impl Api {
         let (code, mut change) = self.commit(dry_run, work).await?;
         change.warnings.extend(warnings);
         Ok(respond(code, &call, &change))
+    }
+
+    /// What an update brings, as far as it can be judged by itself.
+    fn wanted(&self, call: &Call, caller: &Caller) -> Result<Wanted, Failure> {
+        let terms = Terms {
+            status: call.target.status,
+            manager: manager(call),
+            ..self.terms(call.target.kind, caller, call.query.write_options("UpdateOptions")?)?
+        };
+        let mut document = body::object(&call.headers, &call.content)?;
+        let warnings = admit_shape(&terms, None, &mut document)?;
+        let (terms, mut object) = keep(terms, document.value);
+        place(&mut object, call.target.namespace.as_deref())?;
+        let (given, name) = (meta::text(&object, "name"), call.target.name.as_deref().unwrap_or_default());
+        if given != name {
+            return Err(Failure::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        Ok(Wanted { terms, object, warnings })
     }
 
     pub(super) async fn patch(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
@@ -152,7 +173,7 @@ impl Api {
 }
 
 /// The program that writes: by its own word, or by the first word of its user agent, as in Kubernetes.
-fn manager(call: &Call) -> String {
+pub(super) fn manager(call: &Call) -> String {
     let agent = call.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let name = call.query.value("fieldManager").or(agent).unwrap_or("unknown");
     name.split('/').next().unwrap_or_default().chars().take(LONGEST_MANAGER).collect()
@@ -205,9 +226,9 @@ pub(super) fn admit_shape(
     document: &mut Document,
 ) -> Result<Vec<String>, Failure> {
     let (kind, object) = (terms.kind, &mut document.value);
-    let said = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+    let said = |name: &str| object[name].as_str().unwrap_or_default();
     let (version, word) = (said("apiVersion"), said("kind"));
-    if !version.is_empty() && version != kind.api_version() || !word.is_empty() && word != kind.kind {
+    if !version.is_empty() && !kind.has_version(version) || !word.is_empty() && word != kind.kind {
         return Err(Failure::bad_request(format!(
             "{word} in version {version:?} cannot be handled as a {}: the path is for {} in version {:?}",
             kind.kind,
@@ -217,7 +238,11 @@ pub(super) fn admit_shape(
     }
     kind.stamp(object);
     let schema = schema::of(kind).ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
-    let findings = schema::check(object, stored, schema);
+    // A patch changes little of what is stored, and what is stored fits.
+    let findings = match stored.is_none() && schema::fits(object, schema) {
+        true => schema::Findings::default(),
+        false => schema::check(object, stored, schema),
+    };
     if !findings.mistyped.is_empty() {
         let what = findings.mistyped.join(", ");
         let (word, version) = (kind.kind, kind.version);
@@ -351,21 +376,14 @@ pub fn update_in(
 ) -> Result<Change, Failure> {
     let kind = terms.kind;
     let old = objects.fetch(kind, namespace, name)?;
-    let (mut new, mut warnings) = make(&old)?;
-    kind.stamp(&mut new);
-    check_version(kind, name, &old, &new)?;
-    merge_parts(terms, &old, &mut new);
-    admission::pod_ips(kind, &mut new);
-    meta::tidy(&mut new);
-    admission::validate(&terms.ranges.node_ports, kind, Some(&old), &new)?;
+    let (new, mut warnings) = make(&old)?;
+    let mut new = revised(terms, name, &old, new)?;
     warnings.extend(admission::warnings(kind, &new));
     warnings.extend(policy::check(objects, &attempt(terms, Operation::Update, &new, &old))?);
     if kind.kind == "Service" && !terms.status {
         service::settle(objects, service_terms(terms), Some(&old), &mut new)?;
     }
-    meta::count_generation(&old, &mut new);
-    meta::set(&mut new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
-    if new == old {
+    if !is_changed(&old, &mut new) {
         // Nothing changes, so nobody needs to hear of it.
         return Ok(Change { object: new, json: None, warnings });
     }
@@ -378,8 +396,27 @@ pub fn update_in(
     Ok(Change { object: new, json: Some(json), warnings })
 }
 
+/// A new version as admission leaves it, as far as that needs no object but the stored one.
+pub(super) fn revised(terms: &Terms, name: &str, old: &Value, mut new: Value) -> Result<Value, Failure> {
+    let kind = terms.kind;
+    kind.stamp(&mut new);
+    check_version(kind, name, old, &new)?;
+    merge_parts(terms, old, &mut new);
+    admission::pod_ips(kind, &mut new);
+    meta::tidy(&mut new);
+    admission::validate(&terms.ranges.node_ports, kind, Some(old), &new)?;
+    Ok(new)
+}
+
+/// Gives a new version what counts versions, and says whether it is another one than the stored.
+pub(super) fn is_changed(old: &Value, new: &mut Value) -> bool {
+    meta::count_generation(old, new);
+    meta::set(new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
+    new != old
+}
+
 /// The uid in the body of an update is a precondition; in a patch it is a change that validation refuses.
-fn check_uid(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
+pub(super) fn check_uid(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
     let (uid, stored) = (meta::text(new, "uid"), meta::text(old, "uid"));
     if uid.is_empty() || uid == stored {
         return Ok(());
@@ -388,7 +425,7 @@ fn check_uid(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Fa
     Err(Failure::conflict(kind, name, why))
 }
 
-fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
+pub(super) fn check_version(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Failure> {
     let wanted = meta::text(new, "resourceVersion");
     if wanted.is_empty() || wanted == "0" || revision_of(new) == revision_of(old) {
         return Ok(());

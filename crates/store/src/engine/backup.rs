@@ -14,7 +14,7 @@ use super::Options;
 use super::check::Report;
 use super::disk::{Disk, no_panic};
 use super::failure::{Failure, OpenError};
-use super::journal::Journal;
+use super::journal::{Journal, Sheet};
 use super::key::Revision;
 use super::medium::{DATA_FILE, Folder, Guarded, Medium, Tally, holds_store, sync_folder};
 use super::row::Row;
@@ -112,6 +112,7 @@ fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Failu
     let mut txn = to.begin_write()?;
     txn.set_quick_repair(true);
     let mut tables = WriteTables::open(&txn)?;
+    let mut sheet = Sheet::new();
     for entry in from.index.iter()? {
         let (key, head) = entry?;
         let (revision, alive) = head.value();
@@ -121,7 +122,8 @@ fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Failu
         let key = key_of(key.value())?;
         let Some(found) = from.object(&key)? else { continue };
         let row = Row { key, deleted: false, previous: 0, expires: found.expires, json: found.json };
-        tables.insert(revision, &row)?;
+        tables.insert(revision, &row, &mut sheet)?;
+        sheet.clear();
     }
     tables.set_meta(&Meta { compacted: meta.revision, log_bytes: 0, epoch: 0, ..meta })?;
     drop(tables);

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use redb::{Database, Durability, ReadableDatabase, StorageBackend};
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBackend};
 
 use super::Options;
 use super::check::Report;
 use super::early::Early;
 use super::failure::{Failure, FailureKind, OpenError, ReadError};
 use super::hub::lock;
-use super::journal::{Journal, Record};
+use super::journal::{Journal, Record, Sheet};
+use super::key::{Key, Stored};
 use super::medium::{Guarded, Medium, Tally};
 use super::overlay::pages_are_sound;
 use super::tables::{FORMAT, Meta, ReadTables, WriteTables};
@@ -42,8 +43,6 @@ pub(super) struct Disk {
 
 /// What a body did to the tables.
 pub(super) struct Written {
-    /// The rows for the journal, by [`super::journal::add_row`]; empty if only compaction was done.
-    pub payload: Vec<u8>,
     /// The revision of the first row.
     pub first: u64,
     /// Whether anything at all has changed.
@@ -148,12 +147,22 @@ impl Disk {
 
     /// Reads the newest state. The transaction ends with the call.
     pub fn read<T>(&self, body: impl FnOnce(&ReadTables) -> Result<T, ReadError>) -> Result<T, ReadError> {
-        let result = self.database().map_err(ReadError::from).and_then(|database| {
-            no_panic(|| {
-                let txn = database.begin_read().map_err(Failure::from)?;
-                body(&ReadTables::open(&txn)?)
-            })
-        });
+        self.read_with(|txn| body(&ReadTables::open(txn)?))
+    }
+
+    /// One object as it is now; the tables that this does not need are not opened.
+    pub fn read_object(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
+        self.read_with(|txn| Ok(ReadTables::object_of(txn, key)?))
+    }
+
+    fn read_with<T>(
+        &self,
+        body: impl FnOnce(&ReadTransaction) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let result = self
+            .database()
+            .map_err(ReadError::from)
+            .and_then(|database| no_panic(|| body(&database.begin_read().map_err(Failure::from)?)));
         if let Err(ReadError::Failed(failure)) = &result
             && matches!(failure.kind, FailureKind::Io | FailureKind::Full)
             // Whoever writes meets the same error and heals by himself.
@@ -181,10 +190,10 @@ impl Disk {
         self.look(ReadTables::check)
     }
 
-    /// Changes the tables and makes that durable. After an error, `Ok` may still be the truth: see [`Disk::heal`].
+    /// Changes the tables and makes that durable; the body puts its rows on the sheet. After an error, `Ok` may still be the truth: see [`Disk::heal`].
     pub fn write(
         &self,
-        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta) -> Result<Written, Failure>,
+        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut Sheet) -> Result<Written, Failure>,
     ) -> Result<(), Failure> {
         let mut guard = lock(&self.journal);
         if guard.is_none() {
@@ -204,7 +213,7 @@ impl Disk {
     fn write_with(
         &self,
         journal: &mut Journal,
-        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta) -> Result<Written, Failure>,
+        body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut Sheet) -> Result<Written, Failure>,
     ) -> Result<(), Failure> {
         let database = self.database()?;
         if journal.is_half_full() {
@@ -212,17 +221,21 @@ impl Disk {
         }
         let mut txn = database.begin_write()?;
         let mut tables = WriteTables::open(&txn)?;
-        let mut meta = tables.meta()?;
-        let written = body(&mut tables, &mut meta)?;
+        let before = tables.meta()?;
+        let mut meta = before;
+        let mut sheet = journal.sheet();
+        let written = body(&mut tables, &mut meta, &mut sheet)?;
         if !written.dirty {
             drop(tables);
             return Ok(txn.abort()?);
         }
-        let fits = written.payload.is_empty() || journal.append(written.first, &written.payload)?;
+        // Without rows, only compaction was done.
+        let fits = sheet.is_empty() || journal.append(written.first, &mut sheet)?;
+        journal.keep(sheet);
         if !fits {
             meta.epoch += 1;
         }
-        tables.set_meta(&meta)?;
+        tables.update_meta(&before, &meta)?;
         drop(tables);
         if fits {
             txn.set_durability(Durability::None)?;
@@ -250,6 +263,14 @@ impl Disk {
         let Some(journal) = guard.as_mut().filter(|journal| journal.is_long()) else { return };
         if no_panic(|| self.checkpoint_with(&*self.database()?, journal)).is_err() {
             self.heal(&mut guard);
+        }
+    }
+
+    /// Whether the next write comes with more than its own work: a checkpoint, or opening again after an error.
+    pub fn is_checkpoint_due(&self) -> bool {
+        match self.journal.try_lock() {
+            Ok(journal) => journal.as_ref().is_none_or(Journal::is_half_full),
+            Err(_) => true,
         }
     }
 
@@ -373,6 +394,7 @@ fn replay(database: &Database, records: Vec<Record>, meta: &mut Meta) -> Result<
     let mut txn = database.begin_write()?;
     txn.set_durability(Durability::None)?;
     let mut tables = WriteTables::open(&txn)?;
+    let mut sheet = Sheet::new();
     for record in records {
         for (revision, row) in (record.first..).zip(record.rows) {
             if revision <= meta.revision {
@@ -382,7 +404,8 @@ fn replay(database: &Database, records: Vec<Record>, meta: &mut Meta) -> Result<
                 let cause = format!("the journal goes on at {revision}, the tables end at {}", meta.revision);
                 return Err(Failure::damaged(cause));
             }
-            tables.apply(meta, row)?;
+            tables.apply(meta, row, &[], &mut sheet)?;
+            sheet.clear();
         }
     }
     tables.set_meta(meta)?;

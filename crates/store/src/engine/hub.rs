@@ -7,7 +7,7 @@
 //!
 //! Nobody holds the writer up: a watcher that falls behind the ring reads the log on disk.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::iter::repeat;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -40,6 +40,8 @@ impl Interest {
 /// The newest changes, without a gap.
 pub(super) struct Ring {
     changes: VecDeque<Arc<Change>>,
+    /// The last change of each object among them; asked for by every update, and never gone through.
+    last_by_key: HashMap<Key, Arc<Change>>,
     weight: usize,
     limits: RingLimits,
     /// The newest revision that watchers may know of.
@@ -56,13 +58,25 @@ impl Ring {
         Some(self.changes.range(skip as usize..))
     }
 
+    /// The last change of an object, if it is among the newest of all.
+    pub fn last_of(&self, key: &Key) -> Option<&Arc<Change>> {
+        self.last_by_key.get(key)
+    }
+
     fn push(&mut self, change: Arc<Change>) {
         self.revision = change.revision;
         self.weight += change.weight();
+        match self.last_by_key.get_mut(&change.key) {
+            Some(last) => *last = change.clone(),
+            None => drop(self.last_by_key.insert(change.key.clone(), change.clone())),
+        }
         self.changes.push_back(change);
         while self.changes.len() > self.limits.changes || self.weight > self.limits.bytes {
             let Some(oldest) = self.changes.pop_front() else { break };
             self.weight -= oldest.weight();
+            if self.last_by_key.get(&oldest.key).is_some_and(|last| last.revision == oldest.revision) {
+                self.last_by_key.remove(&oldest.key);
+            }
         }
     }
 }
@@ -166,7 +180,8 @@ pub(super) struct Hub {
 impl Hub {
     pub fn new(revision: Revision, limits: RingLimits) -> Hub {
         let changes = VecDeque::new();
-        let ring = Ring { changes, weight: 0, limits, revision, closed: false };
+        let last_by_key = HashMap::new();
+        let ring = Ring { changes, last_by_key, weight: 0, limits, revision, closed: false };
         Hub {
             ring: RwLock::new(ring),
             sleepers: Mutex::new(BTreeMap::new()),

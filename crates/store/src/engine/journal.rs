@@ -27,11 +27,65 @@ const LONG: u64 = 2 << 20;
 /// How much is filled with zeros at a time.
 const FILL: usize = 1 << 20;
 
+/// A sheet that has grown beyond this is not kept for the next record.
+const KEPT: usize = 1 << 20;
+
 pub(super) struct Journal {
     file: Guarded,
     capacity: u64,
     tail: u64,
     epoch: u64,
+    /// For the next record: its memory serves again.
+    sheet: Sheet,
+}
+
+/// A record while it is written: room for its head, then row after row.
+#[derive(Debug)]
+pub(super) struct Sheet(Vec<u8>);
+
+impl Sheet {
+    pub fn new() -> Sheet {
+        Sheet(vec![0; HEADER])
+    }
+
+    /// Forgets the rows.
+    pub fn clear(&mut self) {
+        self.0.truncate(HEADER);
+        self.0.shrink_to(KEPT);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == HEADER
+    }
+
+    /// How many bytes the rows take.
+    pub fn len(&self) -> usize {
+        self.0.len() - HEADER
+    }
+
+    /// Adds a row; the result is how it was written.
+    pub fn add(&mut self, revision: u64, row: &Row) -> &[u8] {
+        let start = self.0.len() + 4;
+        self.0.extend([0; 4]);
+        row.encode(revision, &mut self.0);
+        let len = (self.0.len() - start) as u32;
+        self.0[start - 4..start].copy_from_slice(&len.to_le_bytes());
+        &self.0[start..]
+    }
+
+    /// Fills in the head, and zeros up to the next sector.
+    fn seal(&mut self, epoch: u64, first: u64) -> Result<&[u8], Failure> {
+        let len = u32::try_from(self.len()).map_err(|_| Failure::damaged("a write is too large"))?;
+        let record = &mut self.0;
+        record[..4].copy_from_slice(&MAGIC);
+        record[8..16].copy_from_slice(&epoch.to_le_bytes());
+        record[16..24].copy_from_slice(&first.to_le_bytes());
+        record[24..HEADER].copy_from_slice(&len.to_le_bytes());
+        let sum = crc32fast::hash(&record[8..]);
+        record[4..8].copy_from_slice(&sum.to_le_bytes());
+        record.resize(record.len().next_multiple_of(SECTOR), 0);
+        Ok(record)
+    }
 }
 
 /// A group of rows that was made durable together.
@@ -54,7 +108,7 @@ impl Journal {
     pub fn open(file: Guarded, capacity: u64, epoch: u64) -> Result<(Journal, Vec<Record>), Failure> {
         let content = read_all(&file)?;
         let (records, tail) = parse(&content, epoch)?;
-        let mut journal = Journal { file, capacity: content.len() as u64, tail, epoch };
+        let mut journal = Journal { file, capacity: content.len() as u64, tail, epoch, sheet: Sheet::new() };
         journal.grow(capacity.next_multiple_of(SECTOR as u64))?;
         // What was read may so far lie in the system's memory only.
         journal.file.sync_data()?;
@@ -84,13 +138,24 @@ impl Journal {
         self.tail > LONG
     }
 
+    /// An empty sheet for the next group.
+    pub fn sheet(&mut self) -> Sheet {
+        std::mem::replace(&mut self.sheet, Sheet::new())
+    }
+
+    /// Takes a sheet back that is not needed any more.
+    pub fn keep(&mut self, mut sheet: Sheet) {
+        sheet.clear();
+        self.sheet = sheet;
+    }
+
     /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was done.
-    pub fn append(&mut self, first: u64, payload: &[u8]) -> Result<bool, Failure> {
-        let record = encode(self.epoch, first, payload)?;
+    pub fn append(&mut self, first: u64, sheet: &mut Sheet) -> Result<bool, Failure> {
+        let record = sheet.seal(self.epoch, first)?;
         if self.tail + record.len() as u64 > self.capacity {
             return Ok(false);
         }
-        self.file.write(self.tail, &record)?;
+        self.file.write(self.tail, record)?;
         self.file.sync_data()?;
         self.tail += record.len() as u64;
         Ok(true)
@@ -103,32 +168,11 @@ impl Journal {
     }
 }
 
-/// Adds a row to the payload of a record.
-pub(super) fn add_row(payload: &mut Vec<u8>, row: &[u8]) {
-    payload.extend((row.len() as u32).to_le_bytes());
-    payload.extend(row);
-}
-
 fn read_all(file: &Guarded) -> Result<Vec<u8>, Failure> {
     let len = usize::try_from(file.len()?).map_err(|_| Failure::damaged("the journal is too long"))?;
     let mut content = vec![0; len];
     file.read(0, &mut content)?;
     Ok(content)
-}
-
-fn encode(epoch: u64, first: u64, payload: &[u8]) -> Result<Vec<u8>, Failure> {
-    let len = u32::try_from(payload.len()).map_err(|_| Failure::damaged("a write is too large"))?;
-    let mut record = Vec::with_capacity((HEADER + payload.len()).next_multiple_of(SECTOR));
-    record.extend(MAGIC);
-    record.extend([0; 4]);
-    record.extend(epoch.to_le_bytes());
-    record.extend(first.to_le_bytes());
-    record.extend(len.to_le_bytes());
-    record.extend(payload);
-    let sum = crc32fast::hash(&record[8..]);
-    record[4..8].copy_from_slice(&sum.to_le_bytes());
-    record.resize(record.len().next_multiple_of(SECTOR), 0);
-    Ok(record)
 }
 
 /// The records of an epoch, and where they end.
@@ -198,14 +242,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn record(epoch: u64, first: u64, sizes: &[usize]) -> Vec<u8> {
-        let mut payload = Vec::new();
+        let mut sheet = Sheet::new();
         for (index, size) in sizes.iter().enumerate() {
             let key = Key::new(ResourceId(1), "default", "web");
             let json = vec![b'x'; *size].into();
             let row = Row { key, deleted: false, previous: 0, expires: None, json };
-            add_row(&mut payload, &row.encode(first + index as u64));
+            sheet.add(first + index as u64, &row);
         }
-        encode(epoch, first, &payload).unwrap()
+        sheet.seal(epoch, first).unwrap().to_vec()
     }
 
     fn firsts(records: &[Record]) -> Vec<u64> {
@@ -238,6 +282,24 @@ mod tests {
         assert!(parse(&record(4, 1, &[1]), 3).unwrap_err().to_string().contains("newer"));
         let gap = [record(3, 10, &[5]), record(3, 12, &[5])].concat();
         assert!(parse(&gap, 3).unwrap_err().to_string().contains("do not follow"));
+    }
+
+    #[test]
+    fn a_sheet_serves_again_and_keeps_nothing_of_the_last_record() {
+        let mut sheet = Sheet::new();
+        let row = |json: Vec<u8>| Row {
+            key: Key::new(ResourceId(1), "default", "web"),
+            deleted: false,
+            previous: 0,
+            expires: None,
+            json: json.into(),
+        };
+        sheet.add(7, &row(vec![b'x'; KEPT]));
+        sheet.seal(1, 7).unwrap();
+        sheet.clear();
+        assert!(sheet.is_empty() && sheet.0.capacity() <= KEPT);
+        sheet.add(8, &row(vec![b'x'; 9]));
+        assert_eq!(sheet.seal(1, 8).unwrap(), record(1, 8, &[9]));
     }
 
     proptest! {

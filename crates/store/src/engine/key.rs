@@ -94,6 +94,8 @@ pub struct Change {
     pub json: Bytes,
     /// The object before the change, so that a selector can tell who leaves its view.
     pub before: Option<Bytes>,
+    /// When the object goes by itself.
+    pub(super) expires: Option<u64>,
     /// What the first reader made of it.
     pub(super) note: Note,
 }
@@ -122,6 +124,16 @@ impl Change {
     pub fn noted<T: Send + Sync + 'static>(&self, make: impl Fn() -> T) -> Arc<T> {
         let note = self.note.0.get_or_init(|| Arc::new(make()));
         note.clone().downcast().unwrap_or_else(|_| Arc::new(make()))
+    }
+
+    /// The object as the change left it, if it did.
+    pub(super) fn stored(&self) -> Option<Stored> {
+        (self.kind != ChangeKind::Deleted).then(|| Stored {
+            key: self.key.clone(),
+            revision: self.revision,
+            expires: self.expires,
+            json: self.json.clone(),
+        })
     }
 
     /// What the change costs in memory.

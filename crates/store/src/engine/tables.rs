@@ -11,11 +11,14 @@
 //! versions are the log that watches read, and any state in that window can be listed. Compaction removes what
 //! a younger version at or below that revision has replaced, and deletions.
 
+use bytes::Bytes;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::failure::Failure;
+use super::journal::Sheet;
 use super::key::{Change, ChangeKind, Key, Note, ResourceId, Revision, Stored};
 use super::row::Row;
+use super::txn::Seen;
 
 // Keys are bytes and not str: redb would panic on a damaged str, we make it an error.
 type IndexKey = (u16, &'static [u8], &'static [u8]);
@@ -73,10 +76,17 @@ pub(super) struct Meta {
     pub epoch: u64,
 }
 
-/// A version that has been added: as watchers see it, and as the journal keeps it.
-pub(super) struct Applied {
-    pub change: Change,
-    pub bytes: Vec<u8>,
+impl Meta {
+    fn numbers(&self) -> [(&'static str, u64); 5] {
+        let Meta { format, revision, compacted, log_bytes, epoch } = *self;
+        [
+            ("format", format),
+            ("revision", revision),
+            ("compacted", compacted),
+            ("log_bytes", log_bytes),
+            ("epoch", epoch),
+        ]
+    }
 }
 
 impl ReadTables {
@@ -88,6 +98,38 @@ impl ReadTables {
             meta: txn.open_table(META)?,
         })
     }
+
+    /// One object as it is now, from the two tables that know of it.
+    pub fn object_of(txn: &ReadTransaction, key: &Key) -> Result<Option<Stored>, Failure> {
+        match head(&txn.open_table(INDEX)?, key)? {
+            Some(head) if head.alive => {
+                alive_version(&txn.open_table(VERSIONS)?, key, head.revision).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+fn head(index: &impl ReadableTable<IndexKey, (u64, bool)>, key: &Key) -> Result<Option<Head>, Failure> {
+    let found = index.get(parts(key))?;
+    Ok(found.map(|found| found.value()).map(|(revision, alive)| Head { revision, alive }))
+}
+
+fn version(versions: &impl ReadableTable<u64, &'static [u8]>, revision: u64) -> Result<Option<Row>, Failure> {
+    match versions.get(revision)? {
+        Some(bytes) => Row::decode(revision, bytes.value()).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn alive_version(
+    versions: &impl ReadableTable<u64, &'static [u8]>,
+    key: &Key,
+    revision: u64,
+) -> Result<Stored, Failure> {
+    let row = version(versions, revision)?.filter(|row| row.key == *key);
+    let stored = row.and_then(|row| row.into_stored(revision));
+    stored.ok_or_else(|| Failure::damaged(format!("{key} should be at revision {revision} and is not")))
 }
 
 impl<I, V, E, M> Tables<I, V, E, M>
@@ -111,29 +153,19 @@ where
     }
 
     pub fn head(&self, key: &Key) -> Result<Option<Head>, Failure> {
-        let found = self.index.get(parts(key))?;
-        Ok(found.map(|found| found.value()).map(|(revision, alive)| Head { revision, alive }))
+        head(&self.index, key)
     }
 
     pub fn version(&self, revision: u64) -> Result<Option<Row>, Failure> {
-        match self.versions.get(revision)? {
-            Some(bytes) => Row::decode(revision, bytes.value()).map(Some),
-            None => Ok(None),
-        }
+        version(&self.versions, revision)
     }
 
     /// The object as it is now.
     pub fn object(&self, key: &Key) -> Result<Option<Stored>, Failure> {
         match self.head(key)? {
-            Some(head) if head.alive => self.alive_version(key, head.revision).map(Some),
+            Some(head) if head.alive => alive_version(&self.versions, key, head.revision).map(Some),
             _ => Ok(None),
         }
-    }
-
-    fn alive_version(&self, key: &Key, revision: u64) -> Result<Stored, Failure> {
-        let row = self.version(revision)?.filter(|row| row.key == *key);
-        let stored = row.and_then(|row| row.into_stored(revision));
-        stored.ok_or_else(|| Failure::damaged(format!("{key} should be at revision {revision} and is not")))
     }
 
     /// The object as it was at a revision in the window, found down its chain of versions.
@@ -172,7 +204,7 @@ where
             let row = Row::decode(revision.value(), bytes.value())?;
             let before = self.version_before(&row)?;
             total += row.json.len();
-            changes.push(change(revision.value(), row, before));
+            changes.push(change(revision.value(), row, before.map(|before| before.json)));
             if total > most {
                 break;
             }
@@ -193,7 +225,7 @@ where
             let (key, head) = entry?;
             let (revision, alive) = head.value();
             if alive {
-                found.push(self.alive_version(&key_of(key.value())?, revision)?);
+                found.push(alive_version(&self.versions, &key_of(key.value())?, revision)?);
             }
         }
         Ok(found)
@@ -223,45 +255,62 @@ impl<'t> WriteTables<'t> {
     }
 
     pub fn set_meta(&mut self, meta: &Meta) -> Result<(), Failure> {
-        let Meta { format, revision, compacted, log_bytes, epoch } = *meta;
-        let numbers = [
-            ("format", format),
-            ("revision", revision),
-            ("compacted", compacted),
-            ("log_bytes", log_bytes),
-            ("epoch", epoch),
-        ];
-        for (name, number) in numbers {
+        for (name, number) in meta.numbers() {
             self.meta.insert(name.as_bytes(), number)?;
         }
         Ok(())
     }
 
+    /// Writes those numbers that are not what they were: most writes change two of them.
+    pub fn update_meta(&mut self, before: &Meta, meta: &Meta) -> Result<(), Failure> {
+        for (before, (name, number)) in before.numbers().into_iter().zip(meta.numbers()) {
+            if before.1 != number {
+                self.meta.insert(name.as_bytes(), number)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds the next version of an object. Its place in the chain comes from the tables and not from the row, so
-    /// that a row from the journal lands right even where compaction has to be done again.
-    pub fn apply(&mut self, meta: &mut Meta, mut row: Row) -> Result<Applied, Failure> {
+    /// that a row from the journal lands right even where compaction has to be done again. A version that was `seen`
+    /// is not read again. The row as it was written is added to the sheet.
+    pub fn apply(
+        &mut self,
+        meta: &mut Meta,
+        mut row: Row,
+        seen: &[Seen],
+        sheet: &mut Sheet,
+    ) -> Result<Change, Failure> {
         let revision = meta.revision.saturating_add(1);
         let head = self.head(&row.key)?;
         row.previous = head.map_or(0, |head| head.revision);
-        let before = self.version_before(&row)?;
+        let before =
+            match seen.iter().find(|seen| head == Some(Head { revision: seen.revision, alive: true })) {
+                Some(seen) => Some(seen.clone()),
+                None => self.version_before(&row)?.map(|before| Seen {
+                    revision: row.previous,
+                    expires: before.expires,
+                    json: before.json,
+                }),
+            };
         if let Some(at) = before.as_ref().and_then(|before| before.expires) {
             self.expiry.remove(expiry_parts(at, &row.key))?;
         }
-        let bytes = self.insert(revision, &row)?;
+        let len = self.insert(revision, &row, sheet)?;
         meta.revision = revision;
-        meta.log_bytes = meta.log_bytes.saturating_add(bytes.len() as u64);
-        Ok(Applied { change: change(revision, row, before), bytes })
+        meta.log_bytes = meta.log_bytes.saturating_add(len as u64);
+        Ok(change(revision, row, before.map(|before| before.json)))
     }
 
-    /// Makes a version the newest of its object; the result is how it was written.
-    pub fn insert(&mut self, revision: u64, row: &Row) -> Result<Vec<u8>, Failure> {
+    /// Makes a version the newest of its object. It is written on the sheet; the result is how long it became.
+    pub fn insert(&mut self, revision: u64, row: &Row, sheet: &mut Sheet) -> Result<usize, Failure> {
         self.index.insert(parts(&row.key), (revision, !row.deleted))?;
-        let bytes = row.encode(revision);
-        self.versions.insert(revision, &bytes[..])?;
+        let bytes = sheet.add(revision, row);
+        self.versions.insert(revision, bytes)?;
         if let Some(at) = row.expires.filter(|_| !row.deleted) {
             self.expiry.insert(expiry_parts(at, &row.key), ())?;
         }
-        Ok(bytes)
+        Ok(bytes.len())
     }
 
     /// Moves the compacted revision up to `to`, at most `limit` steps; the rest is for the next time.
@@ -288,14 +337,14 @@ impl<'t> WriteTables<'t> {
     }
 }
 
-fn change(revision: u64, row: Row, before: Option<Row>) -> Change {
+fn change(revision: u64, row: Row, before: Option<Bytes>) -> Change {
     let kind = match (&before, row.deleted) {
         (_, true) => ChangeKind::Deleted,
         (Some(_), false) => ChangeKind::Modified,
         (None, false) => ChangeKind::Added,
     };
-    let before = before.map(|before| before.json);
-    Change { key: row.key, revision: Revision(revision), kind, json: row.json, before, note: Note::default() }
+    let Row { key, expires, json, .. } = row;
+    Change { key, revision: Revision(revision), kind, json, before, expires, note: Note::default() }
 }
 
 fn parts(key: &Key) -> (u16, &[u8], &[u8]) {

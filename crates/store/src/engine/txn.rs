@@ -1,6 +1,7 @@
 //! One caller's transaction: changes are staged beside the tables and reach them only if the caller's closure
 //! agrees. So a closure that refuses, or panics, leaves nothing behind for the others in the same commit.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -37,12 +38,17 @@ impl Expect {
 
 /// What a transaction can see of the tables.
 pub(super) trait View {
+    fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure>;
     fn object(&self, key: &Key) -> Result<Option<Stored>, Failure>;
     fn objects(&self, resource: ResourceId, namespace: Option<&str>) -> Result<Vec<Stored>, Failure>;
     fn expired(&self, now: u64, limit: usize) -> Result<Vec<Key>, Failure>;
 }
 
 impl View for WriteTables<'_> {
+    fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure> {
+        Ok(self.head(key)?.filter(|head| head.alive).map(|head| Revision(head.revision)))
+    }
+
     fn object(&self, key: &Key) -> Result<Option<Stored>, Failure> {
         WriteTables::object(self, key)
     }
@@ -66,11 +72,32 @@ pub struct Txn<'a> {
     staged: BTreeMap<Key, Option<Stored>>,
     rows: Vec<Row>,
     compact_to: Option<Revision>,
+    /// The versions that it read, so that those which it replaces need not be read again.
+    seen: RefCell<Vec<Seen>>,
+}
+
+/// What a transaction remembers of a version that it read; the revision says which.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub revision: u64,
+    pub expires: Option<u64>,
+    pub json: Bytes,
+}
+
+/// How many versions a transaction remembers: it reads what it will replace last.
+const REMEMBERED: usize = 16;
+
+/// What a transaction leaves to be done.
+pub(super) struct Parts {
+    pub rows: Vec<Row>,
+    pub compact_to: Option<Revision>,
+    pub seen: Vec<Seen>,
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn new(view: &'a dyn View, revision: Revision) -> Txn<'a> {
-        Txn { view, revision, staged: BTreeMap::new(), rows: Vec::new(), compact_to: None }
+        let (staged, rows, seen) = (BTreeMap::new(), Vec::new(), RefCell::default());
+        Txn { view, revision, staged, rows, compact_to: None, seen }
     }
 
     /// The revision of the newest change, with those of this transaction.
@@ -87,8 +114,31 @@ impl<'a> Txn<'a> {
     pub fn get(&self, key: &Key) -> Result<Option<Stored>, Failure> {
         match self.staged.get(key) {
             Some(staged) => Ok(staged.clone()),
-            None => self.view.object(key),
+            None => {
+                let found = self.view.object(key)?;
+                if let Some(stored) = &found {
+                    self.remember(stored);
+                }
+                Ok(found)
+            }
         }
+    }
+
+    /// The revision of an object, as this transaction would leave it; less work than reading the object.
+    pub fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure> {
+        match self.staged.get(key) {
+            Some(staged) => Ok(staged.as_ref().map(|stored| stored.revision)),
+            None => self.view.revision_of(key),
+        }
+    }
+
+    /// Tells of a version that was read before, by [`Engine::get`](super::Engine::get): if it is the one that is to be
+    /// replaced, it is not read again.
+    pub fn remember(&self, stored: &Stored) {
+        let mut seen = self.seen.borrow_mut();
+        seen.truncate(REMEMBERED - 1);
+        let Stored { revision, expires, json, .. } = stored;
+        seen.push(Seen { revision: revision.0, expires: *expires, json: json.clone() });
     }
 
     /// All objects of a resource, or of one namespace of it, in the order of their keys.
@@ -124,7 +174,7 @@ impl<'a> Txn<'a> {
     ) -> Result<Revision, TxnError> {
         // Whoever takes anything need not have it read.
         if expect != Expect::Anything {
-            expect.check(self.get(&key)?.map(|found| found.revision))?;
+            expect.check(self.revision_of(&key)?)?;
         }
         let revision = self.next_revision();
         // As it is read back: zero means never on disk.
@@ -160,7 +210,7 @@ impl<'a> Txn<'a> {
         self.compact_to = Some(to);
     }
 
-    pub(super) fn into_parts(self) -> (Vec<Row>, Option<Revision>) {
-        (self.rows, self.compact_to)
+    pub(super) fn into_parts(self) -> Parts {
+        Parts { rows: self.rows, compact_to: self.compact_to, seen: self.seen.into_inner() }
     }
 }

@@ -1,8 +1,9 @@
-//! The writer: one thread that runs all writes, many of them per sync.
+//! The writer: one thread that runs writes, many of them per sync; a caller who is alone takes its place.
 //! While one group is on its way to the disk the next one gathers, so the busier it is the less each write costs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -10,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 use super::disk::{Written, panic_text};
 use super::failure::{Failure, WriteError};
 use super::hub::lock;
-use super::journal;
+use super::journal::Sheet;
 use super::key::{Change, Revision};
 use super::tables::{Meta, WriteTables};
-use super::txn::Txn;
+use super::txn::{Parts, Txn};
 use super::{Options, Shared, park};
 
 /// How many versions one commit compacts at most, so that nobody waits long for it.
@@ -38,18 +39,37 @@ pub(super) fn run(shared: &Shared, queue: &Receiver<Box<dyn Job>>) {
                 Err(_) => break,
             }
         }
+        let _turn = lock(&shared.turn);
         group.extend(queue.try_iter().take(shared.options.group.saturating_sub(group.len())));
+        let count = group.len();
         group = commit(shared, group);
+        shared.company.store(count - group.len(), Ordering::Relaxed);
+        shared.waiting.fetch_sub(count - group.len(), Ordering::SeqCst);
     }
     shared.hub.close();
     shared.disk.close();
 }
 
+/// Does a job on the caller's thread if nobody writes and nobody waits; otherwise gives it back. Where writes just
+/// shared a commit more of them are about to come, and the caller's thread is needed to read them.
+pub(super) fn do_alone(shared: &Shared, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+    let Ok(_turn) = shared.turn.try_lock() else { return Some(job) };
+    if shared.company.load(Ordering::Relaxed) > 1 {
+        return Some(job);
+    }
+    // A checkpoint takes long; the writer's thread has nothing else to do.
+    if shared.waiting.load(Ordering::SeqCst) > 0 || shared.disk.is_checkpoint_due() {
+        return Some(job);
+    }
+    // One job alone always has its turn, so nothing is left.
+    commit(shared, vec![job]).pop()
+}
+
 /// Commits as much of a group as may share a sync; the result is what is left for the next one.
 fn commit(shared: &Shared, mut group: Vec<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let (mut changes, mut done) = (Vec::new(), group.len());
-    let result = shared.disk.write(|tables, meta| {
-        let ran = run_group(&shared.options, tables, meta, &mut group)?;
+    let result = shared.disk.write(|tables, meta, sheet| {
+        let ran = run_group(&shared.options, tables, meta, sheet, &mut group)?;
         (changes, done) = (ran.changes, ran.jobs);
         Ok(ran.written)
     });
@@ -101,13 +121,14 @@ fn run_group(
     options: &Options,
     tables: &mut WriteTables<'_>,
     meta: &mut Meta,
+    sheet: &mut Sheet,
     group: &mut [Box<dyn Job>],
 ) -> Result<Ran, Failure> {
     let first = meta.revision.saturating_add(1);
-    let (mut changes, mut payload, mut jobs) = (Vec::new(), Vec::new(), 0);
+    let (mut changes, mut jobs) = (Vec::with_capacity(group.len()), 0);
     let mut compact_to = due_compaction(options, meta);
     for job in group {
-        if payload.len() > options.group_bytes {
+        if sheet.len() > options.group_bytes {
             break;
         }
         jobs += 1;
@@ -115,18 +136,16 @@ fn run_group(
         if !run_job(job.as_mut(), &mut txn) {
             continue;
         }
-        let (rows, wanted) = txn.into_parts();
+        let Parts { rows, compact_to: wanted, seen } = txn.into_parts();
         compact_to = compact_to.max(wanted.map_or(0, |wanted| wanted.0));
         for row in rows {
-            let applied = tables.apply(meta, row)?;
-            journal::add_row(&mut payload, &applied.bytes);
-            changes.push(applied.change);
+            changes.push(tables.apply(meta, row, &seen, sheet)?);
         }
     }
     let compacted = meta.compacted;
     tables.compact(meta, compact_to, COMPACT_STEP)?;
     let dirty = !changes.is_empty() || meta.compacted != compacted;
-    Ok(Ran { written: Written { payload, first, dirty }, changes, jobs })
+    Ok(Ran { written: Written { first, dirty }, changes, jobs })
 }
 
 fn run_job(job: &mut dyn Job, txn: &mut Txn<'_>) -> bool {
