@@ -17,6 +17,8 @@ pub(crate) enum Command {
     Bench(BenchOptions),
     /// The `soak_` tests, for longer.
     Soak(SoakOptions),
+    /// The functions that lie side by side in the binary.
+    Order,
 }
 
 /// The commands that have a manual page of their own.
@@ -30,11 +32,13 @@ pub(crate) enum Topic {
     Bench,
     /// `cargo xtask soak`
     Soak,
+    /// `cargo xtask order`
+    Order,
 }
 
 impl Topic {
     /// Every command, in the order in which help lists them.
-    pub(crate) const ALL: [Topic; 4] = [Topic::Demo, Topic::Test, Topic::Bench, Topic::Soak];
+    pub(crate) const ALL: [Topic; 5] = [Topic::Demo, Topic::Test, Topic::Bench, Topic::Soak, Topic::Order];
 
     /// The word that the developer types.
     pub(crate) fn name(self) -> &'static str {
@@ -43,6 +47,7 @@ impl Topic {
             Topic::Demo => "demo",
             Topic::Bench => "bench",
             Topic::Soak => "soak",
+            Topic::Order => "order",
         }
     }
 
@@ -98,9 +103,10 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
     }
     match topic {
         Topic::Test => parse_test(rest),
-        Topic::Demo => parse_demo(rest),
+        Topic::Demo => parse_alone("demo", Command::Demo, rest),
         Topic::Bench => parse_bench(rest),
         Topic::Soak => parse_soak(rest),
+        Topic::Order => parse_alone("order", Command::Order, rest),
     }
 }
 
@@ -130,10 +136,11 @@ fn parse_test(rest: &[String]) -> Result<Command, Stop> {
     Ok(Command::Test(options))
 }
 
-fn parse_demo(rest: &[String]) -> Result<Command, Stop> {
+/// A command that has no options.
+fn parse_alone(name: &str, command: Command, rest: &[String]) -> Result<Command, Stop> {
     match rest.first() {
-        None => Ok(Command::Demo),
-        Some(extra) => Err(unexpected("demo", extra)),
+        None => Ok(command),
+        Some(extra) => Err(unexpected(name, extra)),
     }
 }
 
@@ -317,6 +324,7 @@ mod tests {
     #[test]
     fn extra_words_are_wrong_use() {
         assert!(usage("demo now").contains("`now`"));
+        assert!(usage("order now").contains("`now`"));
         assert!(usage("test fmt").contains("`fmt`"));
         assert!(usage("test --no-install=yes").contains("--no-install=yes"));
         assert!(usage("bench plan again").contains("`again`"));

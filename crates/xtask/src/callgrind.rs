@@ -12,7 +12,8 @@
 //! `--toggle-collect='*phase_*'` such a closure would switch the counting off in the middle, and
 //! `--dump-after` leaves out the dump where the next function is a phase too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// The options with which callgrind writes names and positions out in full, as `phases` expects.
 pub(crate) const PLAIN_OUTPUT: &[&str] = &["--compress-strings=no", "--compress-pos=no"];
@@ -51,6 +52,22 @@ fn phase_name(function: &str) -> Option<&str> {
 /// The second number of a cost line: instructions are the only event that is counted.
 fn cost_of(line: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// The functions of a program that were called, by the names that the linker knows (`--demangle=no`).
+pub(crate) fn functions(output: &str, program: &Path) -> BTreeSet<String> {
+    let program = format!("ob={}", program.display());
+    let mut is_inside = false;
+    let mut functions = BTreeSet::new();
+    for line in output.lines() {
+        if line.starts_with("ob=") {
+            is_inside = line == program;
+        } else if let Some(name) = line.strip_prefix("fn=").filter(|_| is_inside) {
+            // A function that calls itself is written with the depth behind it: `name'2`.
+            functions.insert(name.split('\'').next().unwrap_or(name).to_string());
+        }
+    }
+    functions
 }
 
 /// How many endpoints the bench says that its world has: the number before the word `endpoints`.
@@ -114,6 +131,13 @@ totals: 835084
         assert_eq!(phase_name("plan::phase_slices::<plan::phase_other>"), Some("slices"));
         assert_eq!(phase_name("plan::phase_slices::{{closure}}"), None);
         assert_eq!(phase_name("plan::two_phase_commit"), None);
+    }
+
+    #[test]
+    fn functions_are_those_of_the_program_itself() {
+        let output = "ob=/bin/it\nfl=a.rs\nfn=_ZN1a1b17h0E\n1 2\nfn=_ZN1a1c17h0E'2\n\nob=/lib/libc.so\nfn=malloc\n1 1\n";
+        let expected = ["_ZN1a1b17h0E", "_ZN1a1c17h0E"].map(str::to_string);
+        assert_eq!(functions(output, Path::new("/bin/it")), expected.into());
     }
 
     #[test]

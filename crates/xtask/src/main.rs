@@ -1,4 +1,4 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | bench | soak`.
+//! The developers' commands of Zoneward: `cargo xtask demo | test | bench | soak | order`.
 //! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
 //! then install whatever the rest needs.
 
@@ -7,6 +7,7 @@ mod bench;
 mod callgrind;
 mod demo;
 mod help;
+mod order;
 mod report;
 mod shell;
 mod soak;
@@ -51,5 +52,6 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Demo => demo::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
+        Command::Order => order::run(),
     }
 }
