@@ -27,16 +27,18 @@ pub(crate) fn run() -> Result<(), Stop> {
     }
     report::heading("build zoneward in release mode");
     let mut build = shell::cargo(&["build", "--release", "--package", "zoneward"]);
+    // Valgrind knows the names in the ordinary section of code only.
+    build.env("ZONEWARD_LINK_ORDER", "off");
     shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
     let binary = shell::target_dir().join("release").join("zoneward");
     report::heading("watch it as a gateway, on HTTP/1.1 and HTTP/2");
-    let called = callgrind::functions(&watch(&binary)?, &binary);
+    let output = watch(&binary)?;
     let mut nm = shell::program("nm");
     let listing = shell::capture(nm.arg("-S").arg(&binary), "nm", "it comes with binutils")?;
-    let script = script(&called, &sizes(&listing));
+    let script = script(&callgrind::functions(&output), &listing);
     let file = shell::root().join(SCRIPT);
     fs::write(&file, &script).map_err(|error| failed(&file, &error))?;
-    report::say(&format!("{} functions were called; {SCRIPT} names them.", called.len()));
+    report::say(&format!("{SCRIPT} has {} names.", script.matches("*(.text.").count()));
     Ok(())
 }
 
@@ -146,15 +148,12 @@ fn objects(port: u16, upstream: u16) -> String {
     )
 }
 
-/// How many bytes the functions of each pattern have, from what `nm -S` lists: `address size type name`.
-fn sizes(listing: &str) -> BTreeMap<String, u64> {
-    let mut sizes = BTreeMap::new();
-    for line in listing.lines() {
-        if let [_, size, "t" | "T" | "w" | "W", name] = line.split(' ').collect::<Vec<_>>()[..] {
-            *sizes.entry(pattern(name)).or_insert(0) += u64::from_str_radix(size, 16).unwrap_or(0);
-        }
+/// A function of the binary and its size, from a line of `nm -S`: `address size type name`.
+fn function(line: &str) -> Option<(&str, u64)> {
+    match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, size, "t" | "T" | "w" | "W", name] => Some((name, u64::from_str_radix(size, 16).ok()?)),
+        _ => None,
     }
-    sizes
 }
 
 /// The name of a function without what changes from build to build: hashes. Copies of generic functions for different
@@ -178,15 +177,16 @@ fn pattern(symbol: &str) -> String {
     pattern
 }
 
-fn script(called: &BTreeSet<String>, sizes: &BTreeMap<String, u64>) -> String {
-    let mut copies: BTreeMap<String, u64> = BTreeMap::new();
-    for symbol in called {
-        *copies.entry(pattern(symbol)).or_default() += 1;
+fn script(called: &BTreeSet<&str>, listing: &str) -> String {
+    // For each pattern the bytes of all copies, and how many of them were called.
+    let mut copies: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (symbol, size) in listing.lines().filter_map(function) {
+        let (bytes, calls) = copies.entry(pattern(symbol)).or_default();
+        *bytes += size;
+        *calls += u64::from(called.contains(symbol));
     }
     // Where most copies are never called, moving all of them would cost more than it saves.
-    let worth = |(pattern, called): &(&String, &u64)| {
-        sizes.get(*pattern).is_some_and(|size| *size <= **called * WINDOW / 2)
-    };
+    let worth = |(_, (bytes, calls)): &(&String, &(u64, u64))| *calls > 0 && *bytes <= calls * WINDOW / 2;
     let lines: String =
         copies.iter().filter(worth).map(|(pattern, _)| format!("    *(.text.{pattern})\n")).collect();
     format!("{HEAD}SECTIONS\n{{\n  .text.used :\n  {{\n{lines}  }}\n}}\nINSERT BEFORE .text;\n")
@@ -223,8 +223,7 @@ mod tests {
                  U malloc
 ";
         let called = ["_ZN1a1b17h1111111111111111E", "_ZN5alloc4grow17h2222222222222222E", "gone"];
-        let called = called.map(str::to_string).into();
-        let script = script(&called, &sizes(listing));
+        let script = script(&called.into(), listing);
         assert!(script.contains("    *(.text._ZN1a1b17h*)\n"), "{script}");
         assert!(!script.contains("grow") && !script.contains("gone") && !script.contains("data"), "{script}");
         assert!(script.ends_with("INSERT BEFORE .text;\n"));
