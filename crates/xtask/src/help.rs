@@ -125,11 +125,11 @@ SYNOPSIS
     cargo xtask order
 
 DESCRIPTION
-    Builds the binary in release mode, runs it as a gateway under callgrind with some load on HTTP/1.1 and HTTP/2,
-    and writes the functions that were called to crates/zoneward/order.ld. Release builds hand that script to
-    the linker (GNU ld and lld read it). The kernel maps 64 KiB around each page that is touched, so this is
-    what a process takes in memory for its code. An old list does no harm: run it when the proxy has changed
-    much, or when the compiler has.
+    Builds the binary in release mode, runs it as a gateway under callgrind with some load on HTTP/1.1 and
+    HTTP/2, and writes the functions that were called to crates/zoneward/order.ld. Release builds hand that
+    script to the linker (GNU ld and lld read it). The kernel maps 64 KiB around each page that is touched, so
+    this decides what a process takes in memory for its code. An old list does no harm: run it when the proxy
+    has changed much, or when the compiler has.
 
 ENVIRONMENT
     ZONEWARD_LINK_ORDER=off   builds without the script, for a linker that does not know it

@@ -177,18 +177,31 @@ fn pattern(symbol: &str) -> String {
     pattern
 }
 
-fn script(called: &BTreeSet<&str>, listing: &str) -> String {
-    // For each pattern the bytes of all copies, and how many of them were called.
-    let mut copies: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for (symbol, size) in listing.lines().filter_map(function) {
-        let (bytes, calls) = copies.entry(pattern(symbol)).or_default();
-        *bytes += size;
-        *calls += u64::from(called.contains(symbol));
+/// The functions of one pattern.
+#[derive(Default)]
+struct Copies {
+    all: u64,
+    called: u64,
+    bytes: u64,
+}
+
+impl Copies {
+    /// Where most copies are never called, moving all of them would cost more than it saves.
+    fn are_worth_it(&self) -> bool {
+        self.called > 0 && (self.called == self.all || self.bytes <= self.called * WINDOW / 2)
     }
-    // Where most copies are never called, moving all of them would cost more than it saves.
-    let worth = |(_, (bytes, calls)): &(&String, &(u64, u64))| *calls > 0 && *bytes <= calls * WINDOW / 2;
-    let lines: String =
-        copies.iter().filter(worth).map(|(pattern, _)| format!("    *(.text.{pattern})\n")).collect();
+}
+
+fn script(called: &BTreeSet<&str>, listing: &str) -> String {
+    let mut patterns: BTreeMap<String, Copies> = BTreeMap::new();
+    for (symbol, bytes) in listing.lines().filter_map(function) {
+        let copies = patterns.entry(pattern(symbol)).or_default();
+        copies.all += 1;
+        copies.called += u64::from(called.contains(symbol));
+        copies.bytes += bytes;
+    }
+    let worth = patterns.iter().filter(|(_, copies)| copies.are_worth_it());
+    let lines: String = worth.map(|(pattern, _)| format!("    *(.text.{pattern})\n")).collect();
     format!("{HEAD}SECTIONS\n{{\n  .text.used :\n  {{\n{lines}  }}\n}}\nINSERT BEFORE .text;\n")
 }
 
@@ -218,14 +231,18 @@ mod tests {
     fn copies_that_are_hardly_called_stay_where_they_are() {
         let listing = "\
 0000000000001000 0000000000000100 t _ZN1a1b17h1111111111111111E
-0000000000002000 0000000000008001 t _ZN5alloc4grow17h2222222222222222E
+0000000000002000 0000000000008000 t _ZN5alloc4push17h2222222222222222E
+000000000000a000 0000000000000001 t _ZN5alloc4push17h4444444444444444E
 0000000000003000 0000000000000010 d _ZN1a4data17h3333333333333333E
                  U malloc
 ";
-        let called = ["_ZN1a1b17h1111111111111111E", "_ZN5alloc4grow17h2222222222222222E", "gone"];
+        let called = ["_ZN1a1b17h1111111111111111E", "_ZN5alloc4push17h2222222222222222E", "gone"];
         let script = script(&called.into(), listing);
         assert!(script.contains("    *(.text._ZN1a1b17h*)\n"), "{script}");
-        assert!(!script.contains("grow") && !script.contains("gone") && !script.contains("data"), "{script}");
+        assert!(
+            !script.contains("push") && !script.contains("gone") && !script.contains("4data"),
+            "{script}"
+        );
         assert!(script.ends_with("INSERT BEFORE .text;\n"));
     }
 }
