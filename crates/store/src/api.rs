@@ -40,7 +40,7 @@ use accept::Accept;
 pub use body::Body;
 pub use delete::{DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation, delete_in};
 pub(crate) use delete::{is_free_to_go, remove};
-use route::{Route, Target};
+use route::{Part, Route, Target};
 use watch::Batches;
 pub use write::{Change, Terms, create_in, update_in};
 
@@ -203,7 +203,7 @@ impl Api {
 
     async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
         let named = call.target.name.is_some();
-        if call.target.binding {
+        if call.target.part == Part::Binding {
             return match call.method {
                 Method::POST => self.bind(call, caller).await,
                 _ => Err(Failure::method_not_allowed()),

@@ -64,7 +64,7 @@ fn admitted(terms: &Terms, stored: &Stored, object: Value) -> Result<Option<Valu
         Some(names) => glance::members(&stored.json, names).map_err(Failure::internal)?,
         None => objects::parse(stored)?,
     };
-    if kind.glance.is_some() && kind.kind == "EndpointSlice" {
+    if kind.kind == "EndpointSlice" {
         // Its last writer is noted anew, so nothing has to be carried over.
         meta::remove(&mut old, "managedFields");
     }

@@ -4,6 +4,7 @@ use http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::route::Part;
 use super::{Api, Body, Call, Caller, body, read};
 use crate::admission::policy::{self, Attempt, Operation};
 use crate::admission::service;
@@ -123,7 +124,7 @@ fn propagation(word: Value, causes: &mut Vec<Cause>) -> Option<Propagation> {
 
 impl Api {
     pub(super) async fn delete(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        if call.target.status {
+        if call.target.part == Part::Status {
             return Err(Failure::method_not_allowed());
         }
         let options = DeleteOptions::of(&call)?;

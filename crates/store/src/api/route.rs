@@ -28,23 +28,23 @@ pub(super) struct Target {
     /// The namespace; `None`: all, or the kind has none.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
-    /// Whether only the status is meant.
-    pub(super) status: bool,
-    /// Whether the object is to be bound to a node.
-    pub(super) binding: bool,
+    pub(super) part: Part,
+}
+
+/// What of an object a path means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    Status,
+    /// Its binding to a node.
+    Binding,
 }
 
 impl PartialEq for Target {
     fn eq(&self, other: &Self) -> bool {
         let parts =
-            |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.part());
+            |target: &Self| (target.kind.id, target.namespace.clone(), target.name.clone(), target.part);
         parts(self) == parts(other)
-    }
-}
-
-impl Target {
-    fn part(&self) -> (bool, bool) {
-        (self.status, self.binding)
     }
 }
 
@@ -82,17 +82,16 @@ fn target(group: &str, version: &str, rest: &[&str]) -> Result<Target, Failure> 
         return Err(Failure::no_such_path());
     }
     let (name, part) = match rest {
-        [] => (None, ""),
-        [name] => (Some(*name), ""),
-        [name, "status"] if kind.status => (Some(*name), "status"),
-        [name, "binding"] if kind.binds => (Some(*name), "binding"),
+        [] => (None, Part::Whole),
+        [name] => (Some(*name), Part::Whole),
+        [name, "status"] if kind.status => (Some(*name), Part::Status),
+        [name, "binding"] if kind.binds => (Some(*name), Part::Binding),
         _ => return Err(Failure::no_such_path()),
     };
     if name.is_some() && kind.namespaced && namespace.is_none() {
         return Err(Failure::no_such_path());
     }
-    let (status, binding) = (part == "status", part == "binding");
-    Ok(Target { kind, namespace: namespace.map(decode), name: name.map(decode), status, binding })
+    Ok(Target { kind, namespace: namespace.map(decode), name: name.map(decode), part })
 }
 
 /// `/api/v1/namespaces/NAME/status` is the status of a namespace, not a kind in one.
@@ -116,7 +115,7 @@ mod tests {
     fn words(path: &str) -> Option<(&'static str, Option<String>, Option<String>, bool)> {
         match parse(path) {
             Ok(Route::Resource(target)) => {
-                Some((target.kind.kind, target.namespace, target.name, target.status))
+                Some((target.kind.kind, target.namespace, target.name, target.part == Part::Status))
             }
             _ => None,
         }

@@ -8,6 +8,7 @@ use http::Response;
 use serde_json::Value;
 
 use super::accept::Form;
+use super::route::Part;
 use super::{Api, Body, Call, Caller, body, read};
 use crate::admission::policy::{Attempt, Operation};
 use crate::admission::service::{self, Ranges};
@@ -119,7 +120,7 @@ impl Api {
     /// What an update brings, as far as it can be judged by itself.
     fn wanted(&self, call: &Call, caller: &Caller) -> Result<Wanted, Failure> {
         let terms = Terms {
-            status: call.target.status,
+            status: call.target.part == Part::Status,
             manager: manager(call),
             ..self.terms(call.target.kind, caller, call.query.write_options("UpdateOptions")?)?
         };
@@ -140,7 +141,7 @@ impl Api {
         let kind = call.target.kind;
         let how = PatchKind::of(body::media_type(&call.headers), kind)?;
         let terms = Terms {
-            status: call.target.status,
+            status: call.target.part == Part::Status,
             manager: manager(&call),
             ..self.terms(kind, caller, call.query.write_options("PatchOptions")?)?
         };
