@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::nftables::apply::{load, load_portions};
+use dataplane::nftables::apply::{apply, load, load_portions};
 use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
 use dataplane::nftables::render::{Renderer, portions, protocol_number};
 use model::forward::{
@@ -160,7 +160,10 @@ proptest! {
         let (table, _, _) = table(&world.snapshot(), &world.config());
         let kernel = kernel(&table);
         let mut other = FakeKernel::new();
-        load_portions(&mut other, portions(&Renderer::new(&table), &table)).expect("the fake kernel takes it");
+        let mut renderer = Renderer::new(&table);
+        load_portions(&mut other, portions(&mut renderer, &table)).expect("the fake kernel takes it");
+        let sweeps = std::iter::repeat_with(|| renderer.sweep()).take_while(|changes| !changes.is_empty());
+        sweeps.for_each(|changes| apply(&mut other, &changes).expect("the fake kernel takes it"));
         prop_assert!(kernel.program() == other.program(), "in portions it is the same");
         for packet in &packets {
             let decision = table.decide(packet);

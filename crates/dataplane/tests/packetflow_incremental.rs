@@ -15,8 +15,8 @@ use dataplane::nftables::apply::{apply_short, load, read_beside};
 use dataplane::nftables::diff::diff;
 use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Ranges, Set, Table, Verdict};
-use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
-use model::{ServiceKey, Snapshot};
+use dataplane::nftables::render::{Edit, Renderer, render, table_id};
+use model::{Family, ServiceKey, Snapshot};
 use plan::forward::{NodeConfig, table};
 use proptest::prelude::*;
 
@@ -124,8 +124,15 @@ impl Machine {
     }
 
     fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) {
-        let Edit::Changes(changes) = self.node.sync(key, snapshot) else { panic!("small sets do not grow") };
-        apply(&mut self.kernel, &changes);
+        match self.node.sync(key, snapshot) {
+            Edit::Changes(changes) => apply(&mut self.kernel, &changes),
+            Edit::Outgrown => {
+                assert!(!self.kernel.tables.contains_key(&table_id(Family::V6)), "small sets do not grow");
+                let difference = diff(&self.kernel, &self.node.renderer.whole(&self.node.table));
+                apply(&mut self.kernel, &difference.now);
+                apply(&mut self.kernel, &difference.later);
+            }
+        }
     }
 
     fn sweep(&mut self) {
@@ -193,7 +200,7 @@ proptest! {
 
     #[test]
     fn a_difference_applied_gives_the_other_program(old in world::world(), new in world::world()) {
-        let program = |world: &World| render(&table(&world.snapshot(), &world.config()).0, &Sizes::default());
+        let program = |world: &World| Renderer::start(&table(&world.snapshot(), &world.config()).0).1;
         let (old, new) = (program(&old), program(&new));
         let mut kernel = loaded(&old);
         prop_assert_eq!(&kernel, &old);

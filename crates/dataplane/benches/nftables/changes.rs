@@ -60,6 +60,7 @@ pub(crate) fn run(services: usize, shape: Shape) -> Vec<(Kind, Timed)> {
     let mut world = World::of(services, shape);
     let mut kernel = Socket::open().expect("a netlink socket");
     let (mut renderer, _) = phase_load(&mut kernel, &world);
+    sweep(&mut renderer, &mut kernel);
     Kind::ALL.map(|kind| (kind, time(kind, &mut world, &mut renderer, &mut kernel))).into()
 }
 
@@ -96,7 +97,7 @@ fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Soc
     Timed { renders, commits, rendering, committing, sweep }
 }
 
-fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
+pub(crate) fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
     let start = Instant::now();
     loop {
         let changes = renderer.sweep();

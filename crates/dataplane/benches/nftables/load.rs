@@ -3,6 +3,7 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use dataplane::nftables::apply::{apply_groups, load_portions};
 use dataplane::nftables::ir::{
@@ -11,6 +12,7 @@ use dataplane::nftables::ir::{
 use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
 use dataplane::nftables::render::{Renderer, portions};
 
+use crate::changes;
 use crate::usage::{self, Cost};
 use crate::world::{PORT, Shape, TARGET_PORT, World, cluster_ip, pod};
 
@@ -23,6 +25,8 @@ pub(crate) struct Loaded {
     pub(crate) cost: Cost,
     /// The part of our own side, without a kernel.
     pub(crate) own: Cost,
+    /// What is made ready after it, not in its way.
+    pub(crate) swept: Duration,
     pub(crate) elements: usize,
     pub(crate) transactions: usize,
 }
@@ -31,17 +35,18 @@ pub(crate) struct Loaded {
 pub(crate) fn ours(services: usize, shape: Shape) -> Loaded {
     let world = World::of(services, shape);
     let mut kernel = Socket::open().expect("a netlink socket");
-    let ((_, transactions), cost) = usage::cost(|| phase_load(&mut kernel, &world));
+    let ((mut renderer, transactions), cost) = usage::cost(|| phase_load(&mut kernel, &world));
+    let swept = changes::sweep(&mut renderer, &mut kernel);
     let (_, own) = usage::cost(|| phase_load(&mut Sink::default(), &world));
     let elements = elements_of(&Renderer::start(&world.table).1);
-    Loaded { cost, own, elements, transactions }
+    Loaded { cost, own, swept, elements, transactions }
 }
 
 /// Renders a node's table portion by portion and sends each; the renderer stays for changes.
 #[inline(never)]
 pub(crate) fn phase_load(kernel: &mut dyn Kernel, world: &World) -> (Renderer, usize) {
-    let renderer = Renderer::new(&world.table);
-    let sent = load_portions(kernel, portions(&renderer, &world.table)).expect("the kernel takes it");
+    let mut renderer = Renderer::new(&world.table);
+    let sent = load_portions(kernel, portions(&mut renderer, &world.table)).expect("the kernel takes it");
     (renderer, sent)
 }
 
@@ -54,7 +59,7 @@ pub(crate) fn floor(elements: usize, shape: Shape) -> Loaded {
     let loading =
         || portions.map(|groups| apply_groups(&mut kernel, groups).expect("the kernel takes it")).sum();
     let (transactions, cost) = usage::cost(loading);
-    Loaded { cost, own: Cost::default(), elements, transactions }
+    Loaded { cost, own: Cost::default(), swept: Duration::ZERO, elements, transactions }
 }
 
 /// The changes that make one map, ready to be written as messages.

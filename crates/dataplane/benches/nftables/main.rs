@@ -80,14 +80,17 @@ fn count() {
 /// One measurement, in this process. What it prints, `report` reads.
 fn child(name: &str, shape: Shape, number: usize) {
     if let Some(layout) = Layout::ALL.into_iter().find(|layout| layout.measurement() == name) {
-        return say(&kube_proxy(layout, number), &[]);
+        say(&kube_proxy(layout, number), &[]);
+        return until_input_ends();
     }
     namespace::enter();
     match name {
         "ours" | "floor" => {
             let load = if name == "ours" { load::ours } else { load::floor };
             let loaded = load(number, shape);
-            say(&loaded.cost, &[loaded.elements, loaded.transactions, loaded.own.cpu().as_micros() as usize]);
+            let [own, swept] = [loaded.own.cpu(), loaded.swept].map(|time| time.as_micros() as usize);
+            say(&loaded.cost, &[loaded.elements, loaded.transactions, own, swept]);
+            until_input_ends();
         }
         "changes" => {
             for (kind, timed) in changes::run(number, shape) {
@@ -111,6 +114,11 @@ fn kube_proxy(layout: Layout, services: usize) -> Cost {
         return kubeproxy::load(layout, services, (longest() / BYTES_PER_SERVICE).max(1));
     }
     kubeproxy::load(layout, services, services)
+}
+
+/// The namespace and what was loaded into it stay as long as `report` wants.
+fn until_input_ends() {
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).expect("input can be read");
 }
 
 fn say(cost: &Cost, more: &[usize]) {

@@ -21,8 +21,6 @@ mod sizes;
 mod slots;
 mod tally;
 
-use std::collections::BTreeMap;
-
 use model::forward::{ForwardingTable, NodePortAddresses, NodeRules};
 use model::{Family, Protocol};
 
@@ -67,6 +65,7 @@ fn set_mut<'p>(
     family: Family,
     name: SetName,
 ) -> Option<&'p mut Set> {
+    debug_assert!(sizes.has(family), "sizes are those of a renderer, which knows what it counted");
     program.tables.get_mut(&table_id(family))?.sets.get_mut(&sizes.name(family, name))
 }
 
@@ -97,8 +96,8 @@ fn verdict_element(class: &Class) -> Element {
 
 /// Everything that is there without any Service.
 pub fn skeleton(node: &NodeRules, sizes: &Sizes) -> Program {
-    let tables = FAMILIES.map(|family| (table_id(family), skeleton_of(node, sizes, family)));
-    Program { tables: BTreeMap::from(tables) }
+    let families = FAMILIES.into_iter().filter(|family| sizes.has(*family));
+    Program { tables: families.map(|family| (table_id(family), skeleton_of(node, sizes, family))).collect() }
 }
 
 fn skeleton_of(node: &NodeRules, sizes: &Sizes, family: Family) -> Table {

@@ -119,7 +119,7 @@ pub(crate) fn resync_of_thousands_of_services_goes_in_parts_that_leave_each_whol
     let count = |n: u16| 2 + n % 9;
     let after = table((0..SERVICES).filter(|n| n % 11 != 0).map(|n| service(n, 2..2 + count(n))));
     let mut socket = Socket::open().unwrap();
-    load_portions(&mut socket, portions(&Renderer::new(&before), &before)).unwrap();
+    load_portions(&mut socket, portions(&mut Renderer::new(&before), &before)).unwrap();
     let old = held(&mut socket);
     let (mut renderer, new) = Renderer::start(&after);
     let mut kernel = Watched { socket, tables: [&before, &after], transactions: 0 };
@@ -151,7 +151,7 @@ pub(crate) fn service_of_thousands_of_endpoints_changes_in_steps() {
     let after = table(std::iter::once(service(0, 1..6_000)));
     let mut socket = Socket::open().unwrap();
     let mut renderer = Renderer::new(&before);
-    load_portions(&mut socket, portions(&renderer, &before)).unwrap_or_else(|error| panic!("{error}"));
+    load_portions(&mut socket, portions(&mut renderer, &before)).unwrap_or_else(|error| panic!("{error}"));
     let key = ServiceKey::new(&"ns".into(), &"web-0".into());
     let Edit::Changes(changes) = renderer.change(&[(before.frontends(&key), after.frontends(&key))]) else {
         panic!("one endpoint less needs no room")

@@ -6,7 +6,7 @@ use dataplane::nftables::apply::{apply, load};
 use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Edit, Renderer, Sizes, render};
+use dataplane::nftables::render::{Edit, Renderer};
 use model::forward::{Decision, Packet, Verdict};
 use model::{ForwardingTable, Protocol, ServiceKey};
 use plan::forward::{NodeConfig, table};
@@ -56,7 +56,7 @@ pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
     for _ in 0..CLUSTERS {
         let world = world::world().new_tree(&mut runner).unwrap().current();
         let (table, _, _) = table(&world.snapshot(), &world.config());
-        program(&mut kernel, &mut before, render(&table, &Sizes::default()));
+        program(&mut kernel, &mut before, Renderer::start(&table).1);
         let packets = || {
             let mut packet = world::packet().new_tree(&mut runner).unwrap().current();
             packet.iif = site.home(packet.src.ip()).1;

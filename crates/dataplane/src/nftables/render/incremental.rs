@@ -76,11 +76,14 @@ impl Renderer {
         renderer.ready = with_neighbours(renderer.class_users.keys());
         renderer.count_verdicts();
         renderer.sizes = Sizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
+        renderer.sizes.make_room_for_node(&table.node);
         renderer
     }
 
-    /// The classes that the kernel has, in use or ready.
-    pub(super) fn ready(&self) -> impl Iterator<Item = &(Family, Class)> {
+    /// The classes that a first load brings: those in use. The next sweep makes their neighbours ready; here they would
+    /// make each element dearer, and packets wait for it.
+    pub(super) fn only_used_are_ready(&mut self) -> impl Iterator<Item = &(Family, Class)> {
+        self.ready = self.class_users.keys().copied().collect();
         self.ready.iter()
     }
 
@@ -88,6 +91,7 @@ impl Renderer {
     /// itself, and when a set was outgrown.
     pub fn whole(&mut self, table: &ForwardingTable) -> Program {
         self.node = table.node.clone();
+        self.sizes.make_room_for_node(&self.node);
         self.ready = with_neighbours(self.class_users.keys());
         self.count_verdicts();
         self.unused_chains.clear();

@@ -25,14 +25,14 @@ use crate::nftables::ir::{Bytes, Change, Element, Key, Rows};
 const SERVICES: usize = 50;
 
 /// The portions of a first load in order, for `apply::load_portions`: what there is without Services, their elements,
-/// and last the rules at the hooks.
+/// and last the rules at the hooks. What the next change may need comes with the renderer's next sweep.
 pub fn portions<'t>(
-    renderer: &Renderer,
+    renderer: &mut Renderer,
     table: &'t ForwardingTable,
 ) -> impl Iterator<Item = Portion> + use<'t> {
     let sizes = renderer.sizes().clone();
     let mut program = skeleton(&table.node, &sizes);
-    for (family, class) in renderer.ready() {
+    for (family, class) in renderer.only_used_are_ready() {
         add_class(&mut program, &table.node, &sizes, *family, class);
     }
     let mut frame: Vec<Vec<Change>> = first_load(&program).collect();

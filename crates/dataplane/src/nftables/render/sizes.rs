@@ -3,10 +3,14 @@
 //!
 //! The name carries the size (`endpoints-16k`): the larger set is filled beside the old one, then the rules
 //! change over in one transaction. No packet meets a half-filled set.
+//!
+//! IPv6 has no table until something needs one: most clusters have one family, and an empty table costs a start half a
+//! millisecond and its reader hundreds of lines.
 
 use std::collections::BTreeMap;
 
 use model::Family;
+use model::forward::NodeRules;
 
 use super::names::SetName;
 use crate::nftables::ir::{Comment, Name, SetSpec};
@@ -21,10 +25,11 @@ const MOST_CLIENTS: u32 = 1 << 20;
 /// for every endpoint, on each processor, would be a hundred megabytes on a large node.
 const MOST_PAIRS: u32 = 1 << 16;
 
-/// The declared size of each set that is not of the smallest.
+/// The declared size of each set that is not of the smallest, and whether IPv6 has sets at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     larger: BTreeMap<(Family, SetName), u32>,
+    has_v6: bool,
 }
 
 impl Sizes {
@@ -42,14 +47,26 @@ impl Sizes {
         self.larger.get(&(family, name)).copied().unwrap_or(SMALLEST)
     }
 
+    /// Addresses of a ServiceCIDR are looked at also where there is no Service.
+    pub(super) fn make_room_for_node(&mut self, node: &NodeRules) {
+        self.has_v6 |= node.service_cidrs.iter().any(|cidr| Family::of(cidr.addr()) == Family::V6);
+    }
+
+    /// Whether a family has a table.
+    pub(super) fn has(&self, family: Family) -> bool {
+        family == Family::V4 || self.has_v6
+    }
+
     /// Whether so many elements fit.
     pub fn fits(&self, family: Family, name: SetName, count: usize) -> bool {
-        !name.grows() || count <= self.size(family, name) as usize
+        let has_room = !name.grows() || count <= self.size(family, name) as usize;
+        count == 0 || self.has(family) && has_room
     }
 
     /// Makes a set large enough for half as many again; not more, because the kernel clears and walks through all of
     /// its places. Sets never shrink: that happens at the next start.
     pub fn make_room(&mut self, family: Family, name: SetName, count: usize) {
+        self.has_v6 |= family == Family::V6 && count > 0;
         let wanted = u32::try_from(count.saturating_add(count / 2))
             .unwrap_or(u32::MAX)
             .min(1 << 31)
