@@ -25,7 +25,12 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mimalloc::MiMalloc;
 use store::engine::{Bytes, Engine, Options, ResourceId};
+
+/// As in the command.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Pods, Services and slices, as far as the engine can tell.
 const PODS: ResourceId = ResourceId(1);

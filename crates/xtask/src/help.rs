@@ -145,8 +145,8 @@ SYNOPSIS
     cargo xtask soak [NAME] [--seconds N]
 
 DESCRIPTION
-    Runs the tests whose names start with soak_ (and contain NAME), in release mode and without the time
-    limit of ordinary tests. `cargo xtask test` runs the same tests for ten seconds each.
+    Runs the tests whose names start with soak_ (and contain NAME), optimised and without the time limit
+    of ordinary tests. `cargo xtask test` runs the same tests for ten seconds each.
 
 OPTIONS
     --seconds N   how long each test goes on ({DEFAULT_SOAK_SECONDS} unless given); tests see it as

@@ -3,7 +3,7 @@
 //! The kernel maps 64 KiB of a program around each page that is touched. Spread over the whole binary, a thousand small
 //! functions hold half of it in memory; side by side they need a tenth.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
@@ -14,9 +14,6 @@ use crate::{Stop, callgrind, report, shell, tools};
 
 /// From the repository's root.
 const SCRIPT: &str = "crates/zoneward/order.ld";
-
-/// What one function that stays where it is holds in memory.
-const WINDOW: u64 = 64 << 10;
 
 const SECONDS: &str = "5";
 
@@ -34,7 +31,7 @@ pub(crate) fn run() -> Result<(), Stop> {
     report::heading("watch it as a gateway, on HTTP/1.1 and HTTP/2");
     let output = watch(&binary)?;
     let mut nm = shell::program("nm");
-    let listing = shell::capture(nm.arg("-S").arg(&binary), "nm", "it comes with binutils")?;
+    let listing = shell::capture(nm.arg(&binary), "nm", "it comes with binutils")?;
     let script = script(&callgrind::functions(&output), &listing);
     let file = shell::root().join(SCRIPT);
     fs::write(&file, &script).map_err(|error| failed(&file, &error))?;
@@ -148,60 +145,34 @@ fn objects(port: u16, upstream: u16) -> String {
     )
 }
 
-/// A function of the binary and its size, from a line of `nm -S`: `address size type name`.
-fn function(line: &str) -> Option<(&str, u64)> {
+/// The name of a function, from a line of `nm`: `address type name`.
+fn function(line: &str) -> Option<&str> {
     match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [_, size, "t" | "T" | "w" | "W", name] => Some((name, u64::from_str_radix(size, 16).ok()?)),
+        [_, "t" | "T" | "w" | "W", name] => Some(name),
         _ => None,
     }
 }
 
-/// The name of a function without what changes from build to build: hashes. Copies of generic functions for different
-/// types have the same pattern.
+/// The name of a function without what another compiler or another version would change: `Cs` and a hash up to `_` before
+/// the name of each crate. A place for each letter and not `*`, which would take in other functions.
 fn pattern(symbol: &str) -> String {
-    if let Some((name, _hash)) = symbol.strip_prefix("_ZN").and_then(|name| name.rsplit_once("17h")) {
-        return format!("_ZN{name}17h*");
-    }
-    // The other way to write names: `Cs` and a hash up to `_` before the name of each crate.
     let mut pieces = symbol.split("Cs");
     let mut pattern = pieces.next().unwrap_or_default().to_string();
     for piece in pieces {
-        match piece
-            .split_once('_')
-            .filter(|(hash, _)| hash.chars().all(|letter| letter.is_ascii_alphanumeric()))
-        {
-            Some((_hash, rest)) => pattern.push_str(&format!("Cs*_{rest}")),
+        let hashed =
+            piece.split_once('_').filter(|(hash, _)| hash.chars().all(|c| c.is_ascii_alphanumeric()));
+        match hashed {
+            Some((hash, rest)) => pattern.push_str(&format!("Cs{}_{rest}", "?".repeat(hash.len()))),
             None => pattern.push_str(&format!("Cs{piece}")),
         }
     }
     pattern
 }
 
-/// The functions of one pattern.
-#[derive(Default)]
-struct Copies {
-    all: u64,
-    called: u64,
-    bytes: u64,
-}
-
-impl Copies {
-    /// Where most copies are never called, moving all of them would cost more than it saves.
-    fn are_worth_it(&self) -> bool {
-        self.called > 0 && (self.called == self.all || self.bytes <= self.called * WINDOW / 2)
-    }
-}
-
 fn script(called: &BTreeSet<&str>, listing: &str) -> String {
-    let mut patterns: BTreeMap<String, Copies> = BTreeMap::new();
-    for (symbol, bytes) in listing.lines().filter_map(function) {
-        let copies = patterns.entry(pattern(symbol)).or_default();
-        copies.all += 1;
-        copies.called += u64::from(called.contains(symbol));
-        copies.bytes += bytes;
-    }
-    let worth = patterns.iter().filter(|(_, copies)| copies.are_worth_it());
-    let lines: String = worth.map(|(pattern, _)| format!("    *(.text.{pattern})\n")).collect();
+    let functions = listing.lines().filter_map(function).filter(|name| called.contains(name));
+    let patterns: BTreeSet<String> = functions.map(pattern).collect();
+    let lines: String = patterns.iter().map(|pattern| format!("    *(.text.{pattern})\n")).collect();
     format!("{HEAD}SECTIONS\n{{\n  .text.used :\n  {{\n{lines}  }}\n}}\nINSERT BEFORE .text;\n")
 }
 
@@ -220,29 +191,22 @@ mod tests {
 
     #[test]
     fn patterns_leave_out_what_changes_from_build_to_build() {
-        assert_eq!(pattern("_ZN5proxy7forward17h0123456789abcdefE"), "_ZN5proxy7forward17h*");
-        assert_eq!(pattern("_ZN5proxy3run17h0123456789abcdefE.llvm.77"), "_ZN5proxy3run17h*");
-        assert_eq!(pattern("_RNvNtCs9ltgdHTiPiY_4core3fmt5write"), "_RNvNtCs*_4core3fmt5write");
-        assert_eq!(pattern("_RNvNtCsA1_3std4CsvX"), "_RNvNtCs*_3std4CsvX");
+        assert_eq!(pattern("_RNvNtCs9ltgdHTiPiY_4core3fmt5write"), "_RNvNtCs???????????_4core3fmt5write");
+        assert_eq!(pattern("_RNvNtCsA1_3std4CsvX"), "_RNvNtCs??_3std4CsvX");
         assert_eq!(pattern("main"), "main");
     }
 
     #[test]
-    fn copies_that_are_hardly_called_stay_where_they_are() {
+    fn functions_that_were_called_are_named_and_nothing_else() {
         let listing = "\
-0000000000001000 0000000000000100 t _ZN1a1b17h1111111111111111E
-0000000000002000 0000000000008000 t _ZN5alloc4push17h2222222222222222E
-000000000000a000 0000000000000001 t _ZN5alloc4push17h4444444444444444E
-0000000000003000 0000000000000010 d _ZN1a4data17h3333333333333333E
+0000000000001000 t _RNvCs1_1a1b
+0000000000002000 t _RNvCs1_1a1c
+0000000000003000 d _RNvCs1_1a4data
                  U malloc
 ";
-        let called = ["_ZN1a1b17h1111111111111111E", "_ZN5alloc4push17h2222222222222222E", "gone"];
-        let script = script(&called.into(), listing);
-        assert!(script.contains("    *(.text._ZN1a1b17h*)\n"), "{script}");
-        assert!(
-            !script.contains("push") && !script.contains("gone") && !script.contains("4data"),
-            "{script}"
-        );
+        let script = script(&["_RNvCs1_1a1b", "_RNvCs1_1a4data", "malloc", "gone"].into(), listing);
+        assert_eq!(script.matches("*(").count(), 1, "{script}");
+        assert!(script.contains("    *(.text._RNvCs?_1a1b)\n"), "{script}");
         assert!(script.ends_with("INSERT BEFORE .text;\n"));
     }
 }

@@ -7,11 +7,12 @@ use crate::{Stop, report, shell, tools};
 /// What nextest answers when the filter leaves nothing to run.
 const NO_TESTS_TO_RUN: i32 = 4;
 
-/// Runs the soak tests in release mode with the wanted duration.
+/// Runs the soak tests, optimised, with the wanted duration.
 pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
     tools::ensure(&tools::NEXTEST, true)?;
     report::heading(&format!("soak: {} s for each test", options.seconds));
-    let mut command = shell::cargo(&["nextest", "run", "--workspace", "--release", "--profile", "soak"]);
+    let mut command =
+        shell::cargo(&["nextest", "run", "--workspace", "--cargo-profile", "soak", "--profile", "soak"]);
     command.args(["-E", &filter(options.name.as_deref())]);
     command.env("ZONEWARD_SOAK_SECONDS", options.seconds.to_string());
     let status = command

@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use zoneward::{cli, commands, output};
+
+/// A request is hundreds of small allocations; glibc's allocator took a fifth of the API's time.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The answer is "no", or something failed; wrong use is 2, as clap has it.
 const FAILED: u8 = 1;
