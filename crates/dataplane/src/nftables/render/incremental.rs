@@ -81,9 +81,14 @@ impl Renderer {
     }
 
     /// The classes that a first load brings: those in use. The next sweep makes their neighbours ready; here they would
-    /// make each element dearer, and packets wait for it.
-    pub(super) fn only_used_are_ready(&mut self) -> impl Iterator<Item = &(Family, Class)> {
-        self.ready = self.class_users.keys().copied().collect();
+    /// make each element dearer, and packets wait for it. Not those of large maps: that sweep would be in a change's way.
+    pub(super) fn of_first_load(&mut self) -> impl Iterator<Item = &(Family, Class)> {
+        let mut all = with_neighbours(self.class_users.keys());
+        all.retain(|(family, class)| {
+            let is_used = self.class_users.contains_key(&(*family, *class));
+            is_used || self.sizes.size(*family, class.endpoints()) >= LOOKED_THROUGH
+        });
+        self.ready = all;
         self.ready.iter()
     }
 

@@ -32,7 +32,7 @@ pub fn portions<'t>(
 ) -> impl Iterator<Item = Portion> + use<'t> {
     let sizes = renderer.sizes().clone();
     let mut program = skeleton(&table.node, &sizes);
-    for (family, class) in renderer.only_used_are_ready() {
+    for (family, class) in renderer.of_first_load() {
         add_class(&mut program, &table.node, &sizes, *family, class);
     }
     let mut frame: Vec<Vec<Change>> = first_load(&program).collect();
