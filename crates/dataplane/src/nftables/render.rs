@@ -42,11 +42,12 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// The whole program of a table.
 pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
-    let mut program = skeleton(&table.node, sizes);
     let mut whole = Fragment::default();
     for (_, frontends) in table.services() {
         gather(&mut whole, frontends);
     }
+    let sizes = &sizes.with_families(whole.elements.keys().map(|(family, _)| *family));
+    let mut program = skeleton(&table.node, sizes);
     for (family, class) in &elements::with_neighbours(&whole.classes) {
         add_class(&mut program, &table.node, sizes, *family, class);
     }
@@ -65,7 +66,6 @@ fn set_mut<'p>(
     family: Family,
     name: SetName,
 ) -> Option<&'p mut Set> {
-    debug_assert!(sizes.has(family), "sizes are those of a renderer, which knows what it counted");
     program.tables.get_mut(&table_id(family))?.sets.get_mut(&sizes.name(family, name))
 }
 

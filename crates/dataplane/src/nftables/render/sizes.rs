@@ -52,6 +52,12 @@ impl Sizes {
         self.has_v6 |= node.service_cidrs.iter().any(|cidr| Family::of(cidr.addr()) == Family::V6);
     }
 
+    /// The same, with a table for each of these families.
+    pub(super) fn with_families(&self, families: impl IntoIterator<Item = Family>) -> Self {
+        let has_v6 = self.has_v6 || families.into_iter().any(|family| family == Family::V6);
+        Self { has_v6, ..self.clone() }
+    }
+
     /// Whether a family has a table.
     pub(super) fn has(&self, family: Family) -> bool {
         family == Family::V4 || self.has_v6
