@@ -17,8 +17,6 @@ pub(crate) enum Command {
     Bench(BenchOptions),
     /// The `soak_` tests, for longer.
     Soak(SoakOptions),
-    /// The functions that lie side by side in the binary.
-    Order,
 }
 
 /// The commands that have a manual page of their own.
@@ -32,13 +30,11 @@ pub(crate) enum Topic {
     Bench,
     /// `cargo xtask soak`
     Soak,
-    /// `cargo xtask order`
-    Order,
 }
 
 impl Topic {
     /// Every command, in the order in which help lists them.
-    pub(crate) const ALL: [Topic; 5] = [Topic::Demo, Topic::Test, Topic::Bench, Topic::Soak, Topic::Order];
+    pub(crate) const ALL: [Topic; 4] = [Topic::Demo, Topic::Test, Topic::Bench, Topic::Soak];
 
     /// The word that the developer types.
     pub(crate) fn name(self) -> &'static str {
@@ -47,7 +43,6 @@ impl Topic {
             Topic::Demo => "demo",
             Topic::Bench => "bench",
             Topic::Soak => "soak",
-            Topic::Order => "order",
         }
     }
 
@@ -106,7 +101,6 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
         Topic::Demo => parse_alone("demo", Command::Demo, rest),
         Topic::Bench => parse_bench(rest),
         Topic::Soak => parse_soak(rest),
-        Topic::Order => parse_alone("order", Command::Order, rest),
     }
 }
 
@@ -324,7 +318,6 @@ mod tests {
     #[test]
     fn extra_words_are_wrong_use() {
         assert!(usage("demo now").contains("`now`"));
-        assert!(usage("order now").contains("`now`"));
         assert!(usage("test fmt").contains("`fmt`"));
         assert!(usage("test --no-install=yes").contains("--no-install=yes"));
         assert!(usage("bench plan again").contains("`again`"));

@@ -12,7 +12,7 @@
 //! `--toggle-collect='*phase_*'` such a closure would switch the counting off in the middle, and
 //! `--dump-after` leaves out the dump where the next function is a phase too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The options with which callgrind writes names and positions out in full, as `phases` expects.
 pub(crate) const PLAIN_OUTPUT: &[&str] = &["--compress-strings=no", "--compress-pos=no"];
@@ -51,14 +51,6 @@ fn phase_name(function: &str) -> Option<&str> {
 /// The second number of a cost line: instructions are the only event that is counted.
 fn cost_of(line: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
-}
-
-/// The functions that were called, by the names that the linker knows (`--demangle=no`); those of libraries among them:
-/// callgrind does not always say where a function is from.
-pub(crate) fn functions(output: &str) -> BTreeSet<&str> {
-    let names = output.lines().filter_map(|line| line.strip_prefix("fn="));
-    // A function that calls itself is written with the depth behind it: `name'2`.
-    names.map(|name| name.split('\'').next().unwrap_or(name)).collect()
 }
 
 /// How many endpoints the bench says that its world has: the number before the word `endpoints`.
@@ -122,12 +114,6 @@ totals: 835084
         assert_eq!(phase_name("plan::phase_slices::<plan::phase_other>"), Some("slices"));
         assert_eq!(phase_name("plan::phase_slices::{{closure}}"), None);
         assert_eq!(phase_name("plan::two_phase_commit"), None);
-    }
-
-    #[test]
-    fn functions_are_named_once() {
-        let output = "fl=a.rs\nfn=_ZN1a1b17h0E\n1 2\ncfn=never\ncalls=1 2\n1 1\nfn=_ZN1a1c17h0E'2\n\nfn=_ZN1a1b17h0E\n1 2\n";
-        assert_eq!(functions(output), ["_ZN1a1b17h0E", "_ZN1a1c17h0E"].into());
     }
 
     #[test]

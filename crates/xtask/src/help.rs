@@ -13,7 +13,6 @@ pub(crate) fn text(topic: Option<Topic>) -> String {
         Some(Topic::Test) => test_page(),
         Some(Topic::Bench) => format!("{BENCH}\nBENCHES\n{}", bench::rows()),
         Some(Topic::Soak) => soak_page(),
-        Some(Topic::Order) => ORDER.to_string(),
     }
 }
 
@@ -54,7 +53,6 @@ fn summary(topic: Topic) -> &'static str {
         Topic::Test => "everything that CI checks: format, licences, lints, docs, tests",
         Topic::Bench => "time and instructions of a bench",
         Topic::Soak => "the long tests, for as long as you like",
-        Topic::Order => "which functions lie side by side in the binary",
     }
 }
 
@@ -115,24 +113,6 @@ DESCRIPTION
 
 ENVIRONMENT
     ZONEWARD_BENCH_SERVICES   size of the world of the counted run (2000 unless set)
-";
-
-const ORDER: &str = "\
-NAME
-    cargo xtask order - which functions lie side by side in the binary
-
-SYNOPSIS
-    cargo xtask order
-
-DESCRIPTION
-    Builds the binary in release mode, runs it as a gateway under callgrind with some load on HTTP/1.1 and
-    HTTP/2, and writes the functions that were called to crates/zoneward/order.ld. Release builds hand that
-    script to the linker (GNU ld and lld read it). The kernel maps 64 KiB around each page that is touched, so
-    this decides what a process takes in memory for its code. An old list does no harm: run it when the proxy
-    has changed much, or when the compiler has.
-
-ENVIRONMENT
-    ZONEWARD_LINK_ORDER=off   builds without the script, for a linker that does not know it
 ";
 
 fn soak_page() -> String {

@@ -1,4 +1,4 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | bench | soak | order`.
+//! The developers' commands of Zoneward: `cargo xtask demo | test | bench | soak`.
 //! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
 //! then install whatever the rest needs.
 
@@ -7,7 +7,6 @@ mod bench;
 mod callgrind;
 mod demo;
 mod help;
-mod order;
 mod report;
 mod shell;
 mod soak;
@@ -52,6 +51,5 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Demo => demo::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
-        Command::Order => order::run(),
     }
 }
