@@ -1,6 +1,6 @@
 //! The Python client, unmodified, against the API on loopback: a script beside this file, and a store that forgets.
 //!
-//! `cargo xtask test` installs the client below the target directory. Without it this test fails and says so.
+//! `cargo xtask tools` installs the client below the target directory. Without it this test fails and says so.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/served.rs"]
@@ -8,18 +8,17 @@ mod served;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use served::Served;
 use store::engine::Options;
 
 fn start(served: &Served) -> Child {
-    let libraries = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python-client");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python_client/session.py");
-    let mut command = Command::new("python3");
-    command.arg("-B").arg(script).arg(&served.kubeconfig).env("PYTHONPATH", libraries);
+    let mut command = toolbox::command("python3");
+    command.arg("-B").arg(script).arg(&served.kubeconfig);
     command.env("HOME", &served.data).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("python3 is installed: `cargo xtask test` says what else is needed")
+    command.spawn().expect("python3 starts")
 }
 
 #[test]

@@ -11,6 +11,11 @@ pub(crate) enum Command {
     Help(Option<Topic>),
     /// Every check that CI makes.
     Test(TestOptions),
+    /// What the tests need, installed.
+    Tools {
+        /// Whether missing tools may be installed.
+        install: bool,
+    },
     /// The guided tour of the binary.
     Demo,
     /// Timings and instruction counts.
@@ -24,6 +29,8 @@ pub(crate) enum Command {
 pub(crate) enum Topic {
     /// `cargo xtask test`
     Test,
+    /// `cargo xtask tools`
+    Tools,
     /// `cargo xtask demo`
     Demo,
     /// `cargo xtask bench`
@@ -34,12 +41,13 @@ pub(crate) enum Topic {
 
 impl Topic {
     /// Every command, in the order in which help lists them.
-    pub(crate) const ALL: [Topic; 4] = [Topic::Demo, Topic::Test, Topic::Bench, Topic::Soak];
+    pub(crate) const ALL: [Topic; 5] = [Topic::Demo, Topic::Test, Topic::Tools, Topic::Bench, Topic::Soak];
 
     /// The word that the developer types.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Topic::Test => "test",
+            Topic::Tools => "tools",
             Topic::Demo => "demo",
             Topic::Bench => "bench",
             Topic::Soak => "soak",
@@ -98,6 +106,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
     }
     match topic {
         Topic::Test => parse_test(rest),
+        Topic::Tools => parse_tools(rest),
         Topic::Demo => parse_alone("demo", Command::Demo, rest),
         Topic::Bench => parse_bench(rest),
         Topic::Soak => parse_soak(rest),
@@ -116,18 +125,29 @@ fn parse_help(rest: &[String]) -> Result<Command, Stop> {
 }
 
 fn parse_test(rest: &[String]) -> Result<Command, Stop> {
-    let mut options = TestOptions { parts: Part::ALL.to_vec(), install: true };
+    let (mut install, mut extended, mut only) = (true, false, None);
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         match split_option(word) {
-            ("--no-install", None) => options.install = false,
+            ("--no-install", None) => install = false,
+            ("--extended", None) => extended = true,
             ("--only", value) => {
-                options.parts = parse_parts(&value_of("test", "--only", value, words.next_if_needed(value))?)?
+                only = Some(value_of("test", "--only", value, words.next_if_needed(value))?);
             }
             _ => return Err(unexpected("test", word)),
         }
     }
-    Ok(Command::Test(options))
+    let parts = if extended { Part::EXTENDED.as_slice() } else { Part::ALL.as_slice() };
+    let parts = only.map_or(Ok(parts.to_vec()), |list| parse_parts(parts, &list))?;
+    Ok(Command::Test(TestOptions { parts, install }))
+}
+
+fn parse_tools(rest: &[String]) -> Result<Command, Stop> {
+    match rest {
+        [] => Ok(Command::Tools { install: true }),
+        [word] if word == "--no-install" => Ok(Command::Tools { install: false }),
+        [word, ..] => Err(unexpected("tools", word)),
+    }
 }
 
 /// A command that has no options.
@@ -203,13 +223,13 @@ fn value_of(
     }
 }
 
-fn parse_parts(list: &str) -> Result<Vec<Part>, Stop> {
+fn parse_parts(all: &[Part], list: &str) -> Result<Vec<Part>, Stop> {
     let mut wanted = Vec::new();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        match Part::ALL.into_iter().find(|part| part.name() == name) {
+        match all.iter().copied().find(|part| part.name() == name) {
             Some(part) => wanted.push(part),
             None => {
-                let known: Vec<&str> = Part::ALL.iter().map(|part| part.name()).collect();
+                let known: Vec<&str> = all.iter().map(|part| part.name()).collect();
                 return Err(Stop::Usage(format!(
                     "--only: there is no part `{name}`; the parts are {}",
                     known.join(", ")
@@ -221,7 +241,7 @@ fn parse_parts(list: &str) -> Result<Vec<Part>, Stop> {
         return Err(Stop::Usage("--only needs at least one part, for example --only fmt,clippy".to_string()));
     }
     // The order of a run does not depend on the order in which its parts were typed.
-    Ok(Part::ALL.into_iter().filter(|part| wanted.contains(part)).collect())
+    Ok(all.iter().copied().filter(|part| wanted.contains(part)).collect())
 }
 
 fn parse_seconds(text: &str) -> Result<u64, Stop> {
@@ -283,7 +303,7 @@ mod tests {
     #[test]
     fn unknown_command_lists_the_known_ones() {
         let why = usage("frobnicate");
-        for name in ["frobnicate", "demo", "test", "bench", "soak", "help"] {
+        for name in ["frobnicate", "demo", "test", "tools", "bench", "soak", "help"] {
             assert!(why.contains(name), "{why}");
         }
     }
@@ -300,6 +320,22 @@ mod tests {
         assert_eq!(parsed("test --only clippy,fmt,fmt --no-install"), Ok(Command::Test(expected)));
         let expected = TestOptions { parts: vec![Part::Doc], install: true };
         assert_eq!(parsed("test --only=doc"), Ok(Command::Test(expected)));
+    }
+
+    #[test]
+    fn extended_has_parts_of_its_own() {
+        let expected = TestOptions { parts: Part::EXTENDED.to_vec(), install: true };
+        assert_eq!(parsed("test --extended"), Ok(Command::Test(expected)));
+        let expected = TestOptions { parts: vec![Part::Guides], install: true };
+        assert_eq!(parsed("test --only guides --extended"), Ok(Command::Test(expected)));
+        assert!(usage("test --extended --only fmt").contains("guides"));
+    }
+
+    #[test]
+    fn tools_are_installed_unless_that_is_forbidden() {
+        assert_eq!(parsed("tools"), Ok(Command::Tools { install: true }));
+        assert_eq!(parsed("tools --no-install"), Ok(Command::Tools { install: false }));
+        assert!(usage("tools kubectl").contains("`kubectl`"));
     }
 
     #[test]

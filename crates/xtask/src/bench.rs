@@ -46,7 +46,7 @@ const BENCHES: &[Bench] = &[
         name: "node",
         package: "zoneward",
         says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
-        needs: &[],
+        needs: &tools::TESTS,
         counted: true,
     },
     Bench {
@@ -60,7 +60,7 @@ const BENCHES: &[Bench] = &[
         name: "nftables",
         package: "dataplane",
         says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
-        needs: &[],
+        needs: &tools::TESTS,
         counted: true,
     },
     Bench {
@@ -101,16 +101,14 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         return Err(Stop::Usage(format!("bench: there is no bench `{name}`\n{}", list())));
     };
-    for tool in bench.needs {
-        tools::ensure(tool, true)?;
-    }
+    tools::ensure(bench.needs, true)?;
     report::heading(&format!("bench {}: time", bench.name));
     time(bench, &options.pass_on)?;
     if !bench.counted {
         return Ok(());
     }
     report::heading(&format!("bench {}: instructions", bench.name));
-    tools::ensure(&tools::VALGRIND, true)?;
+    tools::ensure(&[tools::VALGRIND], true)?;
     count(bench, &options.pass_on)
 }
 
@@ -133,7 +131,7 @@ fn time(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
 fn count(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
     let executable = executable(bench)?;
     let file = shell::target_dir().join(format!("callgrind.{}.out", bench.name));
-    let mut command = shell::program("valgrind");
+    let mut command = shell::program(shell::tools().bin().join("valgrind"));
     command.arg("--tool=callgrind").arg("--quiet").args(callgrind::PLAIN_OUTPUT);
     command.arg(format!("--callgrind-out-file={}", file.display()));
     // As `cargo bench` calls it.

@@ -4,6 +4,7 @@
 use crate::args::{DEFAULT_SOAK_SECONDS, Topic};
 use crate::bench;
 use crate::suite::Part;
+use crate::tools;
 
 /// The page for a topic, or the overview.
 pub(crate) fn text(topic: Option<Topic>) -> String {
@@ -11,6 +12,7 @@ pub(crate) fn text(topic: Option<Topic>) -> String {
         None => overview(),
         Some(Topic::Demo) => DEMO.to_string(),
         Some(Topic::Test) => test_page(),
+        Some(Topic::Tools) => tools_page(),
         Some(Topic::Bench) => format!("{BENCH}\nBENCHES\n{}", bench::rows()),
         Some(Topic::Soak) => soak_page(),
     }
@@ -32,10 +34,9 @@ COMMANDS
     help     this page, or the page of one command
 
 FILES
-    target/tools         tools that this machine lacked, installed by name and version
+    target/tools/bin     the tools that tests and benches run; PATH is not searched for them
     .config/nextest.toml time limits of tests, and the profile `soak`
-    deny.toml            licences and crates that are allowed or banned
-    .ci/run              what CI runs: cargo xtask test
+    .ci/run              what CI runs: cargo xtask test, then cargo xtask test --extended
 
 ENVIRONMENT
     CARGO_TARGET_DIR     where builds and tools go, instead of target
@@ -51,6 +52,7 @@ fn summary(topic: Topic) -> &'static str {
     match topic {
         Topic::Demo => "build zoneward and walk through what it can do",
         Topic::Test => "everything that CI checks: format, licences, lints, docs, tests",
+        Topic::Tools => "install what the tests need, and say where it is",
         Topic::Bench => "time and instructions of a bench",
         Topic::Soak => "the long tests, for as long as you like",
     }
@@ -69,14 +71,16 @@ DESCRIPTION
     The first command that fails ends the tour.";
 
 fn test_page() -> String {
-    let parts = Part::ALL.map(|part| format!("    {:<8} {}", part.name(), part.says()));
+    let row = |part: &Part| format!("    {:<8} {}", part.name(), part.says());
+    let parts: Vec<String> = Part::ALL.iter().map(row).collect();
+    let extended: Vec<String> = Part::EXTENDED.iter().map(row).collect();
     format!(
         "\
 NAME
     cargo xtask test - everything that CI checks
 
 SYNOPSIS
-    cargo xtask test [--only PART,...] [--no-install]
+    cargo xtask test [--extended] [--only PART,...] [--no-install]
 
 DESCRIPTION
     Installs the tools that this machine lacks, then runs the parts below in this order. The first failure
@@ -86,14 +90,42 @@ DESCRIPTION
 PARTS
 {}
 
+PARTS OF --extended
+{}
+
 OPTIONS
+    --extended        the parts that need another build, instead of the others
     --only PART,...   only these parts, in the order above
     --no-install      fail where a tool is missing instead of installing it
 
 EXAMPLES
     cargo xtask test --only fmt,clippy     before a commit
     cargo xtask test                       before a merge",
-        parts.join("\n")
+        parts.join("\n"),
+        extended.join("\n")
+    )
+}
+
+fn tools_page() -> String {
+    let rows = tools::TESTS.iter().map(|tool| format!("    {:<13} {}", tool.program, tools::origin(tool)));
+    format!(
+        "\
+NAME
+    cargo xtask tools - install what the tests need, and say where it is
+
+SYNOPSIS
+    cargo xtask tools [--no-install]
+
+DESCRIPTION
+    Each tool gets an entry in target/tools/bin. Tests, benches and xtask run that entry and never search
+    PATH, so another version of the same program on this machine does not matter.
+
+TOOLS
+{}
+
+OPTIONS
+    --no-install      fail where a tool is missing instead of installing it",
+        rows.collect::<Vec<_>>().join("\n")
     )
 }
 
@@ -157,7 +189,7 @@ mod tests {
 
     #[test]
     fn test_page_lists_every_part() {
-        for part in Part::ALL {
+        for part in Part::ALL.into_iter().chain(Part::EXTENDED) {
             assert!(test_page().contains(part.says()), "{}", part.name());
         }
     }

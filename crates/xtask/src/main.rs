@@ -1,4 +1,4 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | bench | soak`.
+//! The developers' commands of Zoneward: `cargo xtask demo | test | tools | bench | soak`.
 //! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
 //! then install whatever the rest needs.
 
@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod callgrind;
 mod demo;
+mod deny;
 mod help;
 mod report;
 mod shell;
@@ -48,6 +49,7 @@ fn run(command: Command) -> Result<(), Stop> {
             Ok(())
         }
         Command::Test(options) => suite::run(&options),
+        Command::Tools { install } => tools::run(install),
         Command::Demo => demo::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),

@@ -1,10 +1,12 @@
 //! Running other programs: where the repository and its target directory are, which cargo to call, and how a
 //! failure is put into words. Every command of xtask starts its children here.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+
+use toolbox::Toolbox;
 
 use crate::Stop;
 
@@ -24,67 +26,23 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// Where `cargo install --root` puts tools that this machine does not have.
-pub(crate) fn tools_dir() -> PathBuf {
-    target_dir().join("tools")
+/// The tools that xtask installs.
+pub(crate) fn tools() -> Toolbox {
+    Toolbox::below(&target_dir())
 }
 
-/// Where programs out of Python wheels go: pip replaces the whole `bin` folder of its target, so it has its own.
-pub(crate) fn wheels_dir() -> PathBuf {
-    tools_dir().join("python")
+/// Every file of that name on PATH, and where Debian keeps network tools, in order.
+pub(crate) fn on_path(name: &str) -> impl Iterator<Item = PathBuf> {
+    let mut places: Vec<PathBuf> = std::env::var_os("PATH").iter().flat_map(std::env::split_paths).collect();
+    places.extend(["/usr/bin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    let name = name.to_string();
+    places.into_iter().map(move |place| place.join(&name)).filter(|file| file.is_file())
 }
 
-/// Where Debian packages are unpacked that are not installed.
-pub(crate) fn unpacked_dir() -> PathBuf {
-    tools_dir().join("debian")
-}
-
-/// Where Python libraries for tests go.
-pub(crate) fn python_libraries_dir() -> PathBuf {
-    tools_dir().join("python-client")
-}
-
-/// Where Envoy's wheel goes.
-pub(crate) fn envoy_dir() -> PathBuf {
-    tools_dir().join("envoy")
-}
-
-/// PATH with the installed tools in front, so that `cargo nextest` finds them.
-pub(crate) fn search_path() -> OsString {
-    let mut places = vec![
-        tools_dir().join("bin"),
-        wheels_dir().join("bin"),
-        envoy_dir().join("envoy/_bin"),
-        unpacked_dir().join("usr/bin"),
-        unpacked_dir().join("usr/sbin"),
-    ];
-    if let Some(path) = std::env::var_os("PATH") {
-        places.extend(std::env::split_paths(&path));
-    }
-    // Debian keeps network tools where users without root do not look.
-    places.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    std::env::join_paths(places).unwrap_or_else(|_| std::env::var_os("PATH").unwrap_or_default())
-}
-
-/// Where the libraries of unpacked programs are, before what is there already.
-fn library_path() -> OsString {
-    let mut places = vec![unpacked_dir().join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH))];
-    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
-        places.extend(std::env::split_paths(&path));
-    }
-    std::env::join_paths(places).unwrap_or_default()
-}
-
-/// The first file of that name on the search path.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&search_path()).map(|place| place.join(name)).find(|file| file.is_file())
-}
-
-/// A program that will run from the root with our search path.
+/// A program that will run from the root, with our tools first on its PATH.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
-    command.current_dir(root()).env("PATH", search_path()).env("CARGO_TARGET_DIR", target_dir());
-    command.env("LD_LIBRARY_PATH", library_path());
+    command.current_dir(root()).env("PATH", tools().search_path()).env("CARGO_TARGET_DIR", target_dir());
     command.stdin(Stdio::null());
     command
 }
@@ -93,6 +51,13 @@ pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
 pub(crate) fn cargo(words: &[&str]) -> Command {
     let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(words);
+    command
+}
+
+/// The test runner itself: `cargo nextest` would search CARGO_HOME and PATH for it.
+pub(crate) fn nextest(words: &[&str]) -> Command {
+    let mut command = program(tools().bin().join("cargo-nextest"));
+    command.arg("nextest").args(words);
     command
 }
 

@@ -9,10 +9,9 @@ const NO_TESTS_TO_RUN: i32 = 4;
 
 /// Runs the soak tests, optimised, with the wanted duration.
 pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
-    tools::ensure(&tools::NEXTEST, true)?;
+    tools::ensure(&tools::TESTS, true)?;
     report::heading(&format!("soak: {} s for each test", options.seconds));
-    let mut command =
-        shell::cargo(&["nextest", "run", "--workspace", "--cargo-profile", "soak", "--profile", "soak"]);
+    let mut command = shell::nextest(&["run", "--workspace", "--cargo-profile", "soak", "--profile", "soak"]);
     command.args(["-E", &filter(options.name.as_deref())]);
     command.env("ZONEWARD_SOAK_SECONDS", options.seconds.to_string());
     let status = command

@@ -1,10 +1,12 @@
 //! `cargo xtask test`: every check that CI makes, in one order, each announced and timed.
 //! Cheap checks come first, so that a forgotten `cargo fmt` costs a second and not minutes.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, report, shell, tools};
+use crate::{Stop, deny, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,16 +19,25 @@ pub(crate) enum Part {
     Clippy,
     /// The documentation builds without a warning.
     Doc,
-    /// Examples in the documentation.
-    Doctest,
     /// All tests.
     Test,
+    /// The tour of `cargo xtask demo`.
+    Tour,
+    /// The release build.
+    Release,
+    /// The commands of README and guides, by the release build.
+    Guides,
+    /// The tour by the release build.
+    ReleaseTour,
 }
 
 impl Part {
     /// Every part, in the order in which they run.
     pub(crate) const ALL: [Part; 6] =
-        [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Doctest, Part::Test];
+        [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Test, Part::Tour];
+
+    /// What needs another build: `--extended`.
+    pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::ReleaseTour];
 
     /// The word for `--only`.
     pub(crate) fn name(self) -> &'static str {
@@ -35,8 +46,10 @@ impl Part {
             Part::Deny => "deny",
             Part::Clippy => "clippy",
             Part::Doc => "doc",
-            Part::Doctest => "doctest",
             Part::Test => "test",
+            Part::Tour | Part::ReleaseTour => "tour",
+            Part::Release => "release",
+            Part::Guides => "guides",
         }
     }
 
@@ -47,19 +60,18 @@ impl Part {
             Part::Deny => "licences, banned crates and sources of dependencies are in order",
             Part::Clippy => "no compiler or clippy warning, in tests and benches too",
             Part::Doc => "the documentation builds without a warning",
-            Part::Doctest => "the examples in the documentation work",
-            Part::Test => "all tests pass",
+            Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
+            Part::Tour => "the tour of `cargo xtask demo` ends well",
+            Part::Release => "the release profile builds",
+            Part::Guides => "the commands of README and guides work with the release build",
+            Part::ReleaseTour => "the tour of `cargo xtask demo` ends well with the release build",
         }
     }
 
     fn run(self, closing_line: &mut Option<String>) -> Result<(), Stop> {
         match self {
             Part::Fmt => cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"),
-            Part::Deny => cargo(
-                // Advisories are left out: their database lies outside the registries that CI can reach.
-                &["deny", "check", "licenses", "bans", "sources"],
-                "see the crate named above; deny.toml says what is allowed and why",
-            ),
+            Part::Deny => deny::run(),
             Part::Clippy => cargo(
                 &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
                 "fix each warning above, or allow it at its place with the reason",
@@ -69,11 +81,14 @@ impl Part {
                 let advice = "fix each warning above; broken links are the usual cause";
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
             }
-            Part::Doctest => cargo(
-                &["test", "--workspace", "--doc", "--quiet"],
-                "run `cargo test --doc -p CRATE` for the crate above",
-            ),
             Part::Test => nextest(closing_line),
+            Part::Tour => tour("debug"),
+            Part::Release => cargo(
+                &["build", "--release", "--package", "zoneward"],
+                "the compiler says above what is wrong",
+            ),
+            Part::Guides => guides(),
+            Part::ReleaseTour => tour("release"),
         }
     }
 }
@@ -85,7 +100,8 @@ fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
 
 /// Runs all tests and keeps nextest's closing line, so that it can be the last thing on the screen.
 fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
-    let mut run = shell::cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
+    let mut run = shell::nextest(&["run", "--workspace", "--no-fail-fast"]);
+    run.env("PATH", behind_namesakes()?);
     if report::colour() {
         run.args(["--color", "always"]);
     }
@@ -95,6 +111,37 @@ fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
         }
     })?;
     shell::check(status, "cargo nextest run", "run one test alone with `cargo nextest run NAME`")
+}
+
+/// PATH as tests see it: what has a tool's name fails, so that a test that would find another machine's tools fails here.
+fn behind_namesakes() -> Result<OsString, Stop> {
+    let mut places = vec![tools::namesakes()?];
+    places.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    std::env::join_paths(places).map_err(|error| Stop::Failed(format!("PATH cannot be extended: {error}")))
+}
+
+/// The program of a profile, which an earlier part has built.
+fn built(profile: &str) -> PathBuf {
+    shell::target_dir().join(profile).join("zoneward")
+}
+
+/// `cargo xtask demo` with that program, as a process of its own.
+fn tour(profile: &str) -> Result<(), Stop> {
+    let own = std::env::current_exe()
+        .map_err(|error| Stop::Failed(format!("xtask does not know its own file: {error}")))?;
+    let mut demo = shell::program(own);
+    shell::run(
+        demo.args(["demo", "--binary"]).arg(built(profile)),
+        "the tour",
+        "its last step is the one that failed",
+    )
+}
+
+/// The test of README and guides, with the release build.
+fn guides() -> Result<(), Stop> {
+    let mut run = shell::nextest(&["run", "--package", "zoneward", "--test", "guides"]);
+    run.env("ZONEWARD_BINARY", built("release")).env("PATH", behind_namesakes()?);
+    shell::run(&mut run, "the guides", "the test names the page, the line and what was expected there")
 }
 
 fn is_closing_line(line: &str) -> bool {
@@ -138,7 +185,7 @@ fn run_parts(
     timings: &mut Vec<(&'static str, Duration)>,
     closing_line: &mut Option<String>,
 ) -> Result<(), Stop> {
-    report::heading("tools: what the checks need is installed");
+    report::heading("tools: what the checks need is installed below target/tools");
     timed("tools", timings, || provide_tools(options))?;
     for part in &options.parts {
         report::heading(&format!("{}: {}", part.name(), part.says()));
@@ -164,16 +211,8 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
         match part {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Deny => tools::ensure(&tools::DENY, options.install)?,
-            Part::Test => {
-                tools::ensure(&tools::NEXTEST, options.install)?;
-                tools::NETWORK.iter().try_for_each(|tool| tools::ensure(tool, options.install))?;
-                tools::ensure(&tools::CHROMIUM, options.install)?;
-                tools::ensure(&tools::KUBECTL, options.install)?;
-                tools::ensure(&tools::ENVOY, options.install)?;
-                tools::ensure(&tools::PYTHON_CLIENT, options.install)?;
-            }
-            Part::Doc | Part::Doctest => {}
+            Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Deny | Part::Doc | Part::Tour | Part::Release | Part::ReleaseTour => {}
         }
     }
     Ok(())
@@ -192,9 +231,11 @@ mod tests {
 
     #[test]
     fn every_part_has_a_name_of_its_own() {
-        let mut names: Vec<&str> = Part::ALL.iter().map(|part| part.name()).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Part::ALL.len());
+        for parts in [&Part::ALL[..], &Part::EXTENDED[..]] {
+            let mut names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), parts.len());
+        }
     }
 }

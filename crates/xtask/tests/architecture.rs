@@ -18,7 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["model", "plan"]),
     ("sim", &["model", "plan", "dataplane"]),
     ("zoneward", &["model", "plan", "dataplane", "proxy", "xds", "store", "sim"]),
-    ("xtask", &[]),
+    ("toolbox", &[]),
+    ("xtask", &["toolbox"]),
 ];
 
 /// Crates that decide and therefore touch nothing.
@@ -271,6 +272,31 @@ fn production_code_does_not_unwrap() {
         violations.extend(
             places.iter().map(|at| format!("{at}: unwrap(): handle it, or expect(\"why it cannot fail\")")),
         );
+    }
+    assert_none(violations);
+}
+
+/// There is no run of documentation tests: compiling each crate once more for none took minutes.
+#[test]
+fn no_example_in_a_doc_comment_goes_unrun() {
+    let mut violations = Vec::new();
+    for (path, text) in sources() {
+        let mut inside = false;
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            let Some(comment) = line.strip_prefix("///").or(line.strip_prefix("//!")) else {
+                inside = false;
+                continue;
+            };
+            let Some(kind) = comment.trim_start().strip_prefix("```") else { continue };
+            inside = !inside;
+            let is_rust =
+                kind.is_empty() || ["rust", "no_run", "should_panic"].iter().any(|k| kind.contains(k));
+            if inside && is_rust {
+                let advice = "mark it `text`, or make it a test";
+                violations.push(format!("{path}:{}: an example that nothing runs: {advice}", index + 1));
+            }
+        }
     }
     assert_none(violations);
 }

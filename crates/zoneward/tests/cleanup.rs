@@ -27,10 +27,9 @@ fn rules_v6() -> String {
 
 /// Runs a script in fresh namespaces, as root there, and gives what it printed.
 fn in_namespaces(script: &str) -> String {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut child = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "sh", "-eu"])
-        .env("PATH", path)
+        .env("PATH", toolbox::search_path())
         .env("zoneward", env!("CARGO_BIN_EXE_zoneward"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

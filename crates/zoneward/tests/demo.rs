@@ -24,6 +24,7 @@ impl Kept {
         let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
             .args(["demo", "--keep", "-o", "json", "--ip-family", family, "--data-dir"])
             .arg(&folder)
+            .env("PATH", toolbox::search_path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the demo starts");
@@ -41,7 +42,11 @@ impl Kept {
 
     /// What a program prints that runs beside the demo.
     fn beside(&self, program: impl AsRef<OsStr>, words: &[&str]) -> String {
-        let run = Command::new(program).args(words).output().expect("the program starts");
+        let run = Command::new(program)
+            .args(words)
+            .env("PATH", toolbox::search_path())
+            .output()
+            .expect("the program starts");
         assert!(run.status.success(), "{words:?}: {}", String::from_utf8_lossy(&run.stderr));
         String::from_utf8_lossy(&run.stdout).into_owned()
     }
@@ -166,10 +171,11 @@ fn real_connections_go_where_the_plan_says_by_ipv4() {
     let (demo, told) = Kept::start("ipv4");
     check(&told);
     let (folder, zoneward) = (demo.folder.display().to_string(), env!("CARGO_BIN_EXE_zoneward"));
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
     let kubeconfig = format!("{folder}/data/kubeconfig");
-    let nodes = demo
-        .beside(tools, &["--kubeconfig", &kubeconfig, "get", "nodes", "-L", "topology.kubernetes.io/zone"]);
+    let nodes = demo.beside(
+        toolbox::path("kubectl"),
+        &["--kubeconfig", &kubeconfig, "get", "nodes", "-L", "topology.kubernetes.io/zone"],
+    );
     assert!(nodes.contains("node-c2") && nodes.contains("zone-c"), "kubectl works meanwhile: {nodes}");
     // As the cluster was when connections were counted: hints of Prefer depend on what happened since.
     let snapshot = format!("{folder}/snapshot.yaml");

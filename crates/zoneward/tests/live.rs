@@ -5,7 +5,6 @@
 mod started;
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -21,8 +20,8 @@ fn zoneward(args: &[&str]) -> Output {
 }
 
 fn kubectl(up: &Up, args: &[&str]) -> String {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
-    let output = Command::new(&program).args(["--kubeconfig", &up.kubeconfig]).args(args).output().unwrap();
+    let output =
+        toolbox::command("kubectl").args(["--kubeconfig", &up.kubeconfig]).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -279,7 +279,7 @@ fn opened(html: &str, name: &str) -> (String, String) {
     std::fs::write(&page, html).expect("written");
     let url = format!("file://{}", page.canonicalize().expect("it is there").display());
     let profile = format!("--user-data-dir={}", scratch(&format!("{name}.profile")).display());
-    let output = Command::new("chromium")
+    let output = toolbox::command("chromium")
         .args([
             "--headless",
             "--no-sandbox",
@@ -289,7 +289,7 @@ fn opened(html: &str, name: &str) -> (String, String) {
         ])
         .args(["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000", &profile, "--dump-dom", &url])
         .output()
-        .expect("chromium is installed by `cargo xtask test`");
+        .expect("chromium starts");
     (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::usage::{Cost, cost_of_children};
 use crate::world::{CLUSTER_IPS, ENDPOINTS, PODS, PORT, TARGET_PORT, cluster_ip, is_local, pod};
@@ -100,7 +100,7 @@ pub(crate) fn load(layout: Layout, services: usize, at_once: usize) -> Cost {
 }
 
 fn feed(text: &str) {
-    let mut child = Command::new("nft")
+    let mut child = toolbox::command("nft")
         .args(["-f", "-"])
         .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
         .stdin(Stdio::piped())

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
@@ -20,23 +20,20 @@ pub(crate) fn enter() {
     run("ip", &["link", "set", "lo", "up"]);
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs one of the tools to its end and returns what it printed.
 pub(crate) fn run(program: &str, words: &[&str]) -> String {
     run_with(program, words, "")
 }
 
 /// The same, with something to read.
 pub(crate) fn run_with(program: &str, words: &[&str], input: &str) -> String {
-    // Debian keeps them where users without root do not look.
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let mut child = Command::new(program)
+    let mut child = toolbox::command(program)
         .args(words)
-        .env("PATH", path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("{program}: {error}; `cargo xtask test` installs it"));
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
     let mut stdin = child.stdin.take().expect("it was asked for");
     stdin.write_all(input.as_bytes()).expect("the program reads its input");
     drop(stdin);

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Running {
 
     /// etcd alone, as Debian ships it. `None` where it is not installed.
     pub fn etcd() -> Option<Running> {
-        let program = etcd_program()?;
+        let program = toolbox::Toolbox::own().find("etcd")?;
         let place = Place::new("etcd");
         std::fs::create_dir_all(&place.0).expect("the build folder can be written");
         let identity = make_certificates(&place.0);
@@ -112,12 +112,6 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// `xtask bench store` says where it put etcd; without it PATH does.
-fn etcd_program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|place| place.join("etcd")).find(|file| file.is_file())
 }
 
 fn free_address() -> SocketAddr {

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -15,30 +15,15 @@ use super::served::Served;
 pub struct Session {
     data: PathBuf,
     kubeconfig: PathBuf,
-    program: PathBuf,
     /// Kept for as long as the session lasts; a reader's session is over with the admin's.
     _server: Option<Served>,
-}
-
-/// The kubectl that `cargo xtask test` put below the target directory, else the one on PATH.
-fn program() -> PathBuf {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
-    let program = if tools.is_file() { tools } else { PathBuf::from("kubectl") };
-    let answer = Command::new(&program).args(["version", "--client"]).output();
-    let version =
-        answer.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    assert!(
-        version.contains("v1.37") || version.contains("v1.38"),
-        "these tests need kubectl 1.37: `cargo xtask test` installs it (found: {version:?})"
-    );
-    program
 }
 
 impl Session {
     pub fn new() -> Self {
         let served = Served::new("kubectl", Options::default());
         let (data, kubeconfig) = (served.data.clone(), served.kubeconfig.clone());
-        Self { data, kubeconfig, program: program(), _server: Some(served) }
+        Self { data, kubeconfig, _server: Some(served) }
     }
 
     /// The same server for the user who may only look.
@@ -46,11 +31,11 @@ impl Session {
         let data = self.data.join("reader");
         std::fs::create_dir_all(&data).unwrap();
         let kubeconfig = self.data.join("reader.kubeconfig");
-        Self { data, kubeconfig, program: self.program.clone(), _server: None }
+        Self { data, kubeconfig, _server: None }
     }
 
     fn command(&self, words: &str) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = toolbox::command("kubectl");
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(self.data.join("cache"));
         command.args(words.split(' ')).env("HOME", &self.data).env_remove("KUBECONFIG");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -24,12 +24,6 @@ pub struct Envoy {
     folder: PathBuf,
 }
 
-/// The Envoy that `cargo xtask test` put below the target directory, else the one on PATH.
-fn program(target: &Path) -> PathBuf {
-    let tools = target.join("tools/envoy/envoy/_bin/envoy");
-    if tools.is_file() { tools } else { PathBuf::from("envoy") }
-}
-
 /// A folder below the target directory; benches have no folder of their own for such things.
 fn target() -> PathBuf {
     match option_env!("CARGO_TARGET_TMPDIR") {
@@ -48,7 +42,7 @@ impl Envoy {
 
     /// The program.
     pub fn program() -> PathBuf {
-        program(&target())
+        toolbox::path("envoy")
     }
 
     /// Starts one by a command that ends in Envoy's name, with some more words.
@@ -68,7 +62,7 @@ impl Envoy {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("envoy runs: `cargo xtask test` installs it");
+            .expect("envoy runs");
         Self { child, folder }
     }
 

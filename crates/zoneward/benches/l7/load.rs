@@ -52,7 +52,7 @@ pub fn run(running: &Running, protocol: Protocol, lasts: Duration) -> Sample {
 
 fn wrk(url: &str, lasts: Duration) -> (u64, u64) {
     let seconds = lasts.as_secs().to_string();
-    let said = said(Command::new("wrk").args(["-t1", "-c32", "-d", &seconds, url]));
+    let said = said(toolbox::command("wrk").args(["-t1", "-c32", "-d", &seconds, url]));
     let all = number_before(&said, " requests in ");
     let failed = said.lines().find_map(|line| line.trim().strip_prefix("Non-2xx or 3xx responses: "));
     let sockets = said.lines().find_map(|line| line.trim().strip_prefix("Socket errors: "));
@@ -64,7 +64,7 @@ fn wrk(url: &str, lasts: Duration) -> (u64, u64) {
 
 fn h2load(url: &str, lasts: Duration) -> (u64, u64) {
     let seconds = lasts.as_secs().to_string();
-    let said = said(Command::new("h2load").args(["-t1", "-c8", "-m8", "-D", &seconds, url]));
+    let said = said(toolbox::command("h2load").args(["-t1", "-c8", "-m8", "-D", &seconds, url]));
     let succeeded = number_before(&said, " succeeded,");
     // What was under way when the time was up is no failure: h2load counts it as neither.
     (succeeded, number_before(&said, " failed,"))

@@ -66,9 +66,9 @@ impl Rival {
     fn command(self, file: &Path, folder: &Path) -> Command {
         let mut command = match self {
             Self::Zoneward => Command::new(env!("CARGO_BIN_EXE_zoneward")),
-            Self::Envoy => Command::new("envoy"),
-            Self::Nginx => Command::new("nginx"),
-            Self::Haproxy => Command::new("haproxy"),
+            Self::Envoy => toolbox::command("envoy"),
+            Self::Nginx => toolbox::command("nginx"),
+            Self::Haproxy => toolbox::command("haproxy"),
         };
         match self {
             Self::Zoneward => {
@@ -94,7 +94,7 @@ pub fn upstream() -> Running {
     );
     let file = folder.join("nginx.conf");
     fs::write(&file, nginx_around(&folder, &server)).unwrap();
-    let child = spawn(Command::new("nginx").arg("-p").arg(&folder).arg("-c").arg(&file), &folder);
+    let child = spawn(toolbox::command("nginx").arg("-p").arg(&folder).arg("-c").arg(&file), &folder);
     let running = Running { rival: Rival::Nginx, routes: 1, ports: [port; 2], child, folder };
     running.wait();
     running

@@ -79,10 +79,10 @@ pub(crate) fn envoy(words: &[&str]) -> Envoy {
     Envoy::start(&bootstrap(words), "yaml")
 }
 
-/// Runs the kubectl that `cargo xtask test` installs.
+/// Runs kubectl.
 pub(crate) fn kubectl(kubeconfig: &Path, words: &[&str]) -> String {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin/kubectl");
-    let output = Command::new(program).arg("--kubeconfig").arg(kubeconfig).args(words).output().unwrap();
+    let output =
+        toolbox::command("kubectl").arg("--kubeconfig").arg(kubeconfig).args(words).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

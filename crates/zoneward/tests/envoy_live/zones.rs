@@ -33,6 +33,7 @@ impl Demo {
         let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
             .args(["demo", "--keep", "--bare", "-o", "json", "--data-dir"])
             .arg(&folder)
+            .env("PATH", toolbox::search_path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -50,6 +51,7 @@ impl Demo {
     fn within(&self, pod: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
         command.args(["demo", "exec", pod, "--data-dir"]).arg(&self.folder).arg("--");
+        command.env("PATH", toolbox::search_path());
         command
     }
 
