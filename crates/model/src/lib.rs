@@ -7,6 +7,7 @@
 pub mod address;
 pub mod annotation;
 pub mod backend;
+pub mod duration;
 pub mod endpoint;
 pub mod forward;
 pub mod json;
@@ -28,6 +29,7 @@ pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use backend::{Backend, BackendEndpoint, BackendTable};
+pub use duration::GoDuration;
 pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;

@@ -15,6 +15,8 @@ mod up;
 
 use anyhow::Result;
 
+pub(crate) use trace::packet::parse::flag as parse_packet;
+
 use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
 /// Runs a command. `false`: the answer is "no".

@@ -89,15 +89,16 @@ pub fn run(args: &Expose) -> Result<bool> {
 }
 
 async fn expose(args: &Expose, wish: &Wish) -> Result<Changes> {
-    let client = cluster::connect(&args.connection).await?;
-    let found: Found = api::find(&client, wish).await?;
+    let (client, address) = cluster::open(&args.connection).await?;
+    let at = || format!("the API at {address}");
+    let found: Found = api::find(&client, wish).await.with_context(at)?;
     let mut changes = if args.remove { changes::remove(wish, &found) } else { changes::put(wish, &found) }?;
     if !changes.violations.is_empty() {
         let list: Vec<String> = changes.violations.iter().map(ToString::to_string).collect();
         bail!("the API would refuse this:\n  {}", list.join("\n  "));
     }
     if !args.dry_run {
-        api::write(&client, wish, &mut changes).await?;
+        api::write(&client, wish, &mut changes).await.with_context(at)?;
     }
     Ok(changes)
 }

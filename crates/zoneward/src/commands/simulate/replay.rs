@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 use sim::replay::{Churn, Event, Millis, Moment, Pace, Size, Start, cluster, replay};
@@ -42,28 +42,36 @@ fn is_stopped(stop: &AtomicBool) -> bool {
 /// The cluster to start from, what was wrong with it, and whether all of it could be read.
 fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
     let pace = Pace { start: args.pod_start, stop: args.pod_stop, eviction: args.eviction };
-    if args.files.is_empty() {
-        let size = Size {
-            zones: args.zones.into(),
-            nodes: args.nodes as usize,
-            services: args.services as usize,
-            endpoints: args.endpoints as usize,
-        };
+    if let Some(size) = made_up(args) {
         return Ok((cluster(size, pace), Vec::new(), true));
     }
-    let input = crate::cli::Input {
-        files: args.files.clone(),
-        recursive: args.recursive,
-        namespace: args.namespace.clone(),
-        ..crate::cli::Input::default()
+    let advice = "give -f FILE, or --zones N for a made-up cluster";
+    let world = match args.input.files.is_empty() {
+        true => World::read(&args.input).context(advice)?,
+        false => World::read(&args.input)?,
     };
-    let world = World::read(&input)?;
     let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
-    if let Some(namespace) = &args.namespace {
+    if let Some(namespace) = &args.input.namespace {
         start.services.retain(|service| service.key.namespace == namespace.as_str());
     }
     let notices = world.notices.into_iter().chain(left_out).collect();
     Ok((start, notices, !world.unreadable))
+}
+
+/// The size of a made-up cluster: where one is asked for, or nothing says where another could come from.
+fn made_up(args: &SimulateReplay) -> Option<Size> {
+    let asked =
+        args.zones.is_some() || args.nodes.is_some() || args.services.is_some() || args.endpoints.is_some();
+    if !asked && (!args.input.files.is_empty() || args.input.connection.is_named()) {
+        return None;
+    }
+    let number = |given: Option<u32>, usual: usize| given.map_or(usual, |given| given as usize);
+    Some(Size {
+        zones: args.zones.map_or(3, usize::from),
+        nodes: number(args.nodes, 12),
+        services: number(args.services, 10),
+        endpoints: number(args.endpoints, 12),
+    })
 }
 
 /// The events of the file, or by chance; those about what is not there are told and left out.
@@ -71,7 +79,7 @@ fn sequence(args: &SimulateReplay, start: &Start, notices: &mut Vec<Notice>) -> 
     let Some(path) = &args.event_file else {
         return Ok(sim::replay::events(start, args.seed, args.events as usize));
     };
-    let (events, unreadable) = events::read(path, args.namespace.as_deref().unwrap_or("default"))?;
+    let (events, unreadable) = events::read(path, args.input.namespace.as_deref().unwrap_or("default"))?;
     notices.extend(unreadable);
     let (known, unknown): (Vec<Event>, Vec<Event>) = events.into_iter().partition(|e| start.check(e).is_ok());
     let shown = path.display().to_string();

@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use model::{Notice, ObjectRef};
+use model::{GoDuration, Notice, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fields;
-use super::span::Span;
 
 /// The group and version of the format.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -48,7 +47,7 @@ pub struct Configuration {
     pub node_port_addresses: Vec<String>,
     pub oom_score_adj: Option<i64>,
     pub conntrack: Conntrack,
-    pub config_sync_period: Option<Span>,
+    pub config_sync_period: Option<GoDuration>,
     pub port_range: String,
     pub windows_run_as_service: bool,
 }
@@ -83,24 +82,24 @@ pub struct Iptables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
     pub localhost_node_ports: Option<bool>,
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Ipvs {
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
     pub scheduler: String,
     #[serde(rename = "excludeCIDRs")]
     pub exclude_cidrs: Vec<String>,
     #[serde(rename = "strictARP")]
     pub strict_arp: bool,
-    pub tcp_timeout: Option<Span>,
-    pub tcp_fin_timeout: Option<Span>,
-    pub udp_timeout: Option<Span>,
+    pub tcp_timeout: Option<GoDuration>,
+    pub tcp_fin_timeout: Option<GoDuration>,
+    pub udp_timeout: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,8 +108,8 @@ pub struct Ipvs {
 pub struct Nftables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -139,11 +138,11 @@ pub struct DetectLocal {
 pub struct Conntrack {
     pub max_per_core: Option<i64>,
     pub min: Option<i64>,
-    pub tcp_established_timeout: Option<Span>,
-    pub tcp_close_wait_timeout: Option<Span>,
+    pub tcp_established_timeout: Option<GoDuration>,
+    pub tcp_close_wait_timeout: Option<GoDuration>,
     pub tcp_be_liberal: bool,
-    pub udp_timeout: Option<Span>,
-    pub udp_stream_timeout: Option<Span>,
+    pub udp_timeout: Option<GoDuration>,
+    pub udp_stream_timeout: Option<GoDuration>,
 }
 
 /// Reads a file. Fields that the format does not have are Notices: another version may have them.
