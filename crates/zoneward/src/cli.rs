@@ -115,10 +115,18 @@ Examples:
     Mesh(crate::commands::mesh::MeshCommand),
     /// Print a completion script for a shell
     ///
-    /// For bash: `source <(zoneward completion bash)`.
+    /// For bash: `source <(zoneward completion bash)`. In bash, zsh and fish the names of nodes, namespaces and Services
+    /// are completed, too: from the files of -f, else from the cluster, within a second.
     Completion {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// The names that could stand at the cursor, for completion scripts
+    #[command(hide = true)]
+    Complete {
+        /// The words of the command line behind the program's name, up to the cursor.
+        #[arg(last = true)]
+        words: Vec<String>,
     },
     /// Print the manual page, or write one page per command into a folder
     Man {

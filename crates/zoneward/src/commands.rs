@@ -1,6 +1,7 @@
 //! One file for each command, named as the user says it.
 
 mod cleanup;
+mod complete;
 mod completion;
 mod controller;
 pub mod expose;
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Completion { shell } => completion::run(shell),
+        Command::Complete { words } => complete::run(&words),
         Command::Man { dir } => man::run(dir.as_deref()),
     }
 }

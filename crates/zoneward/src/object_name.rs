@@ -61,6 +61,15 @@ impl ObjectName {
     }
 }
 
+/// Reads the name of a Service whose namespace can only come from `-n`.
+pub fn plain(text: &str) -> Result<String, String> {
+    let name: ObjectName = text.parse()?;
+    match name.namespace {
+        Some(namespace) => Err(format!("give the namespace by itself: {} -n {namespace}", name.name)),
+        None => Ok(name.name),
+    }
+}
+
 /// How many names a message lists.
 const SHOWN: usize = 5;
 
@@ -110,6 +119,8 @@ mod tests {
         assert_eq!(read("services/web"), named(None, "web"));
         assert_eq!(read("shop/web"), named(Some("shop"), "web"));
         assert_eq!(read("svc/shop/web"), named(Some("shop"), "web"));
+        assert_eq!(plain("svc/web").as_deref(), Ok("web"));
+        assert_eq!(plain("shop/web"), Err("give the namespace by itself: web -n shop".to_owned()));
         for bad in ["", "/", "svc/", "shop/", "/web", "a/b/c", "svc/a/b/c", "my web"] {
             assert!(bad.parse::<ObjectName>().is_err(), "{bad}");
         }

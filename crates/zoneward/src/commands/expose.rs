@@ -25,8 +25,8 @@ pub use wish::{PortWish, Target};
 /// `zoneward expose`
 #[derive(Debug, Args)]
 pub struct Expose {
-    /// The Service
-    #[arg(value_name = "NAME")]
+    /// The Service, as web or svc/web
+    #[arg(value_name = "NAME", value_parser = crate::object_name::plain)]
     pub name: String,
     /// The Service's port, as 80 or 80:http with its name
     #[arg(long, value_name = "PORT[:NAME]", required_unless_present = "remove")]

@@ -219,8 +219,10 @@ pub struct SimulateRun {
 /// How a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// For people
+    /// For people, within 80 columns
     Table,
+    /// For people, with every column
+    Wide,
     /// For programs; the fields are stable
     Json,
     /// For spreadsheets

@@ -102,6 +102,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     let mut notices: Vec<Notice> = without_effect
         .map(|(path, reason)| notice("NoEffect", format!("{path}: it has no effect: {reason}")))
         .collect();
+    notices.extend(fields::scheduler_remark(&config.ipvs.scheduler).map(|remark| notice("NoEffect", remark)));
     let refused = fields::refused(&value).into_iter();
     let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
     let (gates, remarks, refused) = gates::read(&config.feature_gates);

@@ -12,7 +12,9 @@ use sim::whatif::MECHANISMS;
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
 use crate::input::World;
-use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+use crate::output::{
+    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within,
+};
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
@@ -102,7 +104,8 @@ struct Report<'r> {
 impl Report<'_> {
     fn print(&self) -> Result<()> {
         match self.args.format {
-            ReportFormat::Table => print_text(&(self.text() + &notices_text(self.notices))),
+            ReportFormat::Table => print_text(&(self.text(false) + &notices_text(self.notices))),
+            ReportFormat::Wide => print_text(&(self.text(true) + &notices_text(self.notices))),
             ReportFormat::Json => print_value(&self.value(), crate::cli::Format::Json),
             ReportFormat::Csv => self.warn_and_print(&self.csv()),
             ReportFormat::Html => {
@@ -148,7 +151,7 @@ impl Report<'_> {
         (base > 0).then(|| churn.total.slices_written as f64 / base as f64)
     }
 
-    fn text(&self) -> String {
+    fn text(&self, wide: bool) -> String {
         let heads = [
             "MECHANISM",
             "WRITES",
@@ -161,11 +164,11 @@ impl Report<'_> {
             "SLICES",
             "WATCH",
         ];
-        let mut table = table(&heads);
+        let mut table = table_within(&shown(&heads, wide), wide);
         let most = self.churns.iter().map(|c| c.total.slices_written).max().unwrap_or(0).max(1);
         for churn in self.churns {
             let t = &churn.total;
-            table.add_row([
+            let cells = [
                 churn.mechanism.as_str().to_owned(),
                 t.slices_written.to_string(),
                 super::run::small_bar(t.slices_written as f64 / most as f64),
@@ -176,13 +179,11 @@ impl Report<'_> {
                 churn.switches.to_string(),
                 churn.most_slices.to_string(),
                 bytes(t.watch_bytes),
-            ]);
+            ];
+            table.add_row(shown(&cells, wide));
         }
-        for column in [1, 3, 4, 5, 6, 7, 8, 9] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(comfy_table::CellAlignment::Right);
-            }
-        }
+        let figures = if wide { vec![1, 3, 4, 5, 6, 7, 8, 9] } else { (1..7).collect() };
+        align_right(&mut table, &figures);
         format!("{}\n{}: {}\n", render(&table), self.cluster(), self.says())
     }
 
@@ -231,6 +232,13 @@ impl Report<'_> {
         }
         text
     }
+}
+
+/// The bar, the switches and the most slices are in `-o wide`.
+fn shown<T: Clone>(cells: &[T; 10], wide: bool) -> Vec<T> {
+    const WIDE: [usize; 3] = [2, 7, 8];
+    let wanted = cells.iter().enumerate().filter(|(at, _)| wide || !WIDE.contains(at));
+    wanted.map(|(_, cell)| cell.clone()).collect()
 }
 
 fn figures(moment: &Moment) -> [(&'static str, u64); 5] {

@@ -62,7 +62,9 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     let kept: Vec<(&Service, &[Slice])> = kept.map(|(service, slices)| (*service, &**slices)).collect();
     let asked = ask_all(&kept, &world, &demand, scrape.as_ref(), args);
     match args.format {
-        ReportFormat::Table => print_text(&(report::text(&asked, args) + &notices_text(&notices)))?,
+        ReportFormat::Table | ReportFormat::Wide => {
+            print_text(&(report::text(&asked, args) + &notices_text(&notices)))?;
+        }
         ReportFormat::Json => report::print_json(&asked, &cluster, args, &notices)?,
         ReportFormat::Csv => print_text(&report::csv(&asked, args))?,
         ReportFormat::Html => print_text(&report::page(&asked, args))?,

@@ -153,7 +153,18 @@ pub fn read(path: &Path) -> Result<(Configuration, Vec<Notice>)> {
 
 /// Reads the text of a file.
 pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
-    let mut value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    let value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    let (config, unknown) = from_value(value)?;
+    let notice = |path: String| {
+        let near = fields::did_you_mean(&path);
+        let message = format!("{path}: {KIND} {API_VERSION} has no such field, so it is ignored{near}");
+        Notice::new(ObjectRef::new(KIND, "", "config"), "UnknownField", message)
+    };
+    Ok((config, unknown.into_iter().map(notice).collect()))
+}
+
+/// Reads an object; the second list has the paths of fields that the format does not have.
+pub fn from_value(mut value: Value) -> Result<(Configuration, Vec<String>)> {
     drop_nulls(&mut value);
     let (kind, version) = (value["kind"].as_str().unwrap_or(""), value["apiVersion"].as_str().unwrap_or(""));
     if kind != KIND || version != API_VERSION {
@@ -162,11 +173,7 @@ pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
     let unknown = fields::unknown(&value);
     let config: Configuration =
         serde_path_to_error::deserialize(value).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let notice = |path: String| {
-        let message = format!("{path}: {KIND} {API_VERSION} has no such field; it is ignored");
-        Notice::new(ObjectRef::new(KIND, "", "config"), "UnknownField", message)
-    };
-    Ok((config, unknown.into_iter().map(notice).collect()))
+    Ok((config, unknown))
 }
 
 /// A field that is null is not set.
