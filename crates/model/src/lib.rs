@@ -7,11 +7,13 @@
 pub mod address;
 pub mod annotation;
 pub mod backend;
+pub mod duration;
 pub mod endpoint;
 pub mod forward;
 pub mod json;
 pub mod label;
 pub mod name;
+pub mod near;
 pub mod node;
 pub mod notice;
 pub mod parse;
@@ -27,6 +29,7 @@ pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use backend::{Backend, BackendEndpoint, BackendTable};
+pub use duration::GoDuration;
 pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;

@@ -13,6 +13,7 @@ mod fault;
 mod field;
 mod ip;
 mod ip_address;
+mod kinds;
 mod mesh;
 mod meta;
 mod namespace;
@@ -21,6 +22,7 @@ mod pod;
 mod ports;
 mod service;
 mod service_cidr;
+mod settings;
 mod syntax;
 #[cfg(test)]
 mod table;
@@ -100,6 +102,15 @@ pub fn validate(object: &Value) -> Vec<Violation> {
 /// Everything that stands against putting `new` in the place of `old`, with the default settings.
 pub fn validate_update(old: &Value, new: &Value) -> Vec<Violation> {
     Settings::default().validate_update(old, new)
+}
+
+/// What no API server refuses and nobody means: kinds that do not exist, annotations of ours that are misspelled, and
+/// values of them that ask for nothing. For files before they are applied; admission does not ask here.
+pub fn lint(object: &Value) -> Vec<Violation> {
+    let mut findings = Findings::new(object);
+    kinds::check(object, &mut findings);
+    settings::check(object, &mut findings);
+    findings.into_violations()
 }
 
 /// Whether the object is of a kind that is validated here.

@@ -17,6 +17,7 @@ mod workload;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use model::{Name, Namespace, Node, Pod, Service, ServiceKey, Slice};
 use plan::hints::Mechanism;
@@ -47,24 +48,32 @@ impl Millis {
     }
 
     fn after(self, seconds: u64) -> Self {
-        Self(self.0.saturating_add(seconds.saturating_mul(1_000)))
+        self.later(Duration::from_secs(seconds))
+    }
+
+    fn later(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 }
 
-/// How long things take, in seconds of virtual time.
+/// How long things take, in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// From the making of a pod to its readiness.
-    pub start: u64,
+    pub start: Duration,
     /// From the deletion of a pod to its end.
-    pub stop: u64,
+    pub stop: Duration,
     /// From the loss of a node to the replacement of its pods; what Kubernetes waits by default.
-    pub eviction: u64,
+    pub eviction: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { start: 10, stop: 5, eviction: 300 }
+        Self {
+            start: Duration::from_secs(10),
+            stop: Duration::from_secs(5),
+            eviction: Duration::from_secs(300),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod flow;
+mod recommend;
 mod trial;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use plan::hints::{Choice, ClusterFacts, Config, Defaults, Mechanism, Memory, Pre
 
 pub use flow::Figures;
 use flow::Senders;
+pub use recommend::{RULE, Recommendation, WhyNot, recommend};
 use trial::Trial;
 
 /// The mechanisms that are compared, by the name that `zoneward.dev/traffic-distribution` takes.

@@ -86,6 +86,9 @@ const BENCHES: &[Bench] = &[
     },
 ];
 
+/// What packages are built with: figures are about what people run.
+const PROFILE: &str = "--profile=dist";
+
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
 const COUNTED_SERVICES: &str = "2000";
 
@@ -120,7 +123,7 @@ pub(crate) fn rows() -> String {
 }
 
 fn time(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
-    let mut command = shell::cargo(&["bench", "--package", bench.package, "--bench", bench.name]);
+    let mut command = shell::cargo(&["bench", PROFILE, "--package", bench.package, "--bench", bench.name]);
     command.arg("--").args(pass_on).env_remove("ZONEWARD_BENCH_COUNT").env_remove("ZONEWARD_BENCH_SERVICES");
     shell::run(&mut command, "the timed run", "see the output above")
 }
@@ -177,8 +180,16 @@ fn package_dir(bench: &Bench) -> PathBuf {
 
 /// Builds the bench and asks cargo where it put it.
 fn executable(bench: &Bench) -> Result<String, Stop> {
-    let mut build =
-        shell::cargo(&["bench", "--no-run", "--package", bench.package, "--bench", bench.name, "--quiet"]);
+    let mut build = shell::cargo(&[
+        "bench",
+        PROFILE,
+        "--no-run",
+        "--package",
+        bench.package,
+        "--bench",
+        bench.name,
+        "--quiet",
+    ]);
     build.arg("--message-format=json");
     let messages = shell::capture(&mut build, "building the bench", "the compiler says above what is wrong")?;
     bench_executable(&messages).ok_or_else(|| {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted};
+use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure};
 use act::Hands;
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceCidr, Kind::IpAddress];
@@ -173,7 +173,7 @@ impl Keeper {
             }
         };
         if let Err(error) = done {
-            warn!("the default ServiceCIDR: {error:#}; it is tried again");
+            warn!("the default ServiceCIDR: {}; it is tried again", failure::text(&error));
             self.default_at = Instant::now() + RETRY;
         }
     }
@@ -195,7 +195,7 @@ impl Keeper {
                 action => match self.hands.sync_cidr(&name, action).await {
                     Ok(()) => None,
                     Err(error) => {
-                        warn!("ServiceCIDR {name}: {error:#}; it is tried again");
+                        warn!("ServiceCIDR {name}: {}; it is tried again", failure::text(&error));
                         Some(RETRY)
                     }
                 },
@@ -234,7 +234,7 @@ impl Keeper {
         match done {
             Ok(done) => done,
             Err(error) => {
-                warn!("IPAddress {ip}: {error:#}; it is tried again");
+                warn!("IPAddress {ip}: {}; it is tried again", failure::text(&error));
                 false
             }
         }

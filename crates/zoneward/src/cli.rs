@@ -1,12 +1,15 @@
 //! The command line: what a user can say, with the help that a man page would give.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use model::Timestamp;
+use model::forward::Packet;
 use plan::FeatureGates;
+
+use crate::object_name::ObjectName;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -112,10 +115,18 @@ Examples:
     Mesh(crate::commands::mesh::MeshCommand),
     /// Print a completion script for a shell
     ///
-    /// For bash: `source <(zoneward completion bash)`.
+    /// For bash: `source <(zoneward completion bash)`. In bash, zsh and fish the names of nodes, namespaces and Services
+    /// are completed, too: from the files of -f, else from the cluster, within a second.
     Completion {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// The names that could stand at the cursor, for completion scripts
+    #[command(hide = true)]
+    Complete {
+        /// The words of the command line behind the program's name, up to the cursor.
+        #[arg(last = true)]
+        words: Vec<String>,
     },
     /// Print the manual page, or write one page per command into a folder
     Man {
@@ -185,7 +196,7 @@ pub enum TraceCommand {
     #[command(after_help = "\
 Examples:
   zoneward trace select -f cluster.yaml --node node-a1
-  zoneward trace select shop/cart -f cluster.yaml --node node-a1 -o json")]
+  zoneward trace select svc/cart -n shop -f cluster.yaml --node node-a1 -o json")]
     Select(TraceSelect),
     /// What would become of a packet on a node, rule by rule
     ///
@@ -329,8 +340,8 @@ pub struct Up {
     /// A port on loopback for what a client sends to a Service, as frontend:8081=backend; may be repeated
     #[arg(long, value_name = "CLIENT:PORT=SERVICE[:PORT]", conflicts_with = "no_mesh")]
     pub sidecar: Vec<String>,
-    /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
+    /// Where to listen; a port alone is on loopback, and port 0 takes a free one
+    #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:6443", value_parser = listen_address)]
     pub listen: SocketAddr,
     /// Where cluster IPs come from when the API starts for the first time; one range, or one of each family
     #[arg(
@@ -348,7 +359,7 @@ pub struct Up {
     pub no_controllers: bool,
     /// Where /healthz, /livez, /readyz and /metrics are served, of the API and of its controllers; port 0 takes a free
     /// one [default: 127.0.0.1:10270, or a free port if that one is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub metrics_bind_address: Option<SocketAddr>,
     /// How slices are made.
     #[command(flatten)]
@@ -426,7 +437,7 @@ pub struct Controller {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
     pub concurrent_syncs: u8,
     /// How long changes of pods are gathered before their Service is planned, as 500ms
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = model::duration::parse)]
     pub endpoint_updates_batch_period: std::time::Duration,
     /// The namespace of the node proxies' Leases, which say what the nodes have programmed
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
@@ -436,7 +447,7 @@ pub struct Controller {
     pub leader: crate::leader::LeaderArgs,
     /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10270,
     /// or a free port if that one is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub bind_address: Option<SocketAddr>,
     /// How logs look.
     #[command(flatten)]
@@ -469,21 +480,6 @@ impl Controller {
             lease_namespace: self.lease_namespace.clone(),
         }
     }
-}
-
-/// Reads `500ms`, `2s` or `1m`.
-pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write it as 500ms, 2s or 1m");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let millis = match &text[digits..] {
-        "ms" => number,
-        "s" => number.saturating_mul(1_000),
-        "m" => number.saturating_mul(60_000),
-        "" if number == 0 => 0,
-        _ => return Err(wrong()),
-    };
-    Ok(std::time::Duration::from_millis(millis))
 }
 
 /// What stands for a zone's traffic.
@@ -526,9 +522,9 @@ pub struct PlanValidate {
 /// `zoneward trace select`
 #[derive(Debug, Args)]
 pub struct TraceSelect {
-    /// Only this Service, as NAMESPACE/NAME or NAME
+    /// Only this Service, as web or svc/web; its namespace comes from -n
     #[arg(value_name = "SERVICE")]
-    pub service: Option<String>,
+    pub service: Option<ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: Input,
@@ -652,8 +648,8 @@ pub struct TracePacket {
     #[allow(missing_docs)]
     pub node: NodeArgs,
     /// The packet, as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80', with 'iif NAME' behind it for its interface
-    #[arg(long, value_name = "PACKET")]
-    pub packet: Option<String>,
+    #[arg(long, value_name = "PACKET", value_parser = crate::commands::parse_packet)]
+    pub packet: Option<Packet>,
     /// Many packets: a JSON list of {"src","sport","dst","dport","proto"}, each may have "iif"
     #[arg(long, value_name = "FILE")]
     pub packets: Option<PathBuf>,
@@ -693,6 +689,21 @@ pub struct Cleanup {
     pub dry_run: bool,
 }
 
+/// Reads `127.0.0.1:6443`, `[::1]:6443`, or a port alone, which is on loopback.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+    }
+    let wrong = || match (text.trim_matches(['[', ']']).parse::<IpAddr>(), text.strip_prefix(':')) {
+        (Ok(ip), _) => format!("the port is missing: write it as {}", SocketAddr::new(ip, 6443)),
+        (_, Some(port)) => {
+            format!("the address is missing: write 127.0.0.1:{port}, or 0.0.0.0:{port} for all addresses")
+        }
+        _ => "write an IP address and a port, as 127.0.0.1:6443, or a port alone for loopback".to_owned(),
+    };
+    text.parse().map_err(|_| wrong())
+}
+
 fn parse_time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).ok_or_else(|| "write it as 2026-11-15T10:00:00Z".to_owned())
 }
@@ -704,5 +715,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_port_alone_listens_on_loopback_and_what_is_missing_is_said() {
+        let read = |text: &str| super::listen_address(text).map(|address| address.to_string());
+        assert_eq!(read("6444").as_deref(), Ok("127.0.0.1:6444"));
+        assert_eq!(read("[::1]:6444").as_deref(), Ok("[::1]:6444"));
+        for (text, said) in [
+            ("10.0.0.1", "the port is missing: write it as 10.0.0.1:6443"),
+            ("::1", "the port is missing: write it as [::1]:6443"),
+            (":6444", "the address is missing: write 127.0.0.1:6444, or 0.0.0.0:6444 for all addresses"),
+            (
+                "localhost:1",
+                "write an IP address and a port, as 127.0.0.1:6443, or a port alone for loopback",
+            ),
+        ] {
+            assert_eq!(read(text), Err(said.to_owned()), "{text}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The one way to the API: a `kube::Client` for a cluster, for the embedded API by its socket, or for the embedded
 //! API in the same process. Controllers, the node proxy and `simulate` all come through here.
 
+pub mod failure;
 mod kind;
 mod list;
 mod mirror;
@@ -38,10 +39,25 @@ pub struct Connection {
     pub server: Option<String>,
 }
 
+impl Connection {
+    /// Whether a flag, $KUBECONFIG or ~/.kube/config names an API.
+    pub fn is_named(&self) -> bool {
+        let flags = self.kubeconfig.is_some() || self.context.is_some() || self.api_socket.is_some();
+        let variable = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
+        let usual = || std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
+        flags || variable || usual()
+    }
+}
+
 /// A client for the API that the flags name. Nothing is sent yet.
 pub async fn connect(connection: &Connection) -> Result<Client> {
+    open(connection).await.map(|(client, _)| client)
+}
+
+/// The same, with the address of the API for messages.
+pub async fn open(connection: &Connection) -> Result<(Client, String)> {
     if let Some(path) = &connection.api_socket {
-        return Ok(socket::client(path));
+        return Ok((socket::client(path), path.display().to_string()));
     }
     let mut config = match (&connection.kubeconfig, &connection.context) {
         (None, None) => Config::infer().await.context(
@@ -61,7 +77,8 @@ pub async fn connect(connection: &Connection) -> Result<Client> {
         config.cluster_url = server.parse().with_context(|| format!("--master {server}"))?;
     }
     let server = config.cluster_url.clone();
-    Client::try_from(config).with_context(|| format!("a client for {server}"))
+    let client = Client::try_from(config).with_context(|| format!("a client for {server}"))?;
+    Ok((client, server.to_string()))
 }
 
 /// A client for the embedded API in this process, with all rights.

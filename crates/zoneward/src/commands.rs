@@ -1,6 +1,7 @@
 //! One file for each command, named as the user says it.
 
 mod cleanup;
+mod complete;
 mod completion;
 mod controller;
 pub mod expose;
@@ -14,6 +15,8 @@ mod trace;
 mod up;
 
 use anyhow::Result;
+
+pub(crate) use trace::packet::parse::flag as parse_packet;
 
 use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
@@ -39,6 +42,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Completion { shell } => completion::run(shell),
+        Command::Complete { words } => complete::run(&words),
         Command::Man { dir } => man::run(dir.as_deref()),
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! One document that cannot be read is one Notice; the others count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use model::{Interner, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse};
+use model::{Interner, Name, Node, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, near, parse};
 use serde_json::Value;
 
 use crate::cli;
 use crate::cluster::{self, Kind};
+use crate::object_name::ObjectName;
 
 /// What a command reads from a cluster.
 const KINDS: [Kind; 7] =
@@ -35,6 +36,15 @@ pub struct World {
     pub unreadable: bool,
 }
 
+/// There is always this one.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The namespace that an object is, or is in.
+fn namespace_of(object: &Value) -> Option<&str> {
+    let field = if object["kind"] == "Namespace" { "name" } else { "namespace" };
+    object["metadata"][field].as_str()
+}
+
 /// The documents, not yet looked into.
 pub struct Documents {
     /// Each object, lists taken apart, with a namespace filled in where `-n` says so.
@@ -55,13 +65,40 @@ impl World {
             unreadable_services: Vec::new(),
             unreadable: false,
         };
-        world.add(input)?;
+        let documents = Documents::read(input)?;
+        documents.check_namespace(input)?;
+        world.add_documents(documents);
         Ok(world)
+    }
+
+    /// The Node of that name; an error where there are Nodes and it is none of them. Without any Node, whether it
+    /// exists cannot be said, and it is `None`.
+    pub fn node(&self, name: &str) -> Result<Option<&Node>> {
+        let found = self.snapshot.node(name);
+        let names = || self.snapshot.nodes().keys().map(|name| name.as_str());
+        if found.is_none() && names().next().is_some() {
+            bail!("{}", unknown("Node", name, names()));
+        }
+        Ok(found)
+    }
+
+    /// An error where the name means none of these Services, nor one that is there but malformed.
+    pub fn check_service(&self, name: &ObjectName, namespace: Option<&str>) -> Result<()> {
+        let keys =
+            || self.snapshot.services().map(|(service, _)| &service.key).chain(&self.unreadable_services);
+        if keys().any(|key| name.is(key, namespace)) {
+            return Ok(());
+        }
+        bail!("{}", name.unknown(namespace, keys()))
     }
 
     /// Reads more; an object takes the place of the one with the same name.
     pub fn add(&mut self, input: &cli::Input) -> Result<()> {
-        let documents = Documents::read(input)?;
+        self.add_documents(Documents::read(input)?);
+        Ok(())
+    }
+
+    fn add_documents(&mut self, documents: Documents) {
         self.unreadable |= !documents.notices.is_empty();
         self.notices.extend(documents.notices);
         let mut interner = Interner::default();
@@ -88,8 +125,21 @@ impl World {
             }
             self.snapshot.apply(object);
         }
-        Ok(())
     }
+}
+
+/// How many names a message lists.
+const SHOWN: usize = 10;
+
+/// `there is no Node nod-a1; did you mean "node-a1"?`
+fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    let near = near::did_you_mean(name, known.clone());
+    if !near.is_empty() {
+        return format!("there is no {kind} {name}{near}");
+    }
+    let shown: Vec<&str> = known.clone().take(SHOWN).collect();
+    let rest = if known.count() > SHOWN { ", ..." } else { "" };
+    format!("there is no {kind} {name}; there are {}{rest}", shown.join(", "))
 }
 
 impl Documents {
@@ -117,6 +167,19 @@ impl Documents {
             documents.objects.iter_mut().for_each(|object| fill_in_namespace(object, namespace));
         }
         Ok(documents)
+    }
+
+    /// An error where `-n` names a namespace that no object is in.
+    pub fn check_namespace(&self, input: &cli::Input) -> Result<()> {
+        let Some(namespace) = input.namespace.as_deref().filter(|n| *n != DEFAULT_NAMESPACE) else {
+            return Ok(());
+        };
+        let mut known: BTreeSet<&str> = self.objects.iter().filter_map(namespace_of).collect();
+        known.insert(DEFAULT_NAMESPACE);
+        if known.contains(namespace) || self.objects.is_empty() {
+            return Ok(());
+        }
+        bail!("{}", unknown("Namespace", namespace, known.iter().copied()))
     }
 
     fn add_text(&mut self, source: &str, text: &str) {
@@ -172,8 +235,8 @@ impl Documents {
 fn live(input: &cli::Input) -> Result<Vec<Value>> {
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     runtime.block_on(async {
-        let client =
-            cluster::connect(&input.connection).await.context("no -f is given, so the cluster is asked")?;
+        let (client, address) =
+            cluster::open(&input.connection).await.context("no -f is given, so the cluster is asked")?;
         let namespace = match (&input.namespace, input.all_namespaces) {
             (_, true) => None,
             (Some(namespace), _) => Some(namespace.as_str()),
@@ -182,7 +245,8 @@ fn live(input: &cli::Input) -> Result<Vec<Value>> {
         let mut objects = Vec::new();
         // A cluster without the definitions of routes has none, which is no mistake.
         for kind in KINDS.into_iter().chain(Kind::MESH) {
-            objects.extend(cluster::list(&client, kind, namespace).await?);
+            let listed = cluster::list(&client, kind, namespace).await;
+            objects.extend(listed.with_context(|| format!("the API at {address}"))?);
         }
         Ok(objects)
     })

@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::cluster::{Feed, Kind, Wanted};
+use crate::cluster::{Feed, Kind, Wanted, failure};
 pub use args::LeaderArgs;
 use election::{Action, Election, Seen, Timing};
 pub use office::Office;
@@ -129,7 +129,7 @@ impl Candidate {
             let limit = until.map_or(self.settings.timing.renew_deadline, |until| until - now);
             match tokio::time::timeout(limit, self.step()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => warn!("the Lease of the leader: {error:#}"),
+                Ok(Err(error)) => warn!("the Lease of the leader: {}", failure::text(&error)),
                 Err(_) => warn!("the API does not answer about the Lease of the leader"),
             }
             self.tell();
@@ -250,7 +250,9 @@ impl Candidate {
         }
         match tokio::time::timeout(RELEASE, self.write(&record)).await {
             Ok(Ok(_)) => info!("gave the Lease of the leader up"),
-            Ok(Err(error)) => warn!("giving the Lease of the leader up: {error:#}; it runs out by itself"),
+            Ok(Err(error)) => {
+                warn!("giving the Lease of the leader up: {}; it runs out by itself", failure::text(&error))
+            }
             Err(_) => warn!("giving the Lease of the leader up took too long; it runs out by itself"),
         }
     }

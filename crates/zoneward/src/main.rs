@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
+use zoneward::cluster::failure;
 use zoneward::{cli, commands, output};
 
 /// A request is hundreds of small allocations; glibc's allocator took a fifth of the API's time.
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
         // A reader that stops early, as `head` does, is no failure of ours.
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("zoneward: {error:#}");
+            eprintln!("zoneward: {}", failure::text(&error));
             ExitCode::from(FAILED)
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use model::Notice;
 use serde_json::{Value, json};
 
@@ -42,6 +42,44 @@ pub fn table(heads: &[&str]) -> Table {
         if io::stdout().is_terminal() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
     table.set_content_arrangement(arrangement);
     table
+}
+
+/// What reports keep to where they are not asked to be wide.
+const COLUMNS: u16 = 80;
+
+/// A table that wraps its cells to stay within 80 columns, unless it may be wide.
+pub fn table_within(heads: &[impl AsRef<str>], wide: bool) -> Table {
+    let heads: Vec<&str> = heads.iter().map(AsRef::as_ref).collect();
+    let mut table = table(&heads);
+    if !wide {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
+    }
+    table
+}
+
+/// Puts the figures of these columns below each other.
+pub fn align_right(table: &mut Table, columns: &[usize]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// A paragraph within 80 columns; lines after the first begin with the indent.
+pub fn wrapped(text: &str, indent: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split(' ') {
+        let too_long = line.chars().count() + 1 + word.chars().count() > usize::from(COLUMNS);
+        if too_long && !line.trim().is_empty() {
+            lines += &(line + "\n");
+            line = format!("{indent}{word}");
+        } else {
+            line += if line.trim().is_empty() { "" } else { " " };
+            line += word;
+        }
+    }
+    lines + &line + "\n"
 }
 
 /// The lines of a table without blanks at their ends.

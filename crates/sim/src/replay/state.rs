@@ -206,7 +206,7 @@ impl<'s> State<'s> {
             self.lost.insert(name.clone(), at);
             passed.nodes = true;
             let evict = Step::Evict(name.clone(), at);
-            self.plan_step(at.after(self.pace.eviction), evict);
+            self.plan_step(at.later(self.pace.eviction), evict);
             self.set_all_ready(name, false, at, touched);
         }
     }
@@ -243,7 +243,7 @@ impl<'s> State<'s> {
             }
         }
         touched.extend(gone.iter().map(|(number, _)| *number));
-        let when = at.after(self.pace.stop);
+        let when = at.later(self.pace.stop);
         gone.into_iter().for_each(|(number, name)| self.plan_step(when, Step::Gone(number, name)));
     }
 
@@ -254,12 +254,12 @@ impl<'s> State<'s> {
             if let Some(replica) = self.workloads[number].pods.get_mut(name) {
                 replica.pod.deleting = true;
             }
-            self.plan_step(at.after(self.pace.stop), Step::Gone(number, name.clone()));
+            self.plan_step(at.later(self.pace.stop), Step::Gone(number, name.clone()));
         }
         for _ in 0..need.create {
             let Some(node) = self.place(number) else { break };
             let name = self.create(number, node);
-            self.plan_step(at.after(self.pace.start), Step::Ready(number, name));
+            self.plan_step(at.later(self.pace.start), Step::Ready(number, name));
         }
         // After a change of nodes every Service is looked at anyway.
         !passed.nodes || need.create > 0 || !need.delete.is_empty()

@@ -16,6 +16,7 @@ use rival::{Rival, Running};
 const ROUNDS: usize = 5;
 const LASTS: Duration = Duration::from_secs(3);
 const MANY: usize = 10_000;
+const MEMORY: [&str; 2] = ["VmRSS", "RssAnon"];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 fn main() {
@@ -33,17 +34,23 @@ fn main() {
             "  ours with {MANY} routes, the last one asked for: {ratio:.3} of that with one (goal 1.05)\n"
         );
     }
-    println!("Resident memory after the load, MB");
-    for running in one.iter().chain(&many) {
+    report_memory(&one, &many);
+}
+
+/// Resident memory, and the private part of it: pages of the program file are shared and can be dropped.
+fn report_memory(one: &[Running], many: &[Running; 2]) {
+    println!("Memory after the load, MB           resident  private");
+    for running in one.iter().chain(many) {
+        let [resident, private] = MEMORY.map(|field| running.memory_mb(field));
+        let name = running.rival.as_str();
+        println!("  {name:<10} {:>6} routes            {resident:>7.1}  {private:>7.1}", running.routes);
+    }
+    for (routes, pair, goal) in [(1, &one[..2], 0.4), (MANY, &many[..], 1.0)] {
+        let [resident, private] = MEMORY.map(|field| pair[0].memory_mb(field) / pair[1].memory_mb(field));
         println!(
-            "  {:<10} {:>6} routes  {:>7.1}",
-            running.rival.as_str(),
-            running.routes,
-            running.memory_mb()
+            "  ours to Envoy's, {routes:>5} routes       {resident:>7.2}  {private:>7.2}  (goal {goal})"
         );
     }
-    let [few, all] = [&one[..2], &many].map(|pair| pair[0].memory_mb() / pair[1].memory_mb());
-    println!("  ours to Envoy's: {few:.2} with one route (goal 0.25), {all:.2} with {MANY} (goal 1)");
 }
 
 /// The best round of each; they take turns.

@@ -111,10 +111,11 @@ impl Running {
         Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
-    pub fn memory_mb(&self) -> f64 {
+    /// Megabytes of a field of `/proc/PID/status`: `VmRSS`, or `RssAnon` for what no other process can share.
+    pub fn memory_mb(&self, field: &str) -> f64 {
         let kib = |pid: &u32| -> u64 {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
             line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
         };
         self.processes().iter().map(kib).sum::<u64>() as f64 / 1024.0

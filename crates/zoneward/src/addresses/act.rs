@@ -14,7 +14,7 @@ use plan::addresses::cidr::DEFAULT_NAME;
 use serde_json::json;
 use tracing::warn;
 
-use crate::cluster::Kind;
+use crate::cluster::{Kind, failure};
 use crate::events;
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
@@ -144,7 +144,7 @@ impl Hands {
         let event = events::event(events::ADDRESSES, notice, None, Timestamp::now());
         let made = events::say(&self.client, &event).await;
         if let Err(error) = made {
-            warn!("Event {} about {}: {error}", notice.reason, notice.object);
+            warn!("Event {} about {}: {}", notice.reason, notice.object, failure::cause(&error));
         }
     }
 }

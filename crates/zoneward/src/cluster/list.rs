@@ -28,7 +28,7 @@ pub async fn list(client: &Client, kind: Kind, namespace: Option<&str>) -> Resul
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
-    let what = || format!("listing {} of the cluster", resource.plural);
+    let what = || format!("listing {}", resource.plural);
     let mut objects = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
     loop {

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Kind;
+use super::failure::watch_cause;
 
 /// How many events may wait: when the reader is slow, the API's stream is not read on.
 const QUEUE: usize = 256;
@@ -268,7 +269,7 @@ where
                     translate(wanted.kind, event)
                 }
                 Err(error) => {
-                    if sender.send(Event::Trouble(wanted.kind, explain(&error))).await.is_err() {
+                    if sender.send(Event::Trouble(wanted.kind, watch_cause(&error))).await.is_err() {
                         return;
                     }
                     tokio::time::sleep(jittered(pause)).await;
@@ -319,20 +320,6 @@ fn refuses_streaming(error: &watcher::Error) -> bool {
         watcher::Error::WatchError(_) => true,
         _ => false,
     }
-}
-
-/// The error with its causes: `watch stream failed: ...` alone says nothing.
-fn explain(error: &watcher::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 /// Between half and all of it, so that thousands of nodes do not come back in the same instant.

@@ -25,8 +25,8 @@ pub use wish::{PortWish, Target};
 /// `zoneward expose`
 #[derive(Debug, Args)]
 pub struct Expose {
-    /// The Service
-    #[arg(value_name = "NAME")]
+    /// The Service, as web or svc/web
+    #[arg(value_name = "NAME", value_parser = crate::object_name::plain)]
     pub name: String,
     /// The Service's port, as 80 or 80:http with its name
     #[arg(long, value_name = "PORT[:NAME]", required_unless_present = "remove")]
@@ -89,15 +89,16 @@ pub fn run(args: &Expose) -> Result<bool> {
 }
 
 async fn expose(args: &Expose, wish: &Wish) -> Result<Changes> {
-    let client = cluster::connect(&args.connection).await?;
-    let found: Found = api::find(&client, wish).await?;
+    let (client, address) = cluster::open(&args.connection).await?;
+    let at = || format!("the API at {address}");
+    let found: Found = api::find(&client, wish).await.with_context(at)?;
     let mut changes = if args.remove { changes::remove(wish, &found) } else { changes::put(wish, &found) }?;
     if !changes.violations.is_empty() {
         let list: Vec<String> = changes.violations.iter().map(ToString::to_string).collect();
         bail!("the API would refuse this:\n  {}", list.join("\n  "));
     }
     if !args.dry_run {
-        api::write(&client, wish, &mut changes).await?;
+        api::write(&client, wish, &mut changes).await.with_context(at)?;
     }
     Ok(changes)
 }

@@ -9,9 +9,11 @@ mod run;
 mod what_if;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
+use model::duration::parse_or_seconds;
 use sim::{Algorithm, ScoreWeights};
 
 /// `zoneward simulate ...`
@@ -43,12 +45,14 @@ Examples:
     ///
     /// Pods are scaled, rolled out and lost with their nodes in virtual time, and the controller's own functions plan
     /// every Service that changes: slices written, hints flipped, endpoints that serve other zones, bytes that the API
-    /// sends to all nodes. Starts from files, or from a made-up cluster. Changes nothing.
+    /// sends to all nodes. Starts from files; else from a made-up cluster, if its size is given or there is no
+    /// kubeconfig; else from the cluster of the kubeconfig. Changes nothing.
     #[command(after_help = "\
 Examples:
   zoneward simulate replay --seed 7 --events 200
   zoneward simulate replay --zones 3 --nodes 100 --services 200 --endpoints 20 -o html > churn.html
-  zoneward simulate replay -f cluster.yaml --event-file monday.yaml")]
+  zoneward simulate replay -f cluster.yaml --event-file monday.yaml
+  zoneward simulate replay --kubeconfig ~/.kube/config -A")]
     Replay(SimulateReplay),
     /// Write a snapshot of a cluster that what-if, replay, plan and trace can read
     ///
@@ -76,6 +80,9 @@ pub struct SimulateCapture {
     /// Makes the hashes repeatable; whoever knows it can guess names [default: random, kept by nobody]
     #[arg(long, value_name = "TEXT", requires = "hash_names")]
     pub salt: Option<String>,
+    /// Overwrite the file if it exists
+    #[arg(long, requires = "file")]
+    pub force: bool,
     /// How to write it
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
     pub format: CaptureFormat,
@@ -93,16 +100,10 @@ pub enum CaptureFormat {
 /// `zoneward simulate replay`
 #[derive(Debug, Args)]
 pub struct SimulateReplay {
-    /// Start from these objects: Services, Nodes, Pods, EndpointSlices [default: a made-up cluster]
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-")]
-    pub files: Vec<PathBuf>,
-    /// Go into the folders of a folder, too
-    #[arg(short = 'R', long)]
-    pub recursive: bool,
-    /// Only Services of this namespace; also the namespace of Services that events name without one
-    #[arg(short = 'n', long, value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
-    /// The events: YAML or JSON, as {at: 60, event: roll, service: shop/cart} [default: by chance]
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: crate::cli::Input,
+    /// The events: YAML or JSON, as {at: 1m30s, event: roll, service: shop/cart} [default: by chance]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "events"])]
     pub event_file: Option<PathBuf>,
     /// Makes the events by chance repeatable
@@ -111,27 +112,27 @@ pub struct SimulateReplay {
     /// How many events by chance
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub events: u32,
-    /// Zones of the made-up cluster
-    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "files", value_parser = clap::value_parser!(u16).range(1..=100))]
-    pub zones: u16,
-    /// Nodes of the made-up cluster
-    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub nodes: u32,
-    /// Services of the made-up cluster
-    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub services: u32,
-    /// Endpoints of each Service of the made-up cluster
-    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub endpoints: u32,
-    /// Seconds from the making of a pod to its readiness
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub pod_start: u64,
-    /// Seconds from the deletion of a pod to its end
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    pub pod_stop: u64,
-    /// Seconds from the loss of a node to the replacement of its pods
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub eviction: u64,
+    /// Zones of a made-up cluster [default: 3]
+    #[arg(long, value_name = "N", conflicts_with_all = ["files", "kubeconfig", "context", "api_socket", "all_namespaces"], value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub zones: Option<u16>,
+    /// Nodes of a made-up cluster [default: 12]
+    #[arg(long, value_name = "N", conflicts_with_all = ["files", "kubeconfig", "context", "api_socket", "all_namespaces"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: Option<u32>,
+    /// Services of a made-up cluster [default: 10]
+    #[arg(long, value_name = "N", conflicts_with_all = ["files", "kubeconfig", "context", "api_socket", "all_namespaces"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub services: Option<u32>,
+    /// Endpoints of each Service of a made-up cluster [default: 12]
+    #[arg(long, value_name = "N", conflicts_with_all = ["files", "kubeconfig", "context", "api_socket", "all_namespaces"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub endpoints: Option<u32>,
+    /// From the creation of a pod to its readiness; a number without a unit is seconds
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_or_seconds)]
+    pub pod_start: Duration,
+    /// From the deletion of a pod to its end
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_or_seconds)]
+    pub pod_stop: Duration,
+    /// From the loss of a node to the replacement of its pods
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_or_seconds)]
+    pub eviction: Duration,
     /// How to write the answer
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
     pub format: ReportFormat,
@@ -140,9 +141,9 @@ pub struct SimulateReplay {
 /// `zoneward simulate what-if`
 #[derive(Debug, Args)]
 pub struct SimulateWhatIf {
-    /// Only this Service, as NAMESPACE/NAME or NAME
+    /// Only this Service, as web or svc/web; its namespace comes from -n
     #[arg(value_name = "SERVICE")]
-    pub service: Option<String>,
+    pub service: Option<crate::object_name::ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: crate::cli::Input,
@@ -218,8 +219,10 @@ pub struct SimulateRun {
 /// How a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// For people
+    /// For people, within 80 columns
     Table,
+    /// For people, with every column
+    Wide,
     /// For programs; the fields are stable
     Json,
     /// For spreadsheets

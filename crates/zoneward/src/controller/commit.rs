@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
 
+use crate::cluster::failure;
 use crate::events;
 
 /// No answer after this time is a failure.
@@ -89,7 +90,7 @@ impl Failure {
     fn of(error: &Error) -> Self {
         match error {
             Error::Api(status) if matches!(status.code, 404 | 409) => Self::Outdated(status.message.clone()),
-            other => Self::Refused(other.to_string()),
+            other => Self::Refused(failure::cause(other)),
         }
     }
 
@@ -129,7 +130,7 @@ pub async fn commit(client: &Client, work: Work) -> Done {
         match events::say(client, event).await {
             Ok(()) => done.events.0 += 1,
             Err(error) => {
-                debug!(service = %work.service, %error, "an Event could not be written");
+                debug!(service = %work.service, error = failure::cause(&error), "an Event could not be written");
                 done.events.1 += 1;
             }
         }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
-use jiff::SignedDuration;
 
 use super::Settings;
 use super::election::Timing;
@@ -17,13 +16,13 @@ pub struct LeaderArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: bool,
     /// How long others wait after the leader's last sign of life
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = model::duration::parse)]
     pub leader_elect_lease_duration: Duration,
     /// How long the leader tries to renew the Lease before it stops writing
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub leader_elect_renew_deadline: Duration,
     /// How often the Lease is renewed, or asked for
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = model::duration::parse)]
     pub leader_elect_retry_period: Duration,
     /// The namespace of the Lease
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
@@ -62,11 +61,6 @@ impl LeaderArgs {
             timing,
         }))
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| format!("{text:?} is no duration: write it as 15s or 1m30s"))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::cluster::{Event, Feed, Kind, Wanted, failure};
 use crate::controller::commit::{MERGE_PATCH, send};
 use crate::events;
 
@@ -150,7 +150,11 @@ impl Desk {
             // Somebody was faster, and the watch brings what they wrote.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
-                warn!("the condition of {} {namespace}/{name} cannot be written: {error}", kind.as_str());
+                warn!(
+                    "the condition of {} {namespace}/{name} cannot be written: {}",
+                    kind.as_str(),
+                    failure::cause(&error)
+                );
                 self.work.entry(key.clone()).or_insert(work);
                 self.later.push_back((now + PAUSE, key));
             }
@@ -228,7 +232,7 @@ async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
     if let Some(event) = &work.event
         && let Err(error) = events::say(client, event).await
     {
-        debug!(%error, "an Event could not be written");
+        debug!(error = failure::cause(&error), "an Event could not be written");
     }
     Ok(())
 }

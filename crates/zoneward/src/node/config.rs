@@ -12,7 +12,6 @@ pub mod file;
 pub mod flags;
 pub mod gates;
 pub mod modes;
-pub mod span;
 #[cfg(test)]
 mod tests;
 
@@ -21,18 +20,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use model::{Notice, ObjectRef};
+use model::{GoDuration, Notice, ObjectRef};
 use plan::forward::ProxySettings;
 
 pub use file::Configuration;
 pub use gates::Gates;
 pub use modes::Mode;
-pub use span::Span;
 
 use super::pace::Spacing;
 
 /// kube-proxy's default for both periods of rules.
-const SYNC_PERIOD: Span = Span::seconds(30);
+const SYNC_PERIOD: GoDuration = GoDuration::seconds(30);
 /// The most that changes are spaced where nobody said how much.
 const MOST_SPACING: Duration = Duration::from_secs(1);
 
@@ -104,6 +102,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     let mut notices: Vec<Notice> = without_effect
         .map(|(path, reason)| notice("NoEffect", format!("{path}: it has no effect: {reason}")))
         .collect();
+    notices.extend(fields::scheduler_remark(&config.ipvs.scheduler).map(|remark| notice("NoEffect", remark)));
     let refused = fields::refused(&value).into_iter();
     let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
     let (gates, remarks, refused) = gates::read(&config.feature_gates);
@@ -145,7 +144,7 @@ fn fill(config: &mut Configuration) {
     let periods =
         [&mut config.iptables.sync_period, &mut config.ipvs.sync_period, &mut config.nftables.sync_period];
     for period in periods {
-        *period = period.filter(|span| !span.is_zero()).or(Some(SYNC_PERIOD));
+        *period = period.filter(|period| !period.is_zero()).or(Some(SYNC_PERIOD));
     }
     config.iptables.masquerade_bit.get_or_insert(14);
     config.nftables.masquerade_bit.get_or_insert(14);
@@ -153,9 +152,9 @@ fn fill(config: &mut Configuration) {
     config.oom_score_adj.get_or_insert(-999);
     config.conntrack.max_per_core.get_or_insert(32 * 1024);
     config.conntrack.min.get_or_insert(128 * 1024);
-    config.conntrack.tcp_established_timeout.get_or_insert(Span::seconds(24 * 3600));
-    config.conntrack.tcp_close_wait_timeout.get_or_insert(Span::seconds(3600));
-    config.config_sync_period.get_or_insert(Span::seconds(15 * 60));
+    config.conntrack.tcp_established_timeout.get_or_insert(GoDuration::seconds(24 * 3600));
+    config.conntrack.tcp_close_wait_timeout.get_or_insert(GoDuration::seconds(3600));
+    config.config_sync_period.get_or_insert(GoDuration::seconds(15 * 60));
     if config.detect_local_mode.is_empty() {
         config.detect_local_mode = "ClusterCIDR".to_owned();
     }

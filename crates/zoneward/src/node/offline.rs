@@ -24,7 +24,7 @@ impl NodeWorld {
     pub fn new(args: &NodeArgs, world: &World) -> Result<Self> {
         let mut notices = Vec::new();
         let settings = settings(args, &mut notices)?;
-        let node = node(args, world, &mut notices);
+        let node = node(args, world, &mut notices)?;
         let cidrs: Vec<_> = world.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
         let (config, remarks) = NodeConfig::new(&settings, &node, &cidrs, &args.local_addresses);
         notices.extend(remarks);
@@ -35,9 +35,9 @@ impl NodeWorld {
 }
 
 /// The Node object; without one, a node that has only its name and the addresses given by hand.
-fn node(args: &NodeArgs, world: &World, notices: &mut Vec<Notice>) -> Node {
-    let mut node = world.snapshot.node(&args.node).cloned().unwrap_or_else(|| {
-        let message = "no such Node: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
+fn node(args: &NodeArgs, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
+    let mut node = world.node(&args.node)?.cloned().unwrap_or_else(|| {
+        let message = "no Node is in the input: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &args.node), "NodeUnknown", message));
         unknown(&args.node)
     });
@@ -48,7 +48,7 @@ fn node(args: &NodeArgs, world: &World, notices: &mut Vec<Notice>) -> Node {
         let message = "no address is known of it, so no packet can be for a node port or from the node itself; give --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &args.node), "NoAddress", message));
     }
-    node
+    Ok(node)
 }
 
 fn settings(args: &NodeArgs, notices: &mut Vec<Notice>) -> Result<ProxySettings> {

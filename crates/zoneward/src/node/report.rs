@@ -13,6 +13,8 @@ use model::{Notice, ObjectRef, annotation};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
+use crate::cluster::failure;
+
 /// Events that wait; more are logged only.
 const WAITING: usize = 64;
 /// Events that are remembered so that they are not said again.
@@ -85,7 +87,7 @@ async fn write_events(client: Client, node: String, mut notices: mpsc::Receiver<
             Err(error) => Err(Error::SerdeError(error)),
         };
         if let Err(error) = made {
-            tracing::debug!(%error, "an event was not written");
+            tracing::debug!(error = failure::cause(&error), "an event was not written");
         }
     }
 }
@@ -134,7 +136,10 @@ pub async fn keep_lease(
         let now = progress.borrow_and_update().clone();
         if now.programmed.is_some() {
             if let Err(error) = write_lease(&api, &node, &now).await {
-                tracing::warn!(%error, "the Lease of this node was not written; trying again in 10 s");
+                tracing::warn!(
+                    error = failure::cause(&error),
+                    "the Lease of this node was not written; trying again in 10 s"
+                );
                 progress.mark_changed();
             }
             tokio::time::sleep(LEAST_BETWEEN).await;

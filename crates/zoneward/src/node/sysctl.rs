@@ -4,10 +4,9 @@
 
 use std::fs;
 
-use model::{Notice, ObjectRef};
+use model::{GoDuration, Notice, ObjectRef};
 
 use super::config::Configuration;
-use super::config::span::Span;
 
 /// More tracked connections than this are never asked for (pitfall 26).
 const MOST_CONNECTIONS: i64 = 1 << 20;
@@ -42,10 +41,10 @@ pub fn wishes(config: &Configuration, cpus: usize) -> Vec<Wish> {
         ("net/netfilter/nf_conntrack_udp_timeout", conntrack.udp_timeout),
         ("net/netfilter/nf_conntrack_udp_timeout_stream", conntrack.udp_stream_timeout),
     ];
-    let seconds = |span: Span| i64::try_from(span.0.as_secs()).unwrap_or(i64::MAX);
-    wishes.extend(times.into_iter().filter_map(|(path, span)| {
-        let span = span.filter(|span| !span.is_zero())?;
-        Some(exactly(path, seconds(span)))
+    let seconds = |period: GoDuration| i64::try_from(period.0.as_secs()).unwrap_or(i64::MAX);
+    wishes.extend(times.into_iter().filter_map(|(path, period)| {
+        let period = period.filter(|period| !period.is_zero())?;
+        Some(exactly(path, seconds(period)))
     }));
     if conntrack.tcp_be_liberal {
         wishes.push(exactly("net/netfilter/nf_conntrack_tcp_be_liberal", 1));

@@ -69,7 +69,7 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Where Envoy's own administration listens; none unless said
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::cli::listen_address)]
     pub admin: Option<SocketAddr>,
     /// How changes come
     #[arg(long, value_name = "PROTOCOL", default_value = "delta")]

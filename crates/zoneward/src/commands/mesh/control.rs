@@ -26,7 +26,7 @@ pub struct ControlArgs {
     #[allow(missing_docs)]
     pub input: cli::Input,
     /// Where Envoys connect to
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:15010")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:15010", value_parser = cli::listen_address)]
     pub listen: SocketAddr,
     /// The certificate of the server, with its chain, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -54,7 +54,7 @@ pub struct ControlArgs {
     pub allow_env: Vec<String>,
     /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one [default:
     /// 127.0.0.1:10272, or a free port if that one is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
     /// How logs look.
     #[command(flatten)]

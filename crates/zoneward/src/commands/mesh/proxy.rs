@@ -14,7 +14,7 @@ use model::Name;
 use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeouts};
 use tokio::sync::watch;
 
-use crate::cli::{self, duration};
+use crate::cli;
 use crate::mesh::run::{Plan, Shown, outbound};
 use crate::mesh::source::Source;
 use crate::mesh::{Consumer, Role, run};
@@ -62,7 +62,7 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub threads: Option<usize>,
     /// How long open connections may take to end after the stop
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub drain: Duration,
     /// Where a JSON line for each request goes; - is standard output
     #[arg(long, value_name = "FILE|-")]
@@ -78,7 +78,7 @@ pub struct ProxyArgs {
     pub bounds: Bounds,
     /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10271,
     /// or a free port if that one is taken]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
     /// How logs look.
     #[command(flatten)]
@@ -114,31 +114,31 @@ pub struct Bounds {
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub retries: u32,
     /// For a client to send the headers of a request
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub header_timeout: Duration,
     /// For a connection to an endpoint
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = model::duration::parse)]
     pub connect_timeout: Duration,
     /// For an endpoint to begin its answer; longer is 504
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = model::duration::parse)]
     pub response_timeout: Duration,
     /// Between two pieces of a body or of a TCP stream
-    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = model::duration::parse)]
     pub idle_timeout: Duration,
     /// That an unused connection to an endpoint is kept
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = model::duration::parse)]
     pub keep_timeout: Duration,
     /// Failures in a row after which an endpoint is left out for a while
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub eject_after: u32,
     /// For how long at first
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub eject_for: Duration,
     /// Of how many in a hundred endpoints of a backend at most
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub max_ejected: u32,
     /// How long a new endpoint takes to its full share; 0 for at once
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub slow_start: Duration,
 }
 

@@ -1,7 +1,10 @@
-//! `zoneward plan validate`: what an API server would refuse.
+//! `zoneward plan validate`: what an API server would refuse, and what it would drop or pass over without a word.
+
+mod fields;
+mod kube_proxy;
 
 use anyhow::Result;
-use plan::validate::{Fault, Violation, is_known, validate};
+use plan::validate::{Fault, Violation, is_known, lint, validate};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
@@ -11,44 +14,90 @@ use crate::output::{count, print_text, print_value, render, table};
 /// Runs the command.
 pub fn run(args: &PlanValidate) -> Result<bool> {
     let documents = Documents::read(&args.input)?;
-    let known: Vec<&Value> = documents.objects.iter().filter(|object| is_known(object)).collect();
-    let mut violations: Vec<Violation> = known.iter().flat_map(|object| validate(object)).collect();
-    let unreadable = documents.notices.into_iter();
-    violations.extend(unreadable.map(|n| Violation {
+    let mut report = Report::default();
+    documents.objects.iter().for_each(|object| report.add(object));
+    report.violations.extend(documents.notices.into_iter().map(|n| Violation {
         object: n.object,
         field: String::new(),
         reason: n.message,
         fault: Fault::Invalid,
     }));
-    let accepted = violations.is_empty();
+    let accepted = report.violations.is_empty();
     match args.output.format {
-        Format::Table => {
-            let others = documents.objects.len() - known.len();
-            print_text(&text(&violations, known.len(), others))?;
-        }
-        format => {
-            let one =
-                |v: &Violation| json!({"object": v.object.to_string(), "field": v.field, "reason": v.reason});
-            let rows: Vec<Value> = violations.iter().map(one).collect();
-            print_value(&json!({"accepted": accepted, "violations": rows}), format)?;
-        }
+        Format::Table => print_text(&report.text())?,
+        format => print_value(&report.value(), format)?,
     }
     Ok(accepted)
 }
 
-fn text(violations: &[Violation], known: usize, others: usize) -> String {
-    let mut text = String::new();
-    if !violations.is_empty() {
-        let mut table = table(&["OBJECT", "FIELD", "REASON"]);
-        table.add_rows(violations.iter().map(|v| [v.object.to_string(), v.field.clone(), v.reason.clone()]));
-        text = render(&table) + "\n";
+/// What was found in all objects.
+#[derive(Default)]
+struct Report {
+    violations: Vec<Violation>,
+    /// What is allowed and has no effect.
+    warnings: Vec<Violation>,
+    checked: usize,
+    /// Objects of kinds that nothing here knows.
+    others: usize,
+}
+
+impl Report {
+    fn add(&mut self, object: &Value) {
+        let mut found = validate(object);
+        found.extend(lint(object));
+        let mut known = is_known(object) || !found.is_empty();
+        if let Some((violations, warnings)) = kube_proxy::check(object) {
+            known = true;
+            found.extend(violations);
+            self.warnings.extend(warnings);
+        }
+        if let Some(unknown) = fields::check(object) {
+            known = true;
+            // What the rules of the kind have told already is not told again in other words.
+            let fresh = unknown.into_iter().filter(|new| found.iter().all(|old| old.field != new.field));
+            let fresh: Vec<Violation> = fresh.collect();
+            found.extend(fresh);
+        }
+        self.violations.extend(found);
+        if known {
+            self.checked += 1;
+        } else {
+            self.others += 1;
+        }
     }
-    text += &match violations.len() {
-        0 => format!("{} accepted.", count(known, "object")),
-        n => format!("{} in {}.", count(n, "violation"), count(known, "object")),
-    };
-    if others > 0 {
-        text += &format!(" {} of other kinds passed over.", count(others, "object"));
+
+    fn value(&self) -> Value {
+        let one =
+            |v: &Violation| json!({"object": v.object.to_string(), "field": v.field, "reason": v.reason});
+        let list = |list: &[Violation]| list.iter().map(one).collect::<Vec<Value>>();
+        json!({
+            "accepted": self.violations.is_empty(),
+            "violations": list(&self.violations),
+            "warnings": list(&self.warnings),
+        })
     }
-    text + "\n"
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.violations.is_empty() {
+            text = listed(&self.violations) + "\n";
+        }
+        if !self.warnings.is_empty() {
+            text += &format!("Accepted, without effect:\n{}\n", listed(&self.warnings));
+        }
+        text += &match self.violations.len() {
+            0 => format!("{} accepted.", count(self.checked, "object")),
+            n => format!("{} in {}.", count(n, "violation"), count(self.checked, "object")),
+        };
+        if self.others > 0 {
+            text += &format!(" {} of other kinds passed over.", count(self.others, "object"));
+        }
+        text + "\n"
+    }
+}
+
+fn listed(violations: &[Violation]) -> String {
+    let mut table = table(&["OBJECT", "FIELD", "REASON"]);
+    table.add_rows(violations.iter().map(|v| [v.object.to_string(), v.field.clone(), v.reason.clone()]));
+    render(&table)
 }

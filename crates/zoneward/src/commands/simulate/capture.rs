@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{CaptureFormat, SimulateCapture};
@@ -17,7 +17,11 @@ use disguise::Disguise;
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
+    if let Some(path) = args.file.as_deref().filter(|path| !args.force && path.exists()) {
+        bail!("{} exists already: choose another name, or overwrite it with --force", path.display());
+    }
     let documents = Documents::read(&args.input)?;
+    documents.check_namespace(&args.input)?;
     let namespace = args.input.namespace.as_deref();
     let wanted = documents.objects.iter().filter(|object| is_wanted(object, namespace));
     let mut objects: Vec<Value> = wanted.filter_map(reduce::reduced).collect();
@@ -39,8 +43,12 @@ pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
         Some(path) => {
             // It describes a cluster: nobody else has to read it.
             let mut options = fs::OpenOptions::new();
-            let opened = options.write(true).create(true).truncate(true).mode(0o600).open(path);
-            let mut file = opened.with_context(|| format!("writing {}", path.display()))?;
+            options.write(true).mode(0o600);
+            match args.force {
+                true => options.create(true).truncate(true),
+                false => options.create_new(true),
+            };
+            let mut file = options.open(path).with_context(|| format!("writing {}", path.display()))?;
             file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
         }
     }

@@ -5,22 +5,44 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use model::{Name, Notice, ObjectRef, ServiceKey};
+use model::{Name, Notice, ObjectRef};
 use serde::Deserialize;
 use serde_json::Value;
 use sim::replay::{Change, Event, Millis};
+
+use crate::object_name::ObjectName;
 
 /// As it stands in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
-    at: f64,
+    at: At,
     event: String,
     service: Option<String>,
     replicas: Option<usize>,
     by: Option<i64>,
     node: Option<String>,
     zone: Option<String>,
+}
+
+/// `90`, `1.5` or `1m30s` from the start.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "at: write seconds, as 90, or a duration, as 1m30s")]
+enum At {
+    Seconds(f64),
+    Text(String),
+}
+
+impl At {
+    fn time(&self) -> Result<Millis, String> {
+        let seconds = match self {
+            Self::Seconds(seconds) => *seconds,
+            Self::Text(text) => {
+                model::duration::parse(text).map_err(|error| format!("at: {error}"))?.as_secs_f64()
+            }
+        };
+        Millis::from_seconds(seconds).ok_or_else(|| "at: write seconds from 0 on, as 90, or 1m30s".to_owned())
+    }
 }
 
 /// More replicas than this are a typing mistake.
@@ -60,12 +82,11 @@ pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<Event>, Vec<Noti
 
 fn event(entry: Value, namespace: &str) -> Result<Event, String> {
     let written: Written = serde_json::from_value(entry).map_err(|error| error.to_string())?;
-    let at = Millis::from_seconds(written.at).ok_or("at: write seconds from 0 on, as 90 or 1.5")?;
+    let at = written.at.time()?;
     let service = || {
         let name = written.service.as_deref().ok_or("service: say which, as shop/cart")?;
-        let name = name.strip_prefix("svc/").unwrap_or(name);
-        let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
-        Ok::<_, String>(ServiceKey::new(&Name::new(namespace), &Name::new(name)))
+        let name: ObjectName = name.parse().map_err(|error| format!("service: {error}"))?;
+        Ok::<_, String>(name.key(namespace))
     };
     let node = || written.node.as_deref().map(Name::new).ok_or("node: say which");
     let zone = || written.zone.as_deref().map(Name::new).ok_or("zone: say which");
@@ -136,12 +157,19 @@ mod tests {
     }
 
     #[test]
+    fn times_may_be_durations() {
+        let read = event(json!({"at": "1m30s", "event": "roll", "service": "svc/cart"}), "shop").unwrap();
+        assert_eq!(value(&read), json!({"at": 90.0, "event": "roll", "service": "shop/cart"}));
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (entry, why) in [
             (json!({"at": 1, "event": "explode"}), "none of scale"),
             (json!({"at": -1, "event": "roll", "service": "a"}), "seconds from 0 on"),
             (json!({"at": 1, "event": "scale", "service": "a"}), "either replicas or by"),
             (json!({"at": 1, "event": "scale", "service": "a", "by": 1, "replicas": 1}), "either"),
+            (json!({"at": "soon", "event": "roll", "service": "a"}), "at: \"soon\" is no duration"),
             (json!({"at": 1, "event": "roll"}), "service: say which"),
             (json!({"at": 1, "event": "roll", "servize": "a"}), "unknown field"),
             (json!("text"), "invalid type"),

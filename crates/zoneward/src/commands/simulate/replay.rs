@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 use sim::replay::{Churn, Event, Millis, Moment, Pace, Size, Start, cluster, replay};
@@ -12,7 +12,9 @@ use sim::whatif::MECHANISMS;
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
 use crate::input::World;
-use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+use crate::output::{
+    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within,
+};
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
@@ -42,28 +44,36 @@ fn is_stopped(stop: &AtomicBool) -> bool {
 /// The cluster to start from, what was wrong with it, and whether all of it could be read.
 fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
     let pace = Pace { start: args.pod_start, stop: args.pod_stop, eviction: args.eviction };
-    if args.files.is_empty() {
-        let size = Size {
-            zones: args.zones.into(),
-            nodes: args.nodes as usize,
-            services: args.services as usize,
-            endpoints: args.endpoints as usize,
-        };
+    if let Some(size) = made_up(args) {
         return Ok((cluster(size, pace), Vec::new(), true));
     }
-    let input = crate::cli::Input {
-        files: args.files.clone(),
-        recursive: args.recursive,
-        namespace: args.namespace.clone(),
-        ..crate::cli::Input::default()
+    let advice = "give -f FILE, or --zones N for a made-up cluster";
+    let world = match args.input.files.is_empty() {
+        true => World::read(&args.input).context(advice)?,
+        false => World::read(&args.input)?,
     };
-    let world = World::read(&input)?;
     let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
-    if let Some(namespace) = &args.namespace {
+    if let Some(namespace) = &args.input.namespace {
         start.services.retain(|service| service.key.namespace == namespace.as_str());
     }
     let notices = world.notices.into_iter().chain(left_out).collect();
     Ok((start, notices, !world.unreadable))
+}
+
+/// The size of a made-up cluster: where one is asked for, or nothing says where another could come from.
+fn made_up(args: &SimulateReplay) -> Option<Size> {
+    let asked =
+        args.zones.is_some() || args.nodes.is_some() || args.services.is_some() || args.endpoints.is_some();
+    if !asked && (!args.input.files.is_empty() || args.input.connection.is_named()) {
+        return None;
+    }
+    let number = |given: Option<u32>, usual: usize| given.map_or(usual, |given| given as usize);
+    Some(Size {
+        zones: args.zones.map_or(3, usize::from),
+        nodes: number(args.nodes, 12),
+        services: number(args.services, 10),
+        endpoints: number(args.endpoints, 12),
+    })
 }
 
 /// The events of the file, or by chance; those about what is not there are told and left out.
@@ -71,7 +81,7 @@ fn sequence(args: &SimulateReplay, start: &Start, notices: &mut Vec<Notice>) -> 
     let Some(path) = &args.event_file else {
         return Ok(sim::replay::events(start, args.seed, args.events as usize));
     };
-    let (events, unreadable) = events::read(path, args.namespace.as_deref().unwrap_or("default"))?;
+    let (events, unreadable) = events::read(path, args.input.namespace.as_deref().unwrap_or("default"))?;
     notices.extend(unreadable);
     let (known, unknown): (Vec<Event>, Vec<Event>) = events.into_iter().partition(|e| start.check(e).is_ok());
     let shown = path.display().to_string();
@@ -94,7 +104,8 @@ struct Report<'r> {
 impl Report<'_> {
     fn print(&self) -> Result<()> {
         match self.args.format {
-            ReportFormat::Table => print_text(&(self.text() + &notices_text(self.notices))),
+            ReportFormat::Table => print_text(&(self.text(false) + &notices_text(self.notices))),
+            ReportFormat::Wide => print_text(&(self.text(true) + &notices_text(self.notices))),
             ReportFormat::Json => print_value(&self.value(), crate::cli::Format::Json),
             ReportFormat::Csv => self.warn_and_print(&self.csv()),
             ReportFormat::Html => {
@@ -140,7 +151,7 @@ impl Report<'_> {
         (base > 0).then(|| churn.total.slices_written as f64 / base as f64)
     }
 
-    fn text(&self) -> String {
+    fn text(&self, wide: bool) -> String {
         let heads = [
             "MECHANISM",
             "WRITES",
@@ -153,11 +164,11 @@ impl Report<'_> {
             "SLICES",
             "WATCH",
         ];
-        let mut table = table(&heads);
+        let mut table = table_within(&shown(&heads, wide), wide);
         let most = self.churns.iter().map(|c| c.total.slices_written).max().unwrap_or(0).max(1);
         for churn in self.churns {
             let t = &churn.total;
-            table.add_row([
+            let cells = [
                 churn.mechanism.as_str().to_owned(),
                 t.slices_written.to_string(),
                 super::run::small_bar(t.slices_written as f64 / most as f64),
@@ -168,13 +179,11 @@ impl Report<'_> {
                 churn.switches.to_string(),
                 churn.most_slices.to_string(),
                 bytes(t.watch_bytes),
-            ]);
+            ];
+            table.add_row(shown(&cells, wide));
         }
-        for column in [1, 3, 4, 5, 6, 7, 8, 9] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(comfy_table::CellAlignment::Right);
-            }
-        }
+        let figures = if wide { vec![1, 3, 4, 5, 6, 7, 8, 9] } else { (1..7).collect() };
+        align_right(&mut table, &figures);
         format!("{}\n{}: {}\n", render(&table), self.cluster(), self.says())
     }
 
@@ -223,6 +232,13 @@ impl Report<'_> {
         }
         text
     }
+}
+
+/// The bar, the switches and the most slices are in `-o wide`.
+fn shown<T: Clone>(cells: &[T; 10], wide: bool) -> Vec<T> {
+    const WIDE: [usize; 3] = [2, 7, 8];
+    let wanted = cells.iter().enumerate().filter(|(at, _)| wide || !WIDE.contains(at));
+    wanted.map(|(_, cell)| cell.clone()).collect()
 }
 
 fn figures(moment: &Moment) -> [(&'static str, u64); 5] {

@@ -12,7 +12,7 @@ use sim::score::measure;
 use sim::{Algorithm, Group, Input, Metrics, Rejection, Settings, Zone};
 
 use super::ReportFormat;
-use crate::output::{render, table};
+use crate::output::{render, table_within};
 
 /// Inputs that are scored before their rows are written.
 const BLOCK: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) fn print(
     if format == ReportFormat::Html {
         bail!("--per-input has no html form: leave it out for the report, or write -o json or csv");
     }
-    if format == ReportFormat::Table && rows > MOST_TABLE_ROWS {
+    if matches!(format, ReportFormat::Table | ReportFormat::Wide) && rows > MOST_TABLE_ROWS {
         bail!("{rows} rows are too many for a table: write -o csv or json");
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -189,6 +189,21 @@ fn quoted(text: &str) -> String {
     }
 }
 
+const HEADS: [&str; 10] = [
+    "ID",
+    "ALGORITHM",
+    "STATUS",
+    "TOTAL",
+    "IN-ZONE",
+    "OVERLOAD",
+    "SLICE",
+    "MAX OVERLOAD",
+    "MEAN OVERLOAD",
+    "SLICES",
+];
+/// The columns that fit: the mean is in `-o wide`, and whether a row is valid shows by its figures.
+const NARROW: [usize; 7] = [0, 1, 3, 4, 5, 7, 9];
+
 struct Writer {
     format: ReportFormat,
     first: bool,
@@ -200,7 +215,7 @@ impl Writer {
         match self.format {
             ReportFormat::Json => write!(out, "{{\"rows\": ["),
             ReportFormat::Csv => writeln!(out, "{CSV_HEAD}"),
-            ReportFormat::Table | ReportFormat::Html => Ok(()),
+            ReportFormat::Table | ReportFormat::Wide | ReportFormat::Html => Ok(()),
         }
     }
 
@@ -212,7 +227,7 @@ impl Writer {
                 write!(out, "{comma}{}", row.value())
             }
             ReportFormat::Csv => out.write_all(row.csv().as_bytes()),
-            ReportFormat::Table | ReportFormat::Html => {
+            ReportFormat::Table | ReportFormat::Wide | ReportFormat::Html => {
                 self.table.push(row.cells());
                 Ok(())
             }
@@ -224,21 +239,14 @@ impl Writer {
         match self.format {
             ReportFormat::Json => writeln!(out, "\n]}}"),
             ReportFormat::Csv => Ok(()),
-            ReportFormat::Table | ReportFormat::Html => {
-                let heads = [
-                    "ID",
-                    "ALGORITHM",
-                    "STATUS",
-                    "TOTAL",
-                    "IN-ZONE",
-                    "OVERLOAD",
-                    "SLICE",
-                    "MAX OVERLOAD",
-                    "MEAN OVERLOAD",
-                    "SLICES",
-                ];
-                let mut table = table(&heads);
-                table.add_rows(self.table.iter().cloned());
+            ReportFormat::Table | ReportFormat::Wide | ReportFormat::Html => {
+                let shown: Vec<usize> = match self.format {
+                    ReportFormat::Wide => (0..HEADS.len()).collect(),
+                    _ => NARROW.to_vec(),
+                };
+                let heads: Vec<&str> = shown.iter().map(|at| HEADS[*at]).collect();
+                let mut table = table_within(&heads, self.format == ReportFormat::Wide);
+                table.add_rows(self.table.iter().map(|row| shown.iter().map(|at| row[*at].clone())));
                 out.write_all(render(&table).as_bytes())
             }
         }

@@ -12,7 +12,7 @@ use sim::{Rejection, Settings};
 
 use super::inputs::Inputs;
 use super::{ReportFormat, SimulateRun, rows};
-use crate::output::{count, print_text, print_value, render, table};
+use crate::output::{align_right, count, print_text, print_value, render, table_within};
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateRun) -> Result<bool> {
@@ -78,7 +78,8 @@ fn print(args: &SimulateRun, summary: &Summary, rejections: &[Rejection]) -> Res
             warn(rejections);
             print_text(&csv(summary))
         }
-        ReportFormat::Table => print_text(&text(summary, rejections)),
+        ReportFormat::Table => print_text(&text(summary, rejections, false)),
+        ReportFormat::Wide => print_text(&text(summary, rejections, true)),
         ReportFormat::Html => {
             warn(rejections);
             print_text(&sim::report::scores(&title(args), summary))
@@ -154,27 +155,28 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn text(summary: &Summary, rejections: &[Rejection]) -> String {
-    let heads =
-        ["ALGORITHM", "TOTAL", "", "IN-ZONE", "OVERLOAD", "SLICES", "MAX OVERLOAD", "WORST", "INVALID"];
-    let mut table = table(&heads);
+fn text(summary: &Summary, rejections: &[Rejection], wide: bool) -> String {
+    let heads = ["ALGORITHM", "TOTAL", "", "IN-ZONE", "OVERLOAD", "SLICES", "MAX LOAD", "WORST", "INVALID"];
+    let mut table = table_within(&shown(&heads.map(str::to_owned), wide), wide);
     for row in &summary.rows {
         let Some(m) = row.tally.means() else {
             let invalid = row.tally.invalid.to_string();
-            table.add_row([
+            let none = || "-".to_owned();
+            let cells = [
                 row.algorithm.to_string(),
-                "-".into(),
-                "".into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
-                "-".into(),
+                none(),
+                String::new(),
+                none(),
+                none(),
+                none(),
+                none(),
+                none(),
                 invalid,
-            ]);
+            ];
+            table.add_row(shown(&cells, wide));
             continue;
         };
-        table.add_row([
+        let cells = [
             row.algorithm.to_string(),
             format!("{:.4}", m.total),
             bar(m.total),
@@ -184,13 +186,11 @@ fn text(summary: &Summary, rejections: &[Rejection]) -> String {
             format!("{:.2} %", m.max_overload),
             format!("{:.2} %", row.tally.worst_overload),
             row.tally.invalid.to_string(),
-        ]);
+        ];
+        table.add_row(shown(&cells, wide));
     }
-    for column in [1, 3, 4, 5, 6, 7, 8] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
+    let figures = if wide { vec![1, 3, 4, 5, 6, 7, 8] } else { (1..8).collect() };
+    align_right(&mut table, &figures);
     let mut text = render(&table);
     let total = summary.inputs as usize;
     text += &match summary.done == summary.inputs {
@@ -202,6 +202,13 @@ fn text(summary: &Summary, rejections: &[Rejection]) -> String {
         text += &rejections.iter().map(|r| format!("  {r}\n")).collect::<String>();
     }
     text
+}
+
+/// The bar is for terminals that are wide enough.
+fn shown<T: Clone>(cells: &[T; 9], wide: bool) -> Vec<T> {
+    const BAR: usize = 2;
+    let wanted = cells.iter().enumerate().filter(|(at, _)| wide || *at != BAR);
+    wanted.map(|(_, cell)| cell.clone()).collect()
 }
 
 /// Ten characters from 50 to 100.

@@ -18,6 +18,7 @@ use sim::whatif::{Answer, Cluster, Demand, Question};
 
 use super::{DemandBy, ReportFormat, SimulateWhatIf};
 use crate::input::World;
+use crate::object_name::ObjectName;
 use crate::output::{notices_text, print_text};
 use advice::{Advice, advise};
 use scrape::Scrape;
@@ -38,6 +39,9 @@ struct Asked<'w> {
 pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     // The process ends after this: taking a large world apart again would only cost time.
     let world = ManuallyDrop::new(World::read(&args.input)?);
+    for name in named(args) {
+        world.check_service(name, args.input.namespace.as_deref())?;
+    }
     let scrape = match &args.traffic {
         Some(Traffic::Scrape(path)) => Some(Scrape::read(path, args.traffic_days)?),
         _ => None,
@@ -57,9 +61,10 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     let kept = services.iter().filter(|(service, slices)| left_out(service, slices).is_none());
     let kept: Vec<(&Service, &[Slice])> = kept.map(|(service, slices)| (*service, &**slices)).collect();
     let asked = ask_all(&kept, &world, &demand, scrape.as_ref(), args);
-    notices.extend(unknown_names(args, &asked));
     match args.format {
-        ReportFormat::Table => print_text(&(report::text(&asked, args) + &notices_text(&notices)))?,
+        ReportFormat::Table | ReportFormat::Wide => {
+            print_text(&(report::text(&asked, args) + &notices_text(&notices)))?;
+        }
         ReportFormat::Json => report::print_json(&asked, &cluster, args, &notices)?,
         ReportFormat::Csv => print_text(&report::csv(&asked, args))?,
         ReportFormat::Html => print_text(&report::page(&asked, args))?,
@@ -89,10 +94,17 @@ fn demand(args: &SimulateWhatIf, scrape: Option<&Scrape>) -> Result<Demand> {
 
 fn is_wanted(service: &Service, args: &SimulateWhatIf) -> bool {
     let namespace = args.input.namespace.as_deref();
-    let in_namespace = namespace.is_none_or(|n| service.key.namespace == n);
+    let mut named = named(args).peekable();
+    match named.peek() {
+        None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
+        Some(_) => named.any(|name| name.is(&service.key, namespace)),
+    }
+}
+
+/// The Services that the command line names.
+fn named(args: &SimulateWhatIf) -> impl Iterator<Item = &ObjectName> {
     let tried = args.set.iter().map(|s| &s.service).chain(args.scale.iter().map(|s| &s.service));
-    let mut named = tried.chain(args.service.as_ref()).peekable();
-    in_namespace && (named.peek().is_none() || named.any(|name| wish::names(name, service, namespace)))
+    tried.chain(args.service.as_ref())
 }
 
 /// The slices of a Service; where the input has none, those that the controller would make of its pods.
@@ -133,19 +145,6 @@ fn left_out(service: &Service, slices: &[Slice]) -> Option<Notice> {
     Some(Notice::new(object, "LeftOut", format!("left out: {reason}.")))
 }
 
-/// What was asked for by a name that no Service has.
-fn unknown_names(args: &SimulateWhatIf, asked: &[Asked<'_>]) -> Vec<Notice> {
-    let tried = args.set.iter().map(|s| &s.service).chain(args.scale.iter().map(|s| &s.service));
-    let namespace = args.input.namespace.as_deref();
-    let unknown = tried.chain(args.service.as_ref());
-    let unknown = unknown.filter(|name| !asked.iter().any(|a| wish::names(name, a.service, namespace)));
-    let notice = |name: &String| {
-        let message = "there is no such Service that could be compared: look at its name and namespace";
-        Notice::new(ObjectRef::new("Service", "", name), "Unknown", message.to_owned())
-    };
-    unknown.map(notice).collect()
-}
-
 /// All answers in order.
 fn ask_all<'w>(
     services: &[(&'w Service, &'w [Slice])],
@@ -156,7 +155,7 @@ fn ask_all<'w>(
 ) -> Vec<Asked<'w>> {
     let one = |cluster: &Cluster, (service, slices): &(&'w Service, &'w [Slice])| {
         let namespace = args.input.namespace.as_deref();
-        let scalings = args.scale.iter().filter(|s| wish::names(&s.service, service, namespace));
+        let scalings = args.scale.iter().filter(|s| s.service.is(&service.key, namespace));
         let scale: Vec<(Name, i64)> = scalings.map(|s| (Name::new(&s.zone), s.by)).collect();
         let default = world.snapshot.namespace(&service.key.namespace);
         let namespace_default = default.and_then(|n| n.default_traffic_distribution.as_ref());
@@ -166,7 +165,7 @@ fn ask_all<'w>(
         let measured = from_zones.as_ref();
         let question = Question { service, slices, namespace_default, scale: &scale, measured };
         let mut answer = cluster.ask(&question);
-        if let Some(set) = args.set.iter().rfind(|s| wish::names(&s.service, service, namespace)) {
+        if let Some(set) = args.set.iter().rfind(|s| s.service.is(&service.key, namespace)) {
             answer.current = set.mechanism;
         }
         let advice = advise(service, &answer, || workload::workload(service, world));

@@ -3,7 +3,7 @@
 //! The answer comes out of the rules: their bytes are decoded again and evaluated by a kernel that behaves. The
 //! table's own decision gives the reasons; should the two ever differ, the answer says so.
 
-mod parse;
+pub(crate) mod parse;
 
 use std::net::SocketAddr;
 
@@ -53,7 +53,7 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         return parse::list(&text).with_context(|| path.display().to_string());
     }
-    args.packet.iter().map(|text| parse::one(text)).collect()
+    Ok(args.packet.iter().cloned().collect())
 }
 
 /// The rules that would be sent, as the kernel would have read them.

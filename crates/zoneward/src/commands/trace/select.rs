@@ -12,11 +12,13 @@ use crate::output::{count, notices_text, print_text, print_value};
 /// Runs the command.
 pub fn run(args: &TraceSelect) -> Result<bool> {
     let mut world = World::read(&args.input)?;
-    let node = world.snapshot.node(&args.node);
-    if node.is_none() {
-        world.notices.push(unknown_node(&world, &args.node));
+    if let Some(name) = &args.service {
+        world.check_service(name, args.input.namespace.as_deref())?;
     }
-    let zone = node.and_then(|n| n.zone.as_deref());
+    if world.node(&args.node)?.is_none() {
+        world.notices.push(unknown_node(&args.node));
+    }
+    let zone = world.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
     let view = NodeView { name: &args.node, zone, gates: args.feature_gates };
     let mut answer = Answer { rows: Vec::new(), text: String::new(), notices: Vec::new() };
     let services = world.snapshot.services().filter(|(service, _)| is_wanted(service, args));
@@ -40,24 +42,16 @@ pub fn run(args: &TraceSelect) -> Result<bool> {
 }
 
 fn is_wanted(service: &Service, args: &TraceSelect) -> bool {
-    let in_namespace = args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str());
-    let by_name = match args.service.as_deref().map(|s| s.split_once('/').ok_or(s)) {
-        None => true,
-        Some(Ok((namespace, name))) => service.key.namespace == namespace && service.key.name == name,
-        Some(Err(name)) => service.key.name == name,
-    };
-    in_namespace && by_name
+    let namespace = args.input.namespace.as_deref();
+    match &args.service {
+        Some(name) => name.is(&service.key, namespace),
+        None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
+    }
 }
 
-/// A node that nobody knows is treated as one without a zone, as it would be while its object is missing.
-fn unknown_node(world: &World, name: &str) -> Notice {
-    let known: Vec<&str> = world.snapshot.nodes().keys().map(|n| n.as_str()).take(10).collect();
-    let advice = if known.is_empty() {
-        "there is no Node in the input; add it for its zone to count".to_owned()
-    } else {
-        format!("known are {}", known.join(", "))
-    };
-    let message = format!("no such Node, so it counts as one without a zone: {advice}");
+/// Without any Node in the input, the node is treated as one without a zone, as it would be while its object is missing.
+fn unknown_node(name: &str) -> Notice {
+    let message = "no Node is in the input, so it counts as one without a zone: add it for its zone to count";
     Notice::new(ObjectRef::new("Node", "", name), "NodeUnknown", message)
 }
 

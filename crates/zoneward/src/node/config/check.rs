@@ -1,9 +1,9 @@
 //! What kube-proxy's own validation refuses is refused, with the field and what it may be.
 
 use ipnet::IpNet;
+use model::GoDuration;
 
 use super::Configuration;
-use super::span::Span;
 
 /// Adds a line for every field that cannot be used.
 pub fn check(config: &Configuration, refusals: &mut Vec<String>) {
@@ -40,7 +40,7 @@ pub fn check(config: &Configuration, refusals: &mut Vec<String>) {
 }
 
 fn check_periods(config: &Configuration, say: &mut impl FnMut(&str, String)) {
-    let modes: [(&str, Option<Span>, Option<Span>); 3] = [
+    let modes: [(&str, Option<GoDuration>, Option<GoDuration>); 3] = [
         ("iptables", config.iptables.sync_period, config.iptables.min_sync_period),
         ("ipvs", config.ipvs.sync_period, config.ipvs.min_sync_period),
         ("nftables", config.nftables.sync_period, config.nftables.min_sync_period),

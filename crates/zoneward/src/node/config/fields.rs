@@ -2,6 +2,7 @@
 //!
 //! One table for the reader, the refusals and docs/reference/kube-proxy.md: a test holds the page to it.
 
+use model::near;
 use serde_json::Value;
 
 /// What becomes of a field or flag.
@@ -176,6 +177,17 @@ pub fn without_effect(value: &Value) -> Vec<(&'static str, &'static str)> {
     listed.filter(|(path, _)| set(path).is_some_and(|value| !is_default(value))).collect()
 }
 
+/// The schedulers that IPVS has; kube-proxy refuses others in mode ipvs.
+const SCHEDULERS: [&str; 11] = ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh"];
+
+/// What is odd about a scheduler, besides that it has no effect.
+pub fn scheduler_remark(scheduler: &str) -> Option<String> {
+    let known = scheduler.is_empty() || SCHEDULERS.contains(&scheduler);
+    let near = || near::did_you_mean(scheduler, SCHEDULERS);
+    let list = SCHEDULERS.join(", ");
+    (!known).then(|| format!("ipvs.scheduler: IPVS has no scheduler {scheduler:?}, only {list}{}", near()))
+}
+
 fn is_default(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -192,6 +204,19 @@ pub fn unknown(value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(value, "", &mut found);
     found
+}
+
+/// `; did you mean clusterCIDR?` for a path that the format does not have.
+pub fn did_you_mean(path: &str) -> String {
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let beside = FIELDS.iter().filter_map(|(known, _)| {
+        let below = if parent.is_empty() { known } else { known.strip_prefix(parent)?.strip_prefix('.')? };
+        below.split('.').next()
+    });
+    near::nearest(name, beside).map_or_else(String::new, |near| match parent {
+        "" => format!("; did you mean {near}?"),
+        parent => format!("; did you mean {parent}.{near}?"),
+    })
 }
 
 fn walk(value: &Value, path: &str, unknown: &mut Vec<String>) {

@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use model::{Notice, ObjectRef};
+use model::{GoDuration, Notice, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fields;
-use super::span::Span;
 
 /// The group and version of the format.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -48,7 +47,7 @@ pub struct Configuration {
     pub node_port_addresses: Vec<String>,
     pub oom_score_adj: Option<i64>,
     pub conntrack: Conntrack,
-    pub config_sync_period: Option<Span>,
+    pub config_sync_period: Option<GoDuration>,
     pub port_range: String,
     pub windows_run_as_service: bool,
 }
@@ -83,24 +82,24 @@ pub struct Iptables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
     pub localhost_node_ports: Option<bool>,
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Ipvs {
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
     pub scheduler: String,
     #[serde(rename = "excludeCIDRs")]
     pub exclude_cidrs: Vec<String>,
     #[serde(rename = "strictARP")]
     pub strict_arp: bool,
-    pub tcp_timeout: Option<Span>,
-    pub tcp_fin_timeout: Option<Span>,
-    pub udp_timeout: Option<Span>,
+    pub tcp_timeout: Option<GoDuration>,
+    pub tcp_fin_timeout: Option<GoDuration>,
+    pub udp_timeout: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,8 +108,8 @@ pub struct Ipvs {
 pub struct Nftables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
-    pub sync_period: Option<Span>,
-    pub min_sync_period: Option<Span>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -139,11 +138,11 @@ pub struct DetectLocal {
 pub struct Conntrack {
     pub max_per_core: Option<i64>,
     pub min: Option<i64>,
-    pub tcp_established_timeout: Option<Span>,
-    pub tcp_close_wait_timeout: Option<Span>,
+    pub tcp_established_timeout: Option<GoDuration>,
+    pub tcp_close_wait_timeout: Option<GoDuration>,
     pub tcp_be_liberal: bool,
-    pub udp_timeout: Option<Span>,
-    pub udp_stream_timeout: Option<Span>,
+    pub udp_timeout: Option<GoDuration>,
+    pub udp_stream_timeout: Option<GoDuration>,
 }
 
 /// Reads a file. Fields that the format does not have are Notices: another version may have them.
@@ -154,7 +153,18 @@ pub fn read(path: &Path) -> Result<(Configuration, Vec<Notice>)> {
 
 /// Reads the text of a file.
 pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
-    let mut value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    let value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    let (config, unknown) = from_value(value)?;
+    let notice = |path: String| {
+        let near = fields::did_you_mean(&path);
+        let message = format!("{path}: {KIND} {API_VERSION} has no such field, so it is ignored{near}");
+        Notice::new(ObjectRef::new(KIND, "", "config"), "UnknownField", message)
+    };
+    Ok((config, unknown.into_iter().map(notice).collect()))
+}
+
+/// Reads an object; the second list has the paths of fields that the format does not have.
+pub fn from_value(mut value: Value) -> Result<(Configuration, Vec<String>)> {
     drop_nulls(&mut value);
     let (kind, version) = (value["kind"].as_str().unwrap_or(""), value["apiVersion"].as_str().unwrap_or(""));
     if kind != KIND || version != API_VERSION {
@@ -163,11 +173,7 @@ pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
     let unknown = fields::unknown(&value);
     let config: Configuration =
         serde_path_to_error::deserialize(value).map_err(|error| anyhow::anyhow!("{error}"))?;
-    let notice = |path: String| {
-        let message = format!("{path}: {KIND} {API_VERSION} has no such field; it is ignored");
-        Notice::new(ObjectRef::new(KIND, "", "config"), "UnknownField", message)
-    };
-    Ok((config, unknown.into_iter().map(notice).collect()))
+    Ok((config, unknown))
 }
 
 /// A field that is null is not set.

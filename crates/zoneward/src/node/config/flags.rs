@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use model::GoDuration;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
 use super::gates;
-use super::span::Span;
 use crate::cluster::Connection;
 
 /// `zoneward node`
@@ -64,7 +64,7 @@ pub struct LoggingFlags {
     pub vmodule: Option<String>,
     /// No effect: lines are written at once
     #[arg(long, value_name = "TIME")]
-    pub log_flush_frequency: Option<Span>,
+    pub log_flush_frequency: Option<GoDuration>,
     /// No effect: lines go to standard error
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub log_text_split_stream: Option<bool>,
@@ -133,19 +133,19 @@ pub struct FieldFlags {
     pub iptables_localhost_nodeports: Option<bool>,
     /// How often the kernel's rules are looked through for what somebody altered [default: 30s]
     #[arg(long, value_name = "TIME")]
-    pub iptables_sync_period: Option<Span>,
+    pub iptables_sync_period: Option<GoDuration>,
     /// The least time between two changes of rules; 0s for none [default: as long as there is load, up to 1s]
     #[arg(long, value_name = "TIME")]
-    pub iptables_min_sync_period: Option<Span>,
+    pub iptables_min_sync_period: Option<GoDuration>,
     /// Masquerade everybody who goes to a cluster IP
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade_all: Option<bool>,
     /// As --iptables-sync-period, in mode ipvs
     #[arg(long, value_name = "TIME")]
-    pub ipvs_sync_period: Option<Span>,
+    pub ipvs_sync_period: Option<GoDuration>,
     /// As --iptables-min-sync-period, in mode ipvs
     #[arg(long, value_name = "TIME")]
-    pub ipvs_min_sync_period: Option<Span>,
+    pub ipvs_min_sync_period: Option<GoDuration>,
     /// No effect: endpoints are chosen at random
     #[arg(long, value_name = "NAME")]
     pub ipvs_scheduler: Option<String>,
@@ -157,13 +157,13 @@ pub struct FieldFlags {
     pub ipvs_strict_arp: Option<bool>,
     /// No effect: IPVS is not used
     #[arg(long, value_name = "TIME")]
-    pub ipvs_tcp_timeout: Option<Span>,
+    pub ipvs_tcp_timeout: Option<GoDuration>,
     /// No effect: IPVS is not used
     #[arg(long, value_name = "TIME")]
-    pub ipvs_tcpfin_timeout: Option<Span>,
+    pub ipvs_tcpfin_timeout: Option<GoDuration>,
     /// No effect: IPVS is not used
     #[arg(long, value_name = "TIME")]
-    pub ipvs_udp_timeout: Option<Span>,
+    pub ipvs_udp_timeout: Option<GoDuration>,
     /// How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
@@ -190,22 +190,22 @@ pub struct FieldFlags {
     pub conntrack_min: Option<i64>,
     /// When an idle TCP connection is forgotten; 0 leaves it alone [default: 24h]
     #[arg(long, value_name = "TIME")]
-    pub conntrack_tcp_timeout_established: Option<Span>,
+    pub conntrack_tcp_timeout_established: Option<GoDuration>,
     /// The same in CLOSE_WAIT [default: 1h]
     #[arg(long, value_name = "TIME")]
-    pub conntrack_tcp_timeout_close_wait: Option<Span>,
+    pub conntrack_tcp_timeout_close_wait: Option<GoDuration>,
     /// Let packets outside of the TCP window belong to their connection
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub conntrack_tcp_be_liberal: Option<bool>,
     /// When an unanswered UDP flow is forgotten; 0 leaves it alone
     #[arg(long, value_name = "TIME")]
-    pub conntrack_udp_timeout: Option<Span>,
+    pub conntrack_udp_timeout: Option<GoDuration>,
     /// When an answered UDP flow is forgotten; 0 leaves it alone
     #[arg(long, value_name = "TIME")]
-    pub conntrack_udp_timeout_stream: Option<Span>,
+    pub conntrack_udp_timeout_stream: Option<GoDuration>,
     /// No effect: watches report every change
     #[arg(long, value_name = "TIME")]
-    pub config_sync_period: Option<Span>,
+    pub config_sync_period: Option<GoDuration>,
     /// Refused: for Windows
     #[arg(long, value_name = "NAME")]
     pub network_name: Option<String>,
@@ -311,8 +311,8 @@ impl LoggingFlags {
         logging.format = self.logging_format.clone().unwrap_or_else(|| logging.format.clone());
         logging.verbosity = self.v.unwrap_or(logging.verbosity);
         logging.vmodule.extend(self.vmodule.clone().map(Value::String));
-        if let Some(span) = self.log_flush_frequency {
-            logging.flush_frequency = Some(Value::String(span.to_string()));
+        if let Some(frequency) = self.log_flush_frequency {
+            logging.flush_frequency = Some(Value::String(frequency.to_string()));
         }
         let sizes = [&self.log_text_info_buffer_size, &self.log_json_info_buffer_size];
         let streams = [self.log_text_split_stream, self.log_json_split_stream];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::near;
 use plan::FeatureGates;
 
 /// What the gates of a configuration come to.
@@ -20,6 +21,16 @@ impl Default for Gates {
         Self { plan: FeatureGates::default(), external_ips: true, service_cidrs: true }
     }
 }
+
+/// Gates that decide something here, or are refused.
+const KNOWN: &[&str] = &[
+    "AllowServiceExternalIPs",
+    "KubeProxyNFTablesLocalhostNodePorts",
+    "MultiCIDRServiceAllocator",
+    "PreferSameTrafficDistribution",
+    "ServiceTrafficDistribution",
+    "TopologyAwareHints",
+];
 
 /// Gates of kube-proxy that are part of it by now, are about other modes, or about how it logs.
 const DECIDE_NOTHING: &[&str] = &[
@@ -62,8 +73,14 @@ pub fn read(listed: &BTreeMap<String, bool>) -> (Gates, Vec<String>, Vec<String>
                 "featureGates.{name}: it is for Windows nodes, which this program does not run on"
             )),
             ("KubeProxyNFTablesLocalhostNodePorts" | "WinDSR" | "WinOverlay", false) => {}
-            (known, _) if DECIDE_NOTHING.contains(&known) => {}
-            _ => remarks.push(format!("featureGates.{name}: it decides nothing in the node proxy")),
+            (known, on) if DECIDE_NOTHING.contains(&known) => remarks.push(format!(
+                "featureGates.{name}: {on} has no effect: what the gate is about is fixed, or of another mode"
+            )),
+            _ => {
+                let known = KNOWN.iter().chain(DECIDE_NOTHING).copied();
+                let near = near::did_you_mean(name, known);
+                remarks.push(format!("featureGates.{name}: the node proxy has no such gate{near}"));
+            }
         }
     }
     (gates, remarks, refusals)

@@ -157,7 +157,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("detectLocalMode: BridgeInterface", "detectLocal.bridgeInterface"),
         ("detectLocalMode: Magic", "detectLocalMode"),
         ("nftables: {minSyncPeriod: 31s}", "longer than syncPeriod"),
-        ("nftables: {syncPeriod: soon}", "no length of time"),
+        ("nftables: {syncPeriod: soon}", "is no duration: write it as"),
         ("logging: {format: xml}", "logging.format"),
         ("conntrack: {min: -1}", "conntrack.min"),
     ] {
@@ -178,6 +178,22 @@ fn a_field_that_does_not_exist_is_said_to_be_ignored() {
     let unknown: Vec<_> = notices.iter().filter(|n| n.reason == "UnknownField").collect();
     assert_eq!(unknown.len(), 2, "{unknown:?}");
     assert!(notices.iter().any(|n| n.message.starts_with("featureGates.Any: ")));
+    assert!(unknown.iter().any(|n| n.message.ends_with("; did you mean conntrack?")), "{unknown:?}");
+}
+
+#[test]
+fn a_gate_or_scheduler_without_effect_is_said_and_a_near_miss_gets_its_name() {
+    let text = "ipvs: {scheduler: bogus}\nfeatureGates: {ProxyTerminatingEndpoints: false, PreferSameTraficDistribution: true}";
+    let (_, notices) = with_file(text).unwrap();
+    let said: Vec<&str> =
+        notices.iter().filter(|n| n.reason == "NoEffect").map(|n| n.message.as_str()).collect();
+    for wanted in [
+        "ipvs.scheduler: IPVS has no scheduler \"bogus\", only rr, wrr",
+        "featureGates.ProxyTerminatingEndpoints: false has no effect",
+        "no such gate; did you mean \"PreferSameTrafficDistribution\"?",
+    ] {
+        assert!(said.iter().any(|message| message.contains(wanted)), "{wanted}: {said:?}");
+    }
 }
 
 #[test]

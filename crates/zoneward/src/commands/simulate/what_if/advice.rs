@@ -1,20 +1,16 @@
-//! Which mechanism to use, why, and what to apply.
+//! The recommendation in words, and the commands that apply it.
 //!
-//! Of those that refuse nothing, also when a zone fails, and load no endpoint far above its fair share, the one that
-//! keeps most traffic in its zone; the present one if that is hardly better. Where the endpoints are in the wrong
-//! zones no mechanism helps much, and another placement does.
+//! Which mechanism is recommended is decided by [`recommend`]. Where the endpoints are in the wrong zones no mechanism
+//! helps much, and another placement does.
 
 use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
-use sim::whatif::{Answer, Outcome};
+use serde_json::json;
+use sim::whatif::{Answer, Outcome, WhyNot, recommend};
 
 use super::placement::Placement;
 use super::workload::Workload;
 
-/// Overload that is still good, as Auto has it (seed 001: 20 %).
-const BEARABLE: f64 = 0.2;
-/// Traffic in its zone that a change has to win to be worth it.
-const WORTH_IT: f64 = 0.01;
 /// Traffic in its zone that another placement of pods has to win to be worth it.
 const WORTH_THE_WORK: f64 = 0.05;
 /// Below this share in zone the endpoints are in the wrong places.
@@ -24,61 +20,107 @@ const POOR: f64 = 0.8;
 pub(super) struct Advice {
     pub(super) mechanism: Mechanism,
     pub(super) reason: String,
+    /// The next best mechanism, and why it is not recommended.
+    pub(super) runner_up: Option<(Mechanism, String)>,
+    /// Traffic that would stay in its zone, beyond what stays there now; a share.
+    pub(super) gain: f64,
     /// `topology-spread` or `deployment-per-zone`, where endpoints should be elsewhere.
     pub(super) placement: Option<&'static str>,
-    /// To apply; empty if nothing has to change.
+    /// Whether the YAML for the placement has blanks, since the input does not say enough of the workload.
+    pub(super) has_blanks: bool,
+    /// Lines for a shell, each a command of kubectl; empty if nothing has to change.
+    pub(super) commands: Vec<String>,
+    /// The same to apply as YAML.
     pub(super) yaml: String,
 }
 
 pub(super) fn advise(service: &Service, answer: &Answer, workload: impl Fn() -> Option<Workload>) -> Advice {
-    let current = answer.outcomes.iter().find(|o| o.mechanism == answer.current);
-    // With endpoints in one zone alone, the failure of that zone refuses everything whatever is chosen.
-    let even = answer.outcomes.iter().find(|o| o.mechanism == Mechanism::None);
-    let unavoidable = even.map_or(0.0, refused_in_failure);
-    let is_good = |o: &Outcome| is_good(o, unavoidable);
-    let mut good: Vec<&Outcome> = answer.outcomes.iter().filter(|o| is_good(o)).collect();
-    good.sort_by(|a, b| b.figures.in_zone.total_cmp(&a.figures.in_zone));
-    let Some(best) = good.first().copied() else {
-        let reason = "leave it: no mechanism serves every zone".to_owned();
-        return Advice { mechanism: answer.current, reason, placement: None, yaml: String::new() };
+    let recommendation = recommend(answer);
+    let Some(chosen) = recommendation.chosen else {
+        return Advice {
+            mechanism: answer.current,
+            reason: "leave it: no mechanism serves every zone".to_owned(),
+            runner_up: None,
+            gain: 0.0,
+            placement: None,
+            has_blanks: false,
+            commands: Vec::new(),
+            yaml: String::new(),
+        };
     };
-    let stays = current.is_some_and(|c| is_good(c) && best.figures.in_zone - c.figures.in_zone < WORTH_IT);
-    let chosen = if stays { current.unwrap_or(best) } else { best };
-    let figures = &chosen.figures;
-    let mut reason = format!(
+    let stays = recommendation.stays;
+    let now = answer.outcomes.iter().find(|outcome| outcome.mechanism == answer.current);
+    let mut advice = Advice {
+        mechanism: chosen.mechanism,
+        reason: reason(chosen, stays),
+        runner_up: recommendation.runner_up.map(|(o, why)| (o.mechanism, why_not(o, chosen, why))),
+        gain: now.map_or(0.0, |now| chosen.figures.in_zone - now.figures.in_zone),
+        placement: None,
+        has_blanks: false,
+        commands: Vec::new(),
+        yaml: String::new(),
+    };
+    if !stays {
+        advice.commands.push(command(service, chosen.mechanism));
+        advice.yaml = setting(service, chosen.mechanism);
+    }
+    if chosen.figures.in_zone < POOR && answer.shares.len() > 1 && service.selector.is_some() {
+        advice.place(service, answer, chosen, workload().as_ref());
+    }
+    advice
+}
+
+impl Advice {
+    /// Adds another placement of the endpoints, if that is worth the work.
+    fn place(&mut self, service: &Service, answer: &Answer, chosen: &Outcome, workload: Option<&Workload>) {
+        let better = Placement::of(workload.map(|w| w.kind.as_str()), answer);
+        let worth = |kept: f64| kept - chosen.figures.in_zone > WORTH_THE_WORK;
+        let Some((better, kept)) = better.filter(|(_, kept)| worth(*kept)) else { return };
+        self.reason += &format!(
+            "; about {:.0} % would if endpoints were where traffic is: {}",
+            100.0 * kept,
+            misplaced(answer)
+        );
+        self.yaml += &better.yaml(service, answer, workload);
+        let command = workload.and_then(|workload| better.command(service, answer, workload));
+        self.has_blanks = command.is_none();
+        self.commands.extend(command);
+        self.placement = Some(better.as_str());
+    }
+}
+
+fn reason(chosen: &Outcome, stays: bool) -> String {
+    format!(
         "{}{}: {:.0} % of the traffic stays in its zone, and no endpoint gets more than {:.0} % above its fair share",
         if stays { "keep " } else { "" },
         chosen.mechanism.as_str(),
-        100.0 * figures.in_zone,
-        100.0 * figures.max_overload,
-    );
-    let mut yaml = if stays { String::new() } else { setting(service, chosen.mechanism) };
-    let mut placement = None;
-    if figures.in_zone < POOR && answer.shares.len() > 1 && service.selector.is_some() {
-        let workload = workload();
-        let better = Placement::of(workload.as_ref().map(|w| w.kind.as_str()), answer);
-        if let Some((better, kept)) = better.filter(|(_, kept)| kept - figures.in_zone > WORTH_THE_WORK) {
-            reason += &format!(
-                "; about {:.0} % would if endpoints were where traffic is: {}",
-                100.0 * kept,
-                misplaced(answer)
-            );
-            yaml += &better.yaml(service, answer, workload.as_ref());
-            placement = Some(better.as_str());
+        100.0 * chosen.figures.in_zone,
+        100.0 * chosen.figures.max_overload,
+    )
+}
+
+fn why_not(other: &Outcome, chosen: &Outcome, why: WhyNot) -> String {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let (in_zone, load) = (percent(other.figures.in_zone), percent(other.figures.max_overload));
+    match why {
+        WhyNot::HeldBack(why) => format!("its hints would be held back: {why}"),
+        WhyNot::Refuses(share) => {
+            format!("it would keep {in_zone} in its zone, and refuse {}", percent(share))
         }
+        WhyNot::RefusesInFailure(share) => {
+            format!("when a zone fails, it would refuse {} of the traffic", percent(share))
+        }
+        WhyNot::Overloads(share) => format!(
+            "it would keep {in_zone} in its zone, but load an endpoint {} above its fair share",
+            percent(share)
+        ),
+        WhyNot::KeepsLess => format!("it would keep {in_zone} in its zone"),
+        WhyNot::LoadsMore => format!(
+            "it would keep as much in its zone, but load an endpoint {load} above its fair share instead of {}",
+            percent(chosen.figures.max_overload)
+        ),
+        WhyNot::NoBetter => format!("it would be no better: {in_zone} in its zone, {load} overload"),
     }
-    Advice { mechanism: chosen.mechanism, reason, placement, yaml }
-}
-
-fn refused_in_failure(outcome: &Outcome) -> f64 {
-    outcome.worst_failure.as_ref().map_or(0.0, |(_, f)| f.refused)
-}
-
-fn is_good(outcome: &Outcome, unavoidable: f64) -> bool {
-    outcome.figures.refused < 1e-9
-        && refused_in_failure(outcome) < unavoidable + 1e-9
-        && outcome.figures.max_overload <= BEARABLE + 1e-9
-        && outcome.held_back.is_none()
 }
 
 /// `zone-b sends 33 % and has 10 % of the endpoints`, for the zone that lacks most.
@@ -92,21 +134,49 @@ fn misplaced(answer: &Answer) -> String {
     })
 }
 
-/// What Kubernetes itself knows goes into its field, the rest into our annotation.
+/// The value of our annotation for a mechanism.
+fn value(mechanism: Mechanism) -> &'static str {
+    match mechanism {
+        Mechanism::None => "Balanced",
+        other => other.as_str(),
+    }
+}
+
+/// Whether Kubernetes' own field can say it, and would be heard: an annotation goes before it.
+fn by_field(service: &Service, mechanism: Mechanism) -> bool {
+    matches!(mechanism, Mechanism::PreferSameZone | Mechanism::PreferSameNode)
+        && service.annotations.is_empty()
+}
+
+/// The command that sets a mechanism: Kubernetes' own field where it will do, else our annotation.
+fn command(service: &Service, mechanism: Mechanism) -> String {
+    let (name, namespace) = (&service.key.name, &service.key.namespace);
+    match by_field(service, mechanism) {
+        true => {
+            let patch = json!({"spec": {"trafficDistribution": mechanism.as_str()}});
+            format!("kubectl patch service {name} -n {namespace} --type merge \\\n  -p '{patch}'")
+        }
+        false => format!(
+            "kubectl annotate service {name} -n {namespace} --overwrite \\\n  {}={}",
+            annotation::TRAFFIC_DISTRIBUTION,
+            value(mechanism)
+        ),
+    }
+}
+
 fn setting(service: &Service, mechanism: Mechanism) -> String {
     let head = format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: {}\n  namespace: {}\n",
         service.key.name, service.key.namespace
     );
-    match mechanism {
-        Mechanism::PreferSameZone | Mechanism::PreferSameNode => {
-            head + &format!("spec:\n  trafficDistribution: {}\n", mechanism.as_str())
-        }
-        Mechanism::None => {
-            head + &format!("  annotations:\n    {}: Balanced\n", annotation::TRAFFIC_DISTRIBUTION)
-        }
-        other => {
-            head + &format!("  annotations:\n    {}: {}\n", annotation::TRAFFIC_DISTRIBUTION, other.as_str())
+    match by_field(service, mechanism) {
+        true => head + &format!("spec:\n  trafficDistribution: {}\n", mechanism.as_str()),
+        false => {
+            head + &format!(
+                "  annotations:\n    {}: {}\n",
+                annotation::TRAFFIC_DISTRIBUTION,
+                value(mechanism)
+            )
         }
     }
 }

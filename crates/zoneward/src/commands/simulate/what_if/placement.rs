@@ -70,6 +70,20 @@ impl Placement {
     }
 }
 
+impl Placement {
+    /// The command that makes it so; none where the input does not say what the pods run.
+    pub(super) fn command(self, service: &Service, answer: &Answer, workload: &Workload) -> Option<String> {
+        match self {
+            Self::Spread => Some(workload::spread_command(service, workload)),
+            Self::PerZone => {
+                let yaml = workload::per_zone(service, &replicas(answer), Some(workload));
+                let command = format!("kubectl apply -f - <<'EOF'\n{}EOF", yaml.trim_start_matches("---\n"));
+                workload.is_whole().then_some(command)
+            }
+        }
+    }
+}
+
 /// The endpoints that there are, by what each zone sends: whole ones, and the rest where most is missing.
 fn replicas(answer: &Answer) -> Vec<(&Name, usize)> {
     let all = answer.endpoints_by_zone.values().sum::<usize>();

@@ -10,11 +10,14 @@ use sim::report::{HeatMap, Page, heat_map};
 use sim::whatif::{Cluster, Figures, Outcome};
 
 use super::{Asked, in_parallel};
-use crate::commands::simulate::{DemandBy, SimulateWhatIf};
-use crate::output::{count, notices_value, render, table};
+use crate::commands::simulate::{DemandBy, ReportFormat, SimulateWhatIf};
+use crate::output::{align_right, count, notices_value, render, table_within, wrapped};
 
 /// Services on an HTML page; a page with more would not be looked at.
 const MOST_ON_PAGE: usize = 50;
+
+/// Services whose commands stand below the summary of all.
+const MOST_COMMANDS: usize = 10;
 
 /// Gigabytes per month that cross zones.
 fn crossing(figures: &Figures, one: &Asked<'_>) -> Option<f64> {
@@ -92,18 +95,148 @@ pub(super) fn text(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     if asked.is_empty() {
         return "No Service to compare.\n".to_owned();
     }
+    let rule = wrapped(&format!("Rule: {}.", sim::whatif::RULE), "");
+    if args.input.all_namespaces {
+        return summary(asked, args) + &rule;
+    }
+    let wide = args.format == ReportFormat::Wide;
     let mut text = String::new();
     for one in asked {
-        text += &format!("{}\n", heading(one));
-        let mut table = table(&HEADS);
-        let rows = one.answer.outcomes.iter().map(|o| cells(o, one, args));
-        table.add_rows(rows);
-        text += &render(&table);
-        text += &format!("Recommended: {}\n", one.advice.reason);
-        let indented = one.advice.yaml.lines().map(|line| format!("    {line}\n"));
-        text += &(indented.collect::<String>() + "\n");
+        text += &wrapped(&heading(one), "  ");
+        text += &mechanisms(one, args, wide);
+        text += &recommended(one);
+        text += "\n";
     }
-    text + &format!("{}. The mechanism with * is the present or tried one.\n", count(asked.len(), "Service"))
+    text += &wrapped(
+        &format!(
+            "{}. * is the present or tried mechanism, ~ one whose hints are held back.",
+            count(asked.len(), "Service")
+        ),
+        "",
+    );
+    text + &rule
+}
+
+/// The mechanisms of a Service, one in a row.
+fn mechanisms(one: &Asked<'_>, args: &SimulateWhatIf, wide: bool) -> String {
+    let (heads, rows): (Vec<&str>, Vec<Vec<String>>) = match wide {
+        true => (HEADS.to_vec(), one.answer.outcomes.iter().map(|o| cells(o, one, args)).collect()),
+        false => {
+            let rows = one.answer.outcomes.iter().map(|o| narrow_cells(o, one, args));
+            (narrow_heads(one, args), rows.collect())
+        }
+    };
+    let mut table = table_within(&heads, wide);
+    table.add_rows(rows);
+    if !wide {
+        align_right(&mut table, &(1..heads.len()).collect::<Vec<usize>>());
+    }
+    render(&table)
+}
+
+/// Where traffic is known, what crosses zones and costs is shown in the place of the rollout.
+fn narrow_heads(one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
+    let mut heads = vec!["MECHANISM", "IN ZONE", "OVERLOAD", "REFUSED", "IDLE", "A ZONE FAILS"];
+    match (one.gb, args.price) {
+        (None, _) => heads.push("ROLLOUT"),
+        (Some(_), None) => heads.push("GB/MONTH"),
+        (Some(_), Some(_)) => heads.extend(["GB/MONTH", "COST"]),
+    }
+    heads
+}
+
+fn narrow_cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<String> {
+    let f = &o.figures;
+    let then = |figures: Option<&Figures>| figures.map_or_else(|| "-".to_owned(), short_hardship);
+    let mut cells = vec![
+        format!("{}{}", o.mechanism.as_str(), marks(o, one)),
+        percent(f.in_zone),
+        percent(f.max_overload),
+        percent(f.refused),
+        f.idle.to_string(),
+        then(o.worst_failure.as_ref().map(|(_, figures)| figures)),
+    ];
+    match (one.gb, args.price) {
+        (None, _) => cells.push(then(o.rolling_update.as_ref().map(|(_, figures)| figures))),
+        (Some(_), None) => cells.push(number(crossing(f, one), 1)),
+        (Some(_), Some(_)) => cells.extend([number(crossing(f, one), 1), number(cost(f, one, args), 2)]),
+    }
+    cells
+}
+
+fn marks(o: &Outcome, one: &Asked<'_>) -> &'static str {
+    match (o.mechanism == one.answer.current, o.held_back.is_some()) {
+        (true, true) => " *~",
+        (true, false) => " *",
+        (false, true) => " ~",
+        (false, false) => "",
+    }
+}
+
+/// `+28.6 %` of load, or `50.0 % lost`.
+fn short_hardship(figures: &Figures) -> String {
+    match figures.refused > 1e-9 {
+        true => format!("{} lost", percent(figures.refused)),
+        false => format!("+{}", percent(figures.max_overload)),
+    }
+}
+
+/// What to do, why, why not something else, and the commands for it.
+fn recommended(one: &Asked<'_>) -> String {
+    let mut text = wrapped(&format!("Recommended: {}.", one.advice.reason), "  ");
+    if let Some((mechanism, why)) = &one.advice.runner_up {
+        text += &wrapped(&format!("Not {}: {why}.", mechanism.as_str()), "  ");
+    }
+    if one.advice.has_blanks {
+        text += &wrapped(
+            "The input does not say which workload its pods are of, or what they run: -o json has YAML with blanks.",
+            "  ",
+        );
+    }
+    for command in &one.advice.commands {
+        text += &format!("{command}\n");
+    }
+    text
+}
+
+/// One row for each Service, best gain first, and the commands of the first ones.
+fn summary(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+    let wide = args.format == ReportFormat::Wide;
+    let mut order: Vec<&Asked<'_>> = asked.iter().collect();
+    order.sort_by(|a, b| b.advice.gain.total_cmp(&a.advice.gain));
+    let heads = ["SERVICE", "NOW", "IN ZONE", "RECOMMENDED", "IN ZONE", "GAIN", "OVERLOAD"];
+    let mut rows = table_within(&heads, wide);
+    let of = |one: &Asked<'_>, mechanism| {
+        let outcome = one.answer.outcomes.iter().find(|o| o.mechanism == mechanism);
+        outcome.map(|o| (o.figures.in_zone, o.figures.max_overload)).unwrap_or_default()
+    };
+    for one in &order {
+        let (now, _) = of(one, one.answer.current);
+        let (then, overload) = of(one, one.advice.mechanism);
+        rows.add_row([
+            one.service.key.to_string(),
+            one.answer.current.as_str().to_owned(),
+            percent(now),
+            one.advice.mechanism.as_str().to_owned(),
+            percent(then),
+            format!("{:+.1}", 100.0 * one.advice.gain),
+            percent(overload),
+        ]);
+    }
+    align_right(&mut rows, &[2, 4, 5, 6]);
+    let mut text = render(&rows) + "\n";
+    let changing: Vec<&&Asked<'_>> = order.iter().filter(|one| !one.advice.commands.is_empty()).collect();
+    for one in changing.iter().take(MOST_COMMANDS) {
+        text += &format!("# {}\n{}\n", one.service.key, one.advice.commands.join("\n"));
+    }
+    if changing.len() > MOST_COMMANDS {
+        text += &format!("# and {} more: -o json has all of them\n", changing.len() - MOST_COMMANDS);
+    }
+    text += if changing.is_empty() { "" } else { "\n" };
+    text + &wrapped(
+        &format!("{}. Name one, with its -n, to see each mechanism.", count(asked.len(), "Service")),
+        "",
+    )
 }
 
 pub(super) fn csv(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
@@ -163,7 +296,8 @@ pub(super) fn print_json(
     let mut write = || -> std::io::Result<()> {
         write!(
             out,
-            "{{\"demand\": \"{demand}\",\n\"shares\": {},\n\"services\": [",
+            "{{\"demand\": \"{demand}\",\n\"rule\": {},\n\"shares\": {},\n\"services\": [",
+            json!(sim::whatif::RULE),
             Value::Object(shares.clone())
         )?;
         for (at, line) in lines.iter().enumerate() {
@@ -190,6 +324,10 @@ fn service_value(one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
         "recommendation": {
             "mechanism": one.advice.mechanism.as_str(),
             "reason": one.advice.reason,
+            "runner_up": one.advice.runner_up.as_ref()
+                .map(|(mechanism, why)| json!({"mechanism": mechanism.as_str(), "why_not": why})),
+            "gain_pct": 100.0 * one.advice.gain,
+            "commands": one.advice.commands,
             "placement": one.advice.placement,
             "yaml": one.advice.yaml,
         },
@@ -276,6 +414,12 @@ pub(super) fn page(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
             page.figure(&heat_map(&map), outcome.mechanism.as_str());
         }
         page.paragraph(&format!("Recommended: {}", one.advice.reason));
+        if let Some((mechanism, why)) = &one.advice.runner_up {
+            page.paragraph(&format!("Not {}: {why}", mechanism.as_str()));
+        }
+        if !one.advice.commands.is_empty() {
+            page.verbatim(&(one.advice.commands.join("\n") + "\n"));
+        }
         if !one.advice.yaml.is_empty() {
             page.verbatim(&one.advice.yaml);
         }

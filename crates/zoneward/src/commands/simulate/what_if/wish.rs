@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use model::Service;
 use plan::hints::Mechanism;
 use sim::whatif::MECHANISMS;
+
+use crate::object_name::ObjectName;
 
 /// Gigabytes per month.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,8 +58,8 @@ impl FromStr for Traffic {
 /// `svc/web=Spill`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The Service, as it was written.
-    pub service: String,
+    /// The Service.
+    pub service: ObjectName,
     /// What it should use.
     pub mechanism: Mechanism,
 }
@@ -77,15 +78,15 @@ impl FromStr for Setting {
             "Require" => Some(Mechanism::RequireZone),
             name => MECHANISMS.iter().copied().find(|m| m.as_str() == name),
         };
-        Ok(Self { service: service.to_owned(), mechanism: mechanism.ok_or_else(advice)? })
+        Ok(Self { service: service.parse()?, mechanism: mechanism.ok_or_else(advice)? })
     }
 }
 
 /// `svc/web=+2@zone-b`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scaling {
-    /// The Service, as it was written.
-    pub service: String,
+    /// The Service.
+    pub service: ObjectName,
     /// Replicas more, or fewer if negative.
     pub by: i64,
     /// Where.
@@ -103,21 +104,10 @@ impl FromStr for Scaling {
             let (service, change) = text.split_once('=')?;
             let (by, zone) = change.split_once('@')?;
             let by = by.parse::<i64>().ok().filter(|by| by.abs() <= MOST_REPLICAS)?;
-            Some(Self { service: service.to_owned(), by, zone: zone.to_owned() })
+            Some(Self { service: service.parse().ok()?, by, zone: zone.to_owned() })
         };
         read().ok_or_else(|| {
             format!("write SERVICE=+N@ZONE, as svc/web=+2@zone-b, with N up to {MOST_REPLICAS}")
         })
-    }
-}
-
-/// Whether a name on the command line (`svc/web`, `shop/web` or `web`) means this Service.
-pub(super) fn names(name: &str, service: &Service, namespace: Option<&str>) -> bool {
-    match name.split_once('/') {
-        Some(("svc" | "service" | "services", name)) => {
-            service.key.name == name && service.key.namespace == namespace.unwrap_or("default")
-        }
-        Some((namespace, name)) => service.key.namespace == namespace && service.key.name == name,
-        None => service.key.name == name,
     }
 }

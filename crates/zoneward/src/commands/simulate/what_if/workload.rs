@@ -18,6 +18,13 @@ pub(super) struct Workload {
     pod: Value,
 }
 
+impl Workload {
+    /// Whether the input says what its pods run.
+    pub(super) fn is_whole(&self) -> bool {
+        with_images(template(&self.pod)).1
+    }
+}
+
 /// The workload behind a Service by the owners of its pods: the first that one names.
 pub(super) fn workload(service: &Service, world: &World) -> Option<Workload> {
     let selector = service.selector.as_ref()?;
@@ -45,20 +52,32 @@ fn controller(pod: &Pod, (kind, name): &(Name, Name)) -> Option<(String, String)
 const UNKNOWN: &str = "FILL-IN";
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// A part of the workload that `kubectl apply --server-side` and `kubectl patch --patch-file` take.
-pub(super) fn spread(service: &Service, workload: Option<&Workload>) -> String {
-    let (kind, name) = workload.map_or(("Deployment", UNKNOWN), |w| (w.kind.as_str(), w.name.as_str()));
+/// The part of a workload that spreads its pods.
+fn spread_spec(service: &Service) -> Value {
     let constraint = json!({
         "maxSkew": 1,
         "topologyKey": annotation::ZONE,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": selector(service)},
     });
+    json!({"template": {"spec": {"topologySpreadConstraints": [constraint]}}})
+}
+
+/// A command that spreads the pods of a workload.
+pub(super) fn spread_command(service: &Service, workload: &Workload) -> String {
+    let (kind, name) = (workload.kind.to_lowercase(), &workload.name);
+    let patch = json!({"spec": spread_spec(service)});
+    format!("kubectl patch {kind} {name} -n {} \\\n  -p '{patch}'", service.key.namespace)
+}
+
+/// A part of the workload that `kubectl apply --server-side` and `kubectl patch --patch-file` take.
+pub(super) fn spread(service: &Service, workload: Option<&Workload>) -> String {
+    let (kind, name) = workload.map_or(("Deployment", UNKNOWN), |w| (w.kind.as_str(), w.name.as_str()));
     let patch = json!({
         "apiVersion": "apps/v1",
         "kind": kind,
         "metadata": {"name": name, "namespace": service.key.namespace.as_str()},
-        "spec": {"template": {"spec": {"topologySpreadConstraints": [constraint]}}},
+        "spec": spread_spec(service),
     });
     let unknown = match workload {
         Some(_) => String::new(),

@@ -8,8 +8,13 @@ use model::forward::Packet;
 use model::{Family, Name, Protocol};
 use serde::Deserialize;
 
+/// For the command line, where a malformed packet is wrong use.
+pub(crate) fn flag(text: &str) -> Result<Packet, String> {
+    one(text).map_err(|error| error.to_string())
+}
+
 /// `tcp 10.0.0.2:40000 -> 172.30.0.41:80`, with ` iif eth0` behind it where the interface matters.
-pub(super) fn one(text: &str) -> Result<Packet> {
+fn one(text: &str) -> Result<Packet> {
     let advice = || anyhow!("{text:?}: write it as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80 [iif eth0]'");
     let words: Vec<&str> = text.split_whitespace().collect();
     let (proto, src, dst, iif) = match words[..] {

@@ -1,0 +1,51 @@
+//! Fields that a kind does not have: an API server drops them, unless it is asked to be strict. Held against the schemas
+//! that the embedded API serves.
+
+use model::{near, parse};
+use plan::validate::{Fault, Violation};
+use serde_json::Value;
+use store::{kinds, schema};
+
+/// The unknown and mistyped fields of an object; `None` where there is no schema for its kind.
+pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let kind = kinds::of(text("apiVersion"), text("kind"))?;
+    let schema = schema::of(kind)?;
+    let mut checked = object.clone();
+    let findings = schema::check(&mut checked, None, schema);
+    let about = parse::object_ref(object);
+    let violation = |field: &str, reason: String, fault| Violation {
+        object: about.clone(),
+        field: field.to_owned(),
+        reason,
+        fault,
+    };
+    let unknown = findings.unknown.iter().map(|path| {
+        let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let near = near::did_you_mean(name, beside(schema, parent));
+        violation(path, format!("there is no such field{near}"), Fault::Forbidden)
+    });
+    let mistyped = findings.mistyped.iter().map(|finding| {
+        let (path, reason) = finding.split_once(": ").unwrap_or(("", finding));
+        violation(path, reason.to_owned(), Fault::Invalid)
+    });
+    Some(unknown.chain(mistyped).collect())
+}
+
+/// The fields of the object at a path, as `spec.ports[0]`.
+fn beside(schema: &'static Value, path: &str) -> Vec<&'static str> {
+    let mut at = schema::resolve(schema);
+    for step in path.split('.').filter(|step| !step.is_empty()) {
+        let (name, items) =
+            step.split_once('[').map_or((step, 0), |(name, rest)| (name, 1 + rest.matches('[').count()));
+        let below = match at["properties"].get(name) {
+            Some(below) => below,
+            None => &at["additionalProperties"],
+        };
+        at = schema::resolve(below);
+        for _ in 0..items {
+            at = schema::resolve(&at["items"]);
+        }
+    }
+    at["properties"].as_object().into_iter().flat_map(|fields| fields.keys()).map(String::as_str).collect()
+}

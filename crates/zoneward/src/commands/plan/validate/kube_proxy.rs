@@ -1,0 +1,52 @@
+//! KubeProxyConfiguration: what `zoneward node --config` would refuse or ignore.
+//!
+//! kube-proxy reads the file strictly and, where that fails, once more without what it does not know. A field that is
+//! ignored that way is a warning there and a violation here.
+
+use model::ObjectRef;
+use plan::validate::{Fault, Violation};
+use serde_json::Value;
+
+use crate::node::config::{self, fields, file};
+
+/// Violations and warnings; `None` for other kinds.
+pub(super) fn check(object: &Value) -> Option<(Vec<Violation>, Vec<Violation>)> {
+    if object["kind"] != file::KIND {
+        return None;
+    }
+    let (configuration, unknown) = match file::from_value(object.clone()) {
+        Ok(read) => read,
+        Err(error) => return Some((vec![line(&format!("{error:#}"))], Vec::new())),
+    };
+    let ignored = unknown.into_iter().map(|path| {
+        let near = fields::did_you_mean(&path);
+        violation(&path, &format!("there is no such field{near}"))
+    });
+    let mut violations: Vec<Violation> = ignored.collect();
+    match config::resolve(configuration, false) {
+        Ok((_, notices)) => Some((violations, notices.iter().map(|notice| line(&notice.message)).collect())),
+        Err(error) => {
+            let text = error.to_string();
+            // The first line says that it is refused; each of the others is a field and why.
+            violations.extend(text.lines().skip(1).map(|text| line(text.trim())));
+            Some((violations, Vec::new()))
+        }
+    }
+}
+
+/// `field: reason`.
+fn line(text: &str) -> Violation {
+    match text.split_once(": ").filter(|(field, _)| !field.contains(' ')) {
+        Some((field, reason)) => violation(field, reason),
+        None => violation("", text),
+    }
+}
+
+fn violation(field: &str, reason: &str) -> Violation {
+    Violation {
+        object: ObjectRef::new(file::KIND, "", "config"),
+        field: field.to_owned(),
+        reason: reason.to_owned(),
+        fault: Fault::Invalid,
+    }
+}
