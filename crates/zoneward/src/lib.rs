@@ -18,7 +18,6 @@ pub mod mesh;
 pub mod node;
 pub mod output;
 pub mod oversight;
-pub mod planner;
 pub mod routes;
 pub mod serve;
 pub mod signals;
