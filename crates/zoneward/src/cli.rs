@@ -449,6 +449,10 @@ pub struct Controller {
     /// or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub bind_address: Option<SocketAddr>,
+    /// Remove from EndpointSlices and Services what only Zoneward writes, so that kube-controller-manager can take over,
+    /// and exit; refused while another Zoneward controller leads
+    #[arg(long)]
+    pub hand_back: bool,
     /// How logs look.
     #[command(flatten)]
     pub log: crate::log::LogArgs,
