@@ -12,6 +12,7 @@ pub mod forward;
 pub mod json;
 pub mod label;
 pub mod name;
+pub mod near;
 pub mod node;
 pub mod notice;
 pub mod parse;

@@ -16,6 +16,7 @@ pub mod leader;
 pub mod log;
 pub mod mesh;
 pub mod node;
+pub mod object_name;
 pub mod output;
 pub mod oversight;
 pub mod planner;
