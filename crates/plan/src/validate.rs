@@ -28,8 +28,8 @@ mod table;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use model::ObjectRef;
-use model::parse::route::GROUP;
+use model::parse::route::{GROUP, KINDS, mesh_object};
+use model::{Interner, ObjectRef};
 use serde_json::Value;
 
 pub use fault::Fault;
@@ -100,6 +100,24 @@ pub fn validate(object: &Value) -> Vec<Violation> {
 /// Everything that stands against putting `new` in the place of `old`, with the default settings.
 pub fn validate_update(old: &Value, new: &Value) -> Vec<Violation> {
     Settings::default().validate_update(old, new)
+}
+
+/// What is allowed and has no effect: rules of a route policy that no request can hit. Of an object that is not valid,
+/// nothing.
+pub fn without_effect(object: &Value) -> Vec<Violation> {
+    let (group, _) = group_and_version(object);
+    if group != GROUP || !object["kind"].as_str().is_some_and(|kind| KINDS.contains(&kind)) {
+        return Vec::new();
+    }
+    let reading = mesh_object(object, &mut Interner::default());
+    let notices = reading.object.as_ref().map(crate::routes::never_matching).unwrap_or_default();
+    let warning = |notice: model::Notice| Violation {
+        object: notice.object,
+        field: notice.message.split(' ').next().unwrap_or_default().to_owned(),
+        reason: notice.message,
+        fault: Fault::Invalid,
+    };
+    notices.into_iter().map(warning).collect()
 }
 
 /// Whether the object is of a kind that is validated here.
