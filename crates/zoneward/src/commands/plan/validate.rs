@@ -1,7 +1,7 @@
 //! `zoneward plan validate`: what an API server would refuse.
 
 use anyhow::Result;
-use plan::validate::{Fault, Violation, is_known, validate};
+use plan::validate::{Fault, Violation, is_known, validate, without_effect};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
@@ -21,27 +21,37 @@ pub fn run(args: &PlanValidate) -> Result<bool> {
         fault: Fault::Invalid,
     }));
     let accepted = violations.is_empty();
+    let warnings: Vec<Violation> = known.iter().flat_map(|object| without_effect(object)).collect();
     match args.output.format {
         Format::Table => {
             let others = documents.objects.len() - known.len();
-            print_text(&text(&violations, known.len(), others))?;
+            print_text(&text(&violations, &warnings, known.len(), others))?;
         }
         format => {
             let one =
                 |v: &Violation| json!({"object": v.object.to_string(), "field": v.field, "reason": v.reason});
-            let rows: Vec<Value> = violations.iter().map(one).collect();
-            print_value(&json!({"accepted": accepted, "violations": rows}), format)?;
+            let rows = |list: &[Violation]| list.iter().map(one).collect::<Vec<Value>>();
+            let (violations, warnings) = (rows(&violations), rows(&warnings));
+            let answer = json!({"accepted": accepted, "violations": violations, "warnings": warnings});
+            print_value(&answer, format)?;
         }
     }
     Ok(accepted)
 }
 
-fn text(violations: &[Violation], known: usize, others: usize) -> String {
+fn listed(violations: &[Violation]) -> String {
+    let mut table = table(&["OBJECT", "FIELD", "REASON"]);
+    table.add_rows(violations.iter().map(|v| [v.object.to_string(), v.field.clone(), v.reason.clone()]));
+    render(&table)
+}
+
+fn text(violations: &[Violation], warnings: &[Violation], known: usize, others: usize) -> String {
     let mut text = String::new();
     if !violations.is_empty() {
-        let mut table = table(&["OBJECT", "FIELD", "REASON"]);
-        table.add_rows(violations.iter().map(|v| [v.object.to_string(), v.field.clone(), v.reason.clone()]));
-        text = render(&table) + "\n";
+        text = listed(violations) + "\n";
+    }
+    if !warnings.is_empty() {
+        text += &format!("Accepted, without effect:\n{}\n", listed(warnings));
     }
     text += &match violations.len() {
         0 => format!("{} accepted.", count(known, "object")),
