@@ -572,13 +572,13 @@ pub enum ProxyMode {
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["to", "gateway"]))]
 pub struct RouteArgs {
     /// The Service that requests come from, and tags of its pods
-    #[arg(long, value_name = "SERVICE[,TAG=VALUE...]", requires = "to")]
+    #[arg(long, value_name = "[NS/]SERVICE[,TAG=VALUE...]", requires = "to")]
     pub from: Option<String>,
     /// The Service that requests go to; without a port the first that speaks HTTP
-    #[arg(long, value_name = "SERVICE[:PORT]", requires = "from")]
+    #[arg(long, value_name = "[NS/]SERVICE[:PORT]", requires = "from")]
     pub to: Option<String>,
     /// The MeshGateway that requests arrive at; without a listener the one for the host
-    #[arg(long, value_name = "NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "[NS/]NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
     pub gateway: Option<String>,
 }
 
