@@ -379,8 +379,9 @@ fn soak_kube_reflector_at_1000_events_per_second() {
             assert_eq!((lists, errors, changes), (1, 0, made), "{}: lists, errors, changes", follower.way);
         }
         check_controller(&controller, &client).await;
-        // What a busy machine can do unoptimized is not the point: that it keeps up without listing is.
-        let least = if cfg!(debug_assertions) { 0.3 } else { 0.9 };
-        assert!(rate >= least * PER_SECOND as f64, "only {rate:.0} changes per second");
+        // How quick it is depends on the machine and what else it does: only the soak, which is optimised and alone, says.
+        if !cfg!(debug_assertions) {
+            assert!(rate >= 0.9 * PER_SECOND as f64, "only {rate:.0} changes per second");
+        }
     });
 }

@@ -70,7 +70,7 @@ pub(crate) const ENVOY: Tool = Tool {
 
 /// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
 /// what kube-proxy would leave; they speak to the embedded API by its real clients, and open reports in a browser.
-pub(crate) const TESTS: [Tool; 10] = [
+pub(crate) const TESTS: [Tool; 12] = [
     NEXTEST,
     Tool {
         program: "nft",
@@ -119,6 +119,18 @@ pub(crate) const TESTS: [Tool; 10] = [
         also: &[],
         version_words: &["--version"],
         source: Source::Debian { package: "chromium", at_least: Version([100, 0, 0]) },
+    },
+    Tool {
+        program: "curl",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Debian { package: "curl", at_least: Version([7, 74, 0]) },
+    },
+    Tool {
+        program: "openssl",
+        also: &[],
+        version_words: &["version"],
+        source: Source::Debian { package: "openssl", at_least: Version([1, 1, 1]) },
     },
     Tool {
         program: "kubectl",

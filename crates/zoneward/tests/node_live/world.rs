@@ -24,7 +24,7 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 
 /// How long a change may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     runtime: tokio::runtime::Runtime,
