@@ -48,7 +48,7 @@ fn run(command: Command) -> Result<(), Stop> {
             Ok(())
         }
         Command::Test(options) => suite::run(&options),
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
     }
