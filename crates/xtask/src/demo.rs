@@ -31,7 +31,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         say: "Which endpoints would one node send a Service's traffic to?",
-        args: &["trace", "select", "shop/cart", "-f", "examples/shop", "--node", "node-a1"],
+        args: &["trace", "select", "cart", "-n", "shop", "-f", "examples/shop", "--node", "node-a1"],
         notice: "The node is in zone-a and uses the two endpoints there.",
     },
     Step {

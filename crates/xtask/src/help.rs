@@ -64,10 +64,10 @@ SYNOPSIS
     cargo xtask demo [--binary PATH]
 
 DESCRIPTION
-    Builds the binary with the profile `quick` as target/quick/zoneward: about 5 minutes on two cores the first
-    time, seconds later. Then shows live traffic in a cluster of network namespaces (`zoneward demo`), four short
-    looks at the files below examples/, and three commands to copy. Changes nothing on this machine. A command
-    that fails does not hide the others; the exit status is then 1.
+    Builds the binary with the profile `quick` as target/quick/zoneward: about 5 minutes on two cores the
+    first time, seconds later. Then shows live traffic in a cluster of network namespaces (`zoneward demo`),
+    four short looks at the files below examples/, and three commands to copy. Changes nothing on this
+    machine. A command that fails does not hide the others; the exit status is then 1.
 
 OPTIONS
     --binary PATH   use this binary and build nothing";
