@@ -90,6 +90,14 @@ fn every_object_of_the_examples_would_be_accepted() {
     }
 }
 
+// Requests for `trace http` lie in the same tree; their names end in .request, which no folder is read for.
+#[test]
+fn the_whole_folder_of_examples_would_be_accepted() {
+    let output = run(&["plan", "validate", "-R", "-f", "examples"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn the_readme_has_a_row_for_every_example_and_no_other() {
     let readme = std::fs::read_to_string(root().join("examples/README.md")).unwrap();

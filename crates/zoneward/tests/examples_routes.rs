@@ -31,7 +31,7 @@ fn rules(file: &str) -> Value {
 
 fn trace(file: &str, whose: &[&str], request: &str) -> Value {
     let file = format!("examples/routes/{file}.yaml");
-    let request = format!("examples/routes/requests/{request}.json");
+    let request = format!("examples/routes/requests/{request}.request");
     answer(&[&["trace", "http", "-f", &file, "--request", &request], whose].concat())
 }
 
