@@ -11,6 +11,8 @@ pub const CONTROLLER_NAME: &str = "endpointslice-controller.k8s.io";
 pub const BESIDE_SERVICE_NAME: &str = "zoneward.dev/service-name";
 /// The writer of such slices.
 pub const BESIDE_CONTROLLER_NAME: &str = "zoneward.dev";
+/// The writer of the slices that `zoneward expose` makes. Their endpoints are its own; their hints are the controller's.
+pub const EXPOSE_CONTROLLER_NAME: &str = "expose.zoneward.dev";
 /// On an EndpointSlice: its Service has no cluster IP.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service: another service proxy takes care of it.
@@ -36,6 +38,9 @@ pub const TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/traffic-distribution";
 pub const DEFAULT_TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/default-traffic-distribution";
 /// On an EndpointSlice that we wrote: the mechanism behind its hints.
 pub const MECHANISM: &str = "zoneward.dev/mechanism";
+/// On an EndpointSlice that we wrote: the default that the mechanism comes from, `namespace` or `controller`. Without it,
+/// the Service itself asks for the mechanism.
+pub const MECHANISM_SOURCE: &str = "zoneward.dev/mechanism-source";
 /// On an EndpointSlice that we wrote: the share of traffic expected from each zone, in 1/256.
 pub const DEMAND: &str = "zoneward.dev/demand";
 
@@ -85,7 +90,7 @@ pub const READ_FROM_SERVICES: &[&str] = &[
 ];
 
 /// The annotations of an EndpointSlice that decide something.
-pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM];
+pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM, MECHANISM_SOURCE];
 
 /// The labels that we set on every slice ourselves: a Service's own value for them never counts.
 pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, BESIDE_SERVICE_NAME, HEADLESS];

@@ -11,6 +11,7 @@
 
 mod action;
 mod changes;
+mod error;
 mod host;
 mod matcher;
 pub mod path;
@@ -26,6 +27,7 @@ mod write;
 
 pub use action::{Action, Body, DirectResponse, End, Leg, LegTarget, Mirror, PathChange, Rewrite, Split};
 pub use changes::{HeaderChange, HeaderChanges};
+pub use error::{BODY_NOT_READABLE, error_text};
 pub use host::{HostMap, Hostname, plain_host};
 pub use matcher::{Entry, RouteGroup};
 pub use pattern::Pattern;

@@ -29,9 +29,9 @@ mod survey;
 mod words;
 mod write;
 
-use model::{Family, Name, Notice, ObjectRef, Service};
+use model::{ClusterIps, Family, Name, Notice, ObjectRef, Service};
 
-pub use choice::{Choice, Defaults, choose};
+pub use choice::{Choice, Defaults, Origin, choose};
 pub use conditions::{Condition, NodeAcks, Status, conditions};
 pub use facts::{ClusterFacts, PreferBy};
 pub use mechanism::{Mechanism, Scope};
@@ -94,8 +94,16 @@ pub struct HintOutcome {
     pub programmed: bool,
     /// Why they do not: a reason and a sentence without numbers.
     pub held_back: Option<(&'static str, &'static str)>,
-    /// Why a setting was refused.
+    /// What consumers that know only hints do otherwise, as a sentence.
+    pub caveat: Option<&'static str>,
+    /// Why no setting could be accepted.
     pub accepted: Result<(), String>,
+    /// Why a setting was refused beside the one that decides.
+    pub refused: Option<String>,
+    /// Why Zoneward's nodes do not send traffic to the Service.
+    pub not_proxied: Option<&'static str>,
+    /// Whether that is because the Service has no cluster IP, so that no other proxy does either.
+    pub headless: bool,
     /// A known setting of the Service that another one overrides, as a sentence.
     pub overridden: Option<String>,
     /// Which of the Notices were not said before.
@@ -127,11 +135,15 @@ pub fn assign<'a>(input: &HintInput<'_>, packing: &mut Packing<'a>) -> HintOutco
 }
 
 /// The same where the choice was made already.
-pub fn assign_chosen<'a>(input: &HintInput<'_>, choice: Choice, packing: &mut Packing<'a>) -> HintOutcome {
-    let requested = choice.source.is_some() || choice.accepted.is_err();
+pub fn assign_chosen<'a>(
+    input: &HintInput<'_>,
+    mut choice: Choice,
+    packing: &mut Packing<'a>,
+) -> HintOutcome {
     let mut task = Task {
         mechanism: choice.mechanism,
-        source: choice.source.unwrap_or_default(),
+        source: choice.source.clone().unwrap_or_default(),
+        origin: choice.origin,
         starting_threshold: choice.starting_threshold,
         family: input.family,
         facts: input.facts,
@@ -141,7 +153,7 @@ pub fn assign_chosen<'a>(input: &HintInput<'_>, choice: Choice, packing: &mut Pa
             Mechanism::None => Survey::empty(input.facts),
             _ => Survey::new(input.facts, packing),
         },
-        said: choice.remarks,
+        said: std::mem::take(&mut choice.remarks),
     };
     if input.memory.mechanism == Mechanism::Auto
         && input.memory.programmed
@@ -150,14 +162,19 @@ pub fn assign_chosen<'a>(input: &HintInput<'_>, choice: Choice, packing: &mut Pa
         auto::say_switched_off(&mut task);
     }
     let applied = apply(&mut task, packing);
-    outcome(input, task, applied, requested, choice.accepted, packing)
+    let programmed = applied.mechanism != Mechanism::None && applied.held_back.is_none();
+    if programmed && is_headless(input.service) {
+        task.promise_nothing();
+    }
+    outcome(input, task, applied, choice, packing)
 }
 
 fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     match task.mechanism {
         Mechanism::None => {
-            clear(task.facts, packing, Mechanism::None);
-            Applied { mechanism: Mechanism::None, demand: None, held_back: None }
+            clear(task, packing, Mechanism::None);
+            task.say_ended();
+            Applied::programmed(Mechanism::None)
         }
         Mechanism::Auto => auto::apply(task, packing),
         Mechanism::PreferSameZone | Mechanism::PreferSameNode => same::apply(task, packing),
@@ -171,14 +188,14 @@ fn outcome(
     input: &HintInput<'_>,
     task: Task<'_>,
     applied: Applied,
-    requested: bool,
-    accepted: Result<(), String>,
+    choice: Choice,
     packing: &Packing<'_>,
 ) -> HintOutcome {
-    let reasons = task.said.iter().map(|(reason, _)| *reason).collect();
-    let said = Said { reasons, held_back: applied.held_back.map(|(word, _)| word) };
+    let requested = choice.source.is_some() || choice.accepted.is_err();
+    let said = Said::new(&task, applied.held_back.map(|(word, _)| word));
     let memory = Memory::after(applied.mechanism, applied.demand, said, packing);
-    let fresh = task.said.iter().map(|(reason, _)| memory.is_news(input.memory, reason)).collect();
+    let news = |(reason, message): &(&str, String)| memory.is_news(input.memory, reason, message);
+    let fresh = task.said.iter().map(news).collect();
     let ignored = task.said.iter().find(|(reason, _)| *reason == reason::SETTING_IGNORED);
     let overridden = ignored.map(|(_, message)| message.clone());
     let object = (!task.said.is_empty()).then(|| ObjectRef::service(&input.service.key));
@@ -190,12 +207,21 @@ fn outcome(
         requested,
         programmed: applied.mechanism != Mechanism::None && applied.held_back.is_none(),
         held_back: applied.held_back,
-        accepted,
+        caveat: applied.caveat,
+        accepted: choice.accepted,
+        refused: choice.refused,
+        not_proxied: crate::select::not_proxied(input.service),
+        headless: is_headless(input.service),
         overridden,
         fresh,
         notices: task.said.into_iter().filter_map(notice).collect(),
         memory,
     }
+}
+
+/// Whether it says that it has no cluster IP; one from a file may only have none yet.
+fn is_headless(service: &Service) -> bool {
+    service.cluster_ips == ClusterIps::None
 }
 
 /// One Service's hints in the making.
@@ -205,6 +231,8 @@ struct Task<'t> {
     mechanism: Mechanism,
     /// The setting that asked.
     source: String,
+    /// Whose setting that is.
+    origin: Origin,
     starting_threshold: Option<usize>,
     family: Family,
     facts: &'t ClusterFacts,
@@ -224,6 +252,35 @@ impl Task<'_> {
         !self.config.without_notices
     }
 
+    /// A mechanism was at work, and none is any more. Auto has upstream's words for that.
+    fn say_ended(&mut self) {
+        let before = self.memory.mechanism;
+        if !self.is_heard() || matches!(before, Mechanism::None | Mechanism::Auto) {
+            return;
+        }
+        let why = match self.source.as_str() {
+            "" => "no setting asks for it any more".to_owned(),
+            source => format!("{source} decides now"),
+        };
+        let message =
+            format!("{} has ended and traffic spreads evenly over all endpoints: {why}.", before.as_str());
+        self.say(reason::ENDED, message);
+    }
+
+    /// Clients of a headless Service connect to the endpoints themselves: where traffic goes is not ours to say.
+    fn promise_nothing(&mut self) {
+        let about_traffic = [reason::PROGRAMMED, reason::OVERLOAD, reason::UNREACHABLE];
+        self.said.retain(|(reason, _)| !about_traffic.contains(reason));
+        if self.is_heard() {
+            let message = format!(
+                "{}: the hints are set, but no service proxy obeys them: the Service is headless, so clients get the \
+                 endpoints' addresses from DNS and connect to any of them. Give the Service a cluster IP.",
+                self.source
+            );
+            self.say(reason::NOT_PROXIED, message);
+        }
+    }
+
     fn remark_endpoints_without_zone(&mut self, consequence: &str) {
         let Some(first) = &self.survey.first_without_zone else { return };
         let message = format!(
@@ -231,6 +288,19 @@ impl Task<'_> {
             count(self.survey.without_zone, "ready endpoint")
         );
         self.say(reason::PLACE_UNKNOWN, message);
+    }
+
+    /// Hints are set as upstream sets them, and yet no consumer can use them (semantics C1).
+    fn say_unusable(&mut self) {
+        let first = self.survey.first_without_zone.as_deref().unwrap_or_default();
+        let message = format!(
+            "{}: traffic spreads evenly, because consumers ignore the hints of the whole Service where one is missing. In \
+             no known zone: {}, the first is {first}. Add topology.kubernetes.io/zone to its node.",
+            self.source,
+            count(self.survey.without_zone, "ready endpoint"),
+        );
+        self.say(reason::WITHHELD, message);
+        self.remark_nodes_without_zone();
     }
 
     fn remark_nodes_without_zone(&mut self) {
@@ -250,19 +320,27 @@ struct Applied {
     mechanism: Mechanism,
     demand: Option<Demand>,
     held_back: Option<(&'static str, &'static str)>,
+    caveat: Option<&'static str>,
 }
 
 impl Applied {
     fn programmed(mechanism: Mechanism) -> Self {
-        Self { mechanism, demand: None, held_back: None }
+        Self { mechanism, demand: None, held_back: None, caveat: None }
+    }
+
+    /// The slices say it, but a hint that is missing makes consumers ignore all of them.
+    fn unusable(mechanism: Mechanism) -> Self {
+        let sentence =
+            "A ready endpoint is in no known zone, so consumers ignore the hints of the whole Service.";
+        Self::held_back(mechanism, "EndpointWithoutZone", sentence)
     }
 
     fn held_back(mechanism: Mechanism, reason: &'static str, sentence: &'static str) -> Self {
-        Self { mechanism, demand: None, held_back: Some((reason, sentence)) }
+        Self { held_back: Some((reason, sentence)), ..Self::programmed(mechanism) }
     }
 }
 
 /// Takes all hints off (semantics A1, rule 4).
-fn clear(facts: &ClusterFacts, packing: &mut Packing<'_>, mechanism: Mechanism) {
-    write(packing, facts, &Tag::new(facts, mechanism), Unready::Cleared, |_, _| Wanted::Nothing);
+fn clear(task: &Task<'_>, packing: &mut Packing<'_>, mechanism: Mechanism) {
+    write(packing, task.facts, &Tag::new(task, mechanism), Unready::Cleared, |_, _| Wanted::Nothing);
 }

@@ -1,4 +1,4 @@
-//! Which route a request takes: from the policies of a namespace to the table of one proxy.
+//! Which route a request takes: from the policies of the mesh to the table of one proxy.
 //!
 //! ```text
 //! policies -> applies: those for this client, by precedence -> merge: one list of rules per destination
@@ -17,7 +17,9 @@ mod gateway;
 mod merge;
 mod order;
 mod outbound;
+mod repeats;
 mod resolve;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -25,12 +27,16 @@ mod trace;
 use model::route::{Outbound, RouteTable};
 use model::{Notice, Service, ServicePort, Snapshot};
 
-pub use applies::unused_targets;
+pub use applies::{applies, destinations, unused_targets};
 pub use client::Client;
 pub(crate) use client::{HOSTNAME, REGION, ZONE};
 pub use gateway::{GatewayRoutes, gateway};
 pub use merge::{Source, merge};
 pub use outbound::OutboundRoutes;
+pub use repeats::{never_matching, never_matching_within};
+pub use standing::{
+    Finding, Holds, SecretState, Standing, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+};
 pub use trace::{Incoming, Outcome, Step, Trace, trace};
 
 /// The routes of a client to every Service.

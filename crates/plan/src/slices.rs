@@ -13,9 +13,11 @@
 
 mod change;
 mod convert;
+mod exposed;
 mod group;
 mod label;
 mod pack;
+mod repair;
 #[cfg(test)]
 mod tests;
 pub mod trigger;
@@ -163,10 +165,7 @@ pub fn plan<'a>(
 ) -> SlicePlan {
     let service = input.service;
     if !has_planned_slices(service) {
-        // Whoever takes the slices over does not see those beside, but our nodes would prefer them for ever.
-        let beside = input.slices.iter().filter(|slice| slice.is_beside() && !slice.deleting);
-        let deletes = beside.map(|slice| slice.key.clone()).collect();
-        return SlicePlan { deletes, trigger: input.trigger.clone(), ..SlicePlan::default() };
+        return exposed::plan(input, assign_hints);
     }
     let (changed_at, trigger) = input.trigger.advance(service, input.pods);
     let candidates = group::candidates(input);
@@ -194,12 +193,19 @@ pub fn plan<'a>(
         // Semantics B4: the garbage collector would race with us to delete what we make.
         plan.creates.clear();
     }
+    repair::labels(&mut plan, input, options.place);
     plan
 }
 
-/// Semantics B1: an ExternalName has no endpoints, and without a selector somebody else writes the slices.
-/// What we wrote before it became so is left alone, as Kubernetes' controller leaves it: whoever removes the
-/// selector takes those slices over as they are.
+/// The slices to delete of a Service that is not there.
+pub fn orphans(slices: &[Slice], place: Place) -> impl Iterator<Item = &Slice> {
+    let is_ours = move |slice: &&Slice| slice.managed_by().is_some_and(|writer| writer == place.writer());
+    slices.iter().filter(is_ours).filter(|slice| !slice.deleting)
+}
+
+/// Semantics B1: an ExternalName has no endpoints, and without a selector the slices have another writer. What we
+/// wrote before it became so is left alone, as Kubernetes' controller leaves it: removing the selector hands those
+/// slices over as they are.
 fn has_planned_slices(service: &Service) -> bool {
     service.kind != ServiceType::ExternalName && service.selector.is_some()
 }
@@ -306,7 +312,7 @@ impl Write<'_, '_> {
                 plan.unchanged.push(key);
                 continue;
             }
-            // Semantics B5 [Q]: missing reserved labels come back only when something else is written.
+            // Semantics B5 [Q]: upstream brings missing reserved labels back only when something else is written.
             content.labels = self.labels.clone();
             self.stamp(&mut content);
             plan.updates.push((key, content));

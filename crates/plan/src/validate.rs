@@ -30,8 +30,8 @@ mod table;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use model::ObjectRef;
-use model::parse::route::GROUP;
+use model::parse::route::{GROUP, KINDS, mesh_object};
+use model::{Interner, ObjectRef};
 use serde_json::Value;
 
 pub use fault::Fault;
@@ -111,6 +111,24 @@ pub fn lint(object: &Value) -> Vec<Violation> {
     kinds::check(object, &mut findings);
     settings::check(object, &mut findings);
     findings.into_violations()
+}
+
+/// What is allowed and has no effect: rules of a route policy that no request can hit. Of an object that is not valid,
+/// nothing.
+pub fn without_effect(object: &Value) -> Vec<Violation> {
+    let (group, _) = group_and_version(object);
+    if group != GROUP || !object["kind"].as_str().is_some_and(|kind| KINDS.contains(&kind)) {
+        return Vec::new();
+    }
+    let reading = mesh_object(object, &mut Interner::default());
+    let notices = reading.object.as_ref().map(crate::routes::never_matching).unwrap_or_default();
+    let warning = |notice: model::Notice| Violation {
+        object: notice.object,
+        field: notice.message.split(' ').next().unwrap_or_default().to_owned(),
+        reason: notice.message,
+        fault: Fault::Invalid,
+    };
+    notices.into_iter().map(warning).collect()
 }
 
 /// Whether the object is of a kind that is validated here.

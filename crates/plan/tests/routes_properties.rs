@@ -1,10 +1,13 @@
 //! Routes do not depend on the order in which policies arrive, and the maps of a table agree with asking one by one.
 
 use model::route::{HeaderList, Request, Routing};
-use model::{Interner, Name, Notice, Object, Service, ServiceKey, Snapshot, parse};
+use model::{Interner, Name, Notice, Object, ObjectKey, Service, ServiceKey, Snapshot, parse};
 use plan::routes::{Client, OutboundRoutes, outbound};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+/// Of the Service, and of the client: policies are in both.
+const NAMESPACES: [&str; 2] = ["default", "client"];
 
 fn path() -> impl Strategy<Value = Value> {
     let prefix = prop::sample::select(vec!["/", "/a", "/a/b", "/c"]).prop_map(|v| json!({"prefix": v}));
@@ -67,9 +70,10 @@ fn policies() -> impl Strategy<Value = Vec<Value>> {
     let policy = (target(), prop::collection::vec(rule(), 1..5));
     prop::collection::vec(policy, 0..6).prop_map(|list| {
         let one = |(i, (target, rules)): (usize, (Value, Vec<Value>))| {
-            json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute", "metadata": {"name": format!("p{i}")},
-                "spec": {"targetRef": target,
-                    "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]}})
+            let destination = json!({"kind": "MeshService", "name": "backend", "namespace": "default"});
+            json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute",
+                "metadata": {"name": format!("p{i}"), "namespace": NAMESPACES[i % 2]},
+                "spec": {"targetRef": target, "to": [{"targetRef": destination, "rules": rules}]}})
         };
         list.into_iter().enumerate().map(one).collect()
     })
@@ -78,17 +82,18 @@ fn policies() -> impl Strategy<Value = Vec<Value>> {
 fn world(policies: &[Value]) -> (Snapshot, Client) {
     let mut snapshot = Snapshot::default();
     let mut interner = Interner::default();
-    let service = |name: &str| {
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+    let service = |(namespace, name): (&str, &str)| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
             "spec": {"ports": [{"port": 80, "appProtocol": "http"}]}})
     };
-    let services = ["backend", "b1", "b2"].map(service);
+    let services =
+        [("default", "backend"), ("default", "b1"), ("default", "b2"), ("client", "b1")].map(service);
     for value in policies.iter().chain(&services) {
         let object: Option<Object> = parse::object(value, &mut interner).0;
         snapshot.apply(object.expect("a good object"));
     }
     let tags = [("v", "1")].into_iter().collect();
-    let client = Client { namespace: "default".into(), services: vec!["frontend".into()], tags };
+    let client = Client { namespace: "client".into(), services: vec!["frontend".into()], tags };
     (snapshot, client)
 }
 
@@ -131,7 +136,7 @@ proptest! {
             let service = backend(&snapshot);
             let count = before.len().max(given.len());
             let changed = (0..count).filter(|i| before.get(*i) != given.get(*i));
-            let changed = changed.map(|i| Name::new(&format!("p{i}"))).collect();
+            let changed = changed.map(|i| ObjectKey::new(&Name::new(NAMESPACES[i % 2]), &Name::new(&format!("p{i}")))).collect();
             let port = &service.ports[0];
             kept = kept.after(&snapshot, &client, service, port, &changed).expect("TCP");
             let wanted = OutboundRoutes::new(&snapshot, &client, service, port).expect("TCP");

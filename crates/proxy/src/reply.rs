@@ -2,22 +2,38 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
+use model::route::error_text;
 
 use crate::body::AnswerBody;
 use crate::rules::Rule;
 use crate::ticket::Ticket;
 
-fn answer(status: StatusCode, bytes: Bytes, mut ticket: Ticket) -> Response<AnswerBody> {
+fn answer(status: StatusCode, mut bytes: Bytes, mut ticket: Ticket) -> Response<AnswerBody> {
     ticket.status = status.as_u16();
+    // RFC 9110, 9.3.2: the answer to HEAD has the length of the body and not the body.
+    let length = (ticket.is_head && !bytes.is_empty()).then_some(bytes.len());
+    if length.is_some() {
+        bytes.clear();
+    }
     let mut response = Response::new(AnswerBody::own(bytes, ticket));
     *response.status_mut() = status;
+    if let Some(length) = length {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
     response
 }
 
-/// An error. gRPC clients get it in their own terms, by the mapping that gRPC has for HTTP's.
+fn text(status: StatusCode, text: &'static str, ticket: Ticket) -> Response<AnswerBody> {
+    let mut response = answer(status, Bytes::from_static(text.as_bytes()), ticket);
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+/// An error, with a short text. gRPC clients get it in their own terms, by the mapping that gRPC has for HTTP's.
 pub(crate) fn error(status: StatusCode, is_grpc: bool, ticket: Ticket) -> Response<AnswerBody> {
     if !is_grpc {
-        return answer(status, Bytes::new(), ticket);
+        return text(status, error_text(status.as_u16()), ticket);
     }
     let mut response = answer(status, Bytes::new(), ticket);
     *response.status_mut() = StatusCode::OK;
@@ -48,10 +64,7 @@ pub(crate) fn refusal(
         response.headers_mut().insert("grpc-message", HeaderValue::from_static(reason));
         return response;
     }
-    let mut response = answer(status, Bytes::from_static(reason.as_bytes()), ticket);
-    let text = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, text);
-    response
+    text(status, reason, ticket)
 }
 
 pub(crate) fn redirect(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use model::route::{Action, Body, End, HttpRule, LegTarget, Mirror, RouteGroup, Split};
+use model::route::{Action, BODY_NOT_READABLE, Body, End, HttpRule, LegTarget, Mirror, RouteGroup, Split};
 use model::{Notice, ObjectRef};
 
 use crate::edits::Edits;
@@ -110,7 +110,8 @@ impl Rule {
                 Ok(bytes) => Ending::Respond(status_of(response.status), bytes),
                 Err(why) => {
                     refused.push(why);
-                    Ending::Respond(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())
+                    let bytes = Bytes::from_static(BODY_NOT_READABLE.as_bytes());
+                    Ending::Respond(StatusCode::INTERNAL_SERVER_ERROR, bytes)
                 }
             },
         };

@@ -20,6 +20,8 @@ pub(crate) struct Ticket {
     proxy: Arc<Inner>,
     activity: Arc<Activity>,
     client: SocketAddr,
+    /// Whether the answer has no body, whatever its head says.
+    pub(crate) is_head: bool,
     pub(crate) began: Instant,
     pub(crate) account: Option<Arc<Account>>,
     pub(crate) backend: Option<(Arc<Slot>, Distance)>,
@@ -66,6 +68,7 @@ impl Ticket {
             proxy: proxy.clone(),
             activity: activity.clone(),
             client,
+            is_head: parts.method == Method::HEAD,
             began: Instant::now(),
             account: None,
             backend: None,

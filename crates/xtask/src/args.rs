@@ -1,6 +1,8 @@
 //! The command line of xtask, parsed by hand: words in, one `Command` out, and a sentence for each mistake.
 //! Pure, so that every mistake has a test.
 
+use std::path::PathBuf;
+
 use crate::Stop;
 use crate::suite::Part;
 
@@ -17,7 +19,7 @@ pub(crate) enum Command {
         install: bool,
     },
     /// The guided tour of the binary.
-    Demo,
+    Demo(DemoOptions),
     /// Timings and instruction counts.
     Bench(BenchOptions),
     /// The `soak_` tests, for longer.
@@ -68,6 +70,13 @@ pub(crate) struct TestOptions {
     pub(crate) install: bool,
 }
 
+/// Options of `cargo xtask demo`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DemoOptions {
+    /// A binary that is there already; without it one is built.
+    pub(crate) binary: Option<PathBuf>,
+}
+
 /// Options of `cargo xtask bench`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BenchOptions {
@@ -107,7 +116,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
     match topic {
         Topic::Test => parse_test(rest),
         Topic::Tools => parse_tools(rest),
-        Topic::Demo => parse_alone("demo", Command::Demo, rest),
+        Topic::Demo => parse_demo(rest),
         Topic::Bench => parse_bench(rest),
         Topic::Soak => parse_soak(rest),
     }
@@ -150,12 +159,19 @@ fn parse_tools(rest: &[String]) -> Result<Command, Stop> {
     }
 }
 
-/// A command that has no options.
-fn parse_alone(name: &str, command: Command, rest: &[String]) -> Result<Command, Stop> {
-    match rest.first() {
-        None => Ok(command),
-        Some(extra) => Err(unexpected(name, extra)),
+fn parse_demo(rest: &[String]) -> Result<Command, Stop> {
+    let mut options = DemoOptions::default();
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        match split_option(word) {
+            ("--binary", value) => {
+                let path = value_of("demo", "--binary", value, words.next_if_needed(value))?;
+                options.binary = Some(path.into());
+            }
+            _ => return Err(unexpected("demo", word)),
+        }
     }
+    Ok(Command::Demo(options))
 }
 
 fn parse_bench(rest: &[String]) -> Result<Command, Stop> {
@@ -358,6 +374,14 @@ mod tests {
         assert!(usage("test --no-install=yes").contains("--no-install=yes"));
         assert!(usage("bench plan again").contains("`again`"));
         assert!(usage("help test soak").contains("`soak`"));
+    }
+
+    #[test]
+    fn demo_builds_unless_a_binary_is_given() {
+        assert_eq!(parsed("demo"), Ok(Command::Demo(DemoOptions::default())));
+        let given = DemoOptions { binary: Some("some/zoneward".into()) };
+        assert_eq!(parsed("demo --binary=some/zoneward"), Ok(Command::Demo(given)));
+        assert!(usage("demo --binary").contains("needs a value"));
     }
 
     #[test]

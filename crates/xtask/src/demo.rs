@@ -1,6 +1,9 @@
-//! `cargo xtask demo`: builds the binary and walks through what it can do, one command at a time.
-//! The tour is the table `STEPS`: to show something new, add a row. Paths are from the repository's root.
+//! `cargo xtask demo`: builds the binary, shows live traffic, then a few looks at files, then commands to copy.
+//! The tour is the table `STEPS`: to show something new, change a row. Paths are from the repository's root.
 
+use std::path::{Path, PathBuf};
+
+use crate::args::DemoOptions;
 use crate::{Stop, report, shell};
 
 /// One stop of the tour.
@@ -9,29 +12,30 @@ struct Step {
     say: &'static str,
     /// The words after `zoneward`.
     args: &'static [&'static str],
-    /// What to notice in the output.
-    after: &'static str,
+    /// What to notice in the output: one line.
+    notice: &'static str,
 }
 
 const STEPS: &[Step] = &[
     Step {
-        say: "Which EndpointSlices would the controller write for these Services, Pods and Nodes?\n\
-              Nothing is written: the plan is a pure function of the files.",
+        say: "A cluster with live traffic on this machine: three zones, six nodes and thirty pods,\n\
+              made of network namespaces, without root. It takes about 20 seconds.",
+        args: &["demo"],
+        notice: "Spill keeps less traffic in its zone than PreferSameZone, and overloads no pod.",
+    },
+    Step {
+        say: "The same decisions on files; nothing is written. Which EndpointSlices would the\n\
+              controller write for these Services, Pods and Nodes?",
         args: &["plan", "slices", "-f", "examples/shop"],
-        after: "Each change has its reason. The notice says what PreferSameZone does for `cart`, with numbers.",
+        notice: "Each change has its reason.",
     },
     Step {
-        say: "What if zones have unequal shares? Spill keeps as much in each zone as its endpoints can take.",
-        args: &["plan", "slices", "-f", "examples/seeds/traffic-distribution-spill.yaml"],
-        after: "The notice says who keeps how much, by which numbers, and what would help.",
+        say: "Which endpoints would one node send a Service's traffic to?",
+        args: &["trace", "select", "cart", "-n", "shop", "-f", "examples/shop", "--node", "node-a1"],
+        notice: "The node is in zone-a and uses the two endpoints there.",
     },
     Step {
-        say: "Given those slices, which endpoints would one node send each Service's traffic to?",
-        args: &["trace", "select", "-f", "examples/shop", "--node", "node-a1"],
-        after: "`same-zone` and `same-node` sets stay close; a set that fell back says why.",
-    },
-    Step {
-        say: "And one packet, through the very bytes that the node's kernel would get, decoded again?",
+        say: "And one packet, through the nftables rules that the node's kernel would get?",
         args: &[
             "trace",
             "packet",
@@ -42,43 +46,88 @@ const STEPS: &[Step] = &[
             "--packet",
             "tcp 10.244.1.9:40000 -> 10.96.1.20:80",
         ],
-        after: "The reasons go from the Service's policy down to the nftables rule and map element.",
+        notice: "The reasons go from the Service's policy down to the rule and the map element.",
     },
     Step {
-        say: "Which cluster addresses would Services get? The seed makes the random choice repeatable.",
-        args: &["plan", "addresses", "-f", "examples/addresses", "--seed", "1"],
-        after: "The low band of each range is kept for addresses that people choose by hand.",
-    },
-    Step {
-        say: "Is everything in these files valid? One bad object never hides the others.",
-        args: &["plan", "validate", "-R", "-f", "examples"],
-        after: "Each violation names the object, the field and what to do.",
-    },
-    Step {
-        say: "Now for real: three zones, six nodes and thirty pods as network namespaces on this machine, without root.\n\
-              Clients connect under every traffic distribution, a zone loses its pods, pods are replaced under load.",
-        args: &["demo"],
-        after: "`zoneward demo --keep` leaves it running for kubectl and `zoneward demo exec`.",
+        say: "What would another traffic distribution do for a Service?",
+        args: &["simulate", "what-if", "-f", "examples/shop", "-n", "shop", "cart"],
+        notice: "One row for each mechanism: what stays in its zone, and what that overloads.",
     },
 ];
 
-/// Builds the binary in release mode and runs the tour.
-pub(crate) fn run() -> Result<(), Stop> {
-    report::heading("build zoneward in release mode");
-    let mut build = shell::cargo(&["build", "--release", "--package", "zoneward"]);
-    shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
-    let binary = shell::target_dir().join("release").join("zoneward");
+/// What to try next: the words after `zoneward`, and what they are for.
+const NEXT: [(&str, &str); 3] = [
+    ("demo --keep", "the cluster again, to play with: it says how"),
+    ("simulate what-if -A", "the cluster of your kubeconfig; only reads"),
+    ("--help", "every command"),
+];
+
+/// Builds the binary unless one is given, and runs the tour. A step that fails does not hide the others.
+pub(crate) fn run(options: &DemoOptions) -> Result<(), Stop> {
+    let binary = match &options.binary {
+        Some(path) => given(path)?,
+        None => build()?,
+    };
+    let mut failed = Vec::new();
     for (index, step) in STEPS.iter().enumerate() {
         report::heading(&format!("{} of {}", index + 1, STEPS.len()));
         report::say(step.say);
         let line = shell::typed("zoneward", step.args);
         report::say(&format!("\n$ {line}\n"));
-        let advice = "the tour stops here; the command's own words are above";
-        shell::run(shell::program(&binary).args(step.args), &format!("`{line}`"), advice)?;
-        report::say(&format!("\n{}", step.after));
+        match shell::run(shell::program(&binary).args(step.args), "it", "its own message is above") {
+            Ok(()) => report::say(&format!("\nNotice: {}", step.notice)),
+            Err(_) => failed.push(line),
+        }
     }
-    report::say(&format!("\nTry more of it yourself: {} --help", binary.display()));
-    Ok(())
+    report::heading("try it yourself");
+    report::say(&next(&shown(&binary)));
+    match failed.as_slice() {
+        [] => Ok(()),
+        lines => Err(Stop::Failed(format!("this failed, its own message is above: {}", lines.join("; ")))),
+    }
+}
+
+/// A binary that is there already.
+fn given(path: &Path) -> Result<PathBuf, Stop> {
+    let binary = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    Err(Stop::Failed(format!("--binary {}: there is no such file", path.display())))
+}
+
+fn build() -> Result<PathBuf, Stop> {
+    let binary = shell::target_dir().join("quick").join("zoneward");
+    report::heading("build zoneward");
+    report::say(&announcement(binary.is_file()));
+    let mut build = shell::cargo(&["build", "--profile", "quick", "--package", "zoneward"]);
+    shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
+    Ok(binary)
+}
+
+/// What is built, and how long that takes.
+fn announcement(built_before: bool) -> String {
+    if built_before {
+        return "It was built before: this takes seconds, or a minute or two if its sources changed."
+            .to_owned();
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    format!(
+        "The binary and the libraries that it uses, with little optimisation (profile `quick`).\n\
+         The first time this takes about 5 minutes on two cores; this machine has {cores}."
+    )
+}
+
+/// A path as it is typed from the repository's root.
+fn shown(binary: &Path) -> String {
+    binary.strip_prefix(shell::root()).unwrap_or(binary).display().to_string()
+}
+
+fn next(binary: &str) -> String {
+    let width = NEXT.iter().map(|(words, _)| words.len()).max().unwrap_or_default();
+    let lines = NEXT.map(|(words, purpose)| format!("  {binary} {words:<width$}  # {purpose}"));
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -86,13 +135,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_explains_itself() {
+    fn live_traffic_comes_first_and_at_most_four_looks_at_files_follow() {
+        assert_eq!(STEPS[0].args, ["demo"]);
+        assert!(STEPS.len() <= 5);
+        assert!(STEPS[1..].iter().all(|step| step.args.contains(&"examples/shop")));
+    }
+
+    #[test]
+    fn every_step_explains_itself_in_lines_that_fit() {
         for step in STEPS {
-            assert!(
-                !step.say.is_empty() && !step.after.is_empty() && !step.args.is_empty(),
-                "{:?}",
-                step.args
-            );
+            assert!(!step.say.is_empty() && !step.notice.contains('\n'), "{:?}", step.args);
+            assert!(step.say.lines().chain([step.notice]).all(|line| line.len() <= 90), "{:?}", step.args);
         }
+    }
+
+    #[test]
+    fn the_first_build_is_announced_with_its_duration() {
+        assert!(announcement(false).contains("5 minutes"));
+        assert!(announcement(true).contains("seconds"));
+    }
+
+    #[test]
+    fn three_commands_to_copy_name_the_binary() {
+        let text = next("target/quick/zoneward");
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.lines().all(|line| line.starts_with("  target/quick/zoneward ")), "{text}");
     }
 }

@@ -50,7 +50,7 @@ fn run(command: Command) -> Result<(), Stop> {
         }
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
-        Command::Demo => demo::run(),
+        Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
     }

@@ -449,6 +449,10 @@ pub struct Controller {
     /// or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub bind_address: Option<SocketAddr>,
+    /// Remove from EndpointSlices and Services what only Zoneward writes, so that kube-controller-manager can take over,
+    /// and exit; refused while another Zoneward controller leads
+    #[arg(long)]
+    pub hand_back: bool,
     /// How logs look.
     #[command(flatten)]
     pub log: crate::log::LogArgs,
@@ -568,13 +572,13 @@ pub enum ProxyMode {
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["to", "gateway"]))]
 pub struct RouteArgs {
     /// The Service that requests come from, and tags of its pods
-    #[arg(long, value_name = "SERVICE[,TAG=VALUE...]", requires = "to")]
+    #[arg(long, value_name = "[NS/]SERVICE[,TAG=VALUE...]", requires = "to")]
     pub from: Option<String>,
     /// The Service that requests go to; without a port the first that speaks HTTP
-    #[arg(long, value_name = "SERVICE[:PORT]", requires = "from")]
+    #[arg(long, value_name = "[NS/]SERVICE[:PORT]", requires = "from")]
     pub to: Option<String>,
     /// The MeshGateway that requests arrive at; without a listener the one for the host
-    #[arg(long, value_name = "NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "[NS/]NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
     pub gateway: Option<String>,
 }
 

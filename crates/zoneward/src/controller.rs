@@ -13,6 +13,7 @@
 
 pub mod commit;
 pub mod conditions;
+pub mod hand_back;
 pub mod leases;
 pub mod memory;
 pub mod metrics;
@@ -243,8 +244,11 @@ impl Loop {
         };
         self.free += 1;
         // A writer that broke is a failure like others: its Service is planned again.
-        let broken =
-            || Done { service, failure: Some(Failure::Refused("a writer broke".into())), ..Done::default() };
+        let broken = || Done {
+            service,
+            failure: Some(Failure::Unavailable("a writer broke".into())),
+            ..Done::default()
+        };
         let done = done.unwrap_or_else(broken);
         let event = self.head.done(done, self.now(), Timestamp::now());
         self.unsaid.extend(event);

@@ -5,7 +5,7 @@
 //!           |-- zoneward up --no-node         the API and the controllers; kubectl works meanwhile
 //!           '-- zoneward demo stage           in its own user and network namespaces
 //!                 |-- 6 x zoneward node       each in a namespace, speaks to the API by its unix socket
-//!                 |-- 30 pods and more        each a namespace with a server that answers with its name
+//!                 |-- 30 pods and more        each a namespace with a server that answers with its name, node and zone
 //!                 '-- 6 x zoneward mesh proxy each in a client's namespace, for the canary
 //! ```
 
@@ -13,11 +13,15 @@ mod acts;
 mod canary;
 mod director;
 mod exec;
+mod kept;
 mod layout;
+mod measure;
 mod objects;
 mod protocol;
 mod report;
+mod scale;
 mod stage;
+mod traffic;
 mod verdict;
 mod world;
 
@@ -65,14 +69,43 @@ pub struct Demo {
 #[derive(Debug, Subcommand)]
 pub enum DemoCommand {
     /// Run a command in the namespace of a node or pod of a demo that was started with --keep
+    ///
+    /// There, KUBECONFIG names a kubeconfig that works in the namespace, NODE_NAME is the node, and `zoneward` is this
+    /// program.
     #[command(after_help = "\
 Examples:
   zoneward demo exec node-a1 -- nft list ruleset
-  zoneward demo exec client-b1 -- curl -s http://10.96.0.10/")]
+  zoneward demo exec client-b1 -- curl -s http://10.96.0.10/
+  zoneward demo exec node-a1 -- kubectl get pods")]
     Exec(Exec),
+    /// Send traffic to a Service of a demo that was started with --keep, and show where it went
+    ///
+    /// Clients connect one after the other, each time anew. Shows the share of connections that went from each zone to
+    /// each zone beside the planned one, and the busiest pod's load. The exit code is 1 if a share is out of line with
+    /// the plan or a connection failed that should not have.
+    #[command(after_help = "\
+Examples:
+  zoneward demo traffic web-spill
+  zoneward demo traffic web-prefersamezone --from zone-c
+  zoneward demo traffic shop --from client-b1 --connections 1000 -o json")]
+    Traffic(traffic::Traffic),
+    /// Change the number of pods in the zones of a demo that was started with --keep
+    #[command(after_help = "\
+Examples:
+  zoneward demo scale web --zone zone-c --replicas 1
+  zoneward demo scale web --replicas 6")]
+    Scale(scale::Scale),
     /// The namespaces of the demo; started by it
     #[command(hide = true)]
-    Stage,
+    Stage(Stage),
+}
+
+/// `zoneward demo stage`
+#[derive(Debug, Args)]
+pub struct Stage {
+    /// The unix socket of the API
+    #[arg(long, value_name = "PATH")]
+    pub api_socket: PathBuf,
 }
 
 /// `zoneward demo exec`
@@ -101,15 +134,24 @@ pub enum IpFamily {
 /// Runs the command.
 pub fn run(args: &Demo) -> Result<bool> {
     match &args.command {
-        Some(DemoCommand::Stage) => stage::run().map(|()| true),
+        Some(DemoCommand::Stage(stage)) => stage::run(&stage.api_socket).map(|()| true),
         Some(DemoCommand::Exec(exec)) => {
             exec::run(&exec.data_dir.clone().unwrap_or_else(default_folder), &exec.place, &exec.command)
         }
+        Some(DemoCommand::Traffic(traffic)) => traffic::run(traffic),
+        Some(DemoCommand::Scale(scale)) => scale::run(scale),
         None => {
             let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
             runtime.block_on(tell(args))
         }
     }
+}
+
+/// A command of a kept demo to copy, as this program was called.
+fn typed(command: &str, data_dir: Option<&Path>) -> String {
+    let called = std::env::args().next().filter(|called| !called.is_empty());
+    let flag = data_dir.map(|dir| format!(" --data-dir {}", dir.display())).unwrap_or_default();
+    format!("{} demo {command}{flag}", called.as_deref().unwrap_or("zoneward"))
 }
 
 /// One for each user, so that `demo exec` finds it.
@@ -128,11 +170,17 @@ async fn tell(args: &Demo) -> Result<bool> {
         told = story(args, &mut world, begun) => told,
         () = signals.wait() => Err(anyhow::anyhow!("stopped before the end")),
     };
+    let mut kept = Ok(());
     if told.is_ok() && args.keep {
-        keep(&world, args);
-        signals.wait().await;
+        let teller = Teller::new(args.output.format == Format::Table);
+        teller.say(&closing(&world, args));
+        kept = tokio::select! {
+            kept = kept::run(&mut world, &teller) => kept,
+            () = signals.wait() => Ok(()),
+        };
     }
     world.end().await?;
+    let told = kept.and(told);
     // After a failure the logs are worth more than a tidy folder.
     if told.is_ok() && ours {
         std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
@@ -164,18 +212,24 @@ async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
     if args.bare {
         return made(args, world, family);
     }
-    teller
-        .say("Connecting from a client on every node to the same 18 pods, behind a Service of each kind ...");
-    let mechanisms = acts::compare(world, family, |measured| teller.mechanism(measured)).await?;
+    teller.say(
+        "\nThe same 18 web pods are behind 7 Services, one for each traffic distribution.\n\
+         A client on every node connects to each of them; where did the connections go?\n",
+    );
+    teller.head();
+    let mechanisms =
+        acts::compare(world, family, |mechanism, measured| teller.mechanism(mechanism, measured)).await?;
+    teller.compared(&mechanisms);
     teller.say("\nTaking all web pods of zone-c away ...");
     let fallback = acts::fall_back(world, "zone-c", family).await?;
     teller.fallback(&fallback);
-    teller.say("\nReplacing every pod of Service shop by a new one, while a client connects in a loop ...");
+    teller.say("\nReplacing every pod of Service shop by a new one, while a client connects ...");
     let rolling = acts::roll(world, family, |done, all| teller.progress(done, all)).await?;
     teller.rolling(&rolling);
     teller.say(
-        "\nA canary: cart has version v1 on every node and version v2 in zone-a and zone-b only. A sidecar beside each \
-         client sends one request in ten to v2, and each to the nearest pods ...",
+        "\nA canary: Service cart has v1 on every node, and v2 in zone-a and zone-b only.\n\
+         An L7 proxy beside each client sends a tenth of the requests to v2, and each\n\
+         request to the nearest pods of its version ...",
     );
     let canary = canary::play(world).await?;
     teller.canary(&canary);
@@ -189,7 +243,11 @@ async fn story(args: &Demo, world: &mut World, begun: Instant) -> Result<bool> {
 
 /// What a cluster without a story is good for: where each mechanism's traffic should go.
 fn made(args: &Demo, world: &World, family: Family) -> Result<bool> {
-    let shares = MECHANISMS.map(|m| (m.name.to_owned(), json!(world.expected(&m.service(), family))));
+    let clients = world.clients();
+    let shares = MECHANISMS.map(|mechanism| {
+        let planned = world.planned(&world::key(&mechanism.service()), family, &clients);
+        (mechanism.name.to_owned(), json!(planned.zones))
+    });
     let expected: serde_json::Map<String, serde_json::Value> = shares.into_iter().collect();
     if args.output.format != Format::Table {
         print_value(&json!({"expected": expected}), args.output.format)?;
@@ -199,12 +257,15 @@ fn made(args: &Demo, world: &World, family: Family) -> Result<bool> {
 
 /// Nodes, pods and Services, until every kernel has its rules.
 async fn build(world: &mut World, teller: &Teller) -> Result<()> {
-    teller.say("Making a cluster of 3 zones with 2 nodes each out of network namespaces ...");
+    teller.say("Making a cluster of network namespaces: 3 zones with 2 nodes each ...");
     let nodes = layout::nodes();
     for node in &nodes {
         world.add_node(node).await?;
     }
-    teller.say("Starting 30 pods: web servers (8 in zone-a, 6 in zone-b, 4 in zone-c), a shop, and a client on each node ...");
+    teller.say(
+        "Starting 30 pods: 18 web servers (8 in zone-a, 6 in zone-b, 4 in zone-c), and\n\
+         on each node a pod of Service shop and a client ...",
+    );
     for pod in objects::pods() {
         world.add_pod(pod).await?;
     }
@@ -232,13 +293,27 @@ async fn build(world: &mut World, teller: &Teller) -> Result<()> {
     world.write_places()
 }
 
-/// A word on what can be done while it keeps running.
-fn keep(world: &World, args: &Demo) {
-    let flag = args.data_dir.as_ref().map(|dir| format!("--data-dir {} ", dir.display())).unwrap_or_default();
-    Teller::new(args.output.format == Format::Table).say(&format!(
-        "\nEverything keeps running until Ctrl-C. Meanwhile, in another terminal:\n  \
-         kubectl --kubeconfig {} get services,pods,nodes -o wide\n  \
-         zoneward demo exec {flag}node-a1 -- nft list ruleset",
+/// What can be done while it keeps running: commands to copy.
+fn closing(world: &World, args: &Demo) -> String {
+    let spill =
+        world.address(&world::key("web-spill"), Family::V4).map(|to| to.to_string()).unwrap_or_default();
+    let host = spill.trim_end_matches(":80");
+    let [traffic, scale, exec] =
+        ["traffic", "scale", "exec"].map(|command| typed(command, args.data_dir.as_deref()));
+    format!(
+        "\nEverything keeps running until Ctrl-C. In another terminal:\n\n\
+         Send traffic, take pods away in zone-c, and see traffic move:\n  \
+         {traffic} web-spill\n  \
+         {scale} web --zone zone-c --replicas 1\n  \
+         {traffic} web-spill\n\n\
+         One request from a pod, and the pod that answers it:\n  \
+         {exec} client-b1 -- curl -s http://{host}/\n\n\
+         Where a node's kernel sends a packet, and why:\n  \
+         {exec} node-b1 -- \\\n    \
+         zoneward trace packet --live --node node-b1 \\\n    \
+         --packet 'tcp 10.1.3.2:40000 -> {spill}'\n\n\
+         The cluster itself:\n  \
+         kubectl --kubeconfig {} get pods -o wide",
         world.kubeconfig.display(),
-    ));
+    )
 }

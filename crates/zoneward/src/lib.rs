@@ -19,7 +19,6 @@ pub mod node;
 pub mod object_name;
 pub mod output;
 pub mod oversight;
-pub mod planner;
 pub mod routes;
 pub mod serve;
 pub mod signals;

@@ -12,6 +12,7 @@ pub mod doors;
 pub mod redirect;
 pub mod run;
 pub mod secret;
+pub mod secrets;
 pub mod source;
 pub mod state;
 mod touch;

@@ -1,11 +1,14 @@
 //! Whose routes `plan routes` and `trace http` are about: a client and a destination, or a gateway.
 
-use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, anyhow, bail};
 use model::route::{Arrival, GatewayPort, Listener, RouteTable, Routing, Scheme};
 use model::{Labels, Name, Notice, ObjectKey, Protocol, Service, ServiceKey, Snapshot};
-use plan::routes::{Client, gateway, outbound, unused_targets};
+use plan::routes::{Client, gateway, never_matching_within, outbound, unused_targets};
 
-use crate::cli::RouteArgs;
+use crate::cli::{Input, RouteArgs};
+use crate::object_name::ObjectName;
 
 /// The routes that a command is about.
 pub struct Routes {
@@ -22,19 +25,22 @@ pub enum Scope {
     /// A client's way to one port of a Service.
     Outbound(ServiceKey, u16),
     /// A gateway, or one listener of it.
-    Gateway(Option<Name>),
+    Gateway(ObjectKey, Option<Name>),
 }
 
 impl Routes {
-    /// Plans what the flags ask for. Names are those of a namespace.
+    /// Plans what the flags ask for. A name without a namespace is of this one.
     pub fn plan(args: &RouteArgs, snapshot: &Snapshot, namespace: &str) -> Result<Self> {
         let namespace = Name::new(namespace);
-        let mut routes = match (&args.gateway, &args.from, &args.to) {
+        let (mut routes, namespaces) = match (&args.gateway, &args.from, &args.to) {
             (Some(gateway), ..) => at_gateway(gateway, snapshot, &namespace)?,
             (None, Some(from), Some(to)) => between(from, to, snapshot, &namespace)?,
             _ => bail!("say --from and --to, or --gateway"),
         };
-        routes.notices.extend(unused_targets(snapshot, &namespace));
+        for namespace in &namespaces {
+            routes.notices.extend(unused_targets(snapshot, namespace));
+            routes.notices.extend(never_matching_within(snapshot, namespace));
+        }
         Ok(routes)
     }
 
@@ -45,7 +51,7 @@ impl Routes {
                 let routing = self.table.outbound(service, *port).map(|outbound| &outbound.routing);
                 (routing, Arrival { scheme: Scheme::Http, port: None })
             }
-            Scope::Gateway(listener) => {
+            Scope::Gateway(_, listener) => {
                 let found = self.gateway_port(listener.as_ref(), host);
                 let scheme = found.map_or(Scheme::Http, |port| port.protocol.scheme());
                 let arrival = Arrival { scheme, port: found.map(|port| port.number) };
@@ -73,10 +79,27 @@ impl Routes {
     }
 }
 
-fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Routes> {
+impl RouteArgs {
+    /// Where the objects come from: where a flag names a namespace, from all of them.
+    pub fn input(&self, given: &Input) -> Input {
+        let has_namespace = |text: &String| {
+            let name = text.split([',', ':']).next().unwrap_or_default();
+            name.parse::<ObjectName>().is_ok_and(|name| name.namespace.is_some())
+        };
+        let all = [&self.from, &self.to, &self.gateway].into_iter().flatten().any(has_namespace);
+        Input { all_namespaces: given.all_namespaces || all, ..given.clone() }
+    }
+}
+
+/// The routes of `[NAMESPACE/]NAME[:LISTENER]`, and the namespaces whose policies count.
+fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Routes, BTreeSet<Name>)> {
     let (name, listener) = match text.split_once(':') {
         Some((name, listener)) => (name, Some(Name::new(listener))),
         None => (text, None),
+    };
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) => (Name::new(namespace), name),
+        None => (namespace.clone(), name),
     };
     let key = ObjectKey { namespace: namespace.clone(), name: Name::new(name) };
     let object = snapshot.gateway(&key).with_context(|| format!("there is no MeshGateway {key}"))?;
@@ -87,27 +110,35 @@ fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Route
         bail!("MeshGateway {key} has no listener {wanted}; it has {}", known.join(", "));
     }
     let (table, notices) = gateway(snapshot, object);
-    Ok(Routes { table, scope: Scope::Gateway(listener), notices })
+    Ok((Routes { table, scope: Scope::Gateway(key, listener), notices }, [namespace].into()))
 }
 
-fn between(from: &str, to: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Routes> {
+/// The routes of a client to `[svc/][NAMESPACE/]NAME[:PORT]`, and the namespaces whose policies count.
+fn between(from: &str, to: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Routes, BTreeSet<Name>)> {
     let client = client(from, snapshot, namespace)?;
     let (name, port) = match to.split_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (to, None),
     };
-    let key = ServiceKey { namespace: namespace.clone(), name: Name::new(name) };
-    let service = snapshot.service(&key).with_context(|| format!("there is no Service {key} to go to"))?;
+    let name = object_name("--to", name)?;
+    let key = name.key(namespace);
+    let known = || snapshot.services().map(|(service, _)| &service.key);
+    let service = snapshot.service(&key).with_context(|| name.unknown(Some(namespace.as_str()), known()))?;
     let port = destination_port(service, port)?;
     let (found, notices) =
         outbound(snapshot, &client, service, port).context("only TCP ports have routes")?;
+    let namespaces = [client.namespace, key.namespace.clone()].into();
     let scope = Scope::Outbound(key, found.port);
     let mut table = RouteTable::default();
     table.put_outbound(found.into());
-    Ok(Routes { table, scope, notices })
+    Ok((Routes { table, scope, notices }, namespaces))
 }
 
-/// `SERVICE[,TAG=VALUE...]`.
+fn object_name(flag: &str, text: &str) -> Result<ObjectName> {
+    text.parse().map_err(|why| anyhow!("{flag} {text}: {why}"))
+}
+
+/// `[svc/][NAMESPACE/]SERVICE[,TAG=VALUE...]`.
 fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();
@@ -116,7 +147,7 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
         let (key, value) = part.split_once('=').with_context(|| format!("{part}: a tag is TAG=VALUE"))?;
         tags.push((Name::new(key), Name::new(value)));
     }
-    let key = ServiceKey { namespace: namespace.clone(), name: Name::new(name) };
+    let key = object_name("--from", name)?.key(namespace);
     Ok(Client::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }
 

@@ -120,6 +120,12 @@ fn check(told: &Value) {
             );
         }
     }
+    // Zone-c has 4 of 18 pods for a third of the traffic: Spill keeps less of it and overloads none.
+    let score = |name: &str| (&named(name)["inZone"], named(name)["busiest"]["planned"].as_f64());
+    assert_eq!(score("PreferSameZone").0["measured"], 1.0);
+    assert_eq!(score("PreferSameZone").1, Some(1.5));
+    assert!(score("Spill").0["planned"].as_f64() > Some(0.85) && score("Spill").1 < Some(1.05));
+    assert!(named("PreferSameZone")["busiest"]["measured"].as_f64() > Some(1.3), "{told}");
     assert_eq!(told["fallback"]["failed"], 0, "a zone without endpoints is served by the others");
     assert_eq!(told["rolling"]["failed"], 0, "no connection fails while pods are replaced");
     assert!(told["rolling"]["connections"].as_u64() > Some(100));

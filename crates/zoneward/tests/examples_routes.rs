@@ -31,7 +31,7 @@ fn rules(file: &str) -> Value {
 
 fn trace(file: &str, whose: &[&str], request: &str) -> Value {
     let file = format!("examples/routes/{file}.yaml");
-    let request = format!("examples/routes/requests/{request}.json");
+    let request = format!("examples/routes/requests/{request}.request");
     answer(&[&["trace", "http", "-f", &file, "--request", &request], whose].concat())
 }
 
@@ -62,7 +62,7 @@ fn an_empty_list_clears_what_a_lower_policy_says() {
     let trace = trace("seed-override", IN_MESH, "v2");
     assert_eq!(
         trace["backends"],
-        json!([{"kind": "MeshService", "name": "backend", "tags": {}, "port": 80, "weight": 1}])
+        json!([{"kind": "MeshService", "namespace": "default", "name": "backend", "tags": {}, "port": 80, "weight": 1}])
     );
 }
 
@@ -132,4 +132,76 @@ fn an_invalid_policy_is_told_and_the_others_count() {
     assert_eq!(plan["rules"].as_array().map(Vec::len), Some(1));
     let message = plan["notices"][0]["message"].as_str().unwrap();
     assert!(message.starts_with("spec.to[0].default: `default` belongs into each rule"), "{message}");
+}
+
+/// A world of two namespaces, written to a file.
+fn two_namespaces(name: &str, rules: Value) -> String {
+    let service = |namespace: &str, name: &str| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": namespace, "name": name},
+            "spec": {"ports": [{"port": 80, "appProtocol": "http"}]}})
+    };
+    let policy = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute",
+        "metadata": {"namespace": "shop", "name": "owner"}, "spec": {"targetRef": {"kind": "Mesh"},
+            "to": [{"targetRef": {"kind": "MeshService", "name": "cart"}, "rules": rules}]}});
+    let items = [service("shop", "cart"), service("shop", "next"), service("bank", "teller"), policy];
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let file = format!("{}/two-namespaces-{name}.json", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(&file, list.to_string()).unwrap();
+    file
+}
+
+fn pattern() -> Value {
+    json!({"matches": [{"path": {"type": "RegularExpression", "value": "/v[0-9]+/.*"}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "next"}]}})
+}
+
+#[test]
+fn a_pattern_of_the_owner_is_hit_by_a_client_of_another_namespace() {
+    let file = two_namespaces("names", json!([pattern()]));
+    for (from, to, rest) in [
+        ("bank/teller", "shop/cart", &[][..]),
+        ("svc/bank/teller", "service/shop/cart:80", &[]),
+        ("bank/teller", "svc/cart", &["-n", "shop"]),
+        ("svc/cart", "svc/cart", &["-n", "shop"]),
+    ] {
+        let request = "examples/routes/requests/v2.json";
+        let words = ["trace", "http", "-f", &file, "--from", from, "--to", to, "--request", request];
+        let trace = answer(&[&words[..], rest].concat());
+        let matched = json!({"policy": "MeshHTTPRoute shop/owner", "rule": 0, "match": 0});
+        assert_eq!(trace["matched"], matched, "{from} {to}");
+        assert_eq!(trace["backends"][0]["namespace"], "shop");
+        assert_eq!(trace["backends"][0]["name"], "next");
+        let plan = answer(&[&["plan", "routes", "-f", &file, "--from", from, "--to", to], rest].concat());
+        assert_eq!(plan["rules"].as_array().map(Vec::len), Some(1), "{from} {to}");
+        assert_eq!(plan["order"][1], json!({"policy": null, "field": null}), "the implied rule goes last");
+    }
+}
+
+#[test]
+fn an_unknown_service_is_told_with_the_nearest_one() {
+    let file = two_namespaces("unknown", json!([pattern()]));
+    let output = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+        .args(["plan", "routes", "-f", &file, "--from", "bank/teller", "--to", "shop/crat"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("there is no Service shop/crat; did you mean \"shop/cart\"?"), "{said}");
+}
+
+#[test]
+fn rules_that_no_request_can_hit_are_told_by_plan_validate_and_plan_routes() {
+    let file = two_namespaces("dead", json!([pattern(), pattern()]));
+    let reason = "spec.to[0].rules[1] has the same matches as spec.to[0].rules[0], which goes first, so it does nothing";
+    let checked = answer(&["plan", "validate", "-f", &file]);
+    assert_eq!(checked["accepted"], true);
+    let warning = &checked["warnings"][0];
+    assert_eq!(
+        (&warning["object"], &warning["field"]),
+        (&json!("MeshHTTPRoute shop/owner"), &json!("spec.to[0].rules[1]"))
+    );
+    assert!(warning["reason"].as_str().unwrap().starts_with(reason), "{warning}");
+    let plan = answer(&["plan", "routes", "-f", &file, "--from", "bank/teller", "--to", "shop/cart"]);
+    let notice = &plan["notices"][0];
+    assert_eq!(notice["reason"], "RuleNeverMatches", "{notice}");
 }

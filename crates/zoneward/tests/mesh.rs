@@ -78,6 +78,14 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     assert!(message.starts_with("spec.to[0].rules[0].matches[0].path.value: "), "{message}");
     stop.send_replace(true);
     first.await.unwrap();
+    let all = read(&client, "/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/good").await;
+    let reasons: Vec<&Value> = all["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|condition| &condition["reason"])
+        .collect();
+    assert_eq!(reasons, ["Valid", "TargetNotFound", "TargetNotFound"], "there is no Service backend");
     let events = read(&client, "/api/v1/namespaces/default/events").await;
     let events = events["items"].as_array().cloned().unwrap_or_default();
     assert!(
@@ -143,4 +151,69 @@ fn wrong_use_of_the_proxy_names_the_flag_and_the_remedy() {
     }
     let (code, said) = run(&["-f", "no-such-file.yaml", "--gateway", "edge"]);
     assert!(code == Some(1) && said.contains("no-such-file.yaml"), "{said}");
+}
+
+async fn post(client: &Client, path: &str, object: Value) {
+    let request = Request::post(path).header("content-type", "application/json");
+    let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
+    client.request::<Value>(request).await.unwrap();
+}
+
+/// Waits until a condition of an object has this status and reason.
+async fn until(client: &Client, path: &str, name: &str, status: &str, reason: &str) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..1_000 {
+        last = read(client, path).await;
+        let conditions = last["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let is_so = |c: &&Value| c["type"] == name && c["status"] == status && c["reason"] == reason;
+        if let Some(found) = conditions.iter().find(is_so) {
+            return found.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{path} never said {name} {status} {reason}: {}", last["status"]);
+}
+
+#[tokio::test]
+async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until_it_comes() {
+    let api = api("resolved").await;
+    let client = cluster::in_process(api.clone());
+    let (stop, stopped) = watch::channel(false);
+    let running = tokio::spawn(accepted::run(client.clone(), stopped));
+    let mesh = "/apis/zoneward.dev/v1alpha1/namespaces/default";
+    post(&client, &format!("{mesh}/meshhttproutes"), route("r", "/v.*")).await;
+    let gateway = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},
+        "spec": {"listeners": [{"name": "https", "port": 8443, "protocol": "HTTPS",
+            "tls": {"certificateRef": {"name": "cert"}}}]}});
+    post(&client, &format!("{mesh}/meshgateways"), gateway).await;
+    let (routes, edge) = (format!("{mesh}/meshhttproutes/r"), format!("{mesh}/meshgateways/edge"));
+    until(&client, &routes, "Accepted", "True", "Valid").await;
+    until(&client, &routes, "Programmed", "False", "TargetNotFound").await;
+    let found = until(&client, &edge, "ResolvedRefs", "False", "InvalidCertificateRef").await;
+    let message = found["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.listeners[0].tls.certificateRef: Secret default/cert: "), "{message}");
+    until(&client, &edge, "Programmed", "False", "ListenersNotValid").await;
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "backend"},
+        "spec": {"ports": [{"port": 80, "appProtocol": "http"}]}});
+    post(&client, "/api/v1/namespaces/default/services", service).await;
+    until(&client, &routes, "ResolvedRefs", "True", "ResolvedRefs").await;
+    until(&client, &routes, "Programmed", "True", "Programmed").await;
+    let signed = rcgen::generate_simple_self_signed(["shop.example.com".to_owned()]).unwrap();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cert"}, "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": signed.cert.pem(), "tls.key": signed.signing_key.serialize_pem()}});
+    post(&client, "/api/v1/namespaces/default/secrets", secret).await;
+    until(&client, &edge, "ResolvedRefs", "True", "ResolvedRefs").await;
+    until(&client, &edge, "Programmed", "True", "Programmed").await;
+    stop.send_replace(true);
+    running.await.unwrap();
+    let events = read(&client, "/api/v1/namespaces/default/events").await;
+    let has = |name: &str, kind: &str, reason: &str| {
+        let mut all = events["items"].as_array().into_iter().flatten();
+        all.any(|e| e["involvedObject"]["name"] == name && e["type"] == kind && e["reason"] == reason)
+    };
+    assert!(has("r", "Warning", "TargetNotFound") && has("r", "Normal", "Programmed"), "{events}");
+    assert!(
+        has("edge", "Warning", "InvalidCertificateRef") && has("edge", "Normal", "ResolvedRefs"),
+        "{events}"
+    );
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{DEFAULT_NAMESPACE, Object, Problem};
-use crate::name::{Interner, ObjectKey};
+use crate::name::{Interner, Name, ObjectKey};
 use crate::route::{GatewayHttpRoute, HttpRoute, Rule, TcpRoute, ToHttp, ToTcp};
 use at::{At, Problems};
 use target::Role;
@@ -91,7 +91,11 @@ fn http_route(key: ObjectKey, spec: &At, known: &[Known], problems: &mut Problem
     spec.only(&["targetRef", "to"], problems);
     let target = target::target(&spec.child("targetRef"), Role::Client, problems);
     let to = spec.child("to").items_or_one(problems, "destinations");
-    let to = to.iter().enumerate().map(|(i, entry)| to_http(entry, list(known, i), problems)).collect();
+    let to = to
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| to_http(entry, &key.namespace, list(known, i), problems))
+        .collect();
     HttpRoute { key, target, to }
 }
 
@@ -99,9 +103,9 @@ fn list(known: &[Known], at: usize) -> &[Option<Arc<Rule>>] {
     known.get(at).map_or(&[], Vec::as_slice)
 }
 
-fn to_http(entry: &At, known: &[Option<Arc<Rule>>], problems: &mut Problems) -> ToHttp {
+fn to_http(entry: &At, namespace: &Name, known: &[Option<Arc<Rule>>], problems: &mut Problems) -> ToHttp {
     entry.only(&["targetRef", "rules", "default"], problems);
-    let service = target::destination(&entry.child("targetRef"), problems);
+    let service = target::destination(&entry.child("targetRef"), namespace, problems);
     let default = entry.child("default");
     if default.is_set() {
         problems.add(&default, words::DEFAULT_BELONGS_INTO_RULES);
@@ -129,18 +133,18 @@ fn tcp_route(key: ObjectKey, spec: &At, problems: &mut Problems) -> TcpRoute {
     let target = target::target(&spec.child("targetRef"), Role::Either, problems);
     let to = spec.child("to").items_or_one(problems, "destinations");
     let at_gateway = matches!(target, crate::route::PolicyTarget::Gateway(..));
-    let to = to.iter().map(|entry| to_tcp(entry, at_gateway, problems)).collect();
+    let to = to.iter().map(|entry| to_tcp(entry, &key.namespace, at_gateway, problems)).collect();
     TcpRoute { key, target, to }
 }
 
-fn to_tcp(entry: &At, at_gateway: bool, problems: &mut Problems) -> ToTcp {
+fn to_tcp(entry: &At, namespace: &Name, at_gateway: bool, problems: &mut Problems) -> ToTcp {
     entry.only(&["targetRef", "rules"], problems);
     let target = entry.child("targetRef");
     let service = if at_gateway {
         target::everything(&target, problems);
         None
     } else {
-        Some(target::destination(&target, problems))
+        Some(target::destination(&target, namespace, problems))
     };
     ToTcp { service, backends: rules::tcp_rules(&entry.child("rules"), problems) }
 }

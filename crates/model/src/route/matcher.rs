@@ -85,14 +85,15 @@ impl RouteGroup {
     }
 
     /// The group of these rules in the place of another one: what was made for that is used again. `order` gives the
-    /// entries of rules, which follow from what these match.
+    /// entries of rules, which follow from what these match and from which of them is implied.
     pub fn after(
         before: &Self,
         rules: Vec<Arc<HttpRule>>,
         order: impl FnOnce(&[Arc<HttpRule>]) -> Vec<Entry>,
     ) -> Self {
-        let alike =
-            |(a, b): (&Arc<HttpRule>, &Arc<HttpRule>)| Arc::ptr_eq(a, b) || a.rule.matches == b.rule.matches;
+        let alike = |(a, b): (&Arc<HttpRule>, &Arc<HttpRule>)| {
+            Arc::ptr_eq(a, b) || (a.rule.matches == b.rule.matches && a.is_implied() == b.is_implied())
+        };
         if before.rules.len() == rules.len() && before.rules.iter().zip(&rules).all(alike) {
             return Self { rules: rules.into(), index: before.index.clone() };
         }

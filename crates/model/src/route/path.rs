@@ -77,9 +77,13 @@ fn without_dots(path: &str) -> String {
 }
 
 /// The path with `prefix`, which it lies below, replaced (semantics 1.7): `/p` -> `/n`, `/p/x` -> `/n/x`,
-/// and never two slashes where one belongs.
+/// and never two slashes where one belongs. A bare `/` below `/` is the prefix itself: `/` -> `/n`.
 pub fn replace_prefix(path: &str, prefix: &str, replacement: &str) -> String {
-    let rest = if prefix == "/" { path } else { path.strip_prefix(prefix).unwrap_or(path) };
+    let rest = match prefix {
+        "/" if path == "/" => "",
+        "/" => path,
+        prefix => path.strip_prefix(prefix).unwrap_or(path),
+    };
     let start = replacement.strip_suffix('/').unwrap_or(replacement);
     match (start, rest) {
         ("", "") => "/".to_owned(),

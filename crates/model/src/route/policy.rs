@@ -1,12 +1,13 @@
 //! The policies as objects: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway.
 //!
-//! A policy acts in its namespace: the clients that it selects and the Services that it names are there. Its rules are
-//! shared with whoever makes something of them, and with the next version of the policy where they are the same there.
+//! The mesh is the whole API. A policy changes requests to Services of its own namespace, from anywhere, or requests of
+//! its own namespace's clients; the names in it are of its own namespace, unless a destination says another. Its rules
+//! are shared with the tables made of them, and with its next version where they are the same there.
 
 use std::sync::Arc;
 
 use crate::label::Labels;
-use crate::name::{Name, ObjectKey};
+use crate::name::{Name, ObjectKey, ServiceKey};
 use crate::notice::ObjectRef;
 use crate::route::host::Hostname;
 use crate::route::redirect::Scheme;
@@ -26,8 +27,8 @@ pub struct HttpRoute {
 /// The rules for one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToHttp {
-    /// The Service.
-    pub service: Name,
+    /// The Service; in the policy's namespace unless it says another.
+    pub service: ServiceKey,
     /// The rules.
     pub rules: Box<[Arc<Rule>]>,
 }
@@ -60,7 +61,7 @@ pub struct TcpRoute {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToTcp {
     /// The Service; `None` behind a gateway, where everything that arrives is meant.
-    pub service: Option<Name>,
+    pub service: Option<ServiceKey>,
     /// The backends; at least one.
     pub backends: Box<[BackendRef]>,
 }
@@ -141,13 +142,13 @@ pub struct Certificate {
 /// Whom a policy is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyTarget {
-    /// Everybody.
+    /// Every client of the mesh.
     Mesh,
-    /// Whoever carries all of these tags.
+    /// Every client of the mesh that carries all of these tags.
     Subset(Labels),
-    /// The pods of a Service.
+    /// The pods of a Service of the policy's namespace.
     Service(Name),
-    /// Those pods of a Service that carry all of these tags.
+    /// Those pods of a Service of the policy's namespace that carry all of these tags.
     ServiceSubset(Name, Labels),
     /// The listeners of a gateway that carry all of these tags.
     Gateway(Name, Labels),

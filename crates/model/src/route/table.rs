@@ -254,6 +254,11 @@ impl HttpRule {
         legs.chain(self.action.mirrors.iter().map(|mirror| &mirror.to))
     }
 
+    /// Whether no policy wrote it: it is asked behind all others (semantics 1.5).
+    pub fn is_implied(&self) -> bool {
+        self.origin.policy.is_none()
+    }
+
     /// An entry of it.
     pub fn entry(&self, rule: usize, alternative: usize, on: &Match) -> Entry {
         let mut headers = on.conditions.headers.to_vec();

@@ -49,7 +49,8 @@ fn a_replaced_prefix_never_doubles_a_slash() {
         ("/p/x", "/p", "/", "/x"),
         ("/p/x", "/p", "/n/", "/n/x"),
         ("/x", "/", "/root", "/root/x"),
-        ("/", "/", "/root", "/root/"),
+        ("/", "/", "/root", "/root"),
+        ("/", "/", "/root/", "/root"),
         ("/", "/", "/", "/"),
     ] {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Policies of routes and gateways, by namespace: a policy acts only there.
+//! Policies of routes and gateways, by namespace.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +53,16 @@ impl Snapshot {
     /// The MeshTCPRoutes of a namespace, by name.
     pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
         within(&self.routes.tcp, namespace)
+    }
+
+    /// Every MeshHTTPRoute.
+    pub fn all_http_routes(&self) -> impl Iterator<Item = &HttpRoute> {
+        self.routes.http.values()
+    }
+
+    /// Every MeshTCPRoute.
+    pub fn all_tcp_routes(&self) -> impl Iterator<Item = &TcpRoute> {
+        self.routes.tcp.values()
     }
 
     /// A MeshHTTPRoute.

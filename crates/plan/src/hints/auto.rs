@@ -49,7 +49,7 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     match decide(task, packing) {
         Ok((plan, allocations, overload)) => {
             let survey = &task.survey;
-            let tag = Tag::new(task.facts, Mechanism::Auto);
+            let tag = Tag::new(task, Mechanism::Auto);
             write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
                 match plan.serves[place] {
                     Some(zone) => Wanted::These(survey.zones.own(zone)),
@@ -62,7 +62,7 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
             Applied::programmed(Mechanism::Auto)
         }
         Err(refusal) => {
-            clear(task.facts, packing, Mechanism::Auto);
+            clear(task, packing, Mechanism::Auto);
             if task.is_heard() {
                 say_disabled(task, &refusal);
             }

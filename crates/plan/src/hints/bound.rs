@@ -19,18 +19,36 @@ use super::write::{Tag, Unready, Wanted, write};
 use super::{Applied, Task, reason};
 use crate::slices::Packing;
 
+/// An endpoint's hints name at most so many zones: the API refuses a slice with more.
+pub(super) const MOST_ZONES: usize = 8;
+/// The condition's words for that.
+const TOO_WIDE: &str =
+    "A region has more than 8 zones, which hints cannot name, so only Zoneward's nodes obey it.";
+
 /// Puts the hints on.
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let own_zones: Vec<Option<usize>> = task.survey.spots.iter().map(own_zone).collect();
-    put(task, packing, task.mechanism, &own_zones);
+    let width = put(task, packing, task.mechanism, &own_zones);
+    let usable =
+        task.mechanism.required().is_some() || task.survey.has_usable_hints(task.mechanism.prefers_node());
     if task.is_heard() {
-        say_all(task, packing);
+        match usable {
+            true => say_all(task, packing, width),
+            false => task.say_unusable(),
+        }
     }
-    Applied::programmed(task.mechanism)
+    let caveat = (width == Width::TooWide).then_some(TOO_WIDE);
+    match usable {
+        true => Applied { caveat, ..Applied::programmed(task.mechanism) },
+        false => Applied::unusable(task.mechanism),
+    }
 }
 
-fn say_all(task: &mut Task<'_>, packing: &Packing<'_>) {
+fn say_all(task: &mut Task<'_>, packing: &Packing<'_>, width: Width) {
     say(task);
+    if width == Width::TooWide {
+        remark_too_wide(task);
+    }
     match task.mechanism.required() {
         Some(Scope::Node) => remark_nodes_cut_off(task, packing),
         Some(scope) => remark_zones_cut_off(task, scope),
@@ -50,15 +68,39 @@ pub(super) fn own_zone(spot: &Spot) -> Option<usize> {
     }
 }
 
+/// Whether the hints that a mechanism asks for fit into an EndpointSlice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Width {
+    /// They do.
+    Fits,
+    /// An endpoint would have to name more than [`MOST_ZONES`]: none of the endpoints names any, and nodes go by the
+    /// mechanism and their region.
+    TooWide,
+}
+
+/// Whether the hints of endpoints that serve these zones fit.
+pub(super) fn width(survey: &Survey<'_>, mechanism: Mechanism, serves: &[Option<usize>]) -> Width {
+    width_of(&shapes(survey, mechanism, serves), serves)
+}
+
+fn width_of(shapes: &[Option<Arc<Hints>>], serves: &[Option<usize>]) -> Width {
+    let mut used = serves.iter().flatten().filter_map(|zone| shapes[*zone].as_ref());
+    if used.any(|hints| hints.zones.len() > MOST_ZONES) { Width::TooWide } else { Width::Fits }
+}
+
 /// Writes the hints of a mechanism whose endpoints serve these zones, each in the shape that the mechanism asks for.
 pub(super) fn put(
     task: &Task<'_>,
     packing: &mut Packing<'_>,
     mechanism: Mechanism,
     serves: &[Option<usize>],
-) {
-    let shapes = shapes(&task.survey, mechanism, serves);
-    let tag = Tag::new(task.facts, mechanism);
+) -> Width {
+    let mut shapes = shapes(&task.survey, mechanism, serves);
+    let width = width_of(&shapes, serves);
+    if width == Width::TooWide {
+        shapes.fill(None);
+    }
+    let tag = Tag::new(task, mechanism);
     let by_node = mechanism.prefers_node() || mechanism == Mechanism::RequireNode;
     write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
         let hints = serves[place].and_then(|zone| shapes[zone].as_ref());
@@ -69,6 +111,7 @@ pub(super) fn put(
             None => Wanted::Nothing,
         }
     });
+    width
 }
 
 /// The hints of an endpoint that serves a zone, by zone.
@@ -137,6 +180,16 @@ fn say(task: &mut Task<'_>) {
     task.say(reason::PROGRAMMED, format!("{}: traffic goes to {path}; {ready}.{duty}", task.source));
 }
 
+fn remark_too_wide(task: &mut Task<'_>) {
+    let message = format!(
+        "{}: a region has more than {MOST_ZONES} zones, and an endpoint's hints can name no more, so endpoints carry \
+         none for zones. Zoneward's nodes go by their region; consumers that know only hints go everywhere. Use \
+         same-zone, or smaller regions, for those.",
+        task.source
+    );
+    task.say(reason::TOO_MANY_ZONES, message);
+}
+
 /// Nodes that get nothing at all because they run no endpoint.
 fn remark_nodes_cut_off(task: &mut Task<'_>, packing: &Packing<'_>) {
     let endpoints = contents(packing).flat_map(|c| &c.endpoints);
@@ -191,7 +244,7 @@ fn remark_places(task: &mut Task<'_>) {
         Some(_) => task.remark_endpoints_without_zone("so Zoneward's nodes do not use it"),
         None => {
             task.remark_endpoints_without_zone(
-                "so consumers that go by hints ignore those of the whole Service",
+                "so consumers ignore the hints for zones of the whole Service",
             );
             task.remark_nodes_without_zone();
         }

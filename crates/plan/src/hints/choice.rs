@@ -1,13 +1,16 @@
 //! Which mechanism a Service asks for: the one place where precedence is decided.
 //!
 //! ```text
-//! 1 zoneward.dev/traffic-distribution        an explicit Balanced, None or Disabled ends the search;
-//! 2 same-node | same-zone | same-region      a value that nobody knows is a Notice, and the search goes on,
-//! 3 topology-aware-hints, else topology-mode but for the field: its value may be meant for somebody else,
-//! 4 spec.trafficDistribution                 so an unknown one means "no hints"
+//! 1 zoneward.dev/traffic-distribution        an explicit Balanced, None or Disabled of ours ends the search;
+//! 2 same-node | same-zone | same-region      an unknown value is a Notice, and the search goes on, but for the
+//! 3 topology-aware-hints, else topology-mode field: its value may be meant for another implementation, so an
+//! 4 spec.trafficDistribution                 unknown one means "no hints"
 //! 5 the namespace's default
 //! 6 the controller's default
 //! ```
+//!
+//! `topology-mode: Disabled` only turns Auto off: kube-controller-manager obeys the field beside it, and a Service that
+//! uses only settings of Kubernetes gets what Kubernetes gives.
 
 use model::{Name, Service, annotation};
 
@@ -25,6 +28,32 @@ pub struct Defaults {
     pub cluster: Option<Name>,
 }
 
+/// Whose setting a mechanism comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The Service itself.
+    #[default]
+    Service,
+    /// The namespace's default.
+    Namespace,
+    /// The controller's default.
+    Controller,
+}
+
+impl Origin {
+    /// All of them, in the order of their numbers.
+    pub(super) const ALL: [Self; 3] = [Self::Service, Self::Namespace, Self::Controller];
+
+    /// The value of `zoneward.dev/mechanism-source`; none for the Service itself.
+    pub fn annotation(self) -> Option<&'static str> {
+        match self {
+            Self::Service => None,
+            Self::Namespace => Some("namespace"),
+            Self::Controller => Some("controller"),
+        }
+    }
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -32,8 +61,12 @@ pub struct Choice {
     pub mechanism: Mechanism,
     /// The setting that decided, as `spec.trafficDistribution: PreferSameZone`; none if nothing is set.
     pub source: Option<String>,
-    /// Why a setting of the Service was refused, if one was.
+    /// Whose setting that is.
+    pub origin: Origin,
+    /// Why nothing could be accepted, where a setting of the Service was refused and none decides in its place.
     pub accepted: Result<(), String>,
+    /// A setting of the Service that was refused while another one decides.
+    pub refused: Option<String>,
     /// From how many endpoints on Prefer starts, if the Service says so.
     pub starting_threshold: Option<usize>,
     /// What there is to say: reason and message.
@@ -46,6 +79,8 @@ enum Answer {
     Silent,
     /// This one; `None` if it says that there shall be none.
     Decided(Mechanism, String),
+    /// It is set to a value that cannot be obeyed, and no later setting may stand in for it.
+    Refused(String),
 }
 
 const KNOWN: &str = "PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose";
@@ -67,21 +102,26 @@ pub fn is_auto(service: &Service) -> bool {
 /// Finds the mechanism of a Service.
 pub fn choose(service: &Service, defaults: &Defaults, gates: &FeatureGates) -> Choice {
     let mut search = Search { service, gates, remarks: Vec::new(), refused: None };
-    let settings: [&dyn Fn(&mut Search) -> Answer; 6] = [
-        &|s| s.own_annotation(),
-        &|s| s.levels(),
-        &|s| s.topology_annotation(),
-        &|s| s.field(),
-        &|s| s.default("the namespace's default", defaults.namespace.as_ref()),
-        &|s| s.default("the controller's default", defaults.cluster.as_ref()),
+    type Ask<'a> = &'a dyn Fn(&mut Search) -> Answer;
+    let settings: [(Origin, Ask); 6] = [
+        (Origin::Service, &|s| s.own_annotation()),
+        (Origin::Service, &|s| s.levels()),
+        (Origin::Service, &|s| s.topology_annotation()),
+        (Origin::Service, &|s| s.field()),
+        (Origin::Namespace, &|s| s.default("the namespace's default", defaults.namespace.as_ref())),
+        (Origin::Controller, &|s| s.default("the controller's default", defaults.cluster.as_ref())),
     ];
-    for (rank, ask) in settings.iter().enumerate() {
-        if let Answer::Decided(mechanism, source) = ask(&mut search) {
-            search.remark_ignored(rank, &source);
-            return search.finish(mechanism, Some(source));
+    for (rank, (origin, ask)) in settings.iter().enumerate() {
+        match ask(&mut search) {
+            Answer::Silent => {}
+            Answer::Refused(source) => return search.refused(Some(source)),
+            Answer::Decided(mechanism, source) => {
+                search.remark_ignored(rank, &source);
+                return search.decided(mechanism, *origin, source);
+            }
         }
     }
-    search.finish(Mechanism::None, None)
+    search.refused(None)
 }
 
 struct Search<'s> {
@@ -179,7 +219,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Seed 003: Balanced, Require or Prefer per level; any other value is Balanced.
+    /// Seed 003: Balanced, Require or Prefer per level. A value that is none of these counts as not set, so that the
+    /// search goes on (docs/differences.md).
     fn levels(&mut self) -> Answer {
         let mut levels = [Level::Balanced; 3];
         let mut sources = Vec::new();
@@ -192,7 +233,10 @@ impl<'s> Search<'s> {
                 }
                 None => self.refuse(
                     reason::INVALID_VALUE,
-                    format!("{key}: {value} counts as Balanced. Write Balanced, Prefer or Require."),
+                    format!(
+                        "{key}: {value} is ignored, as if it were not set, so the settings after it decide. Write \
+                         Balanced, Prefer or Require."
+                    ),
                 ),
             }
         }
@@ -214,7 +258,7 @@ impl<'s> Search<'s> {
                 self.remark_gate(&source, "TopologyAwareHints");
                 Answer::Silent
             }
-            off if is_off(off) => Answer::Decided(Mechanism::None, source),
+            "Disabled" | "disabled" => Answer::Silent,
             _ => {
                 let masks =
                     key == annotation::TOPOLOGY_AWARE_HINTS && self.set(annotation::TOPOLOGY_MODE).is_some();
@@ -244,7 +288,7 @@ impl<'s> Search<'s> {
         };
         if let Some(gate) = self.closed_gate(mechanism, value, true) {
             self.remark_gate(&source, gate);
-            return Answer::Decided(Mechanism::None, source);
+            return Answer::Refused(source);
         }
         self.remark_deprecated(&source, value);
         Answer::Decided(mechanism, source)
@@ -260,7 +304,7 @@ impl<'s> Search<'s> {
             reason::INVALID_VALUE,
             format!("{source} gives no hints, so traffic spreads evenly: {whose}. Known are {KNOWN}."),
         );
-        Answer::Decided(Mechanism::None, source)
+        Answer::Refused(source)
     }
 
     /// Settings of the Service that come after the one that decided.
@@ -288,10 +332,31 @@ impl<'s> Search<'s> {
         }
     }
 
-    fn finish(mut self, mechanism: Mechanism, source: Option<String>) -> Choice {
+    fn decided(mut self, mechanism: Mechanism, origin: Origin, source: String) -> Choice {
         let starting_threshold = self.starting_threshold(mechanism);
-        let accepted = self.refused.map_or(Ok(()), Err);
-        Choice { mechanism, source, accepted, starting_threshold, remarks: self.remarks }
+        Choice {
+            mechanism,
+            source: Some(source),
+            origin,
+            accepted: Ok(()),
+            refused: self.refused,
+            starting_threshold,
+            remarks: self.remarks,
+        }
+    }
+
+    /// No setting decides; if one was refused, that is why.
+    fn refused(mut self, source: Option<String>) -> Choice {
+        self.starting_threshold(Mechanism::None);
+        Choice {
+            mechanism: Mechanism::None,
+            source,
+            origin: Origin::Service,
+            accepted: self.refused.map_or(Ok(()), Err),
+            refused: None,
+            starting_threshold: None,
+            remarks: self.remarks,
+        }
     }
 
     /// Seed 003, "Invalid starting threshold": the default holds, and Prefer starts as usual.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use model::{Hints, Labels, Name, Node, annotation};
 
+use super::choice::Origin;
 use super::mechanism::Mechanism;
 use crate::spill::Demand;
 
@@ -24,8 +25,8 @@ pub struct ClusterFacts {
     demand: Option<Demand>,
     /// `zoneward.dev/mechanism` of Spill with this demand, and the demand alone.
     spill_tag: Option<(Name, Labels)>,
-    /// `zoneward.dev/mechanism` and nothing else, one per mechanism, so that slices share them.
-    tags: Vec<Labels>,
+    /// `zoneward.dev/mechanism` and where it comes from, one per mechanism and origin, so that slices share them.
+    tags: Vec<[Labels; 3]>,
 }
 
 /// One zone. It is known as long as any node names it, ready or not.
@@ -99,11 +100,19 @@ impl PreferBy {
     }
 }
 
-fn spill_tag(demand: &Demand) -> (Name, Labels) {
+fn spill_tag(demand: &Demand, origin: Origin) -> (Name, Labels) {
     let demand = Name::new(&demand.to_string());
-    let mechanism = (Name::new(annotation::MECHANISM), Name::new(Mechanism::Spill.as_str()));
-    let both = vec![mechanism, (Name::new(annotation::DEMAND), demand.clone())];
-    (demand, Labels::from_pairs(both))
+    let mut pairs = tag(Mechanism::Spill, origin);
+    pairs.push((Name::new(annotation::DEMAND), demand.clone()));
+    (demand, Labels::from_pairs(pairs))
+}
+
+fn tag(mechanism: Mechanism, origin: Origin) -> Vec<(Name, Name)> {
+    let mut pairs = vec![(Name::new(annotation::MECHANISM), Name::new(mechanism.as_str()))];
+    if let Some(source) = origin.annotation() {
+        pairs.push((Name::new(annotation::MECHANISM_SOURCE), Name::new(source)));
+    }
+    pairs
 }
 
 impl ClusterFacts {
@@ -113,10 +122,9 @@ impl ClusterFacts {
         add_cpu(&mut zones, nodes);
         add_regional_hints(&mut zones);
         let without_zone = nodes.values().filter(|n| n.ready && n.zone.is_none());
-        let name = Name::new(annotation::MECHANISM);
-        let tag = |m: &Mechanism| Labels::from_pairs(vec![(name.clone(), Name::new(m.as_str()))]);
+        let tags = |m: &Mechanism| Origin::ALL.map(|origin| Labels::from_pairs(tag(*m, origin)));
         let demand = Demand::from_zones(&zones);
-        let spill_tag = demand.as_ref().map(spill_tag);
+        let spill_tag = demand.as_ref().map(|demand| spill_tag(demand, Origin::Service));
         Self {
             demand,
             spill_tag,
@@ -126,7 +134,7 @@ impl ClusterFacts {
             first_without_zone: without_zone.clone().next().map(|n| n.name.clone()),
             torn_zone,
             zones,
-            tags: Mechanism::ALL.iter().map(tag).collect(),
+            tags: Mechanism::ALL.iter().map(tags).collect(),
         }
     }
 
@@ -176,16 +184,18 @@ impl ClusterFacts {
         self.torn_zone.as_ref()
     }
 
-    /// The mechanism's annotation alone, shared.
-    pub(super) fn tag(&self, mechanism: Mechanism) -> Labels {
+    /// The mechanism's annotations alone, shared.
+    pub(super) fn tag(&self, mechanism: Mechanism, origin: Origin) -> Labels {
         let at = Mechanism::ALL.iter().position(|m| *m == mechanism);
-        at.and_then(|at| self.tags.get(at)).cloned().unwrap_or_default()
+        let tags = at.and_then(|at| self.tags.get(at));
+        tags.map(|tags| tags[origin as usize].clone()).unwrap_or_default()
     }
 
-    /// The demand as the slices of Spill name it, and both annotations: shared where it is the cluster's own.
-    pub(super) fn spill_tag(&self, demand: &Demand) -> (Name, Labels) {
-        let own = self.spill_tag.clone().filter(|_| self.demand.as_ref() == Some(demand));
-        own.unwrap_or_else(|| spill_tag(demand))
+    /// The demand as the slices of Spill name it, and all annotations: shared where they are the cluster's own.
+    pub(super) fn spill_tag(&self, demand: &Demand, origin: Origin) -> (Name, Labels) {
+        let is_own = origin == Origin::Service && self.demand.as_ref() == Some(demand);
+        let own = self.spill_tag.clone().filter(|_| is_own);
+        own.unwrap_or_else(|| spill_tag(demand, origin))
     }
 
     /// Hints for these zones and this node: the shared ones where they fit.

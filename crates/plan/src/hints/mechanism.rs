@@ -164,6 +164,12 @@ impl Mechanism {
         }
     }
 
+    /// The same mechanism while it does not hold back.
+    pub(super) fn at_work(self) -> Self {
+        let works = |m: &&Self| !m.is_resting() && m.at_rest() == self;
+        Self::ALL.iter().find(works).copied().filter(|_| self.is_resting()).unwrap_or(self)
+    }
+
     /// Whether hints alone tell a consumer everything, and the controller needs no memory of it either. A slice
     /// that carries the right hints but no annotation is then as good as new, so that taking over a cluster from
     /// Kubernetes' own controller rewrites nothing.
@@ -181,6 +187,9 @@ mod tests {
         for mechanism in Mechanism::ALL {
             assert_eq!(Mechanism::parse(mechanism.as_str()), Some(*mechanism));
             assert!(mechanism.at_rest() == *mechanism || mechanism.at_rest().is_resting());
+            assert!(
+                !mechanism.at_work().is_resting() && mechanism.at_work().at_rest() == mechanism.at_rest()
+            );
         }
         assert_eq!(Mechanism::parse("preferzone"), None);
         assert_eq!(Mechanism::default(), Mechanism::None);

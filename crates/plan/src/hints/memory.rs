@@ -9,7 +9,7 @@ use model::{AddressType, Family, Name, Slice, SliceContent, annotation};
 
 use super::facts::ClusterFacts;
 use super::mechanism::Mechanism;
-use super::{auto, reason, survey};
+use super::{Task, auto, reason, survey};
 use crate::slices::Packing;
 use crate::spill::Demand;
 
@@ -35,9 +35,25 @@ pub struct Memory {
 /// The last Notices, as far as saying them again would be a repetition.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Said {
-    pub reasons: Vec<&'static str>,
+    reasons: Vec<&'static str>,
+    /// Notices about the settings themselves, whose words hold no numbers.
+    about_settings: Vec<String>,
+    /// The setting that decided.
+    source: String,
     /// Why the mechanism held back.
-    pub held_back: Option<&'static str>,
+    held_back: Option<&'static str>,
+}
+
+impl Said {
+    pub(super) fn new(task: &Task<'_>, held_back: Option<&'static str>) -> Self {
+        let about_settings = task.said.iter().filter(|(reason, _)| reason::is_about_settings(reason));
+        Self {
+            reasons: task.said.iter().map(|(reason, _)| *reason).collect(),
+            about_settings: about_settings.map(|(_, message)| message.clone()).collect(),
+            source: task.source.clone(),
+            held_back,
+        }
+    }
 }
 
 impl PartialEq for Memory {
@@ -132,12 +148,18 @@ impl Memory {
         Some(&self.lent[at].1)
     }
 
-    /// Whether a Notice with this reason, given now, was not given `before`.
-    pub(super) fn is_news(&self, before: &Self, reason: &str) -> bool {
+    /// Whether a Notice, given now, was not given `before`.
+    pub(super) fn is_news(&self, before: &Self, reason: &str, message: &String) -> bool {
         let holds_back = matches!(reason, reason::AUTO_DISABLED | reason::WITHHELD);
-        let now = self.said.as_ref().and_then(|said| said.held_back);
+        let now = self.said.as_ref();
         match &before.said {
-            Some(said) => !said.reasons.contains(&reason) || (holds_back && said.held_back != now),
+            Some(said) if reason::is_about_settings(reason) => !said.about_settings.contains(message),
+            Some(said) => {
+                let switched = self.mechanism.at_work() != before.mechanism.at_work()
+                    || now.is_some_and(|now| now.source != said.source);
+                let other_cause = now.is_some_and(|now| now.held_back != said.held_back);
+                !said.reasons.contains(&reason) || switched || (holds_back && other_cause)
+            }
             // A start. What the slices show was said when they were written; of the rest nobody knows.
             None if before.mechanism == Mechanism::None => !(before.hinted && self.programmed),
             None => self.mechanism != before.mechanism || self.programmed != before.programmed,

@@ -6,7 +6,7 @@
 //! otherwise. Once it works, an endpoint that comes or goes changes nothing else as long as no zone is overloaded;
 //! only then everything is rebalanced. Within a region, where that is asked for, all of this holds per region.
 
-use super::bound::{self, own_zone, put};
+use super::bound::{self, MOST_ZONES, Width, own_zone, put, width};
 use super::facts::PreferBy;
 use super::local::{ZoneLoad, is_overloaded, local};
 use super::overload::THRESHOLD;
@@ -35,6 +35,7 @@ struct Circle {
 enum Rest {
     NoZones,
     EndpointWithoutZone,
+    TooManyZones,
     TooFew { zones: String, ready: usize, threshold: usize, was_active: bool },
     Overload { zones: String, ready: usize },
 }
@@ -42,7 +43,7 @@ enum Rest {
 /// Puts the hints on, or takes them off.
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let circles = circles(task);
-    match decide(task, &circles, packing) {
+    match decide(task, &circles, packing).and_then(|serves| fitting(task, serves)) {
         Ok(serves) => {
             put(task, packing, task.mechanism, &serves);
             if task.is_heard() {
@@ -60,6 +61,14 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
             }
             Applied::held_back(task.mechanism.at_rest(), rest.word(), rest.sentence())
         }
+    }
+}
+
+/// What lends endpoints to other zones is told by hints alone: without room for them there is no lending.
+fn fitting(task: &Task<'_>, serves: Vec<Option<usize>>) -> Result<Vec<Option<usize>>, Rest> {
+    match width(&task.survey, task.mechanism, &serves) {
+        Width::Fits => Ok(serves),
+        Width::TooWide => Err(Rest::TooManyZones),
     }
 }
 
@@ -264,6 +273,7 @@ impl Rest {
         match self {
             Self::NoZones => "NoZones",
             Self::EndpointWithoutZone => "EndpointWithoutZone",
+            Self::TooManyZones => "TooManyZones",
             Self::TooFew { .. } => "TooFewEndpoints",
             Self::Overload { .. } => "OverloadUnavoidable",
         }
@@ -274,6 +284,7 @@ impl Rest {
         match self {
             Self::NoZones => "No ready node carries a zone label.",
             Self::EndpointWithoutZone => "A ready endpoint is in no known zone.",
+            Self::TooManyZones => "A region has more than 8 zones, which hints cannot name.",
             Self::TooFew { .. } => "There are too few ready endpoints for Prefer to start.",
             Self::Overload { .. } => "No distribution keeps every endpoint below the overload threshold.",
         }
@@ -289,6 +300,10 @@ fn say_rest(task: &mut Task<'_>, rest: &Rest) {
             let first = task.survey.first_without_zone.as_deref().unwrap_or_default();
             format!("{first} is ready in no known zone. Add topology.kubernetes.io/zone to its node.")
         }
+        Rest::TooManyZones => format!(
+            "a region has more than {MOST_ZONES} zones, and an endpoint's hints can name no more, so endpoints carry \
+             none for zones and only Zoneward's nodes go by their region. Use same-zone alone, or smaller regions."
+        ),
         Rest::TooFew { ready, threshold, zones, was_active } => {
             let start = threshold.saturating_add(PADDING);
             let ended = match was_active {

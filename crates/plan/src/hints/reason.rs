@@ -6,6 +6,12 @@ pub const AUTO_ENABLED: &str = "TopologyAwareHintsEnabled";
 pub const AUTO_DISABLED: &str = "TopologyAwareHintsDisabled";
 /// A mechanism is at work.
 pub const PROGRAMMED: &str = "TrafficDistributionProgrammed";
+/// A mechanism was at work and no setting asks for it any more.
+pub const ENDED: &str = "TrafficDistributionEnded";
+/// The slices carry hints, but no service proxy sends traffic by them.
+pub const NOT_PROXIED: &str = "TrafficDistributionNotProxied";
+/// Endpoints carry no hints for zones, because a region has more zones than an endpoint's hints may name.
+pub const TOO_MANY_ZONES: &str = "TooManyZonesForHints";
 /// A mechanism was asked for and holds back.
 pub const WITHHELD: &str = "TrafficDistributionWithheld";
 /// A value that is none of those known.
@@ -23,7 +29,12 @@ pub const UNREACHABLE: &str = "UnreachableFromSome";
 /// A node or endpoint is nowhere, as far as its labels tell.
 pub const PLACE_UNKNOWN: &str = "TopologyUnknown";
 
+/// Whether a Notice with this reason is about the settings alone, so that its words change only with them.
+pub(super) fn is_about_settings(reason: &str) -> bool {
+    matches!(reason, INVALID_VALUE | DEPRECATED_VALUE | SETTING_IGNORED | GATE_OFF)
+}
+
 /// Whether an Event with this reason is a Warning; the others are Normal.
 pub fn is_warning(reason: &str) -> bool {
-    !matches!(reason, AUTO_ENABLED | PROGRAMMED)
+    !matches!(reason, AUTO_ENABLED | PROGRAMMED | ENDED)
 }

@@ -1,7 +1,8 @@
 //! PreferSameZone and PreferSameNode (KEP-4444, semantics A3).
 //!
 //! Rule: every ready endpoint carries a hint for its own zone if that is known, and under PreferSameNode one for its
-//! own node. There is no safeguard: whoever asks for it gets it, and is told what load to expect.
+//! own node. There is no safeguard: a Service that asks for it gets it, with a Notice of the load to expect. Where an
+//! endpoint has no zone the hints are set all the same, as upstream sets them, and the Notice says that they are unusable.
 
 use super::mechanism::Mechanism;
 use super::overload::{self, Strays, THRESHOLD, Worst};
@@ -15,18 +16,25 @@ use crate::slices::Packing;
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let by_node = task.mechanism == Mechanism::PreferSameNode;
     let survey = &task.survey;
-    write(packing, task.facts, &Tag::new(task.facts, task.mechanism), Unready::Untouched, |place, _| {
-        match survey.spots[place] {
-            Spot::Zone(zone) if by_node => Wanted::NodeAnd(&survey.zones.own(zone).zones),
-            Spot::Zone(zone) => Wanted::These(survey.zones.own(zone)),
-            _ if by_node => Wanted::NodeAnd(&[]),
-            _ => Wanted::Nothing,
-        }
+    write(packing, task.facts, &Tag::new(task, task.mechanism), Unready::Untouched, |place, _| match survey
+        .spots[place]
+    {
+        Spot::Zone(zone) if by_node => Wanted::NodeAnd(&survey.zones.own(zone).zones),
+        Spot::Zone(zone) => Wanted::These(survey.zones.own(zone)),
+        _ if by_node => Wanted::NodeAnd(&[]),
+        _ => Wanted::Nothing,
     });
+    let usable = task.survey.has_usable_hints(by_node);
     if task.is_heard() {
-        say_all(task, packing, by_node);
+        match usable {
+            true => say_all(task, packing, by_node),
+            false => task.say_unusable(),
+        }
     }
-    Applied::programmed(task.mechanism)
+    match usable {
+        true => Applied::programmed(task.mechanism),
+        false => Applied::unusable(task.mechanism),
+    }
 }
 
 fn say_all(task: &mut Task<'_>, packing: &Packing<'_>, by_node: bool) {
@@ -37,7 +45,7 @@ fn say_all(task: &mut Task<'_>, packing: &Packing<'_>, by_node: bool) {
     };
     say(task, by_node);
     warn_of_overload(task, worst.as_ref());
-    task.remark_endpoints_without_zone("so consumers that go by hints ignore those of the whole Service");
+    task.remark_endpoints_without_zone("so consumers ignore the hints for zones of the whole Service");
     task.remark_nodes_without_zone();
 }
 

@@ -23,7 +23,7 @@ const HINT_OVERLOAD: f64 = 1.0;
 /// Puts demand and hints on.
 pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     let Some(demand) = steady_demand(task) else {
-        clear(task.facts, packing, Mechanism::None);
+        clear(task, packing, Mechanism::None);
         task.say(
             reason::WITHHELD,
             format!(
@@ -36,7 +36,7 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
     };
     let survey = &task.survey;
     let hinted = carries_hints(task, &demand);
-    let tag = Tag::spill(task.facts, &demand);
+    let tag = Tag::spill(task, &demand);
     write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| match survey.spots[place] {
         Spot::Zone(zone) if hinted => Wanted::These(survey.zones.own(zone)),
         _ => Wanted::Nothing,

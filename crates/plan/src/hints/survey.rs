@@ -34,7 +34,9 @@ pub(super) struct Survey<'f> {
     pub ready_by_zone: Vec<usize>,
     /// Ready endpoints without a zone.
     pub without_zone: usize,
-    /// The first of them, by the name that its owner knows.
+    /// Ready endpoints without a node.
+    pub without_node: usize,
+    /// The first ready endpoint without a zone, by the name that its owner knows.
     pub first_without_zone: Option<String>,
 }
 
@@ -54,6 +56,7 @@ impl<'f> Survey<'f> {
             spots: Vec::with_capacity(contents(packing).map(|c| c.endpoints.len()).sum()),
             ready: 0,
             without_zone: 0,
+            without_node: 0,
             first_without_zone: None,
         };
         for content in contents(packing) {
@@ -72,6 +75,7 @@ impl<'f> Survey<'f> {
             ready: 0,
             ready_by_zone: Vec::new(),
             without_zone: 0,
+            without_node: 0,
             first_without_zone: None,
         }
     }
@@ -82,6 +86,7 @@ impl<'f> Survey<'f> {
             return;
         }
         self.ready += 1;
+        self.without_node += usize::from(endpoint.node.is_none());
         let Some(zone) = endpoint.zone.as_ref().filter(|z| !z.is_empty()) else {
             self.without_zone += 1;
             self.first_without_zone.get_or_insert_with(|| name_of(endpoint));
@@ -94,6 +99,12 @@ impl<'f> Survey<'f> {
         }
         self.ready_by_zone[zone] += 1;
         self.spots.push(Spot::Zone(zone));
+    }
+
+    /// Whether consumers can use the hints: each ready endpoint has one for a zone, or each has one for its node. A
+    /// cluster without zones can still prefer the own node.
+    pub(super) fn has_usable_hints(&self, by_node: bool) -> bool {
+        self.without_zone == 0 || by_node && self.without_node == 0
     }
 
     /// The weight of a zone's traffic and the weight of all.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use model::{Endpoint, Hints, Labels, Name, Slice, SliceContent, annotation};
 
+use super::Task;
+use super::choice::Origin;
 use super::facts::ClusterFacts;
 use super::mechanism::Mechanism;
 use crate::slices::Packing;
@@ -34,43 +36,52 @@ pub(super) enum Unready {
     Cleared,
 }
 
+/// The annotations of a slice that a mechanism decides.
+const OURS: [&str; 3] = [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND];
+
 /// What the slices say about themselves.
 #[derive(Debug)]
 pub(super) struct Tag {
     mechanism: Mechanism,
+    origin: Origin,
     demand: Option<Name>,
-    /// Both as the only annotations of a slice, shared by all slices that have no other.
+    /// All of it as the only annotations of a slice, shared by all slices that have no other.
     alone: Labels,
 }
 
 impl Tag {
     /// The annotations of a mechanism.
-    pub(super) fn new(facts: &ClusterFacts, mechanism: Mechanism) -> Self {
+    pub(super) fn new(task: &Task<'_>, mechanism: Mechanism) -> Self {
         let alone = match mechanism {
             Mechanism::None => Labels::EMPTY,
-            named => facts.tag(named),
+            named => task.facts.tag(named, task.origin),
         };
-        Self { mechanism, demand: None, alone }
+        Self { mechanism, origin: task.origin, demand: None, alone }
     }
 
     /// The annotations of Spill.
-    pub(super) fn spill(facts: &ClusterFacts, demand: &Demand) -> Self {
-        let (demand, alone) = facts.spill_tag(demand);
-        Self { mechanism: Mechanism::Spill, demand: Some(demand), alone }
+    pub(super) fn spill(task: &Task<'_>, demand: &Demand) -> Self {
+        let (demand, alone) = task.facts.spill_tag(demand, task.origin);
+        Self { mechanism: Mechanism::Spill, origin: task.origin, demand: Some(demand), alone }
     }
 
     /// Whether a stored slice may keep its annotations.
     fn is_told_by(&self, annotations: &Labels) -> bool {
+        let source = annotations.value(annotation::MECHANISM_SOURCE).map(Name::as_str);
         let mechanism_fits = match annotations.value(annotation::MECHANISM) {
-            Some(said) => self.mechanism != Mechanism::None && *said == *self.mechanism.as_str(),
-            None => self.mechanism.is_told_by_hints_alone(),
+            Some(said) => {
+                self.mechanism != Mechanism::None
+                    && *said == *self.mechanism.as_str()
+                    && source == self.origin.annotation()
+            }
+            None => self.mechanism.is_told_by_hints_alone() && source.is_none(),
         };
         mechanism_fits && annotations.value(annotation::DEMAND) == self.demand.as_ref()
     }
 
     /// The annotations of a slice that is written, with those of others that stay.
     fn on(&self, annotations: &Labels, stays: impl Fn(&str) -> bool) -> Labels {
-        let ours = |key: &str| key == annotation::MECHANISM || key == annotation::DEMAND;
+        let ours = |key: &str| OURS.contains(&key);
         if self.alone.is_empty() && annotations.iter().all(|(key, _)| !ours(key) && stays(key)) {
             return annotations.clone();
         }

@@ -77,10 +77,10 @@ impl Setting<'_> {
         let mut mirrors = Vec::new();
         for filter in filters {
             let Filter::Mirror { backend, percentage } = filter else { continue };
-            match self.resolver.backend(backend, true) {
+            let policy = policy(origin.filters.as_ref());
+            match self.resolver.backend(backend, &policy.namespace, true) {
                 Ok(to) => mirrors.push(Mirror { to, share: percentage.unwrap_or(Percentage::ALL) }),
                 Err(reason) => {
-                    let policy = policy(origin.filters.as_ref());
                     notices.push(unresolved(&policy, backend, &reason, "no copies are sent"));
                 }
             }

@@ -53,15 +53,14 @@ impl Client {
         }
     }
 
-    /// Whether a policy of its namespace is for it.
-    pub(super) fn is_meant(&self, target: &PolicyTarget) -> bool {
+    /// Whether the targetRef of a policy in this namespace selects it. Names of Services are of that namespace.
+    pub(super) fn is_selected(&self, target: &PolicyTarget, namespace: &Name) -> bool {
+        let is_of = |name: &Name| self.namespace == *namespace && self.services.contains(name);
         match target {
             PolicyTarget::Mesh => true,
             PolicyTarget::Subset(tags) => tags.selects(&self.tags),
-            PolicyTarget::Service(name) => self.services.contains(name),
-            PolicyTarget::ServiceSubset(name, tags) => {
-                self.services.contains(name) && tags.selects(&self.tags)
-            }
+            PolicyTarget::Service(name) => is_of(name),
+            PolicyTarget::ServiceSubset(name, tags) => is_of(name) && tags.selects(&self.tags),
             PolicyTarget::Gateway(..) => false,
         }
     }

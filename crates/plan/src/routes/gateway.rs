@@ -111,7 +111,7 @@ impl GatewayRoutes {
         for name in policies {
             self.replace(snapshot, name, &mut stale);
         }
-        let setting = setting(snapshot, &self.gateway.key.namespace);
+        let setting = setting(snapshot);
         let mut turned_by_site: BTreeMap<usize, BTreeSet<Hostname>> = BTreeMap::new();
         for (at, host) in stale {
             let Some(site) = self.sites.get_mut(at) else { continue };
@@ -160,7 +160,7 @@ impl GatewayRoutes {
         if !matches!(&route.target, PolicyTarget::Gateway(name, _) if *name == self.gateway.key.name) {
             return None;
         }
-        let draft = Draft::new(&source(route), &setting(snapshot, &self.gateway.key.namespace), before);
+        let draft = Draft::new(&source(route), &setting(snapshot), before);
         let (kind, tags, _) = precedence(&route.target, &route.key);
         let rank = (kind, tags, name.clone());
         Some(Policy { draft: Arc::new(draft), rank, places: self.places_of(route) })
@@ -221,7 +221,7 @@ impl GatewayRoutes {
         let winner = meant.min_by_key(|policy| precedence(&policy.target, &policy.key));
         let mut hosts = HostMap::default();
         if let Some((policy, to)) = winner.and_then(|policy| Some((policy, policy.to.last()?))) {
-            let resolver = Resolver { snapshot, namespace, near: None };
+            let resolver = Resolver { snapshot, near: None };
             let split = resolver.split(&to.backends, false, &policy.object(), &mut self.notices);
             self.uses.add(split.backends());
             hosts.insert(&listener.hostname, Routing::Tcp(Arc::new(split)));
@@ -240,13 +240,24 @@ impl GatewayRoutes {
     }
 }
 
-fn is_meant(gateway: &Gateway, target: &PolicyTarget, listener: &GatewayListener) -> bool {
+/// Whether some HTTP listener takes a policy.
+pub(super) fn takes(gateway: &Gateway, policy: &GatewayHttpRoute) -> bool {
+    let shares_host = |listener: &GatewayListener| {
+        policy.hostnames.is_empty()
+            || policy.hostnames.iter().any(|host| listener.hostname.intersection(host).is_some())
+    };
+    let mut listeners = gateway.listeners.iter().filter(|listener| listener.protocol.is_http());
+    listeners.any(|listener| is_meant(gateway, &policy.target, listener) && shares_host(listener))
+}
+
+/// Whether a policy for a gateway selects a listener of it.
+pub(super) fn is_meant(gateway: &Gateway, target: &PolicyTarget, listener: &GatewayListener) -> bool {
     let PolicyTarget::Gateway(name, tags) = target else { return false };
     *name == gateway.key.name && tags.selects(&listener.tags)
 }
 
-fn setting<'a>(snapshot: &'a Snapshot, namespace: &'a Name) -> Setting<'a> {
-    Setting { resolver: Resolver { snapshot, namespace, near: None }, otherwise: None, keeps_query: false }
+fn setting(snapshot: &Snapshot) -> Setting<'_> {
+    Setting { resolver: Resolver { snapshot, near: None }, otherwise: None, keeps_query: false }
 }
 
 fn source(policy: &GatewayHttpRoute) -> Source<'_> {

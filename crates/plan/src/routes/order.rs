@@ -6,7 +6,8 @@ use std::sync::Arc;
 use model::route::{Entry, HttpRule, PathMatch};
 
 /// Every alternative of every rule, in order: exact paths, then prefixes and then patterns with longer ones first,
-/// then those with a method, with more headers, with more query parameters, and among equals as merged.
+/// then those with a method, with more headers, with more query parameters, and among equals as merged. The rule that
+/// no policy wrote is behind all of them, patterns included: it is for what no rule takes.
 pub(super) fn entries(rules: &[Arc<HttpRule>]) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (i, rule) in rules.iter().enumerate() {
@@ -21,7 +22,8 @@ pub(super) fn entries(rules: &[Arc<HttpRule>]) -> Vec<Entry> {
         };
         let conditions = &entry.conditions;
         let (headers, query) = (conditions.headers.len(), conditions.query.len());
-        (kind, Reverse(length), conditions.method.is_none(), Reverse(headers), Reverse(query))
+        let is_implied = rules.get(entry.rule).is_some_and(|rule| rule.is_implied());
+        (is_implied, kind, Reverse(length), conditions.method.is_none(), Reverse(headers), Reverse(query))
     });
     entries
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::route::{
     AppProtocol, BackendId, HttpRoutes, HttpRule, LegTarget, Outbound, RouteGroup, Routing, Split,
 };
-use model::{Labels, Name, Notice, Protocol, Service, ServicePort, Snapshot};
+use model::{Labels, Notice, ObjectKey, Protocol, Service, ServicePort, Snapshot};
 
 use super::applies::{http_rules, tcp_backends};
 use super::client::Client;
@@ -23,11 +23,11 @@ pub struct OutboundRoutes {
     pub outbound: Arc<Outbound>,
     /// What there is to say about policies there.
     pub notices: Vec<Notice>,
-    /// The rules of each policy by themselves, by its name and the field where they stand.
+    /// The rules of each policy by themselves, by its key and the field where they stand.
     drafts: Drafts,
 }
 
-type Drafts = BTreeMap<(Name, String), Arc<Draft>>;
+type Drafts = BTreeMap<(ObjectKey, String), Arc<Draft>>;
 
 impl OutboundRoutes {
     /// The routes as they are now. `None` for what is not TCP.
@@ -42,7 +42,7 @@ impl OutboundRoutes {
         client: &Client,
         service: &Service,
         port: &ServicePort,
-        policies: &BTreeSet<Name>,
+        policies: &BTreeSet<ObjectKey>,
     ) -> Option<Self> {
         let group = match &self.outbound.routing {
             Routing::Http(routes) => routes.groups.first().cloned(),
@@ -82,7 +82,7 @@ impl OutboundRoutes {
 struct Before<'b> {
     group: Arc<RouteGroup>,
     /// The drafts, good for all policies but these.
-    drafts: Option<(&'b Drafts, &'b BTreeSet<Name>)>,
+    drafts: Option<(&'b Drafts, &'b BTreeSet<ObjectKey>)>,
 }
 
 /// A Service's port as what a client asked for.
@@ -120,13 +120,12 @@ impl Work<'_> {
             return Routing::Tcp(Arc::new(Split::new([(LegTarget::Backend(destination.backend()), 1)])));
         };
         let near = Some(destination.port);
-        let resolver = Resolver { snapshot: self.snapshot, namespace: &client.namespace, near };
+        let resolver = Resolver { snapshot: self.snapshot, near };
         Routing::Tcp(Arc::new(resolver.split(backends, false, &policy, &mut self.notices)))
     }
 
     fn http_routes(&mut self, destination: &Destination<'_>, sources: &[Source<'_>]) -> HttpRoutes {
-        let namespace = &destination.service.key.namespace;
-        let resolver = Resolver { snapshot: self.snapshot, namespace, near: Some(destination.port) };
+        let resolver = Resolver { snapshot: self.snapshot, near: Some(destination.port) };
         let setting = act::Setting { resolver, otherwise: Some(destination.backend()), keeps_query: true };
         let drafts: Vec<Arc<Draft>> = sources.iter().map(|source| self.draft(source, &setting)).collect();
         let before = &self.before.group;
@@ -147,10 +146,10 @@ impl Work<'_> {
 
     /// The rules of one list, made anew only if its policy changed.
     fn draft(&mut self, source: &Source<'_>, setting: &act::Setting<'_>) -> Arc<Draft> {
-        let key = (source.policy.name.clone(), source.field.clone());
-        let known = self.before.drafts.and_then(|(drafts, changed)| {
-            drafts.get(&key).map(|draft| (draft, !changed.contains(&source.policy.name)))
-        });
+        let policy = ObjectKey::new(&source.policy.namespace, &source.policy.name);
+        let known_in = self.before.drafts.map(|(drafts, changed)| (drafts, !changed.contains(&policy)));
+        let key = (policy, source.field.clone());
+        let known = known_in.and_then(|(drafts, is_same)| Some((drafts.get(&key)?, is_same)));
         let draft = match known {
             Some((draft, true)) => draft.clone(),
             known => Arc::new(Draft::new(source, setting, known.map(|(draft, _)| &**draft))),

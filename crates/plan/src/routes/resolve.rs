@@ -7,8 +7,6 @@ use model::{Name, Notice, ObjectRef, Protocol, Service, ServiceKey, ServicePort,
 #[derive(Clone, Copy)]
 pub(super) struct Resolver<'a> {
     pub(super) snapshot: &'a Snapshot,
-    /// Where the policies are, and therefore the Services that they name.
-    pub(super) namespace: &'a Name,
     /// The port that the client asked for; none at a gateway.
     pub(super) near: Option<&'a ServicePort>,
 }
@@ -25,7 +23,7 @@ impl Resolver<'_> {
         policy: &ObjectRef,
         notices: &mut Vec<Notice>,
     ) -> Split {
-        let leg = |backend: &BackendRef| match self.backend(backend, http) {
+        let leg = |backend: &BackendRef| match self.backend(backend, &policy.namespace, http) {
             Ok(id) => (LegTarget::Backend(id), backend.share()),
             Err(reason) => {
                 notices.push(unresolved(policy, backend, &reason, "its share of the traffic gets an error"));
@@ -35,9 +33,14 @@ impl Resolver<'_> {
         Split::new(backends.iter().map(leg).collect::<Vec<_>>())
     }
 
-    /// A backend, or why it cannot be had.
-    pub(super) fn backend(&self, backend: &BackendRef, http: bool) -> Result<BackendId, String> {
-        let key = ServiceKey::new(self.namespace, &backend.name);
+    /// A backend, or why it cannot be had. It is a Service of the namespace of the policy that names it.
+    pub(super) fn backend(
+        &self,
+        backend: &BackendRef,
+        namespace: &Name,
+        http: bool,
+    ) -> Result<BackendId, String> {
+        let key = ServiceKey::new(namespace, &backend.name);
         let Some(service) = self.snapshot.service(&key) else {
             return Err(format!("there is no Service {key}: create it, or correct the name"));
         };

@@ -106,18 +106,159 @@ fn lower_entries_of_one_policy_override_upper_ones() {
     assert_eq!(goes_to(&route(&world(&objects), &client(&[])).0, "/"), ["lower"]);
 }
 
+/// The same object in another namespace; `to` still names the Service of `ns`.
+fn moved(mut policy: Value, namespace: &str) -> Value {
+    policy["metadata"]["namespace"] = namespace.into();
+    policy["spec"]["to"][0]["targetRef"]["namespace"] = "ns".into();
+    policy
+}
+
+fn of_namespace(namespace: &str, tags: &[(&str, &str)]) -> Client {
+    Client { namespace: namespace.into(), ..client(tags) }
+}
+
+// Seed 004: "a routing policy for their service that applies to requests from all services".
 #[test]
-fn policies_act_in_their_namespace() {
-    let mut elsewhere = all_to("p", json!({"kind": "Mesh"}), "other");
-    elsewhere["metadata"]["namespace"] = "far".into();
-    let objects = [service("backend", "http"), service("other", "http"), elsewhere];
-    assert_eq!(goes_to(&route(&world(&objects), &client(&[])).0, "/"), ["backend"]);
-    let near = [service("backend", "http"), all_to("p", json!({"kind": "Mesh"}), "backend")];
-    let snapshot = world(&near);
-    let stranger = Client { namespace: "far".into(), ..client(&[]) };
-    let (outbound, _) = route(&snapshot, &stranger);
-    let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
-    assert_eq!(routes.rules().count(), 1, "only the way to the original destination");
+fn a_policy_for_the_mesh_reaches_clients_of_every_namespace() {
+    let objects = [service("backend", "http"), service("other", "http")];
+    let with = |target: Value, client: &Client| {
+        let world = world(&[&objects[..], &[all_to("p", target, "other")]].concat());
+        goes_to(&route(&world, client).0, "/")
+    };
+    let far = of_namespace("far", &[("v", "1")]);
+    assert_eq!(with(json!({"kind": "Mesh"}), &far), ["other"]);
+    assert_eq!(with(json!({"kind": "MeshSubset", "tags": {"v": "1"}}), &far), ["other"]);
+    assert_eq!(with(json!({"kind": "MeshSubset", "tags": {"v": "2"}}), &far), ["backend"]);
+    let frontend = json!({"kind": "MeshService", "name": "frontend"});
+    assert_eq!(with(frontend.clone(), &client(&[])), ["other"]);
+    assert_eq!(
+        with(frontend, &far),
+        ["backend"],
+        "the frontend that is meant is that of the policy's namespace"
+    );
+    let tcp = policy(
+        "MeshTCPRoute",
+        "t",
+        json!({"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "MeshService", "name": "backend"},
+            "rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "other"}]}}]}]}),
+    );
+    let (outbound, _) = route(&world(&[service("backend", "tcp"), service("other", "tcp"), tcp]), &far);
+    let Routing::Tcp(split) = &outbound.routing else { panic!("TCP") };
+    assert_eq!(target(&split.legs()[0].to), "other");
+}
+
+#[test]
+fn a_client_s_namespace_changes_its_own_requests_and_its_backends_are_its_own() {
+    let mut own = service("own", "http");
+    own["metadata"]["namespace"] = "far".into();
+    let objects = [
+        service("backend", "http"),
+        service("producers", "http"),
+        own,
+        all_to("a", json!({"kind": "Mesh"}), "producers"),
+        moved(all_to("b", json!({"kind": "Mesh"}), "own"), "far"),
+    ];
+    let snapshot = world(&objects);
+    let (outbound, notices) = route(&snapshot, &of_namespace("far", &[]));
+    assert_eq!(notices, []);
+    assert_eq!(goes_to(&outbound, "/"), ["own"], "semantics 1.3: the consumer goes before the producer");
+    assert_eq!(goes_to(&route(&snapshot, &client(&[])).0, "/"), ["producers"]);
+}
+
+#[test]
+fn a_namespace_cannot_alter_traffic_between_two_others() {
+    let mut objects = vec![service("backend", "http"), service("frontend", "http"), service("other", "http")];
+    for name in ["backend", "other", "frontend"] {
+        let mut copy = service(name, "http");
+        copy["metadata"]["namespace"] = "evil".into();
+        objects.push(copy);
+    }
+    let untouched = world(&objects);
+    let targets = [
+        json!({"kind": "Mesh"}),
+        json!({"kind": "MeshSubset", "tags": {"v": "1"}}),
+        json!({"kind": "MeshService", "name": "frontend"}),
+        json!({"kind": "MeshServiceSubset", "name": "frontend", "tags": {"v": "1"}}),
+    ];
+    for (i, target) in targets.into_iter().enumerate() {
+        objects.push(moved(all_to(&format!("h{i}"), target.clone(), "other"), "evil"));
+        let tcp = policy(
+            "MeshTCPRoute",
+            &format!("t{i}"),
+            json!({"targetRef": target, "to": [{"targetRef": {"kind": "MeshService", "name": "backend"},
+                "rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "other"}]}}]}]}),
+        );
+        objects.push(moved(tcp, "evil"));
+    }
+    let altered = world(&objects);
+    for client in [of_namespace("third", &[("v", "1")]), client(&[("v", "1")])] {
+        assert_eq!(route(&untouched, &client), route(&altered, &client), "{}", client.namespace);
+    }
+    assert_ne!(
+        route(&untouched, &of_namespace("evil", &[("v", "1")])).0,
+        route(&altered, &of_namespace("evil", &[("v", "1")])).0,
+        "its own requests it may change"
+    );
+}
+
+fn pattern_to(pattern: &str, backend: &str) -> Value {
+    json!({"matches": [{"path": {"type": "RegularExpression", "value": pattern}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": backend}]}})
+}
+
+fn rules_for_backend(name: &str, rules: Value) -> Value {
+    let to = json!([{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]);
+    policy("MeshHTTPRoute", name, json!({"targetRef": {"kind": "Mesh"}, "to": to}))
+}
+
+#[test]
+fn a_pattern_is_asked_before_the_implied_catch_all() {
+    let rules = json!([pattern_to("/v[0-9]+/.*", "numbered")]);
+    let objects = [service("backend", "http"), service("numbered", "http"), rules_for_backend("p", rules)];
+    let (outbound, _) = route(&world(&objects), &client(&[]));
+    assert_eq!(goes_to(&outbound, "/v7/items"), ["numbered"]);
+    assert_eq!(goes_to(&outbound, "/other"), ["backend"]);
+}
+
+#[test]
+fn the_implied_catch_all_goes_last_where_a_written_one_was_before() {
+    let services = [service("backend", "http"), service("numbered", "http")];
+    let written = json!([pattern_to("/v.*", "numbered"), {"matches": [{"path": {"prefix": "/"}}]}]);
+    let first = world(&[&services[..], &[rules_for_backend("p", written)]].concat());
+    let second = rules_for_backend("p", json!([pattern_to("/v.*", "numbered")]));
+    let second = world(&[&services[..], &[second]].concat());
+    let service = |snapshot: &Snapshot| {
+        snapshot.service(&ServiceKey::new(&"ns".into(), &"backend".into())).unwrap().clone()
+    };
+    let (one, two) = (service(&first), service(&second));
+    let before = OutboundRoutes::new(&first, &client(&[]), &one, &one.ports[0]).unwrap();
+    assert_eq!(goes_to(&before.outbound, "/v7"), ["backend"], "semantics 1.5: a written prefix goes first");
+    let changed = [ObjectKey::new(&"ns".into(), &"p".into())].into_iter().collect();
+    let after = before.after(&second, &client(&[]), &two, &two.ports[0], &changed).unwrap();
+    assert_eq!(goes_to(&after.outbound, "/v7"), ["numbered"]);
+}
+
+#[test]
+fn a_rule_that_no_request_can_hit_is_told_with_the_one_that_goes_first() {
+    let to = |name: &str| json!({"backendRefs": [{"kind": "MeshService", "name": name}]});
+    let rules = json!([
+        {"matches": [{"path": {"prefix": "/a"}}], "default": to("x")},
+        {"matches": [{"path": {"prefix": "/b"}}]},
+        {"matches": [{"path": {"prefix": "/a"}}], "default": to("y")},
+        {"matches": [{"path": {"prefix": "/b"}}], "default": to("y")},
+        {"matches": [{"path": {"prefix": "/c"}}, {"path": {"type": "Prefix", "value": "/a"}}]},
+        pattern_to("/v.*", "x"),
+        {"matches": [{}]},
+    ]);
+    let snapshot = world(&[rules_for_backend("p", rules)]);
+    let text: String =
+        never_matching_within(&snapshot, &"ns".into()).iter().map(|n| format!("{n}\n")).collect();
+    expect![[r#"
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[2] has the same matches as spec.to[0].rules[0], which goes first, so it does nothing; join the two, delete one, or change its matches
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[3] has the same matches as spec.to[0].rules[1], which goes first, so only its backendRefs count; join the two, delete one, or change its matches
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[4].matches[1] is the same as spec.to[0].rules[0].matches[0], which goes first, so no request hits it; delete it, or change one of the two
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[5].matches[0] is a pattern, and patterns are asked after prefixes: spec.to[0].rules[6].matches[0] is the prefix / and takes every request first; write that one as the pattern /.*, or delete it
+    "#]].assert_eq(&text);
 }
 
 #[test]

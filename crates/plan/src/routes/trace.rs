@@ -3,7 +3,7 @@
 use model::Name;
 use model::route::{
     Action, Arrival, Body, End, Entry, HeaderList, Hit, HttpRoutes, HttpRule, Leg, Mirror, Miss, PathMatch,
-    Request, ValueTest, path, plain_host,
+    Request, ValueTest, error_text, path, plain_host,
 };
 
 /// A request as it comes in.
@@ -93,19 +93,27 @@ pub fn trace<'t>(routes: Option<&'t HttpRoutes>, incoming: &Incoming, at: &Arriv
             "host",
             format!("no listener and route of this gateway is for the host {host:?}: 404"),
         ));
-        let outcome = Outcome { status: Some(404), ..Outcome::unchanged(incoming) };
+        let outcome = no_route(incoming);
         return Trace { hit: None, outcome, why };
     };
     let hit = routes.find(&request);
     explain_matches(routes, hit.as_ref(), &request, &mut why);
     let outcome = match &hit {
         Some(hit) => follow(&hit.rule.action, &hit.entry.path, incoming, &request, at, &mut why),
-        None => Outcome { status: Some(404), ..Outcome::unchanged(incoming) },
+        None => no_route(incoming),
     };
     if hit.is_none() {
         why.push(step("no match", "no rule holds, and a gateway has nothing behind its rules: 404"));
     }
     Trace { hit, outcome, why }
+}
+
+fn no_route(incoming: &Incoming) -> Outcome {
+    Outcome { status: Some(404), body: Some(own_text(404)), ..Outcome::unchanged(incoming) }
+}
+
+fn own_text(status: u16) -> Body {
+    Body::Text(Name::new(error_text(status)))
 }
 
 fn step(rule: impl Into<String>, detail: impl Into<String>) -> Step {
@@ -207,6 +215,7 @@ fn follow(
         End::Forward(split) => {
             forward(action, matched, incoming, request, &mut outcome);
             outcome.status = split.failure();
+            outcome.body = outcome.status.map(own_text);
             outcome.legs = split.legs().to_vec();
             outcome.mirrors = if outcome.status.is_none() { action.mirrors.to_vec() } else { Vec::new() };
             outcome.response_headers =

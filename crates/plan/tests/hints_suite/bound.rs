@@ -227,3 +227,55 @@ fn hints_alone_say_zone_else_region_else_everywhere() {
     world.sync();
     assert_eq!(world.hints(), "a>a+node 1, b>b+node 1, c>c+node 1, d>d|e+node 1");
 }
+
+/// One region of `zones` zones, with an endpoint in each of the first ten, and a region of one zone.
+fn wide(annotations: &[(&str, &str)], zones: usize) -> World {
+    let names: Vec<String> = (0..zones).map(|i| format!("z{i:02}")).collect();
+    let nodes: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 1)).chain([("w", 1)]).collect();
+    let mut world = World::new(&nodes, world::service(annotations, None));
+    let regions: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "east")).collect();
+    world.set_regions(&[&regions[..], &[("w", "west")]].concat());
+    let endpoints: Vec<(&str, usize)> = names.iter().take(10).map(|name| (name.as_str(), 1)).collect();
+    world.add_endpoints(&endpoints);
+    world
+}
+
+#[test]
+fn a_region_of_more_than_eight_zones_gets_no_hints_for_zones_and_says_so() {
+    // The API refuses an endpoint with more than eight: the Service had no endpoints for ever.
+    for level in ["Prefer", "Require"] {
+        for node in ["Balanced", "Prefer"] {
+            for zones in [8, 9, 20] {
+                let mut world = wide(&[(a::SAME_NODE, node), (a::SAME_REGION, level)], zones);
+                let outcome = world.sync();
+                let widest = world.stored().map(|e| e.zone_hints().len()).max().unwrap();
+                assert!(widest <= 8, "{widest} zones in a hint");
+                let said = notices(&outcome).contains("TooManyZonesForHints");
+                assert_eq!(said, widest == 0, "{level} {node} {zones}: {}", notices(&outcome));
+                assert_eq!(outcome.caveat.is_some(), said);
+                assert!(outcome.programmed, "our nodes obey the annotation");
+                let required = (level == "Require").then_some(Scope::Region);
+                assert_eq!(outcome.mechanism.required(), required);
+                let mechanism = world.slices[0].content.annotation(a::MECHANISM).unwrap().clone();
+                assert_eq!(mechanism, *outcome.mechanism.as_str());
+            }
+        }
+    }
+    let mut wide = wide(&[(a::SAME_REGION, "Require")], 9);
+    expect![[r#"
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 9 ready endpoints. It is your duty that there are enough endpoints in each; consumers that know only hints still go everywhere when a hint is missing, Zoneward's do not.
+        Service shop/web: TooManyZonesForHints: endpointslice.kubernetes.io/same-region: Require: a region has more than 8 zones, and an endpoint's hints can name no more, so endpoints carry none for zones. Zoneward's nodes go by their region; consumers that know only hints go everywhere. Use same-zone, or smaller regions, for those.
+        Service shop/web: UnreachableFromSome: Clients in w (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
+    "#]].assert_eq(&notices(&wide.sync()));
+}
+
+#[test]
+fn prefer_within_a_region_that_hints_cannot_name_holds_back() {
+    let annotations =
+        [(a::SAME_ZONE, "Prefer"), (a::SAME_REGION, "Require"), (a::SAME_ZONE_STARTING_THRESHOLD, "1")];
+    let mut wide = wide(&annotations, 30);
+    let outcome = wide.sync();
+    assert_eq!(outcome.mechanism.required(), Some(Scope::Region));
+    assert!(outcome.mechanism.is_resting() && !outcome.programmed, "{:?}", outcome.mechanism);
+    assert!(wide.stored().all(|e| e.zone_hints().is_empty()));
+}

@@ -78,11 +78,10 @@ fn every_mechanism_can_be_named_but_not_its_rest() {
 }
 
 #[test]
-fn an_explicit_off_ends_the_search() {
+fn an_explicit_off_of_ours_ends_the_search() {
     for off in ["Balanced", "None", "Disabled"] {
-        for key in [a::TRAFFIC_DISTRIBUTION, a::TOPOLOGY_MODE, a::TOPOLOGY_AWARE_HINTS] {
-            assert_eq!(mechanism(&[(key, off)], Some("PreferSameZone")), Mechanism::None, "{key}: {off}");
-        }
+        let set = [(a::TRAFFIC_DISTRIBUTION, off)];
+        assert_eq!(mechanism(&set, Some("PreferSameZone")), Mechanism::None, "{off}");
     }
     check(
         &[(a::SAME_ZONE, "Balanced")],
@@ -95,12 +94,35 @@ fn an_explicit_off_ends_the_search() {
 }
 
 #[test]
+fn topology_mode_disabled_leaves_the_field_in_force() {
+    // Semantics A1: only Auto comes before the field, and kube-controller-manager writes the field's hints.
+    for key in [a::TOPOLOGY_MODE, a::TOPOLOGY_AWARE_HINTS] {
+        for off in ["Disabled", "disabled"] {
+            check(&[(key, off)], Some("PreferSameZone"), expect!["PreferSameZone\n"]);
+        }
+        let choice = choice(&[(key, "Disabled")], None, "");
+        assert_eq!((choice.mechanism, choice.source), (Mechanism::None, None));
+    }
+}
+
+#[test]
+fn a_choice_says_whose_setting_decided() {
+    let defaults = Defaults { namespace: Some(name("RequireZone")), cluster: Some(name("Spill")) };
+    let origin = |annotations: &[(&str, &str)], defaults: &Defaults| {
+        choose(&world::service(annotations, None), defaults, &FeatureGates::default()).origin.annotation()
+    };
+    assert_eq!(origin(&[(a::SAME_ZONE, "Require")], &defaults), None);
+    assert_eq!(origin(&[], &defaults), Some("namespace"));
+    assert_eq!(origin(&[], &Defaults { namespace: None, ..defaults }), Some("controller"));
+}
+
+#[test]
 fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
     check(
         &[(a::TRAFFIC_DISTRIBUTION, "Spil")],
         Some("PreferSameZone"),
         expect![[r#"
-            PreferSameZone, not accepted
+            PreferSameZone
             InvalidTrafficDistribution: zoneward.dev/traffic-distribution: Spil is ignored: no mechanism has that name. Known are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
         "#]],
     );
@@ -109,22 +131,22 @@ fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
         None,
         expect![[r#"
             None, not accepted
-            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone: require counts as Balanced. Write Balanced, Prefer or Require.
+            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone: require is ignored, as if it were not set, so the settings after it decide. Write Balanced, Prefer or Require.
         "#]],
     );
     check(
         &[(a::SAME_ZONE, "Require"), (a::SAME_NODE, "Yes")],
         None,
         expect![[r#"
-            RequireZone, not accepted
-            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-node: Yes counts as Balanced. Write Balanced, Prefer or Require.
+            RequireZone
+            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-node: Yes is ignored, as if it were not set, so the settings after it decide. Write Balanced, Prefer or Require.
         "#]],
     );
     check(
         &[(a::TOPOLOGY_MODE, "AUTO")],
         Some("PreferSameZone"),
         expect![[r#"
-            PreferSameZone, not accepted
+            PreferSameZone
             InvalidTrafficDistribution: service.kubernetes.io/topology-mode: AUTO is ignored. Write Auto or Disabled, in exactly these letters.
         "#]],
     );
@@ -219,7 +241,7 @@ fn a_starting_threshold_needs_prefer() {
         &[(a::SAME_ZONE, "Prefer"), (a::SAME_ZONE_STARTING_THRESHOLD, "many")],
         None,
         expect![[r#"
-            PreferZone, not accepted
+            PreferZone
             InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone-starting-threshold: many is no whole number from 1 on, so three times the number of zones holds.
         "#]],
     );

@@ -124,14 +124,11 @@ fn a_node_with_few_endpoints_is_named() {
 fn an_endpoint_without_a_zone_is_named_with_its_consequence() {
     let mut world = prefer("PreferSameZone", &[("a", 1), ("b", 1)]);
     world.add_endpoints(&[("a", 2), ("", 1)]);
-    check(
-        &mut world,
-        expect![[r#"
-            ?> 1, a>a 2
-            Service shop/web: TrafficDistributionProgrammed: spec.trafficDistribution: PreferSameZone: traffic stays in the zone where it starts, and goes everywhere where there is no endpoint; 3 ready endpoints (a 2). No minimum applies.
-            Service shop/web: TopologyUnknown: In no known zone: 1 ready endpoint, the first is Pod web-3, so consumers that go by hints ignore those of the whole Service. Add topology.kubernetes.io/zone to its node.
-        "#]],
-    );
+    let outcome = world.sync();
+    assert_eq!((outcome.programmed, world.hints().as_str()), (false, "?> 1, a>a 2"));
+    expect![[r#"
+        Service shop/web: TrafficDistributionWithheld: spec.trafficDistribution: PreferSameZone: traffic spreads evenly, because consumers ignore the hints of the whole Service where one is missing. In no known zone: 1 ready endpoint, the first is Pod web-3. Add topology.kubernetes.io/zone to its node.
+    "#]].assert_eq(&notices(&outcome));
 }
 
 #[test]

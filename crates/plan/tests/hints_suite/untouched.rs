@@ -185,3 +185,60 @@ fn absurd_numbers_are_survived() {
         assert_eq!(world.sync_counting().1, 0, "{mechanism:?}");
     }
 }
+
+/// The reasons of what is said as Events.
+fn news(world: &mut World) -> Vec<&'static str> {
+    world.sync().news().map(|notice| notice.reason).collect()
+}
+
+#[test]
+fn a_change_of_the_mechanism_is_news() {
+    // The last Event named the mechanism of before.
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
+    world.add_endpoints(&[("a", 2), ("b", 2)]);
+    assert_eq!(news(&mut world), ["TrafficDistributionProgrammed"]);
+    world.service = world::service(&[], Some("PreferSameZone"));
+    assert_eq!(news(&mut world), ["TrafficDistributionProgrammed"]);
+    assert_eq!(news(&mut world), [""; 0]);
+    // The same mechanism by another setting, which the message names.
+    world.service = world::service(&[(a::TRAFFIC_DISTRIBUTION, "PreferSameZone")], None);
+    assert_eq!(news(&mut world), ["TrafficDistributionProgrammed"]);
+    world.service = world::service(&[], None);
+    let ended = world.sync();
+    assert_eq!(ended.news().count(), 1);
+    expect_test::expect![[r#"
+        Service shop/web: TrafficDistributionEnded: PreferSameZone has ended and traffic spreads evenly over all endpoints: no setting asks for it any more.
+    "#]].assert_eq(&world::notices(&ended));
+    assert_eq!(news(&mut world), [""; 0]);
+    // Another value that is refused is another thing to say.
+    for value in ["Neaar", "Near"] {
+        world.service = world::service(&[(a::TRAFFIC_DISTRIBUTION, value)], None);
+        assert_eq!(news(&mut world), ["InvalidTrafficDistribution"], "{value}");
+    }
+}
+
+#[test]
+fn slices_name_a_default_as_the_source_of_their_mechanism() {
+    let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[], None));
+    world.add_endpoints(&[("a", 2), ("b", 2)]);
+    let source =
+        |world: &World| world.slices[0].content.annotation(a::MECHANISM_SOURCE).map(ToString::to_string);
+    for mechanism in ["RequireZone", "Spill", "PreferSameZone"] {
+        world.config.cluster_default = Some(name(mechanism));
+        world.sync();
+        assert_eq!(source(&world).as_deref(), Some("controller"), "{mechanism}");
+        world.namespace_default = Some(name(mechanism));
+        assert_eq!(world.sync_counting().1, 1, "{mechanism}");
+        assert_eq!(source(&world).as_deref(), Some("namespace"), "{mechanism}");
+        assert_eq!(world.sync_counting().1, 0, "{mechanism}");
+        // The Service's own setting is not marked.
+        world.service = world::service(&[(a::TRAFFIC_DISTRIBUTION, mechanism)], None);
+        assert_eq!(world.sync_counting().1, 1, "{mechanism}");
+        assert_eq!(source(&world), None, "{mechanism}");
+        world.service = world::service(&[], None);
+        world.namespace_default = None;
+    }
+    world.config.cluster_default = None;
+    world.sync();
+    assert!(world.slices[0].content.annotations.is_empty());
+}

@@ -274,7 +274,88 @@ async fn what_the_operator_does_not_allow_is_500_and_a_notice() {
         assert_eq!(notices[0].object.to_string(), "MeshHTTPRoute default/r");
         assert!(notices[0].message.contains("may read"), "{}", notices[0].message);
         let answer = running.get("/", &[]).await;
-        assert_eq!((answer.status, answer.body.len()), (500, 0));
+        assert_eq!((answer.status, &answer.body[..]), (500, &b"the body of the response cannot be read"[..]));
+    }
+}
+
+#[tokio::test]
+async fn a_pattern_is_hit_before_the_implied_catch_all() {
+    let rules = json!([{"matches": [{"path": {"type": "RegularExpression", "value": "/v[0-9]+/.*"}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "numbered"}]}}]);
+    let running = with_rules(rules, Settings::default()).await;
+    assert_eq!(running.get("/v7/items", &[]).await.json()["backend"], "numbered");
+    assert_eq!(running.get("/other", &[]).await.json()["backend"], "backend");
+}
+
+#[tokio::test]
+async fn a_client_of_another_namespace_obeys_the_owner_of_a_service_and_no_third_namespace() {
+    let to_other = |path: &str| {
+        json!({"targetRef": {"kind": "Mesh"}, "to": [{
+            "targetRef": {"kind": "MeshService", "name": "backend", "namespace": "default"},
+            "rules": [{"matches": [{"path": {"type": "Prefix", "value": path}}],
+                "default": {"backendRefs": [{"kind": "MeshService", "name": "other"}]}}]}]})
+    };
+    let owners = json!({"type": "MeshHTTPRoute", "name": "owner", "spec": to_other("/owners")});
+    let mut world = snapshot(&[owners], &["backend"], None);
+    let thirds = [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "third", "name": "other"},
+            "spec": {"ports": [{"port": 80, "appProtocol": "http"}]}}),
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute",
+            "metadata": {"namespace": "third", "name": "third"}, "spec": to_other("/thirds")}),
+    ];
+    for value in &thirds {
+        world.apply(model::parse::object(value, &mut model::Interner::default()).0.expect("a good object"));
+    }
+    let client =
+        plan::routes::Client { namespace: "far".into(), services: Vec::new(), tags: model::Labels::EMPTY };
+    let (routes, _) = plan::routes::sidecar(&world, &client);
+    let running = Running::start(routes, to_backend(), Settings::default()).await;
+    assert_eq!(running.get("/owners", &[]).await.json()["backend"], "other");
+    assert_eq!(running.get("/thirds", &[]).await.json()["backend"], "backend");
+}
+
+#[tokio::test]
+async fn a_bare_slash_becomes_the_replacement_of_the_prefix() {
+    let rules = json!([{"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {
+        "filters": [{"type": "URLRewrite", "urlRewrite": {"path": {"replacePrefixMatch": "/root"}}}]}}]);
+    let running = with_rules(rules, Settings::default()).await;
+    for (path, wanted) in [("/", "/root"), ("/?q=1", "/root?q=1"), ("/x", "/root/x")] {
+        assert_eq!(running.get(path, &[]).await.json()["path"], wanted);
+    }
+}
+
+#[tokio::test]
+async fn errors_of_the_proxy_have_a_short_text() {
+    let route = json!({"type": "MeshGatewayHTTPRoute", "name": "g", "spec": {
+        "targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": [
+        {"matches": [{"path": {"prefix": "/lost"}}], "default": {"backendRefs": [{"kind": "MeshService", "name": "missing"}]}},
+        {"matches": [{"path": {"prefix": "/empty"}}], "default": {"backendRefs": [{"kind": "MeshService", "name": "empty"}]}}]}});
+    let listeners = json!([{"name": "http", "port": 8080, "protocol": "HTTP"}]);
+    let routes = gateway(&[route], &listeners);
+    let backends = Arc::new(backends(&routes, &[].into()));
+    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
+    let running = Running::with(tables, proxy::Entrance::Gateway { port: 8080 }, Settings::default()).await;
+    for (path, status, text) in [
+        ("/nowhere", 404, "no route for this host and path"),
+        ("/lost", 500, "a backend of the route cannot be resolved"),
+        ("/empty", 503, "no endpoint of the backend is available"),
+    ] {
+        let answer = running.get(path, &[]).await;
+        assert_eq!((answer.status, String::from_utf8_lossy(&answer.body).as_ref()), (status, text));
+        assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+        let head = running.send("HEAD", path, &[], b"").await;
+        assert_eq!(
+            (head.status, head.header("content-length")),
+            (status, Some(text.len().to_string().as_str()))
+        );
+        let mut sender = http2(running.address).await;
+        let request =
+            http::Request::head(format!("http://svc.test{path}")).body(full("")).expect("a request");
+        let response = sender.send_request(request).await.expect("an answer");
+        assert_eq!(response.status(), status);
+        let body =
+            http_body_util::BodyExt::collect(response.into_body()).await.expect("no frame that HEAD forbids");
+        assert!(body.to_bytes().is_empty());
     }
 }
 

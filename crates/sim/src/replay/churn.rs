@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::{Endpoint, Family, Name, ObjectKey, Owner, Service, ServiceKey, Slice, SliceContent, Uid, write};
-use plan::hints::{ClusterFacts, Config, HintInput, Mechanism, Memory, assign};
+use plan::hints::{ClusterFacts, Config, Mechanism, Memory};
+use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
 
 use super::state::{Passed, State};
@@ -62,8 +63,7 @@ struct Kept {
 
 pub(super) struct Plane<'s> {
     start: &'s Start,
-    facts: ClusterFacts,
-    config: Config,
+    planner: Planner,
     kept: BTreeMap<ServiceKey, Kept>,
     churn: Churn,
     now: Moment,
@@ -93,9 +93,12 @@ impl<'s> Plane<'s> {
             switches: 0,
             most_slices: 0,
         };
-        let facts = ClusterFacts::from_nodes(&start.nodes);
-        let (config, now) = (Config::default(), Moment::default());
-        Self { start, facts, config, kept, churn, now, slices, named: 0 }
+        let planner = Planner {
+            facts: ClusterFacts::from_nodes(&start.nodes),
+            hints: Config::default(),
+            slices: slices::Options::default(),
+        };
+        Self { start, planner, kept, churn, now: Moment::default(), slices, named: 0 }
     }
 
     /// Writes what the mechanism wants before anything happens.
@@ -109,7 +112,7 @@ impl<'s> Plane<'s> {
     /// Plans what a moment concerns: all Services if nodes are different, else those with other pods.
     pub fn live_through(&mut self, state: &State<'_>, passed: &Passed) {
         if passed.nodes {
-            self.facts = ClusterFacts::from_nodes(state.nodes());
+            self.planner.facts = ClusterFacts::from_nodes(state.nodes());
             state.services().for_each(|key| self.sync(state, key, passed.at));
         } else {
             passed.services.iter().for_each(|key| self.sync(state, key, passed.at));
@@ -133,26 +136,18 @@ impl<'s> Plane<'s> {
         }
         let pods = state.pods(key);
         let nodes = state.nodes();
-        let input = slices::Input {
-            service: &kept.service,
-            pods: &pods,
-            nodes,
-            slices: &kept.slices,
-            trigger: &kept.trigger,
-        };
+        let (service, slices, trigger) = (&kept.service, &kept.slices, &kept.trigger);
         let namespace = self.start.namespaces.get(&key.namespace);
-        let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-        let mut memories = Vec::new();
-        let plan = slices::plan(&input, &slices::Options::default(), |family, packing| {
-            let known = kept.memory.get(&family).map(|(memory, _)| memory.clone()).unwrap_or_default();
-            let (facts, config, service) = (&self.facts, &self.config, &kept.service);
-            let input = HintInput { service, family, facts, namespace_default, config, memory: &known };
-            let outcome = assign(&input, packing);
-            memories.push((family, outcome.programmed, outcome.memory));
-        });
-        for (family, programmed, memory) in memories {
-            let before = kept.memory.insert(family, (memory, programmed));
-            self.churn.switches += u64::from(before.is_some_and(|(_, was)| was != programmed));
+        let input = ServiceInput {
+            slices: slices::Input { service, pods: &pods, nodes, slices, trigger },
+            namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
+        };
+        let known = |family| kept.memory.get(&family).map(|(memory, _)| memory.clone()).unwrap_or_default();
+        let (plan, outcomes) = self.planner.plan_service(&input, known);
+        for outcome in outcomes {
+            let now = outcome.programmed;
+            let before = kept.memory.insert(outcome.family, (outcome.memory, now));
+            self.churn.switches += u64::from(before.is_some_and(|(_, was)| was != now));
         }
         self.write(key, plan, at, state.watchers());
     }

@@ -1,7 +1,7 @@
 //! What happens to a request that hit a rule, as an action of Envoy.
 
 use envoy_types::pb::envoy::config::core::v3::{
-    HeaderValue, HeaderValueOption, RuntimeFractionalPercent, data_source::Specifier,
+    DataSource, HeaderValue, HeaderValueOption, RuntimeFractionalPercent, data_source::Specifier,
     header_value_option::HeaderAppendAction,
 };
 use envoy_types::pb::envoy::config::route::v3::redirect_action::{
@@ -18,8 +18,8 @@ use envoy_types::pb::envoy::config::route::v3::{
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
 use model::route::{
-    Action, Arrival, Body, DirectResponse, End, HeaderChanges, Leg, LegTarget, Mirror, PathChange, PathMatch,
-    Redirect, Rewrite, Split,
+    Action, Arrival, BODY_NOT_READABLE, Body, DirectResponse, End, HeaderChanges, Leg, LegTarget, Mirror,
+    PathChange, PathMatch, Redirect, Rewrite, Split, error_text,
 };
 
 use super::wire::{number, seconds, source};
@@ -94,7 +94,7 @@ fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {
 
 fn forward(split: &Split, action: &Action, on: &PathMatch) -> Then {
     if let Some(status) = split.failure() {
-        return Then::DirectResponse(DirectResponseAction { status: status.into(), ..Default::default() });
+        return Then::DirectResponse(error(status));
     }
     let host = action.rewrite.hostname.as_deref().map(str::to_owned);
     let mut forward = RouteAction {
@@ -108,6 +108,15 @@ fn forward(split: &Split, action: &Action, on: &PathMatch) -> Then {
     };
     rewrite(&action.rewrite, on, &mut forward);
     Then::Route(forward)
+}
+
+/// An error with the short text that the embedded proxy gives, too.
+pub(super) fn error(status: u16) -> DirectResponseAction {
+    DirectResponseAction { status: status.into(), body: text(error_text(status)), ..Default::default() }
+}
+
+fn text(text: &str) -> Option<DataSource> {
+    source(Specifier::InlineString(text.to_owned()))
 }
 
 fn destination(split: &Split) -> ClusterSpecifier {
@@ -153,37 +162,43 @@ fn mirror(mirror: &Mirror) -> RequestMirrorPolicy {
 fn rewrite(rewrite: &Rewrite, on: &PathMatch, forward: &mut RouteAction) {
     match (&rewrite.path, on) {
         (Some(PathChange::Full(value)), _) => {
-            forward.regex_rewrite = Some(RegexMatchAndSubstitute {
-                pattern: Some(RegexMatcher { regex: "^.*$".to_owned(), ..RegexMatcher::default() }),
-                // Semantics 1.7: `\1` would be a reference.
-                substitution: value.replace('\\', "\\\\"),
-            });
+            forward.regex_rewrite = Some(substitute("^.*$".to_owned(), value));
         }
         (Some(PathChange::Prefix(value)), PathMatch::Prefix(prefix)) => match new_prefix(prefix, value) {
-            Some(new) => forward.prefix_rewrite = new,
-            None => forward.regex_rewrite = Some(taken_off(prefix)),
+            NewPrefix::Text(new) => forward.prefix_rewrite = new,
+            NewPrefix::Pattern(new) => forward.regex_rewrite = Some(new),
         },
         _ => {}
     }
 }
 
-/// Takes a prefix off, and the slash behind it with it: Envoy's own replacement by `/` would leave two.
-fn taken_off(prefix: &str) -> RegexMatchAndSubstitute {
-    let regex = format!("^{}/?", super::pattern::literal(prefix));
-    RegexMatchAndSubstitute {
-        pattern: Some(RegexMatcher { regex, ..RegexMatcher::default() }),
-        substitution: "/".to_owned(),
+/// How Envoy replaces a prefix.
+enum NewPrefix {
+    /// By this text.
+    Text(String),
+    /// By a pattern, where text for text would leave a slash too many.
+    Pattern(RegexMatchAndSubstitute),
+}
+
+/// Semantics 1.7: a slash at the end of the replacement does not double, `/` takes the prefix off and the slash behind
+/// it, too, and a bare `/` below the prefix `/` becomes the replacement, without a slash behind it.
+fn new_prefix(prefix: &str, replacement: &str) -> NewPrefix {
+    let start = replacement.strip_suffix('/').unwrap_or(replacement);
+    match (prefix, start) {
+        ("/", "") => NewPrefix::Text("/".to_owned()),
+        ("/", start) => NewPrefix::Pattern(substitute("^/$|^".to_owned(), start)),
+        (prefix, "") => {
+            NewPrefix::Pattern(substitute(format!("^{}/?", super::pattern::literal(prefix)), "/"))
+        }
+        (_, start) => NewPrefix::Text(start.to_owned()),
     }
 }
 
-/// Semantics 1.7: a slash at the end of the replacement does not double, and `/` takes the prefix off. Envoy replaces
-/// text, so the replacement of a bare `/` ends with the slash that it replaces. `None`: the prefix goes.
-fn new_prefix(prefix: &str, replacement: &str) -> Option<String> {
-    let start = replacement.strip_suffix('/').unwrap_or(replacement);
-    match (prefix, start) {
-        ("/", start) => Some(format!("{start}/")),
-        (_, "") => None,
-        (_, start) => Some(start.to_owned()),
+fn substitute(regex: String, by: &str) -> RegexMatchAndSubstitute {
+    RegexMatchAndSubstitute {
+        pattern: Some(RegexMatcher { regex, ..RegexMatcher::default() }),
+        // Semantics 1.7: `\1` would be a reference.
+        substitution: by.replace('\\', "\\\\"),
     }
 }
 
@@ -203,8 +218,8 @@ fn redirect(to: &Redirect, on: &PathMatch, at: Option<&Arrival>) -> RedirectActi
             (Some(PathChange::Full(value)), _) => Some(PathRewriteSpecifier::PathRedirect(value.to_string())),
             (Some(PathChange::Prefix(value)), PathMatch::Prefix(prefix)) => {
                 Some(match new_prefix(prefix, value) {
-                    Some(new) => PathRewriteSpecifier::PrefixRewrite(new),
-                    None => PathRewriteSpecifier::RegexRewrite(taken_off(prefix)),
+                    NewPrefix::Text(new) => PathRewriteSpecifier::PrefixRewrite(new),
+                    NewPrefix::Pattern(new) => PathRewriteSpecifier::RegexRewrite(new),
                 })
             }
             _ => None,
@@ -250,6 +265,6 @@ fn respond(response: &DirectResponse, allowed: &Allowed, problems: &mut Vec<Stri
             body: source(body),
             ..DirectResponseAction::default()
         },
-        None => DirectResponseAction { status: 500, ..DirectResponseAction::default() },
+        None => DirectResponseAction { status: 500, body: text(BODY_NOT_READABLE), ..Default::default() },
     }
 }

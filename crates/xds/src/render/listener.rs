@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
+use envoy_types::pb::envoy::config::accesslog::v3::access_log_filter::FilterSpecifier;
+use envoy_types::pb::envoy::config::accesslog::v3::{AccessLogFilter, ResponseFlagFilter};
 use envoy_types::pb::envoy::config::core::v3::{
-    Http1ProtocolOptions, TrafficDirection, TransportSocket, transport_socket,
+    Http1ProtocolOptions, TrafficDirection, TransportSocket, data_source::Specifier, transport_socket,
 };
 use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter, filter, listener_filter,
@@ -15,7 +17,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
     RouteSpecifier, ServerHeaderTransformation, UpgradeConfig,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, HttpFilter, Rds, http_filter,
+    HttpConnectionManager, HttpFilter, LocalReplyConfig, Rds, ResponseMapper, http_filter,
 };
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProxy;
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::{
@@ -24,12 +26,12 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_pro
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
 };
-use model::route::{Hostname, Split};
+use model::route::{Hostname, Split, error_text};
 use prost::Message;
 
 use super::action::{NOBODY, weights};
 use super::cluster::PASS_THROUGH;
-use super::wire::{address, any, no, number, same_stream, seconds, yes};
+use super::wire::{address, any, no, number, same_stream, seconds, source, yes};
 
 /// What is done with connections.
 pub(super) enum Carry<'r> {
@@ -176,8 +178,20 @@ fn requests(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManage
             ..Http1ProtocolOptions::default()
         }),
         request_headers_timeout: seconds(30),
+        local_reply_config: Some(local_replies()),
         ..HttpConnectionManager::default()
     }
+}
+
+/// Errors of Envoy itself that have no text there: no route (404), and a share of a backend that cannot be resolved (500).
+fn local_replies() -> LocalReplyConfig {
+    let mapper = |flag: &str, status: u16| {
+        let flags = ResponseFlagFilter { flags: vec![flag.to_owned()] };
+        let filter = AccessLogFilter { filter_specifier: Some(FilterSpecifier::ResponseFlagFilter(flags)) };
+        let body = source(Specifier::InlineString(error_text(status).to_owned()));
+        ResponseMapper { filter: Some(filter), body, ..ResponseMapper::default() }
+    };
+    LocalReplyConfig { mappers: vec![mapper("NR", 404), mapper("NC", 500)], ..LocalReplyConfig::default() }
 }
 
 /// A leg without a backend closes its connections, and so does a split without legs.

@@ -4,9 +4,7 @@ use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecif
 use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
-use envoy_types::pb::envoy::config::route::v3::{
-    DirectResponseAction, HeaderMatcher, QueryParameterMatcher, Route, RouteMatch,
-};
+use envoy_types::pb::envoy::config::route::v3::{HeaderMatcher, QueryParameterMatcher, Route, RouteMatch};
 use envoy_types::pb::envoy::r#type::matcher::v3::{
     RegexMatcher, StringMatcher, string_matcher::MatchPattern,
 };
@@ -39,11 +37,10 @@ pub(super) fn render(hit: &Hit<'_>, setting: &Setting<'_>, notices: &mut Vec<Not
 pub(super) fn misdirected() -> Route {
     let everything =
         RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..RouteMatch::default() };
-    let answer = DirectResponseAction { status: 421, ..DirectResponseAction::default() };
     Route {
         name: "a host of another listener".to_owned(),
         r#match: Some(everything),
-        action: Some(Action::DirectResponse(answer)),
+        action: Some(Action::DirectResponse(action::error(421))),
         ..Route::default()
     }
 }

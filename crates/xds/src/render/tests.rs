@@ -533,7 +533,8 @@ fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
     assert!(notices[1].contains("changes of Content-Length are left out"), "{notices:?}");
     assert!(notices[2].contains("--allow-file"), "{notices:?}");
     let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
-    assert_eq!(routes[0]["direct_response"], json!({"status": 500}));
+    let text = json!({"inline_string": "the body of the response cannot be read"});
+    assert_eq!(routes[0]["direct_response"], json!({"status": 500, "body": text}));
     let put = routes[1]["request_headers_to_add"].as_array().map(Vec::len);
     assert_eq!(put, Some(1), "the other change stays");
     input.allowed = Arc::new(Allowed { files: ["/etc/passwd".to_owned()].into(), ..Allowed::default() });

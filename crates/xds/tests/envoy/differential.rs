@@ -309,12 +309,8 @@ fn essence(answer: &Message) -> Value {
             }
         }
     }
-    let body = if echoed.is_null() && answer.status() != 500 && answer.status() != 404 {
-        String::from_utf8_lossy(&answer.body).into_owned()
-    } else {
-        // "bodies of errors": nobody promised one.
-        String::new()
-    };
+    let body =
+        if echoed.is_null() { String::from_utf8_lossy(&answer.body).into_owned() } else { String::new() };
     json!({"status": answer.status(), "backend": echoed["backend"], "path": echoed["path"],
         "sent": echoed["body"], "method": echoed["method"],
         "upstream": lines(echoed_headers.iter().map(pair)), "response": response, "body": body})

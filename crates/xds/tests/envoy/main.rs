@@ -8,6 +8,7 @@ mod differential;
 mod harness;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod http;
+mod precedence;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;
 mod protocols;

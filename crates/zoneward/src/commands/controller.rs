@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::controller::{self, Metrics};
 use crate::leader::{Office, while_leading};
 use crate::mesh::accepted;
+use crate::output::print_text;
 use crate::oversight::{self, Heard};
 use crate::serve::{self, Checks};
 use crate::signals::Signals;
@@ -17,8 +18,35 @@ use crate::{cli, cluster, log};
 pub fn run(args: &cli::Controller) -> Result<bool> {
     log::start(&args.log);
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
-    runtime.block_on(control(args))?;
+    match args.hand_back {
+        true => print_text(&runtime.block_on(hand_back(args))?)?,
+        false => runtime.block_on(control(args))?,
+    }
     Ok(true)
+}
+
+/// One pass, while no other Zoneward controller writes: that one would undo it.
+async fn hand_back(args: &cli::Controller) -> Result<String> {
+    let election = args.leader.settings()?;
+    let client = cluster::connect(&args.connection).await?;
+    let lease =
+        format!("{}/{}", args.leader.leader_elect_resource_namespace, args.leader.leader_elect_resource_name);
+    let office = Office::seek(client.clone(), election);
+    let mut leading = office.leading();
+    // The lease of a controller that died runs out in this time.
+    let patience = args.leader.leader_elect_lease_duration + args.leader.leader_elect_retry_period * 2;
+    let leads = tokio::time::timeout(patience, leading.wait_for(|leading| *leading)).await;
+    if !matches!(leads, Ok(Ok(_))) {
+        office.leave().await;
+        bail!(
+            "another Zoneward controller leads and would write it all again, or Lease {lease} cannot be written: stop \
+             all Zoneward controllers first (kubectl -n kube-system scale deployment zoneward-controller --replicas=0)"
+        );
+    }
+    drop(leads);
+    let done = controller::hand_back::hand_back(&client, &office.leading()).await;
+    office.leave().await;
+    Ok(done?.text())
 }
 
 async fn control(args: &cli::Controller) -> Result<()> {

@@ -1,5 +1,5 @@
-//! `zoneward expose`: plain processes as endpoints of a Service without a selector. Nobody plans such a Service, so
-//! this gives its slices the hints, by the same function as the controller.
+//! `zoneward expose`: plain processes as endpoints of a Service without a selector. Its slices get their first hints here,
+//! by the same function as the controller's, which keeps hints and conditions up to date from then on.
 //!
 //! ```text
 //! flags -> Wish \
@@ -116,6 +116,14 @@ fn value(args: &Expose, changes: &Changes) -> serde_json::Value {
     })
 }
 
+/// The addresses that clients connect to; none for a Service that is headless, not written yet, or gone.
+fn cluster_ips(changes: &Changes) -> Option<String> {
+    let spec = &changes.service.as_ref()?.object["spec"];
+    let all = spec["clusterIPs"].as_array().into_iter().flatten().filter_map(|ip| ip.as_str());
+    let all: Vec<&str> = all.filter(|ip| *ip != "None").collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 fn text(args: &Expose, changes: &Changes) -> String {
     let mut rows = table(&["ACTION", "OBJECT", "WHAT"]);
     for change in changes.service.iter().chain(&changes.slices) {
@@ -125,6 +133,9 @@ fn text(args: &Expose, changes: &Changes) -> String {
         rows.add_row(["delete", &format!("{kind} {}/{name}", args.namespace), ""]);
     }
     let mut text = render(&rows);
+    if let Some(addresses) = cluster_ips(changes) {
+        text += &format!("\nCluster IP of {}/{}: {addresses}\n", args.namespace, args.name);
+    }
     if args.dry_run {
         text += "\nNothing was written (--dry-run).\n";
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::{Method, Request};
+use jiff::Timestamp;
 use kube::{Client, Error};
 use model::{ObjectKey, ServiceKey, Slice, SliceContent, Uid, write};
 use plan::queue::Version;
@@ -12,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
 
+use super::conditions::Refusal;
 use crate::cluster::failure;
 use crate::events;
 
@@ -34,8 +36,10 @@ pub struct Work {
     pub deletes: Vec<Stored>,
     /// Whether the deletes are because no Service is seen: then it has to be missing at the API as well.
     pub orphans: bool,
-    /// The patch of the Service's status.
+    /// The patch of the Service's status once the slices are written.
     pub conditions: Option<Value>,
+    /// What the status says if the API refuses the slices.
+    pub on_refusal: Option<Refusal>,
     /// What there is to say.
     pub events: Vec<Value>,
 }
@@ -80,24 +84,27 @@ pub struct Done {
 /// Why writing stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Somebody was faster: a newer cache will tell.
+    /// The object has changed since: a newer cache will tell.
     Outdated(String),
-    /// The API could not, for now.
+    /// The API does not take it.
     Refused(String),
+    /// The API did not answer, or could not for now.
+    Unavailable(String),
 }
 
 impl Failure {
     fn of(error: &Error) -> Self {
         match error {
             Error::Api(status) if matches!(status.code, 404 | 409) => Self::Outdated(status.message.clone()),
-            other => Self::Refused(failure::cause(other)),
+            Error::Api(status) if is_refusal(status.code) => Self::Refused(status.message.clone()),
+            other => Self::Unavailable(failure::cause(other)),
         }
     }
 
     /// The words of the API.
     pub fn text(&self) -> &str {
         match self {
-            Self::Outdated(text) | Self::Refused(text) => text,
+            Self::Outdated(text) | Self::Refused(text) | Self::Unavailable(text) => text,
         }
     }
 }
@@ -120,10 +127,15 @@ pub async fn commit(client: &Client, work: Work) -> Done {
     let mut done = Done { service: work.service.clone(), ..Done::default() };
     let mut writer = Writer { client, work: &work, done: &mut done };
     if let Err(failure) = writer.slices().await {
+        if let Failure::Refused(why) = &failure {
+            writer.say_refused(why).await;
+        }
         done.failure = Some(failure);
         return done;
     }
-    if let Err(failure) = writer.conditions().await {
+    if let Some(patch) = &work.conditions
+        && let Err(failure) = writer.conditions(patch).await
+    {
         writer.done.failure = Some(failure);
     }
     for event in &work.events {
@@ -226,8 +238,16 @@ impl Writer<'_> {
         Ok(())
     }
 
-    async fn conditions(&mut self) -> Result<(), Failure> {
-        let Some(patch) = &self.work.conditions else { return Ok(()) };
+    /// KEP-4444, Programmed: it says what became of the write, not what was meant.
+    async fn say_refused(&mut self, why: &str) {
+        let refusal = self.work.on_refusal.as_ref();
+        let Some(patch) = refusal.and_then(|refusal| refusal.patch(why, Timestamp::now())) else { return };
+        if let Err(failure) = self.conditions(&patch).await {
+            debug!(service = %self.work.service, error = failure.text(), "conditions could not be written");
+        }
+    }
+
+    async fn conditions(&mut self, patch: &Value) -> Result<(), Failure> {
         let path = format!("{}/status?{FIELD_MANAGER}", service_path(&self.work.service));
         let sent = send::<Written>(self.client, Method::PATCH, &path, STRATEGIC_MERGE, patch).await;
         sent.map(drop).map_err(|error| Failure::of(&error))
@@ -245,7 +265,7 @@ impl Writer<'_> {
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
 pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+pub(crate) const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 fn slices_path(namespace: &str) -> String {
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
@@ -273,6 +293,11 @@ pub(crate) async fn send<T: DeserializeOwned>(
         Ok(answer) => answer,
         Err(_) => Err(Error::Service("the API did not answer in time".into())),
     }
+}
+
+/// Whether the API says that the object itself is not acceptable; 408 and 429 are about the moment.
+fn is_refusal(code: u16) -> bool {
+    (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
 }
 
 fn is_namespace_terminating(error: &Error) -> bool {

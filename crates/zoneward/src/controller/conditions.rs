@@ -4,12 +4,12 @@
 use jiff::Timestamp;
 use model::service::condition_text;
 use model::{Labels, annotation};
-use plan::hints::conditions::HONORED;
-use plan::hints::{self, Condition, HintOutcome, NodeAcks};
+use plan::hints::conditions::{HONORED, PROGRAMMED, WRITE_REFUSED, after_refusal};
+use plan::hints::{self, Condition, HintOutcome, NodeAcks, Status};
 use serde_json::{Value, json};
 
 /// What the nodes say about a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acks {
     /// All that matter have spoken, or had time to.
     Settled(NodeAcks),
@@ -29,7 +29,7 @@ pub struct Turned {
 /// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before.
 pub fn turned(
     outcomes: &[HintOutcome],
-    acks: Acks,
+    acks: &Acks,
     stored: &Labels,
     sent: Option<&Labels>,
     now: Timestamp,
@@ -43,17 +43,46 @@ pub fn turned(
     Turned { patch: (!on_its_way).then(|| patch(&conditions, stored, now)), awaited: Some(texts) }
 }
 
+/// What the conditions of a Service become if the API refuses its slices.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    conditions: [Condition; 3],
+    stored: Labels,
+}
+
+impl Refusal {
+    /// None for a Service that asks for nothing: it has no conditions.
+    pub fn of(outcomes: &[HintOutcome], stored: &Labels) -> Option<Self> {
+        if !outcomes.iter().any(|outcome| outcome.requested) {
+            return None;
+        }
+        let conditions = hints::conditions(outcomes, &NodeAcks::default());
+        Some(Self { conditions, stored: stored.clone() })
+    }
+
+    /// The patch of the Service's status that says so, once: the API's words differ with each attempt.
+    pub fn patch(&self, why: &str, now: Timestamp) -> Option<Value> {
+        let said = condition_text(Status::False.as_str(), WRITE_REFUSED, "");
+        let stored = self.stored.value(PROGRAMMED);
+        if stored.is_some_and(|text| text.starts_with(said.trim_end())) {
+            return None;
+        }
+        Some(patch(&after_refusal(self.conditions.clone(), why), &self.stored, now))
+    }
+}
+
 /// The conditions that a Service should have. None where it asks for nothing.
-fn wanted(outcomes: &[HintOutcome], acks: Acks) -> Vec<Condition> {
+fn wanted(outcomes: &[HintOutcome], acks: &Acks) -> Vec<Condition> {
     if !outcomes.iter().any(|outcome| outcome.requested) {
         return Vec::new();
     }
+    let unsettled = NodeAcks { waiting: 1, ..NodeAcks::default() };
     let settled = match acks {
         Acks::Settled(acks) => acks,
-        Acks::Open => NodeAcks { reached: 0, waiting: 1 },
+        Acks::Open => &unsettled,
     };
     let all = hints::conditions(outcomes, settled);
-    let open = acks == Acks::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
+    let open = *acks == Acks::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
     if open {
         // Design, "Honored": written when it turns. A pod that came a moment ago turns nothing.
         return all.into_iter().filter(|c| c.kind != HONORED).collect();

@@ -75,11 +75,11 @@ impl Leases {
         let mut acks = NodeAcks::default();
         let mut may_come = false;
         let ready = |node: &Name| snapshot.node(node).is_some_and(|node| node.ready);
-        for (_, report) in self.reports.iter().filter(|(node, _)| ready(node)) {
+        for (node, report) in self.reports.iter().filter(|(node, _)| ready(node)) {
             if report.failed.contains(service) {
-                acks.waiting += 1;
+                acks.add_behind(node);
             } else if report.revision < revision {
-                acks.waiting += 1;
+                acks.add_behind(node);
                 may_come = true;
             } else {
                 acks.reached += 1;
@@ -136,11 +136,12 @@ mod tests {
         leases.applied(&lease("n2", "9", ""));
         leases.applied(&lease("gone", "1", ""));
         assert_eq!(acks(&leases, 29), Acks::Open, "n2 may still come");
-        assert_eq!(acks(&leases, 30), Acks::Settled(NodeAcks { reached: 1, waiting: 1 }));
+        let n2_behind = Acks::Settled(NodeAcks { reached: 1, waiting: 1, behind: vec!["n2".into()] });
+        assert_eq!(acks(&leases, 30), n2_behind);
         assert_eq!(leases.applied(&lease("n2", "11", "")), LeaseChange::default());
-        assert_eq!(acks(&leases, 0), Acks::Settled(NodeAcks { reached: 2, waiting: 0 }));
+        assert_eq!(acks(&leases, 0), Acks::Settled(NodeAcks { reached: 2, ..NodeAcks::default() }));
         let change = leases.applied(&lease("n2", "11", "shop/web, shop/api"));
         assert_eq!(change.services.len(), 2);
-        assert_eq!(acks(&leases, 0), Acks::Settled(NodeAcks { reached: 1, waiting: 1 }));
+        assert_eq!(acks(&leases, 0), n2_behind);
     }
 }

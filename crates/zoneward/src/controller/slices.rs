@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
 use plan::hints::{self, ClusterFacts, NodeAcks};
+use plan::planner::Planner;
 use plan::queue::{
     Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, Version, node_changed,
     services_on_node,
@@ -23,10 +24,9 @@ use super::leases::{GRACE, LeaseChange, Leases};
 use super::memory::{Counts, Kept, Memories};
 use super::metrics::{Metrics, SyncCounts};
 use super::tally::{count_changes, counts, highest_revision};
-use super::work::{events_of, find, repair_labels, stored_slice, updates};
+use super::work::{events_of, find, stored_slice, updates};
 use crate::cluster::{Change, Event, Kind, Mirror};
 use crate::events;
-use crate::planner::Planner;
 
 /// The manager that an API server notes for Kubernetes' own controller.
 const KUBERNETES_WRITER: &str = "kube-controller-manager";
@@ -382,8 +382,7 @@ impl Head {
         let unknown = Kept::default();
         let kept = self.memories.get(key).unwrap_or(&unknown);
         let memory = |family| kept.memory(family, stored);
-        let (mut plan, outcomes) = self.planner.plan(snapshot, service, stored, &kept.trigger, memory);
-        repair_labels(&mut plan, service, stored, self.planner.slices.place);
+        let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &kept.trigger, memory);
         let revision = highest_revision(stored);
         let since = if kept.revision.0 == revision { kept.revision } else { (revision, now) };
         let acks = match plan::select::not_proxied(service) {
@@ -391,7 +390,9 @@ impl Head {
             Some(_) => Acks::Settled(NodeAcks::default()),
             None => self.leases.acks(snapshot, key, since, now),
         };
-        let turned = conditions::turned(&outcomes, acks, &service.conditions, kept.sent.as_ref(), clock);
+        let turned = conditions::turned(&outcomes, &acks, &service.conditions, kept.sent.as_ref(), clock);
+        let writes = !plan.is_noop();
+        let on_refusal = writes.then(|| conditions::Refusal::of(&outcomes, &service.conditions)).flatten();
         let events = events_of(service, kept, &plan, &outcomes, clock);
         let mut after = kept.after(&plan, &outcomes);
         after.revision = since;
@@ -411,6 +412,7 @@ impl Head {
             creates: plan.creates,
             orphans: false,
             conditions: turned.patch,
+            on_refusal,
             events,
         };
         self.note_acks(key, requested, acks);
@@ -425,10 +427,9 @@ impl Head {
 
     /// Slices of ours without a Service are deleted once the API says that there is none.
     fn begin_orphans(&mut self, key: &ServiceKey) -> Result<Work, Outcome> {
-        let writer = self.planner.slices.place.writer();
-        let ours = |slice: &&Slice| slice.managed_by().is_some_and(|name| name == writer) && !slice.deleting;
-        let deletes: Vec<Stored> =
-            self.mirror.snapshot().slices(key).iter().filter(ours).map(stored_slice).collect();
+        let stored = self.mirror.snapshot().slices(key);
+        let orphans = slices::orphans(stored, self.planner.slices.place);
+        let deletes: Vec<Stored> = orphans.map(stored_slice).collect();
         if let Some(kept) = self.memories.remove(key) {
             self.metrics.recount(&kept.counts, &Counts::default());
         }
@@ -442,7 +443,7 @@ impl Head {
     }
 
     fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: Acks) {
-        let behind = match acks {
+        let behind = match &acks {
             Acks::Open => true,
             Acks::Settled(acks) => acks.waiting > 0,
         };
@@ -494,8 +495,8 @@ impl Head {
     }
 
     fn report_failure(&mut self, key: &ServiceKey, failure: &Failure, clock: Timestamp) -> Option<Value> {
-        let Failure::Refused(text) = failure else {
-            debug!(service = %key, why = failure.text(), "somebody was faster; planned again");
+        let (Failure::Refused(text) | Failure::Unavailable(text)) = failure else {
+            debug!(service = %key, why = failure.text(), "the slices changed meanwhile; planned again");
             return None;
         };
         warn!(service = %key, error = %text, "writing failed; tried again later");

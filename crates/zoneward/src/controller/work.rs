@@ -1,9 +1,9 @@
 //! A plan -> what is to be written and said for it.
 
 use jiff::Timestamp;
-use model::{Notice, ObjectKey, Service, Slice, SliceContent, annotation};
+use model::{Notice, ObjectKey, Service, Slice, SliceContent};
 use plan::hints::HintOutcome;
-use plan::slices::{self, Place, SlicePlan};
+use plan::slices::SlicePlan;
 use tracing::debug;
 
 use super::commit::Stored;
@@ -31,31 +31,6 @@ pub(super) fn updates(
 ) -> Vec<(Slice, SliceContent)> {
     let with_stored = |(key, content): (ObjectKey, _)| Some((find(stored, &key)?.clone(), content));
     updates.into_iter().filter_map(with_stored).collect()
-}
-
-/// A slice without the label that consumers go by would be lost to them: what upstream repairs only in passing
-/// (semantics B5 [Q]) is repaired at once. The third reserved label, about headless Services, waits as upstream's does.
-pub(super) fn repair_labels(plan: &mut SlicePlan, service: &Service, stored: &[Slice], place: Place) {
-    let name_label = match place {
-        Place::Alone => annotation::SERVICE_NAME,
-        Place::Beside => annotation::BESIDE_SERVICE_NAME,
-    };
-    let is_right = |slice: &Slice| {
-        let labels = &slice.content.labels;
-        labels.value(name_label) == Some(&service.key.name)
-            && labels.value(annotation::MANAGED_BY).is_some_and(|name| name == place.writer())
-    };
-    let wrong = |key: &ObjectKey| find(stored, key).filter(|slice| !is_right(slice));
-    if !plan.unchanged.iter().any(|key| wrong(key).is_some()) {
-        return;
-    }
-    let labels = slices::labels_at(service, place);
-    plan.unchanged.retain(|key| {
-        let Some(slice) = wrong(key) else { return true };
-        let content = SliceContent { labels: labels.clone(), ..slice.content.clone() };
-        plan.updates.push((key.clone(), content));
-        false
-    });
 }
 
 /// The Notices that were not said before.

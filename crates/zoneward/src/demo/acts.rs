@@ -1,38 +1,20 @@
 //! The three acts: every mechanism compared, a zone without endpoints, pods replaced under load.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use futures_util::future::try_join_all;
 use model::Family;
 
+use super::measure::{Connections, Measured, measure};
 use super::objects::{MECHANISMS, Mechanism, Pod};
-use super::protocol::{Counts, Request};
-use super::world::{Shares, World};
+use super::protocol::Request;
+use super::world::{World, key};
 
 /// Connections from each client; Spill is measured more often, since its shares are fractions.
-const CONNECTIONS: u32 = 300;
+const CONNECTIONS: u32 = 600;
 const SPILL_CONNECTIONS: u32 = 4_000;
 /// How long nodes may need to hear of a change, and a pod may go on serving after it was deleted.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// How often connections went from a zone to a zone.
-pub type Connections = BTreeMap<String, BTreeMap<String, u64>>;
-
-/// What one mechanism did.
-pub struct Measured {
-    /// Which.
-    pub mechanism: Mechanism,
-    /// Where connections went.
-    pub connections: Connections,
-    /// Where they should have gone.
-    pub expected: Shares,
-    /// Refused connections, by the zone that they came from.
-    pub refused: BTreeMap<String, u64>,
-    /// Connections that got no answer.
-    pub failed: u64,
-}
 
 /// What happened when a zone lost its endpoints.
 pub struct Fallback {
@@ -54,53 +36,20 @@ pub struct Rolling {
     pub replaced: usize,
 }
 
-/// Connects from every client to a Service.
-async fn traffic(
-    world: &World,
-    service: &str,
-    count: u32,
-    family: Family,
-) -> Result<Vec<(&'static str, Counts)>> {
-    let to = world.address(service, family)?;
-    let clients = world.clients();
-    let counted = clients.iter().map(|(from, zone)| {
-        let request = Request::Connect { from: from.clone(), to, count };
-        async move { anyhow::Ok((*zone, world.stage.count(request).await?)) }
-    });
-    try_join_all(counted).await
-}
-
-fn by_zone(world: &World, counted: &[(&'static str, Counts)]) -> Connections {
-    let mut connections = Connections::new();
-    for (from, counts) in counted {
-        let row = connections.entry((*from).to_owned()).or_default();
-        for (pod, count) in &counts.answers {
-            *row.entry(world.zone(pod).unwrap_or("elsewhere").to_owned()).or_default() += count;
-        }
-    }
-    connections
-}
-
 /// Act one: the same pods behind a Service of each mechanism.
 pub async fn compare(
     world: &World,
     family: Family,
-    mut done: impl FnMut(&Measured),
-) -> Result<Vec<Measured>> {
+    mut done: impl FnMut(Mechanism, &Measured),
+) -> Result<Vec<(Mechanism, Measured)>> {
     let mut all = Vec::new();
     for mechanism in MECHANISMS {
         let count = if mechanism.name == "Spill" { SPILL_CONNECTIONS } else { CONNECTIONS };
-        let expected = world.expected(&mechanism.service(), family);
-        let counted = traffic(world, &mechanism.service(), count, family).await?;
-        let mut refused = BTreeMap::new();
-        for (zone, counts) in &counted {
-            *refused.entry((*zone).to_owned()).or_default() += counts.refused;
-        }
-        refused.retain(|_, count| *count > 0);
-        let failed = counted.iter().map(|(_, counts)| counts.failed).sum();
-        let connections = by_zone(world, &counted);
-        all.push(Measured { mechanism, connections, expected, refused, failed });
-        all.last().into_iter().for_each(&mut done);
+        let service = key(&mechanism.service());
+        let mut measured = measure(world, &service, family, &world.clients(), count).await?;
+        measured.name = mechanism.name.to_owned();
+        done(mechanism, &measured);
+        all.push((mechanism, measured));
     }
     Ok(all)
 }
@@ -115,9 +64,9 @@ pub async fn fall_back(world: &mut World, zone: &'static str, family: Family) ->
     for pod in &lost {
         world.remove_pod(&pod.name).await?;
     }
-    let counted = traffic(world, "web-prefersamezone", CONNECTIONS, family).await?;
-    let failed = counted.iter().map(|(_, counts)| counts.failed + counts.refused).sum();
-    let fallback = Fallback { zone, connections: by_zone(world, &counted), failed };
+    let measured = measure(world, &key("web-prefersamezone"), family, &world.clients(), CONNECTIONS).await?;
+    let failed = measured.failed + measured.refused.values().sum::<u64>();
+    let fallback = Fallback { zone, connections: measured.connections, failed };
     for pod in lost {
         world.add_pod(pod).await?;
     }
@@ -138,9 +87,9 @@ async fn settle(world: &mut World, gone: Vec<String>) -> Result<()> {
 
 /// Act three: every pod of the shop is replaced by a new one, one by one, while a client connects in a loop.
 pub async fn roll(world: &mut World, family: Family, mut done: impl FnMut(usize, usize)) -> Result<Rolling> {
-    let to = world.address("shop", family)?;
+    let to = world.address(&key("shop"), family)?;
     let old = world.pods_of("shop");
-    let from = world.clients().first().map(|(name, _)| name.clone()).unwrap_or_default();
+    let from = world.clients().first().map(|client| client.pod.clone()).unwrap_or_default();
     world.stage.ask(Request::StartLoop { from: from.clone(), to }).await?;
     let replaced = replace(world, &old, &mut done).await;
     let counts = world.stage.count(Request::StopLoop { from }).await?;

@@ -130,16 +130,16 @@ pub async fn play(world: &mut World) -> Result<Canary> {
     };
     world.until("EndpointSlices of the canary", complete).await?;
     let clients = world.clients();
-    for (client, _) in &clients {
-        world.start_sidecar(client, SERVICE).await?;
+    for client in &clients {
+        world.start_sidecar(&client.pod, SERVICE).await?;
     }
-    for (client, _) in &clients {
-        until_answered(world, client).await?;
+    for client in &clients {
+        until_answered(world, &client.pod).await?;
     }
-    let asked = clients.iter().map(|(client, zone)| {
-        let request = ask(client, REQUESTS);
+    let asked = clients.iter().map(|client| {
+        let request = ask(&client.pod, REQUESTS);
         let stage = &world.stage;
-        async move { anyhow::Ok((*zone, stage.count(request).await?)) }
+        async move { anyhow::Ok((client.zone, stage.count(request).await?)) }
     });
     let counted = try_join_all(asked).await?;
     let mut canary = Canary { requests: BTreeMap::new(), expected: expected(world.snapshot()), failed: 0 };
@@ -157,7 +157,7 @@ pub async fn play(world: &mut World) -> Result<Canary> {
 
 fn ask(client: &str, count: u32) -> Request {
     let to = std::net::SocketAddr::from(([127, 0, 0, 1], SIDECAR_PORT));
-    Request::Ask { from: client.to_owned(), to, count }
+    Request::Connect { from: client.to_owned(), to, count }
 }
 
 async fn until_answered(world: &World, client: &str) -> Result<()> {
@@ -202,7 +202,7 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
 
 impl World {
     /// Starts a sidecar in the namespace of a client, with a port for a Service.
-    async fn start_sidecar(&self, client: &str, service: &str) -> Result<()> {
+    async fn start_sidecar(&mut self, client: &str, service: &str) -> Result<()> {
         let node = self.node_of(client).with_context(|| format!("no pod {client}"))?;
         let socket = self.folder.join("data/api.sock").display().to_string();
         let outbound = format!("{SIDECAR_PORT}={service}");
@@ -221,8 +221,7 @@ impl World {
             "--slow-start",
             "0s",
         ];
-        let log = self.folder.join(format!("logs/sidecar-{client}.log"));
         let arguments = words.map(str::to_owned).to_vec();
-        self.stage.ask(Request::StartProcess { node: client.to_owned(), arguments, log }).await.map(drop)
+        self.start_process(client, arguments, &format!("sidecar-{client}.log")).await
     }
 }

@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
 
-use super::protocol::{Answer, Counts, Numbered, Request};
+use super::protocol::{Answer, Counts, Numbered, Request, Restarted};
+
+/// Restarts that wait to be told; more are only in the logs.
+const RESTARTS: usize = 64;
 
 type Waiting = Arc<Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>>;
 
@@ -19,15 +22,17 @@ pub struct Director {
     child: Child,
     input: AsyncMutex<(u64, ChildStdin)>,
     waiting: Waiting,
+    restarts: mpsc::Receiver<Restarted>,
 }
 
 impl Director {
-    /// Starts the stage. What it says about itself goes to the log.
-    pub fn start(log: &Path) -> Result<Self> {
+    /// Starts the stage, whose namespaces reach the API by its socket. Its own output goes to the log.
+    pub fn start(api: &Path, log: &Path) -> Result<Self> {
         let log = std::fs::File::create(log).with_context(|| format!("{}", log.display()))?;
         let program = std::env::current_exe().context("finding our own program")?;
         let mut child = Command::new(program)
-            .args(["demo", "stage"])
+            .args(["demo", "stage", "--api-socket"])
+            .arg(api)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -39,8 +44,9 @@ impl Director {
         let input = child.stdin.take().context("the stage's input was asked for")?;
         let output = child.stdout.take().context("the stage's output was asked for")?;
         let waiting = Waiting::default();
-        tokio::spawn(listen(output, waiting.clone()));
-        Ok(Self { child, input: AsyncMutex::new((0, input)), waiting })
+        let (restarted, restarts) = mpsc::channel(RESTARTS);
+        tokio::spawn(listen(output, waiting.clone(), restarted));
+        Ok(Self { child, input: AsyncMutex::new((0, input)), waiting, restarts })
     }
 
     /// The stage's process.
@@ -48,10 +54,19 @@ impl Director {
         self.child.id()
     }
 
-    /// Asks for something, and waits until it is done. The thread that lives in a namespace that was made.
+    /// The next process that was restarted.
+    pub async fn restarted(&mut self) -> Restarted {
+        match self.restarts.recv().await {
+            Some(restarted) => restarted,
+            // The stage has ended; requests fail and say so.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Asks for something, and waits until it is done. The thread of a new namespace, or the new process.
     pub async fn ask(&self, request: Request) -> Result<Option<i32>> {
         match self.answer(request).await? {
-            Answer::Done { thread } => Ok(thread),
+            Answer::Done { task } => Ok(task),
             other => bail!("the stage gave an answer to another question: {other:?}"),
         }
     }
@@ -89,10 +104,14 @@ impl Director {
     }
 }
 
-async fn listen(output: ChildStdout, waiting: Waiting) {
+async fn listen(output: ChildStdout, waiting: Waiting, restarts: mpsc::Sender<Restarted>) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let Ok(answer) = serde_json::from_str::<Numbered<Answer>>(&line) else { continue };
+        if let Answer::Restarted(restarted) = answer.body {
+            let _ = restarts.try_send(restarted);
+            continue;
+        }
         let asked = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&answer.id);
         if let Some(asked) = asked {
             let _ = asked.send(answer.body);

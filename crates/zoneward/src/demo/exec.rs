@@ -1,22 +1,23 @@
 //! `zoneward demo exec`: a command in the namespace of a node or pod.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
+use super::world::inner_kubeconfig;
+
 /// Replaces this process by the command, there. The process must have one thread only.
 pub fn run(folder: &Path, place: &str, command: &[String]) -> Result<bool> {
-    let places = places(folder).with_context(|| {
-        format!(
-            "no demo keeps running with its data in {}: start one with zoneward demo --keep",
-            folder.display()
-        )
-    })?;
+    if !is_running(folder) {
+        bail!(not_running(folder));
+    }
+    let places = places(folder)?;
     let pid = places["pid"].as_u64().context("places.json names no process")?;
     let Some(thread) = places["threads"][place].as_i64() else {
         let known = places["threads"].as_object().map(|threads| threads.keys().cloned().collect::<Vec<_>>());
@@ -34,10 +35,33 @@ pub fn run(folder: &Path, place: &str, command: &[String]) -> Result<bool> {
     }
     enter("net", CloneFlags::CLONE_NEWNET)?;
     let (program, words) = command.split_first().context("a command is needed")?;
-    // Debian keeps nft and ip where users without root do not look.
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let error = Command::new(program).args(words).env("PATH", path).exec();
-    Err(error).with_context(|| format!("running {program}"))
+    let mut command = Command::new(program);
+    command.args(words).env("PATH", search_path()).env("KUBECONFIG", inner_kubeconfig(folder));
+    if let Some(node) = places["nodes"][place].as_str() {
+        command.env("NODE_NAME", node);
+        if node != place {
+            command.env("POD_NAME", place);
+        }
+    }
+    Err(command.exec()).with_context(|| format!("running {program}"))
+}
+
+/// This program's own folder first, so that `zoneward` is this one; Debian keeps nft and ip where users without root
+/// do not look.
+fn search_path() -> OsString {
+    let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
+    let given = std::env::var_os("PATH").unwrap_or_default();
+    let last = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let all = own.into_iter().chain(std::env::split_paths(&given)).chain(last);
+    std::env::join_paths(all).unwrap_or(given)
+}
+
+/// What to do where no demo is kept.
+pub fn not_running(folder: &Path) -> String {
+    format!(
+        "no demo keeps running with its data in {}: start one with zoneward demo --keep",
+        folder.display()
+    )
 }
 
 /// Whether the demo that wrote the folder is alive.

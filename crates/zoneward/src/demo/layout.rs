@@ -14,6 +14,8 @@ pub const POD_PORT: u16 = 8080;
 pub const POD_HTTP_PORT: u16 = 8081;
 /// The port of a sidecar, in the namespace of its client.
 pub const SIDECAR_PORT: u16 = 18_081;
+/// The port of the API on the loopback of every namespace.
+pub const API_PORT: u16 = 6443;
 /// What pods have their addresses from, of each family.
 pub const POD_RANGES: [&str; 2] = ["10.1.0.0/16", "fd00:10:1::/48"];
 

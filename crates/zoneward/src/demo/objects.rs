@@ -1,5 +1,6 @@
 //! The demo's objects: what a cluster's API would hold of these nodes and pods, and the Services to compare.
 
+use jiff::Timestamp;
 use model::{Family, annotation};
 use serde_json::{Value, json};
 
@@ -7,6 +8,9 @@ use super::layout::{self, Node, POD_PORT};
 
 /// The namespace of everything.
 pub const NAMESPACE: &str = "default";
+/// The container of every pod, which is a thread of the stage.
+const CONTAINER: &str = "echo";
+const IMAGE: &str = "built-in";
 /// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;
 
@@ -30,7 +34,7 @@ pub struct Pod {
 pub struct Mechanism {
     /// Its name in the table.
     pub name: &'static str,
-    /// What it does, for newcomers.
+    /// What it does, for newcomers, in a narrow column.
     pub says: &'static str,
     annotation: Option<(&'static str, &'static str)>,
     field: Option<&'static str>,
@@ -38,40 +42,40 @@ pub struct Mechanism {
 
 /// What is compared, in this order.
 pub const MECHANISMS: [Mechanism; 7] = [
-    Mechanism { name: "default", says: "any endpoint, wherever it is", annotation: None, field: None },
+    Mechanism { name: "default", says: "any pod", annotation: None, field: None },
     Mechanism {
         name: "PreferSameZone",
-        says: "the own zone, if it has endpoints",
+        says: "own zone, if it has pods",
         annotation: None,
         field: Some("PreferSameZone"),
     },
     Mechanism {
         name: "PreferSameNode",
-        says: "the own node, else the own zone, else any",
+        says: "own node, else own zone",
         annotation: None,
         field: Some("PreferSameNode"),
     },
     Mechanism {
         name: "Auto",
-        says: "endpoints shared out to zones by their CPU",
+        says: "pods lent to zones by CPU",
         annotation: Some(("service.kubernetes.io/topology-mode", "Auto")),
         field: None,
     },
     Mechanism {
         name: "Prefer",
-        says: "the own zone, unless that would overload it",
+        says: "own zone, some pods lent",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Prefer")),
         field: None,
     },
     Mechanism {
         name: "Require",
-        says: "the own zone or nothing",
+        says: "own zone or nothing",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Require")),
         field: None,
     },
     Mechanism {
         name: "Spill",
-        says: "the own zone as far as it can take it, only the rest elsewhere",
+        says: "own zone up to fair load",
         annotation: Some((annotation::TRAFFIC_DISTRIBUTION, "Spill")),
         field: None,
     },
@@ -123,16 +127,27 @@ pub fn node(node: &Node) -> Value {
         "spec": {"podCIDR": ranges[0], "podCIDRs": ranges},
         "status": {
             "addresses": addresses.map(|address| json!({"type": "InternalIP", "address": address})),
-            "allocatable": {"cpu": "4"},
-            "capacity": {"cpu": "4"},
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+            "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "ZonewardDemo",
+                "message": "a network namespace of zoneward demo",
+                "lastHeartbeatTime": now(), "lastTransitionTime": now(),
+            }],
         },
     })
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// A pod that runs and is ready.
 pub fn pod(pod: &Pod) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| layout::pod(pod.node.number, pod.number, family));
+    let hosts = [Family::V4, Family::V6].map(|family| pod.node.address(family));
+    let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
+        .map(|kind| json!({"type": kind, "status": "True", "lastTransitionTime": now()}));
     let mut labels = json!({"app": pod.app});
     if let Some(version) = pod.version {
         labels["version"] = version.into();
@@ -142,13 +157,20 @@ pub fn pod(pod: &Pod) -> Value {
         "metadata": {"name": pod.name, "namespace": NAMESPACE, "labels": labels},
         "spec": {
             "nodeName": pod.node.name,
-            "containers": [{"name": "echo", "image": "built-in", "ports": [{"containerPort": POD_PORT}]}],
+            "containers": [{"name": CONTAINER, "image": IMAGE, "ports": [{"containerPort": POD_PORT}]}],
         },
         "status": {
             "phase": "Running",
             "podIP": addresses[0],
             "podIPs": addresses.map(|address| json!({"ip": address})),
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "hostIP": hosts[0],
+            "hostIPs": hosts.map(|address| json!({"ip": address})),
+            "startTime": now(),
+            "conditions": conditions,
+            "containerStatuses": [{
+                "name": CONTAINER, "image": IMAGE, "imageID": IMAGE, "restartCount": 0,
+                "ready": true, "started": true, "state": {"running": {"startedAt": now()}},
+            }],
         },
     })
 }

@@ -25,7 +25,7 @@ pub enum Request {
         /// Its number, which gives its addresses.
         number: u8,
     },
-    /// A process in the namespace of a node or pod; it is ended with the stage.
+    /// A process in the namespace of a node or pod; restarted when it ends, and ended with the stage.
     StartProcess {
         /// The node or pod.
         node: String,
@@ -34,17 +34,14 @@ pub enum Request {
         /// Where its output goes.
         log: PathBuf,
     },
-    /// Ends the process of a node, at once and without notice.
-    KillProcess {
-        /// The node.
-        node: String,
-    },
-    /// A namespace for a pod, with a server that answers with its name.
+    /// A namespace for a pod, with a server that answers with its name, node and zone.
     AddPod {
         /// Its name.
         name: String,
         /// The node that it is on.
         node: String,
+        /// The zone of that node.
+        zone: String,
         /// Its number on that node.
         number: u8,
     },
@@ -53,18 +50,9 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Connects again and again from a pod, one connection after the other.
+    /// Sends HTTP requests from a pod, one after the other, each by a connection of its own.
     Connect {
         /// The pod that connects.
-        from: String,
-        /// Where to.
-        to: SocketAddr,
-        /// How often.
-        count: u32,
-    },
-    /// Sends HTTP requests from a pod, one after the other, each by a connection of its own.
-    Ask {
-        /// The pod that asks.
         from: String,
         /// Where to.
         to: SocketAddr,
@@ -88,15 +76,28 @@ pub enum Request {
 /// What became of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done. A namespace that was made is the one of this thread of the stage.
+    /// It is done.
     Done {
-        /// The thread that lives in the namespace.
-        thread: Option<i32>,
+        /// The thread that lives in a new namespace, or the process that was started.
+        task: Option<i32>,
     },
+    /// Unsolicited: a process ended and was started again.
+    Restarted(Restarted),
     /// What the connections met.
     Counted(Counts),
     /// It could not be done.
     Failed(String),
+}
+
+/// A process that ended although it should not have, and its successor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restarted {
+    /// The node or pod.
+    pub place: String,
+    /// How it ended, as `signal: 9 (SIGKILL)`.
+    pub how: String,
+    /// The new process.
+    pub pid: i32,
 }
 
 /// What connections met.

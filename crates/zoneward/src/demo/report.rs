@@ -5,15 +5,17 @@ use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use super::acts::{Connections, Fallback, Measured, Rolling};
+use super::acts::{Fallback, Rolling};
 use super::canary::{Canary, VERSIONS};
 use super::layout::ZONES;
+use super::measure::{Connections, Measured, Shares};
+use super::objects::Mechanism;
 use super::verdict;
 
 /// Everything that was measured.
 pub struct Report {
     /// Act one.
-    pub mechanisms: Vec<Measured>,
+    pub mechanisms: Vec<(Mechanism, Measured)>,
     /// Act two.
     pub fallback: Fallback,
     /// Act three.
@@ -27,7 +29,8 @@ pub struct Report {
 impl Report {
     /// What is out of line.
     pub fn complaints(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.mechanisms.iter().flat_map(verdict::complaints).collect();
+        let mut all: Vec<String> =
+            self.mechanisms.iter().flat_map(|(_, measured)| verdict::complaints(measured)).collect();
         if self.fallback.failed > 0 {
             all.push(format!(
                 "{} connections failed after {} lost its pods",
@@ -43,13 +46,10 @@ impl Report {
 
     /// For programs; the names are fixed.
     pub fn value(&self) -> Value {
-        let mechanism = |m: &Measured| {
-            json!({
-                "name": m.mechanism.name,
-                "connections": m.connections,
-                "expected": m.expected,
-                "refused": m.refused,
-            })
+        let mechanism = |(mechanism, measured): &(Mechanism, Measured)| {
+            let mut value = measured.value();
+            value["name"] = mechanism.name.into();
+            value
         };
         json!({
             "mechanisms": self.mechanisms.iter().map(mechanism).collect::<Vec<_>>(),
@@ -85,42 +85,61 @@ impl Teller {
         }
     }
 
-    /// Where the connections of one mechanism went.
-    pub fn mechanism(&self, measured: &Measured) {
-        let mechanism = measured.mechanism;
-        self.say(&format!("\n{} - {}", mechanism.name, mechanism.says));
-        self.zones(&measured.connections, &measured.refused);
-        let (inside, all) = in_zone(&measured.connections);
-        if all > 0 {
-            self.say(&format!("  stayed in its zone: {:.1} %", 100.0 * inside as f64 / all as f64));
-        }
+    /// The head of the table of mechanisms.
+    pub fn head(&self) {
+        self.say("                 stayed in its zone  busiest pod's load");
+        self.say("                 measured  planned   measured  planned");
+    }
+
+    /// One row of it.
+    pub fn mechanism(&self, mechanism: Mechanism, measured: &Measured) {
+        let percent =
+            |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+        let (seen, planned) = match measured.busiest() {
+            Some(busiest) => (format!("{:.1}x", busiest.measured), format!("{:.1}x", busiest.planned)),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        self.say(&format!(
+            "  {:<15}{:>8}{:>9}{:>10}{:>9}  {}",
+            mechanism.name,
+            percent(measured.in_zone()),
+            percent(measured.planned.in_zone()),
+            seen,
+            planned,
+            mechanism.says
+        ));
         for complaint in verdict::complaints(measured) {
             self.say(&format!("  OUT OF LINE: {complaint}"));
         }
     }
 
-    /// From each zone a line, with the share that went to each zone.
-    fn zones(&self, connections: &Connections, refused: &BTreeMap<String, u64>) {
-        self.say(&format!("  {:<14}{}", "from \\ to", ZONES.map(|zone| format!("{zone:>9}")).concat()));
-        for from in ZONES {
-            let row = connections.get(from);
-            let all: u64 = row.into_iter().flat_map(|row| row.values()).sum();
-            let cell = |to: &str| match row.and_then(|row| row.get(to)).copied().unwrap_or_default() {
-                0 => format!("{:>9}", "-"),
-                count => format!("{:>7.1} %", 100.0 * count as f64 / all as f64),
-            };
-            let refused = refused.get(from).map(|count| format!("   {count} refused")).unwrap_or_default();
-            self.say(&format!("  {from:<14}{}{refused}", ZONES.map(cell).concat()));
-        }
+    /// What the table shows.
+    pub fn compared(&self, mechanisms: &[(Mechanism, Measured)]) {
+        let found = |name: &str| mechanisms.iter().find(|(mechanism, _)| mechanism.name == name);
+        let (Some((_, zone)), Some((_, spill))) = (found("PreferSameZone"), found("Spill")) else { return };
+        let load = |measured: &Measured| measured.busiest().map_or(0.0, |busiest| busiest.planned);
+        let kept = |measured: &Measured| 100.0 * measured.planned.in_zone().unwrap_or_default();
+        self.say(&format!(
+            "\nLoad is a multiple of the fair share: what a pod gets if all pods get the same.\n\
+             PreferSameZone keeps {:.0} %, but zone-c has 4 of the 18 pods for a third of the\n\
+             clients: each of them gets {:.1} times its fair share. Spill keeps {:.0} %: zone-c\n\
+             sends away only what its pods cannot take, and the busiest pod gets {:.1} times.",
+            kept(zone),
+            load(zone),
+            kept(spill),
+            load(spill)
+        ));
+        self.say("\nSpill from zone to zone, measured (planned):");
+        self.say(&zones(&spill.connections, Some(&spill.planned.zones), &spill.refused));
     }
 
     /// What the loss of a zone's pods did.
     pub fn fallback(&self, fallback: &Fallback) {
         self.say(&format!(
-            "PreferSameZone without a pod in {}: its clients are served from the other zones.",
+            "Without a pod in {}, PreferSameZone serves its clients from the other zones.",
             fallback.zone
         ));
-        self.zones(&fallback.connections, &BTreeMap::new());
+        self.say(&zones(&fallback.connections, None, &BTreeMap::new()));
         self.say(&format!("  failed connections: {}", fallback.failed));
     }
 
@@ -144,36 +163,27 @@ impl Teller {
     pub fn canary(&self, canary: &Canary) {
         let head: Vec<String> = VERSIONS
             .iter()
-            .flat_map(|(v, _)| ZONES.map(|zone| format!("{:>12}", format!("{v} {zone}"))))
+            .flat_map(|(v, _)| ZONES.map(|zone| format!("{:>11}", format!("{v} {zone}"))))
             .collect();
-        self.say(&format!("  {:<14}{}", "from \\ to", head.concat()));
+        self.say(&format!("  {:<10}{}", "from \\ to", head.concat()));
         for from in ZONES {
             let all = canary.total(from);
             let cell = |version: &str, to: &str| match canary.count(from, version, to) {
-                0 => format!("{:>12}", "-"),
-                count => format!("{:>10.1} %", 100.0 * count as f64 / all as f64),
+                0 => format!("{:>11}", "-"),
+                count => format!("{:>9.1} %", 100.0 * count as f64 / all as f64),
             };
             let row: Vec<String> = VERSIONS.iter().flat_map(|(v, _)| ZONES.map(|to| cell(v, to))).collect();
-            self.say(&format!("  {from:<14}{}", row.concat()));
+            self.say(&format!("  {from:<10}{}", row.concat()));
         }
-        self.say("  v2 has no pod in zone-c, so its share of that zone's requests is the only one that leaves a zone.");
+        self.say("  v2 has no pod in zone-c: its tenth of that zone's requests is all that leaves.");
         self.say(&format!("  failed requests: {}", canary.failed));
         for complaint in canary.complaints() {
             self.say(&format!("  OUT OF LINE: {complaint}"));
         }
     }
 
-    /// The sum of it.
+    /// The last words.
     pub fn end(&self, report: &Report) {
-        self.say("\nWhat stayed in its zone:");
-        for measured in &report.mechanisms {
-            let (inside, all) = in_zone(&measured.connections);
-            let refused: u64 = measured.refused.values().sum();
-            let share = if all == 0 { 0.0 } else { inside as f64 / all as f64 };
-            let bar = "#".repeat((share * 30.0).round() as usize);
-            let refused = if refused > 0 { format!("  ({refused} refused)") } else { String::new() };
-            self.say(&format!("  {:<15}{:>6.1} %  {bar}{refused}", measured.mechanism.name, share * 100.0));
-        }
         match report.complaints().as_slice() {
             [] => self.say(&format!(
                 "\nEverything went where the plan says, within sampling error. {:.0} seconds.",
@@ -184,8 +194,27 @@ impl Teller {
     }
 }
 
-/// How many connections stayed in their zone, and how many there were.
-fn in_zone(connections: &Connections) -> (u64, u64) {
-    let inside = connections.iter().filter_map(|(from, row)| row.get(from)).sum();
-    (inside, connections.values().flat_map(|row| row.values()).sum())
+/// From each zone a line with the share that went to each zone, and the planned one in parentheses.
+pub fn zones(connections: &Connections, planned: Option<&Shares>, refused: &BTreeMap<String, u64>) -> String {
+    let width = if planned.is_some() { 18 } else { 10 };
+    let mut lines =
+        vec![format!("  {:<10}{}", "from \\ to", ZONES.map(|zone| format!("{zone:>width$}")).concat())];
+    for from in ZONES.into_iter().filter(|from| connections.contains_key(*from)) {
+        let row = connections.get(from);
+        let all: u64 = row.into_iter().flat_map(|row| row.values()).sum();
+        let cell = |to: &str| {
+            let count = row.and_then(|row| row.get(to)).copied().unwrap_or_default();
+            let seen = if all == 0 { 0.0 } else { 100.0 * count as f64 / all as f64 };
+            let share = planned.map(|rows| rows.get(from).and_then(|row| row.get(to)).copied());
+            let text = match share {
+                None | Some(None) if count == 0 => "-".to_owned(),
+                None => format!("{seen:.1} %"),
+                Some(share) => format!("{seen:.1} % ({:.1})", 100.0 * share.unwrap_or_default()),
+            };
+            format!("{text:>width$}")
+        };
+        let refused = refused.get(from).map(|count| format!("   {count} refused")).unwrap_or_default();
+        lines.push(format!("  {from:<10}{}{refused}", ZONES.map(cell).concat()));
+    }
+    lines.join("\n")
 }

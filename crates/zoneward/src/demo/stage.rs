@@ -9,32 +9,37 @@
 //! It does what the director says on standard input, and ends when that does; then the kernel takes away all of it.
 
 mod place;
+mod process;
+mod relay;
 mod traffic;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use model::Family;
-use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
 use super::layout;
-use super::protocol::{Answer, Counts, Numbered, Request};
+use super::protocol::{Answer, Numbered, Request, Restarted};
 use place::{Place, ip, set};
+use process::Process;
 use traffic::{Loop, Server};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+/// How often processes are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until standard input ends. The process must have one thread only.
-pub fn run() -> Result<()> {
+pub fn run(api: &Path) -> Result<()> {
     enter()?;
     be_a_router()?;
-    let mut stage = Stage::default();
+    let mut stage = Stage { api: api.to_owned(), ..Stage::default() };
     let (say, hear) = mpsc::channel::<Numbered<Answer>>();
     let writer = std::thread::spawn(move || {
         let mut out = std::io::stdout().lock();
@@ -45,14 +50,23 @@ pub fn run() -> Result<()> {
             }
         }
     });
-    for line in std::io::stdin().lock().lines() {
-        let request: Numbered<Request> =
-            serde_json::from_str(&line.context("reading what to do")?).context("reading what to do")?;
-        stage.start(request, &say);
+    let (send, requests) = mpsc::channel::<Result<Numbered<Request>>>();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let request = line.map_err(anyhow::Error::from).and_then(|line| Ok(serde_json::from_str(&line)?));
+            if send.send(request.context("reading a request")).is_err() {
+                return;
+            }
+        }
+    });
+    loop {
+        match requests.recv_timeout(CHECK_INTERVAL) {
+            Ok(request) => stage.start(request?, &say),
+            Err(RecvTimeoutError::Timeout) => stage.restart_processes(&say),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
     }
-    for child in stage.processes.values_mut() {
-        end(child);
-    }
+    stage.processes.values_mut().for_each(Process::end);
     drop((stage, say));
     let _ = writer.join();
     Ok(())
@@ -110,8 +124,12 @@ fn use_addresses_at_once() -> Result<()> {
 struct Stage {
     nodes: BTreeMap<String, (u8, Place)>,
     pods: BTreeMap<String, Pod>,
-    processes: BTreeMap<String, Child>,
+    processes: BTreeMap<String, Process>,
     loops: BTreeMap<String, Loop>,
+    /// The unix socket of the API.
+    api: PathBuf,
+    /// The API in the namespaces of nodes; the relays end when they are dropped.
+    relays: Vec<Server>,
 }
 
 struct Pod {
@@ -119,7 +137,7 @@ struct Pod {
     number: u8,
     place: Place,
     /// They end when they are dropped.
-    _servers: [Server; 2],
+    _servers: [Server; 3],
 }
 
 impl Stage {
@@ -142,41 +160,24 @@ impl Stage {
                 }
                 Err(error) => reply(Err(error)),
             },
-            Request::Ask { from, to, count } => match self.pod(&from) {
-                Ok(pod) => {
-                    let say = say.clone();
-                    pod.place.start(move || {
-                        let body = Answer::Counted(traffic::ask(to, count));
-                        let _ = say.send(Numbered { id, body });
-                    });
-                }
-                Err(error) => reply(Err(error)),
-            },
             other => reply(self.act(other)),
         }
     }
 
     fn act(&mut self, request: Request) -> Result<Answer> {
-        let mut thread = None;
+        let mut task = None;
         match request {
-            Request::AddNode { name, number } => thread = Some(self.add_node(name, number)?),
+            Request::AddNode { name, number } => task = Some(self.add_node(name, number)?),
             Request::StartProcess { node, arguments, log } => {
-                let log = fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
-                let program = std::env::current_exe().context("finding our own program")?;
-                let mut command = Command::new(program);
-                command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-                let child =
-                    self.place(&node)?.within(move || command.spawn())?.context("starting a process")?;
-                if let Some(mut before) = self.processes.insert(node, child) {
-                    end(&mut before);
+                let process = Process::start(self.place(&node)?, arguments, log)?;
+                task = Some(process.pid());
+                if let Some(mut before) = self.processes.insert(node, process) {
+                    before.end();
                 }
             }
-            Request::KillProcess { node } => {
-                let child = self.processes.get_mut(&node).with_context(|| format!("no process on {node}"))?;
-                child.kill().context("killing a process")?;
-                child.wait().context("waiting for a process")?;
+            Request::AddPod { name, node, zone, number } => {
+                task = Some(self.add_pod(name, node, &zone, number)?)
             }
-            Request::AddPod { name, node, number } => thread = Some(self.add_pod(name, node, number)?),
             Request::RemovePod { name } => self.remove_pod(&name)?,
             Request::StartLoop { from, to } => {
                 let running = Loop::start(&self.pod(&from)?.place, to);
@@ -186,9 +187,26 @@ impl Stage {
                 let running = self.loops.remove(&from).with_context(|| format!("no loop from {from}"))?;
                 return Ok(Answer::Counted(running.stop()));
             }
-            Request::Connect { .. } | Request::Ask { .. } => return Ok(Answer::Counted(Counts::default())),
+            // Answered by its pod's thread: see `start`.
+            Request::Connect { .. } => {}
         }
-        Ok(Answer::Done { thread })
+        Ok(Answer::Done { task })
+    }
+
+    /// Starts again what has ended.
+    fn restart_processes(&mut self, say: &mpsc::Sender<Numbered<Answer>>) {
+        let Self { processes, nodes, pods, .. } = self;
+        for (name, process) in processes {
+            let place = nodes.get(name).map(|(_, place)| place).or(pods.get(name).map(|pod| &pod.place));
+            let Some(place) = place.filter(|_| process.is_due()) else { continue };
+            match process.restart(place) {
+                Ok(how) => {
+                    let restarted = Restarted { place: name.clone(), how, pid: process.pid() };
+                    let _ = say.send(Numbered { id: 0, body: Answer::Restarted(restarted) });
+                }
+                Err(error) => eprintln!("{name}: {error:#}"),
+            }
+        }
     }
 
     fn pod(&self, name: &str) -> Result<&Pod> {
@@ -224,12 +242,16 @@ impl Stage {
         // Before it has interfaces: they take over what holds for new ones.
         place.within(be_a_router)??;
         ip(&here)?;
-        place.within(move || ip(&there))??;
+        let api = self.api.clone();
+        self.relays.push(place.within(move || {
+            ip(&there)?;
+            relay::start(api)
+        })??);
         self.nodes.insert(name, (number, place));
         Ok(thread)
     }
 
-    fn add_pod(&mut self, name: String, node: String, number: u8) -> Result<i32> {
+    fn add_pod(&mut self, name: String, node: String, zone: &str, number: u8) -> Result<i32> {
         let (node_number, node_place) = self.nodes.get(&node).with_context(|| format!("no node {node}"))?;
         let place = Place::new()?;
         let thread = place.thread();
@@ -252,13 +274,15 @@ impl Stage {
         }
         place.within(use_addresses_at_once)??;
         node_place.within(move || ip(&outside))??;
-        let words = name.clone();
-        let server = place.within(move || {
+        let line = format!("{name} on {node} in {zone}\n");
+        let api = self.api.clone();
+        let servers = place.within(move || {
             ip(&inside)?;
-            let http = Server::start_http(&words, layout::POD_HTTP_PORT)?;
-            anyhow::Ok([Server::start(&words, layout::POD_PORT)?, http])
+            let [pod, http] =
+                [layout::POD_PORT, layout::POD_HTTP_PORT].map(|port| Server::start(&line, port));
+            anyhow::Ok([pod?, http?, relay::start(api)?])
         })??;
-        self.pods.insert(name, Pod { node, number, place, _servers: server });
+        self.pods.insert(name, Pod { node, number, place, _servers: servers });
         Ok(thread)
     }
 
@@ -270,21 +294,4 @@ impl Stage {
             None => Ok(()),
         }
     }
-}
-
-/// Asks a process to end, and insists after two seconds.
-fn end(child: &mut Child) {
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    match nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM) {
-        Ok(()) | Err(Errno::ESRCH) => {}
-        Err(_) => drop(child.kill()),
-    }
-    for _ in 0..40 {
-        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
-use model::{Family, Name, ServiceKey, Snapshot, annotation};
+use model::{
+    AddressType, Family, Name, Protocol, ServiceKey, ServicePort, Snapshot, TrafficPolicy, annotation,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plan::FeatureGates;
@@ -20,17 +23,20 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::director::Director;
-use super::layout::{self, Node, POD_RANGES};
-use super::objects::{self, NAMESPACE, Pod, SERVICE_PORT};
-use super::protocol::Request;
+use super::layout::{self, API_PORT, Node, POD_RANGES};
+use super::measure::{Client as Sender, Planned};
+use super::objects::{self, NAMESPACE, Pod};
+use super::protocol::{Request, Restarted};
 use crate::children;
 use crate::cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
 
 const WATCHED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Node, Kind::Pod];
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Shares of traffic: from a zone, to a zone.
-pub type Shares = BTreeMap<String, BTreeMap<String, f64>>;
+/// Changes count as arrived everywhere when none came for this long.
+const QUIET: Duration = Duration::from_secs(1);
+/// Changes that never cease are not waited for longer than this.
+const LONGEST_CHANGE: Duration = Duration::from_secs(10);
 
 /// Everything that runs.
 pub struct World {
@@ -47,15 +53,24 @@ pub struct World {
     pods: BTreeMap<String, Pod>,
     /// Threads of the stage, by node or pod: how `demo exec` finds their namespaces.
     threads: BTreeMap<String, i32>,
+    /// The node proxies and sidecars, by node or pod.
+    processes: BTreeMap<String, i32>,
 }
 
 impl World {
     /// Starts the API and the stage; nodes and pods come later.
     pub async fn start(folder: &Path) -> Result<Self> {
-        std::fs::create_dir_all(folder.join("logs")).with_context(|| format!("{}", folder.display()))?;
-        let stage = Director::start(&folder.join("logs/stage.log"))?;
-        let (api, kubeconfig) = start_api(folder).await?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder.join("logs"))
+            .with_context(|| format!("{}", folder.display()))?;
+        // Children are given paths below it.
+        let folder = &std::path::absolute(folder).with_context(|| format!("{}", folder.display()))?;
         let socket = folder.join("data/api.sock");
+        let stage = Director::start(&socket, &folder.join("logs/stage.log"))?;
+        let (api, kubeconfig) = start_api(folder).await?;
+        write_inner_kubeconfig(folder)?;
         let connection = Connection { api_socket: Some(socket), ..Connection::default() };
         let client = cluster::connect(&connection).await?;
         let feed = Feed::start(&client, WATCHED.map(Wanted::all));
@@ -69,6 +84,7 @@ impl World {
             mirror: Mirror::default(),
             pods: BTreeMap::new(),
             threads: BTreeMap::new(),
+            processes: BTreeMap::new(),
         })
     }
 
@@ -97,30 +113,44 @@ impl World {
         })
     }
 
-    /// Starts a node's proxy.
-    pub async fn start_proxy(&self, node: &Node) -> Result<()> {
-        let socket = self.folder.join("data/api.sock");
-        let arguments = [
-            "node",
-            "--api-socket",
-            &socket.display().to_string(),
-            "--hostname-override",
-            &node.name,
-            "--proxy-mode",
-            "nftables",
-            "--cluster-cidr",
-            &POD_RANGES.join(","),
+    /// Starts a node's proxy. What a namespace cannot set (the machine's connection tracking limit, a better
+    /// standing with the OOM killer) it is not asked to set.
+    pub async fn start_proxy(&mut self, node: &Node) -> Result<()> {
+        let socket = self.folder.join("data/api.sock").display().to_string();
+        let oom_score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+        let options = [
+            ("--api-socket", socket.as_str()),
+            ("--hostname-override", &node.name),
+            ("--proxy-mode", "nftables"),
+            ("--cluster-cidr", &POD_RANGES.join(",")),
+            ("--conntrack-max-per-core", "0"),
+            ("--conntrack-min", "0"),
+            ("--oom-score-adj", oom_score.trim()),
         ];
-        let arguments = arguments.map(str::to_owned).to_vec();
-        let log = self.folder.join(format!("logs/{}.log", node.name));
-        self.ask(Request::StartProcess { node: node.name.clone(), arguments, log }).await?;
+        let given = options.iter().filter(|(_, value)| !value.is_empty());
+        let words = given.map(|(name, value)| format!("{name}={value}"));
+        let arguments = std::iter::once("node".to_owned()).chain(words).collect();
+        self.start_process(&node.name, arguments, &format!("{}.log", node.name)).await
+    }
+
+    /// Starts a process in the namespace of a node or pod.
+    pub async fn start_process(&mut self, place: &str, arguments: Vec<String>, log: &str) -> Result<()> {
+        let log = self.folder.join("logs").join(log);
+        let pid = self.ask(Request::StartProcess { node: place.to_owned(), arguments, log }).await?;
+        self.processes.extend(pid.map(|pid| (place.to_owned(), pid)));
         Ok(())
+    }
+
+    /// Remembers the successor of a process, for those who read where it is.
+    pub fn restarted(&mut self, restarted: &Restarted) -> Result<()> {
+        self.processes.insert(restarted.place.clone(), restarted.pid);
+        self.write_places()
     }
 
     /// Makes a pod: first its namespace, so that it answers when the API says that it is ready.
     pub async fn add_pod(&mut self, pod: Pod) -> Result<()> {
-        let (name, node) = (pod.name.clone(), pod.node.name.clone());
-        let thread = self.ask(Request::AddPod { name, node, number: pod.number }).await?;
+        let (name, node, zone) = (pod.name.clone(), pod.node.name.clone(), pod.node.zone.to_owned());
+        let thread = self.ask(Request::AddPod { name, node, zone, number: pod.number }).await?;
         self.threads.extend(thread.map(|thread| (pod.name.clone(), thread)));
         self.create(Kind::Pod, objects::pod(&pod)).await?;
         self.pods.insert(pod.name.clone(), pod);
@@ -166,16 +196,40 @@ impl World {
         }
     }
 
+    /// Follows the API; it may be dropped and called again.
+    pub async fn follow(&mut self) {
+        let event = self.feed.next().await;
+        for change in self.mirror.read(event) {
+            self.mirror.apply(change);
+        }
+    }
+
+    /// Follows the API, and returns a process that was restarted meanwhile; it may be dropped and called again.
+    pub async fn next(&mut self) -> Option<Restarted> {
+        let event = tokio::select! {
+            restarted = self.stage.restarted() => return Some(restarted),
+            event = self.feed.next() => event,
+        };
+        for change in self.mirror.read(event) {
+            self.mirror.apply(change);
+        }
+        None
+    }
+
+    /// Follows the API until it is quiet, so that controllers and nodes have seen what was changed last.
+    pub async fn until_quiet(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < LONGEST_CHANGE && tokio::time::timeout(QUIET, self.follow()).await.is_ok() {}
+    }
+
     /// Follows the API until something is so.
     pub async fn until(&mut self, what: &str, done: impl Fn(&Snapshot) -> bool) -> Result<()> {
         let start = Instant::now();
         while !(self.mirror.has_listed(&WATCHED) && done(self.mirror.snapshot())) {
             let left = PATIENCE.checked_sub(start.elapsed());
             let left = left.with_context(|| format!("waited 30 s for this and it did not come: {what}"))?;
-            let Ok(event) = tokio::time::timeout(left, self.feed.next()).await else { continue };
-            for change in self.mirror.read(event) {
-                self.mirror.apply(change);
-            }
+            // The end of the wait is noticed at the next turn.
+            let _ = tokio::time::timeout(left, self.follow()).await;
         }
         Ok(())
     }
@@ -211,12 +265,21 @@ impl World {
         Ok(())
     }
 
-    /// Where a Service is reached.
-    pub fn address(&self, service: &str, family: Family) -> Result<SocketAddr> {
-        let service =
-            self.snapshot().service(&key(service)).with_context(|| format!("no Service {service}"))?;
-        let ip = service.cluster_ips.addresses().iter().find(|ip| Family::of(**ip) == family);
-        Ok(SocketAddr::new(*ip.context("a Service without an address of this family")?, SERVICE_PORT))
+    /// Where a Service is reached: its first TCP port.
+    pub fn address(&self, service: &ServiceKey, family: Family) -> Result<SocketAddr> {
+        let object = self.snapshot().service(service);
+        let object = object.with_context(|| format!("there is no Service {service}; {}", self.services()))?;
+        let ip = object.cluster_ips.addresses().iter().find(|ip| Family::of(**ip) == family);
+        let ip = ip.with_context(|| format!("Service {service} has no cluster IP of family {family}"))?;
+        let port = object.ports.iter().find(|port| port.protocol == Protocol::Tcp);
+        let port = port.with_context(|| format!("Service {service} has no TCP port"))?;
+        Ok(SocketAddr::new(*ip, port.port))
+    }
+
+    /// The Services that there are, for a sentence.
+    fn services(&self) -> String {
+        let names: Vec<String> = self.snapshot().services().map(|(s, _)| s.key.name.to_string()).collect();
+        format!("there are {}", names.join(", "))
     }
 
     /// The zone of a pod.
@@ -234,10 +297,21 @@ impl World {
         self.pods.get(pod).map(|pod| pod.node.name.clone())
     }
 
-    /// The client pods, with their zones.
-    pub fn clients(&self) -> Vec<(String, &'static str)> {
+    /// The client pods.
+    pub fn clients(&self) -> Vec<Sender> {
         let clients = self.pods.values().filter(|pod| pod.app == "client");
-        clients.map(|pod| (pod.name.clone(), pod.node.zone)).collect()
+        clients.filter_map(|pod| self.sender(&pod.name)).collect()
+    }
+
+    /// A pod, as one that sends requests.
+    pub fn sender(&self, name: &str) -> Option<Sender> {
+        let pod = self.pods.get(name)?;
+        Some(Sender { pod: pod.name.clone(), node: pod.node.name.clone(), zone: pod.node.zone })
+    }
+
+    /// Every pod that has a namespace.
+    pub fn all_pods(&self) -> Vec<Pod> {
+        self.pods.values().cloned().collect()
     }
 
     /// The pods of an app.
@@ -245,32 +319,74 @@ impl World {
         self.pods.values().filter(|pod| pod.app == app).cloned().collect()
     }
 
-    /// Where a Service's traffic should go, by the same function that the nodes call. A zone that may go nowhere has
-    /// no shares.
-    pub fn expected(&self, service: &str, family: Family) -> Shares {
+    /// Whether the API still has a pod.
+    pub fn has_object(&self, pod: &str) -> bool {
+        self.snapshot().pods().any(|known| known.key.name == pod && known.key.namespace == NAMESPACE)
+    }
+
+    /// Where a Service's traffic should go, by the same function that the nodes call.
+    pub fn planned(&self, service: &ServiceKey, family: Family, clients: &[Sender]) -> Planned {
+        let mut planned = Planned::default();
         let snapshot = self.snapshot();
-        let zone_of: BTreeMap<IpAddr, &str> = self
-            .pods
-            .values()
-            .map(|pod| (layout::pod(pod.node.number, pod.number, family), pod.node.zone))
-            .collect();
-        let mut shares = Shares::new();
-        let Some(object) = snapshot.service(&key(service)) else { return shares };
-        let nodes = layout::nodes();
-        for node in &nodes {
-            let view = NodeView { name: &node.name, zone: Some(node.zone), gates: FeatureGates::default() };
-            let per_zone = nodes.iter().filter(|n| n.zone == node.zone).count() as f64;
-            let selected = select(object, snapshot.slices(&object.key), family, &view);
-            let targets = selected.into_iter().filter_map(|port| port.cluster).flat_map(|set| set.endpoints);
-            let targets: Vec<_> = targets.collect();
-            let all: f64 = targets.iter().map(|target| target.weight).sum();
-            let row = shares.entry(node.zone.to_owned()).or_default();
-            for target in targets {
-                let to = zone_of.get(&target.address.ip()).copied().unwrap_or("elsewhere");
-                *row.entry(to.to_owned()).or_default() += target.weight / all / per_zone;
+        let Some(object) = snapshot.service(service) else { return planned };
+        let Some(port) = object.ports.iter().find(|port| port.protocol == Protocol::Tcp) else {
+            return planned;
+        };
+        planned.endpoints = self.endpoints(service, family);
+        let pod_of: BTreeMap<IpAddr, &Pod> =
+            (self.pods.values()).map(|pod| (layout::pod(pod.node.number, pod.number, family), pod)).collect();
+        let targets = |client: &Sender| self.targets(service, port, family, client);
+        let sending = |zone: &str| {
+            clients.iter().filter(|c| c.zone == zone && !targets(c).is_empty()).count().max(1) as f64
+        };
+        let all_sending = clients.iter().filter(|client| !targets(client).is_empty()).count().max(1) as f64;
+        for client in clients {
+            let targets = targets(client);
+            let row = planned.zones.entry(client.zone.to_owned()).or_default();
+            if targets.is_empty() {
+                planned.refusing.insert(client.zone.to_owned());
+            }
+            let sum: f64 = targets.iter().map(|(_, weight)| weight).sum();
+            let in_zone = sending(client.zone);
+            for (address, weight) in targets {
+                let pod = pod_of.get(&address);
+                let to = pod.map_or("elsewhere", |pod| pod.node.zone).to_owned();
+                *row.entry(to).or_default() += weight / sum / in_zone;
+                let name = pod.map_or_else(|| address.to_string(), |pod| pod.name.clone());
+                *planned.pods.entry(name).or_default() += weight / sum / all_sending;
             }
         }
-        shares
+        planned
+    }
+
+    /// The endpoints that the node of a client sends to, with their weights.
+    fn targets(
+        &self,
+        service: &ServiceKey,
+        port: &ServicePort,
+        family: Family,
+        client: &Sender,
+    ) -> Vec<(IpAddr, f64)> {
+        let snapshot = self.snapshot();
+        let Some(object) = snapshot.service(service) else { return Vec::new() };
+        let view = NodeView { name: &client.node, zone: Some(client.zone), gates: FeatureGates::default() };
+        let selected = select(object, snapshot.slices(service), family, &view);
+        let of_port =
+            selected.into_iter().find(|s| s.port.name == port.name && s.port.protocol == port.protocol);
+        let set = of_port.and_then(|selection| match object.internal_policy {
+            TrafficPolicy::Cluster => selection.cluster,
+            TrafficPolicy::Local => selection.local,
+        });
+        let endpoints = set.into_iter().flat_map(|set| set.endpoints);
+        endpoints.map(|target| (target.address.ip(), target.weight)).collect()
+    }
+
+    /// How many ready endpoints a Service has.
+    fn endpoints(&self, service: &ServiceKey, family: Family) -> usize {
+        let slices = self.snapshot().slices(service).iter();
+        let of_family = slices.filter(|slice| slice.content.address_type == AddressType::Ip(family));
+        let endpoints = of_family.flat_map(|slice| &slice.content.endpoints);
+        endpoints.filter(|endpoint| endpoint.conditions.is_ready()).count()
     }
 
     /// Writes what the API holds into `snapshot.yaml`, for `simulate what-if -f`: the acts change the cluster.
@@ -287,7 +403,13 @@ impl World {
 
     /// What `demo exec` needs to know.
     pub fn write_places(&self) -> Result<()> {
-        let places = json!({"pid": self.stage.pid(), "api": self.api.id(), "threads": self.threads});
+        let nodes = layout::nodes().into_iter().map(|node| (node.name.clone(), node.name));
+        let pods = self.pods.values().map(|pod| (pod.name.clone(), pod.node.name.clone()));
+        let nodes: BTreeMap<String, String> = nodes.chain(pods).collect();
+        let places = json!({
+            "pid": self.stage.pid(), "api": self.api.id(), "threads": self.threads,
+            "nodes": nodes, "processes": self.processes,
+        });
         let path = self.folder.join("places.json");
         std::fs::write(&path, places.to_string()).with_context(|| format!("{}", path.display()))
     }
@@ -304,8 +426,25 @@ impl World {
     }
 }
 
-fn key(service: &str) -> ServiceKey {
+/// A Service of the demo.
+pub fn key(service: &str) -> ServiceKey {
     ServiceKey::new(&Name::new(NAMESPACE), &Name::new(service))
+}
+
+/// For kubectl and `zoneward` in a namespace: see `stage/relay.rs`.
+pub fn inner_kubeconfig(folder: &Path) -> PathBuf {
+    folder.join("namespaces.kubeconfig")
+}
+
+fn write_inner_kubeconfig(folder: &Path) -> Result<()> {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "demo",
+        "clusters": [{"name": "demo", "cluster": {"server": format!("http://127.0.0.1:{API_PORT}")}}],
+        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo", "namespace": NAMESPACE}}],
+        "users": [{"name": "demo", "user": {}}],
+    });
+    let path = inner_kubeconfig(folder);
+    std::fs::write(&path, config.to_string()).with_context(|| format!("{}", path.display()))
 }
 
 /// `zoneward up` for the demo, ready when it has printed where its kubeconfig is.

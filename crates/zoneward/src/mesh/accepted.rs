@@ -1,50 +1,66 @@
-//! Whether each route and gateway counts, written into its status: Accepted, with the field and the reason if not.
+//! The status of routes and gateways: Accepted (valid by itself), ResolvedRefs (everything that it names is there) and
+//! Programmed (proxies get something of it), with Events when they turn.
 //!
 //! ```text
-//! watches -> reading of the object, the same as the proxies' -> condition -> differs from the stored one? -> the API
+//! watches -> Mirror (Services, routes, gateways), Secrets that listeners name
+//!         -> plan::routes: Standing -> conditions -> differ from the stored ones? -> the API
 //! ```
 //!
-//! Only whoever leads runs this. Nothing is written that is there already, and other writers' conditions stay: a
-//! status is replaced for the version that it was read from, because API servers merge no lists of kinds like these.
+//! Only the leader runs this. Nothing is written that is there already, and conditions of other writers stay: a status is
+//! replaced for the version that it was read from, because API servers merge no lists of kinds like these.
 
-use std::collections::{BTreeMap, VecDeque};
+mod condition;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
-use model::parse::route::{Reading, mesh_object};
-use model::{Interner, Notice, ObjectRef};
-use serde_json::{Value, json};
+use model::parse::route::mesh_object;
+use model::route::PolicyTarget;
+use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
+use plan::routes::{
+    SecretState, Standing, never_matching, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+};
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::cluster::{Event, Feed, Kind, Wanted, failure};
+pub use condition::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
+use condition::{Record, Work};
+
+use super::secret::{self, Pair};
+use super::secrets::Secrets;
+use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure};
 use crate::controller::commit::{MERGE_PATCH, send};
 use crate::events;
 
-/// The type of the condition.
-pub const ACCEPTED: &str = "Accepted";
 /// How many are written at once.
 const WRITERS: usize = 5;
 /// How long a refused write waits.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How many mistakes a message names; the first ones are the ones that one looks at.
-const NAMED: usize = 10;
+/// What is watched.
+const KINDS: [Kind; 5] =
+    [Kind::Service, Kind::HttpRoute, Kind::GatewayHttpRoute, Kind::TcpRoute, Kind::Gateway];
 
-/// Which object: kind, namespace, name.
-type Key = (Kind, String, String);
+/// Which object.
+type Key = (Kind, ObjectKey);
 
 /// Runs until `stop` turns true. Dropping the future ends everything that it began.
 pub async fn run(client: Client, mut stop: watch::Receiver<bool>) {
-    let mut feed = Feed::start(&client, Kind::MESH.map(Wanted::all));
+    let mut feed = Feed::start(&client, KINDS.map(Wanted::all));
+    let mut secrets = Secrets::new(client.clone());
     let mut desk = Desk::default();
     let mut writers: JoinSet<(Key, Result<(), kube::Error>)> = JoinSet::new();
     loop {
+        if let Some(wanted) = desk.take_wanted_secrets() {
+            secrets.want(&wanted).iter().for_each(|gone| desk.forget_secret(gone));
+        }
         while writers.len() < WRITERS
-            && let Some((key, work)) = desk.next(Instant::now())
+            && let Some((key, work)) = desk.next(Instant::now(), Timestamp::now())
         {
             let client = client.clone();
             writers.spawn(async move { (key, write(&client, &work).await) });
@@ -58,104 +74,217 @@ pub async fn run(client: Client, mut stop: watch::Receiver<bool>) {
                     desk.done(key, result, Instant::now());
                 }
             }
-            event = feed.next() => desk.take(event, Timestamp::now()),
+            (key, pair) = secrets.next() => desk.put_secret(key, &pair),
+            event = feed.next() => desk.take(event),
             () = tokio::time::sleep_until(wake), if desk.waits() => {}
         }
     }
     while writers.join_next().await.is_some() {}
 }
 
-/// What is to be written about one object.
-#[derive(Clone, Debug, PartialEq)]
-struct Work {
-    path: String,
-    patch: Value,
-    event: Option<Value>,
-}
-
-/// What waits to be written.
+/// The objects, and what of them is to be looked at.
 #[derive(Default)]
 struct Desk {
-    work: BTreeMap<Key, Work>,
+    mirror: Mirror,
+    records: BTreeMap<Key, Record>,
+    secrets: BTreeMap<ObjectKey, SecretState>,
+    wants_other_secrets: bool,
+    /// To be looked at, in order and each once.
     order: VecDeque<Key>,
+    queued: BTreeSet<Key>,
     /// Refused, to be tried again.
     later: VecDeque<(Instant, Key)>,
     /// Being written.
-    busy: BTreeMap<Key, Work>,
-    interner: Interner,
-    told: std::collections::BTreeSet<Kind>,
+    busy: BTreeSet<Key>,
+    /// Kinds that cannot be watched, and were told so.
+    told: BTreeSet<Kind>,
 }
 
 impl Desk {
-    fn take(&mut self, event: Event, now: Timestamp) {
-        match event {
-            Event::Put(kind, object) => {
-                let key = (kind, object.namespace().to_owned(), object.name().to_owned());
-                let Ok(value) = serde_json::from_str(object.text()) else { return };
-                match judge(kind, value, &mut self.interner, now) {
-                    Some(work) => {
-                        if self.work.insert(key.clone(), work).is_none() {
-                            self.order.push_back(key);
-                        }
-                    }
-                    None => drop(self.work.remove(&key)),
-                }
-                // Names of policies long gone are not worth keeping.
-                self.interner = Interner::default();
+    fn take(&mut self, event: Event) {
+        if let Event::Put(kind, object) = &event
+            && Kind::MESH.contains(kind)
+        {
+            let key = (*kind, ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name())));
+            match record(*kind, object.text()) {
+                Some(record) => drop(self.records.insert(key.clone(), record)),
+                None => drop(self.records.remove(&key)),
             }
-            Event::Gone(kind, object) => {
-                self.work.remove(&(kind, object.namespace().to_owned(), object.name().to_owned()));
-            }
-            Event::Trouble(kind, why) => {
-                if self.told.insert(kind) {
-                    let kind = kind.as_str();
-                    info!(
-                        "{kind}s cannot be watched, so none gets a status (are the definitions of deploy/crds there?): {why}"
-                    );
-                }
-            }
-            Event::Listing(_) => {}
-            Event::Listed(kind) => {
-                if self.told.remove(&kind) {
-                    info!("{}s can be watched now", kind.as_str());
-                }
-            }
+            self.mark(key);
+        }
+        for change in self.mirror.read(event) {
+            self.note(&change);
+            self.mirror.apply(change);
         }
     }
 
-    fn next(&mut self, now: Instant) -> Option<(Key, Work)> {
+    /// Notes what a change may alter in the status of others.
+    fn note(&mut self, change: &Change) {
+        match change {
+            Change::Put(Object::Service(new), _) => {
+                let looks = |service: &model::Service| (service.kind, service.ports.clone());
+                if self.mirror.snapshot().service(&new.key).map(looks) != Some(looks(new)) {
+                    self.mark_users(&new.key.namespace);
+                }
+            }
+            Change::Put(Object::Gateway(gateway), _) => self.gateway_changed(&gateway.key),
+            Change::Gone(kind, key) | Change::Unreadable(kind, key, _) => {
+                if matches!(change, Change::Gone(..)) {
+                    self.records.remove(&(*kind, key.clone()));
+                }
+                match kind {
+                    Kind::Service => self.mark_users(&key.namespace),
+                    Kind::Gateway => self.gateway_changed(key),
+                    _ => {}
+                }
+            }
+            Change::Listed(kind, seen) => {
+                self.records.retain(|(of, key), _| of != kind || seen.contains(key));
+                // What waited for this kind can be judged now.
+                let all: Vec<Key> = self.records.keys().cloned().collect();
+                all.into_iter().for_each(|key| self.mark(key));
+                if self.told.remove(kind) {
+                    info!(kind = kind.as_str(), "watching again");
+                }
+            }
+            Change::Trouble(kind, why) => {
+                if self.told.insert(*kind) {
+                    let kind = kind.as_str();
+                    info!(
+                        kind,
+                        error = why.as_str(),
+                        "cannot watch; objects that depend on it get no status (routes and gateways need deploy/crds)"
+                    );
+                }
+            }
+            Change::Put(..) | Change::Other(..) => {}
+        }
+    }
+
+    fn gateway_changed(&mut self, key: &ObjectKey) {
+        self.wants_other_secrets = true;
+        self.mark_users(&key.namespace);
+    }
+
+    fn mark(&mut self, key: Key) {
+        if self.queued.insert(key.clone()) {
+            self.order.push_back(key);
+        }
+    }
+
+    /// Marks everything that may name an object of a namespace: what is in it, and policies with a destination there.
+    fn mark_users(&mut self, namespace: &Name) {
+        let snapshot = self.mirror.snapshot();
+        let names = |(kind, key): &Key| {
+            let is_there = |service: &ServiceKey| service.namespace == *namespace;
+            key.namespace == *namespace
+                || match kind {
+                    Kind::HttpRoute => {
+                        snapshot.http_route(key).is_some_and(|p| p.to.iter().any(|to| is_there(&to.service)))
+                    }
+                    Kind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
+                        policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
+                    }),
+                    _ => false,
+                }
+        };
+        let users: Vec<Key> = self.records.keys().filter(|key| names(key)).cloned().collect();
+        users.into_iter().for_each(|key| self.mark(key));
+    }
+
+    /// The Secrets that listeners name, if these may be others than before.
+    fn take_wanted_secrets(&mut self) -> Option<BTreeSet<ObjectKey>> {
+        std::mem::take(&mut self.wants_other_secrets).then(|| {
+            let listeners = self.mirror.snapshot().gateways().flat_map(|gateway| gateway.listeners.iter());
+            listeners.filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone())).collect()
+        })
+    }
+
+    fn put_secret(&mut self, key: ObjectKey, pair: &Result<Pair, Notice>) {
+        let text = |notice: &Notice| format!("Secret {key}: {}", notice.message);
+        let state = match pair {
+            Ok(_) => SecretState::Usable,
+            Err(notice) if notice.reason == secret::NOT_READABLE => SecretState::Unknown(text(notice)),
+            Err(notice) => SecretState::Unusable(text(notice)),
+        };
+        let namespace = key.namespace.clone();
+        self.secrets.insert(key, state);
+        self.mark_users(&namespace);
+    }
+
+    fn forget_secret(&mut self, key: &ObjectKey) {
+        self.secrets.remove(key);
+    }
+
+    fn next(&mut self, now: Instant, time: Timestamp) -> Option<(Key, Work)> {
         while self.later.front().is_some_and(|(due, _)| *due <= now) {
-            self.order.extend(self.later.pop_front().map(|(_, key)| key));
+            if let Some((_, key)) = self.later.pop_front() {
+                self.mark(key);
+            }
         }
         for _ in 0..self.order.len() {
             let key = self.order.pop_front()?;
-            if self.busy.contains_key(&key) {
+            if self.busy.contains(&key) {
                 // Its last version is being written; the answer decides.
                 self.order.push_back(key);
                 continue;
             }
-            if let Some(work) = self.work.remove(&key) {
-                self.busy.insert(key.clone(), work.clone());
+            self.queued.remove(&key);
+            if let Some(work) = self.judge(&key, time) {
+                self.busy.insert(key.clone());
                 return Some((key, work));
             }
         }
         None
     }
 
+    /// What has to be written about an object; nothing if its status says so already.
+    fn judge(&self, (kind, key): &Key, time: Timestamp) -> Option<Work> {
+        let record = self.records.get(&(*kind, key.clone()))?;
+        let about = ObjectRef::new(kind.as_str(), &key.namespace, &key.name);
+        let standing = match record.problems.is_empty() {
+            true => Some(self.standing(*kind, key)?),
+            false => None,
+        };
+        record.work(*kind, &about, standing, time)
+    }
+
+    /// `None` while a kind or a Secret that it names was not read yet: absence says nothing then. What comes brings it here
+    /// again.
+    fn standing(&self, kind: Kind, key: &ObjectKey) -> Option<Standing> {
+        let snapshot: &Snapshot = self.mirror.snapshot();
+        let has_listed = |kinds: &[Kind]| self.mirror.has_listed(kinds);
+        match kind {
+            Kind::HttpRoute if !has_listed(&[Kind::Service]) => None,
+            Kind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
+            Kind::GatewayHttpRoute if !has_listed(&[Kind::Service, Kind::Gateway]) => None,
+            Kind::GatewayHttpRoute => {
+                Some(of_gateway_http_route(snapshot, snapshot.gateway_http_route(key)?))
+            }
+            Kind::TcpRoute => {
+                let policy = snapshot.tcp_route(key)?;
+                let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
+                let is_known = has_listed(&[Kind::Service]) && (!at_gateway || has_listed(&[Kind::Gateway]));
+                is_known.then(|| of_tcp_route(snapshot, policy))
+            }
+            _ => {
+                let gateway = snapshot.gateway(key)?;
+                let mut named = gateway.listeners.iter().filter_map(|listener| listener.certificate.as_ref());
+                let is_known = named.all(|certificate| self.secrets.contains_key(&certificate.secret));
+                is_known.then(|| of_gateway(gateway, &self.secrets))
+            }
+        }
+    }
+
     fn done(&mut self, key: Key, result: Result<(), kube::Error>, now: Instant) {
-        let Some(work) = self.busy.remove(&key) else { return };
-        let (kind, namespace, name) = &key;
+        self.busy.remove(&key);
+        let (kind, object) = (key.0.as_str(), &key.1);
         match result {
-            Ok(()) => debug!("{} {namespace}/{name} has its condition", kind.as_str()),
-            // Somebody was faster, and the watch brings what they wrote.
+            Ok(()) => debug!(kind, %object, "wrote conditions"),
+            // The watch brings what another writer wrote.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
-                warn!(
-                    "the condition of {} {namespace}/{name} cannot be written: {}",
-                    kind.as_str(),
-                    failure::cause(&error)
-                );
-                self.work.entry(key.clone()).or_insert(work);
+                warn!(kind, %object, error = failure::cause(&error), "conditions cannot be written; trying again");
                 self.later.push_back((now + PAUSE, key));
             }
         }
@@ -170,142 +299,26 @@ impl Desk {
     }
 }
 
-/// What has to be written about an object; nothing if its status says so already.
-fn judge(kind: Kind, mut object: Value, interner: &mut Interner, now: Timestamp) -> Option<Work> {
+/// What is kept of an object's JSON.
+fn record(kind: Kind, text: &str) -> Option<Record> {
+    let mut object: Value = serde_json::from_str(text).ok()?;
     let resource = kind.resource();
     object["kind"] = resource.kind.as_str().into();
     object["apiVersion"] = resource.api_version.as_str().into();
-    let reading = mesh_object(&object, interner);
-    let metadata = &object["metadata"];
-    let generation = &metadata["generation"];
-    let mut wanted = condition(&reading);
-    wanted["observedGeneration"] = generation.clone();
-    let stored = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let before = stored.iter().find(|condition| condition["type"] == ACCEPTED);
-    let fields = ["status", "reason", "message", "observedGeneration"];
-    if before.is_some_and(|before| fields.iter().all(|field| before[field] == wanted[field])) {
-        return None;
-    }
-    let turned = before.is_none_or(|before| before["status"] != wanted["status"]);
-    wanted["lastTransitionTime"] = match before {
-        Some(before) if !turned => before["lastTransitionTime"].clone(),
-        _ => now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
-    };
-    let event = (wanted["status"] == "False").then(|| refusal(&object, &wanted, now));
-    let mut conditions: Vec<Value> =
-        stored.into_iter().filter(|condition| condition["type"] != ACCEPTED).collect();
-    conditions.push(wanted);
-    let (namespace, name) = (metadata["namespace"].as_str()?, metadata["name"].as_str()?);
-    let path = format!(
-        "/apis/{}/namespaces/{namespace}/{}/{name}/status?fieldManager=zoneward-controller",
-        resource.api_version, resource.plural
-    );
-    let patch = json!({"metadata": {"resourceVersion": metadata["resourceVersion"]},
-        "status": {"conditions": conditions, "observedGeneration": generation}});
-    Some(Work { path, patch, event })
-}
-
-fn condition(reading: &Reading) -> Value {
-    if reading.problems.is_empty() {
-        let message = "it is valid, and proxies obey it";
-        return json!({"type": ACCEPTED, "status": "True", "reason": "Valid", "message": message});
-    }
-    let named = reading.problems.iter().take(NAMED);
-    let mut parts: Vec<String> =
-        named.map(|problem| format!("{}: {}", problem.field, problem.text)).collect();
-    if reading.problems.len() > NAMED {
-        parts.push(format!("and {} more", reading.problems.len() - NAMED));
-    }
-    let message = format!("{}. It is ignored until this is put right.", parts.join("; "));
-    json!({"type": ACCEPTED, "status": "False", "reason": "Invalid", "message": message})
-}
-
-fn refusal(object: &Value, condition: &Value, now: Timestamp) -> Value {
-    let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-    let about = ObjectRef::new(object["kind"].as_str().unwrap_or_default(), part("namespace"), part("name"));
-    let notice = Notice::new(about, "Malformed", condition["message"].as_str().unwrap_or_default());
-    events::event(events::SLICES, &notice, object["metadata"]["uid"].as_str(), now)
+    let reading = mesh_object(&object, &mut Interner::default());
+    let idle = reading.object.as_ref().map(never_matching).unwrap_or_default();
+    Some(Record::new(&object, reading.problems, idle))
 }
 
 async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
     send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
-    if let Some(event) = &work.event
-        && let Err(error) = events::say(client, event).await
-    {
-        debug!(error = failure::cause(&error), "an Event could not be written");
+    for event in &work.events {
+        if let Err(error) = events::say(client, event).await {
+            debug!(error = failure::cause(&error), "an Event could not be written");
+        }
     }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn route(spec: Value) -> Value {
-        json!({"metadata": {"namespace": "shop", "name": "r", "uid": "u", "generation": 3, "resourceVersion": "7"},
-            "spec": spec})
-    }
-
-    fn asked(object: Value) -> Option<Work> {
-        judge(Kind::HttpRoute, object, &mut Interner::default(), Timestamp::UNIX_EPOCH)
-    }
-
-    fn valid() -> Value {
-        json!({"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "rules": [
-            {"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {}}]}]})
-    }
-
-    #[test]
-    fn a_valid_policy_is_accepted_once() {
-        let work = asked(route(valid())).unwrap();
-        assert!(work.path.starts_with("/apis/zoneward.dev/v1alpha1/namespaces/shop/meshhttproutes/r/status"));
-        let condition = &work.patch["status"]["conditions"][0];
-        assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("Valid")));
-        assert_eq!(work.patch["metadata"]["resourceVersion"], "7");
-        assert_eq!(work.event, None);
-        let mut stored = route(valid());
-        stored["status"] = work.patch["status"].clone();
-        assert_eq!(asked(stored), None, "what is there is not written again");
-    }
-
-    #[test]
-    fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
-        let mut spec = valid();
-        spec["to"][0]["rules"][0]["matches"][0]["path"] = json!({"type": "RegularExpression", "value": "("});
-        let mut object = route(spec);
-        let other = json!({"type": "Seen", "status": "True"});
-        let before = json!({"type": ACCEPTED, "status": "False", "reason": "Invalid", "message": "old",
-            "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"});
-        object["status"] = json!({"conditions": [other, before]});
-        let work = asked(object).unwrap();
-        let conditions = work.patch["status"]["conditions"].as_array().unwrap();
-        assert_eq!((conditions.len(), &conditions[0]["type"]), (2, &json!("Seen")));
-        let message = conditions[1]["message"].as_str().unwrap();
-        assert!(message.starts_with("spec.to[0].rules[0].matches[0].path.value: "), "{message}");
-        assert_eq!(conditions[1]["lastTransitionTime"], "2026-01-01T00:00:00Z", "it did not turn");
-        let event = work.event.unwrap();
-        assert_eq!(event["involvedObject"]["apiVersion"], "zoneward.dev/v1alpha1");
-        assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("Malformed")));
-    }
-
-    #[test]
-    fn a_refused_write_is_tried_again_unless_the_object_changed() {
-        let mut desk = Desk::default();
-        let put = |version: &str, spec: Value| {
-            let mut object = route(spec);
-            object["metadata"]["resourceVersion"] = version.into();
-            Event::Put(Kind::HttpRoute, serde_json::from_value(object).unwrap())
-        };
-        let (now, time) = (Instant::now(), Timestamp::UNIX_EPOCH);
-        desk.take(put("7", valid()), time);
-        let (key, _) = desk.next(now).unwrap();
-        desk.take(put("8", valid()), time);
-        assert!(desk.next(now).is_none(), "one write at a time for one object");
-        desk.done(key.clone(), Err(kube::Error::Service("away".into())), now);
-        let (_, work) = desk.next(now).unwrap();
-        assert_eq!(work.patch["metadata"]["resourceVersion"], "8", "the newer version is the one to judge");
-        desk.done(key, Err(kube::Error::Service("away".into())), now);
-        assert!(desk.next(now).is_none() && desk.waits());
-        assert!(desk.next(now + PAUSE).is_some());
-    }
-}
+mod tests;

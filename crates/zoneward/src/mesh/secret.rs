@@ -55,6 +55,15 @@ pub fn unusable(key: &ObjectKey, why: String) -> Notice {
     Notice::new(about(key), "SecretNotUsable", why)
 }
 
+/// The word of a Notice about a Secret that cannot be read.
+pub const NOT_READABLE: &str = "SecretNotReadable";
+
+/// The Notice of a Secret that the API does not show us.
+pub fn unreadable(key: &ObjectKey, why: &str) -> Notice {
+    let message = format!("it cannot be read: may this account list and watch it? The API says: {why}");
+    Notice::new(about(key), NOT_READABLE, message)
+}
+
 fn about(key: &ObjectKey) -> ObjectRef {
     ObjectRef::new("Secret", &key.namespace, &key.name)
 }

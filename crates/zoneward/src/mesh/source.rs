@@ -9,19 +9,16 @@ use anyhow::Result;
 use kube::Client;
 use model::{Name, Notice, ObjectKey};
 use serde_json::Value;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::secret::{self, Pair};
+use super::secrets::Secrets;
 use super::state::{KINDS, wanted};
 use crate::cli;
-use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::cluster::{Event, Feed, Kind};
 use crate::input::{Documents, files};
 
-/// How many changes of Secrets may wait.
-const QUEUE: usize = 64;
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -46,8 +43,7 @@ impl Source {
     /// The watches of an API.
     pub fn cluster(client: Client) -> Self {
         let feed = Feed::start(&client, wanted());
-        let (sender, secrets) = mpsc::channel(QUEUE);
-        Self::Cluster(Box::new(Cluster { client, feed, followed: BTreeMap::new(), sender, secrets }))
+        Self::Cluster(Box::new(Cluster { feed, secrets: Secrets::new(client) }))
     }
 
     /// Files, read now, so that whoever names wrong ones hears of it.
@@ -69,7 +65,7 @@ impl Source {
         match self {
             Self::Cluster(cluster) => tokio::select! {
                 event = cluster.feed.next() => Input::Event(event.into()),
-                Some((key, pair)) = cluster.secrets.recv() => Input::Secret(key, pair),
+                (key, pair) = cluster.secrets.next() => Input::Secret(key, pair),
             },
             Self::Files(files) => files.next().await,
         }
@@ -79,7 +75,7 @@ impl Source {
     pub fn ready(&mut self) -> Option<Input> {
         match self {
             Self::Cluster(cluster) => {
-                let secret = cluster.secrets.try_recv().ok().map(|(key, pair)| Input::Secret(key, pair));
+                let secret = cluster.secrets.ready().map(|(key, pair)| Input::Secret(key, pair));
                 secret.or_else(|| cluster.feed.ready().map(|event| Input::Event(event.into())))
             }
             Self::Files(files) => files.queue.pop_front(),
@@ -89,7 +85,7 @@ impl Source {
     /// Brings these Secrets, and no others any more. Answers with those that nobody wants now.
     pub fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         match self {
-            Self::Cluster(cluster) => cluster.want(keys),
+            Self::Cluster(cluster) => cluster.secrets.want(keys),
             Self::Files(files) => files.want(keys),
         }
     }
@@ -97,67 +93,8 @@ impl Source {
 
 /// The watches of an API.
 pub struct Cluster {
-    client: Client,
     feed: Feed,
-    followed: BTreeMap<ObjectKey, Following>,
-    sender: mpsc::Sender<(ObjectKey, Result<Pair, Notice>)>,
-    secrets: mpsc::Receiver<(ObjectKey, Result<Pair, Notice>)>,
-}
-
-/// A watch of one Secret, which ends with this.
-struct Following(JoinHandle<()>);
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Cluster {
-    fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
-        for key in keys {
-            let start = || {
-                let task = follow(self.client.clone(), key.clone(), self.sender.clone());
-                Following(tokio::spawn(task))
-            };
-            self.followed.entry(key.clone()).or_insert_with(start);
-        }
-        let gone: Vec<ObjectKey> = self.followed.keys().filter(|key| !keys.contains(*key)).cloned().collect();
-        gone.iter().for_each(|key| drop(self.followed.remove(key)));
-        gone
-    }
-}
-
-/// Passes on what becomes of one Secret.
-async fn follow(client: Client, key: ObjectKey, sender: mpsc::Sender<(ObjectKey, Result<Pair, Notice>)>) {
-    let by_name = format!("metadata.name={}", key.name);
-    let wanted = Wanted::all(Kind::Secret).within(&key.namespace).fields(&by_name);
-    let mut feed = Feed::start(&client, [wanted]);
-    let (mut seen, mut told) = (false, false);
-    loop {
-        let news = match feed.next().await {
-            Event::Listing(_) => {
-                seen = false;
-                None
-            }
-            Event::Put(_, object) => {
-                seen = true;
-                Some(secret::parse(&key, object.text()))
-            }
-            Event::Gone(..) => Some(Err(secret::missing(&key))),
-            Event::Listed(_) => (!seen).then(|| Err(secret::missing(&key))),
-            // What was seen stays while the API is away.
-            Event::Trouble(_, why) => {
-                let advice = "may this proxy's account read and watch it?";
-                (!told && !seen).then(|| Err(secret::unusable(&key, format!("{advice} The API says: {why}"))))
-            }
-        };
-        let Some(news) = news else { continue };
-        told = true;
-        if sender.send((key.clone(), news)).await.is_err() {
-            return;
-        }
-    }
+    secrets: Secrets,
 }
 
 /// Objects of files.

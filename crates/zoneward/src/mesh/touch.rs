@@ -23,7 +23,7 @@ pub(super) struct Touched {
     /// The way to these Services, for every client.
     pub(super) destinations: BTreeSet<ServiceKey>,
     /// The way to these Services, but only what these MeshHTTPRoutes say of it.
-    pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<Name>>,
+    pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
     /// The routes of these gateways, as a whole.
     pub(super) gateways: BTreeSet<ObjectKey>,
     /// These MeshGatewayHTTPRoutes.
@@ -124,7 +124,7 @@ impl Touched {
         for policy in snapshot.tcp_routes(namespace) {
             for to in policy.to.iter().filter(|to| to.backends.iter().any(|b| b.name == *name)) {
                 match &to.service {
-                    Some(name) => self.destinations.extend([ServiceKey::new(namespace, name)]),
+                    Some(key) => drop(self.destinations.insert(key.clone())),
                     None => self.target(&policy.target, namespace),
                 }
             }
@@ -176,9 +176,8 @@ impl Touched {
     /// Notes a policy for those of its destinations that are meant.
     fn http_route_to(&mut self, policy: &HttpRoute, is_meant: impl Fn(&ToHttp) -> bool) {
         for to in policy.to.iter().filter(|to| is_meant(to)) {
-            let destination = ServiceKey::new(&policy.key.namespace, &to.service);
-            let routes = self.http_routes_by_destination.entry(destination).or_default();
-            routes.insert(policy.key.name.clone());
+            let routes = self.http_routes_by_destination.entry(to.service.clone()).or_default();
+            routes.insert(policy.key.clone());
         }
     }
 
@@ -196,8 +195,7 @@ impl Touched {
         }
         for policy in [old, new].into_iter().flatten() {
             self.target(&policy.target, &policy.key.namespace);
-            let services = policy.to.iter().filter_map(|to| to.service.as_ref());
-            self.destinations.extend(services.map(|name| ServiceKey::new(&policy.key.namespace, name)));
+            self.destinations.extend(policy.to.iter().filter_map(|to| to.service.clone()));
         }
     }
 

@@ -161,8 +161,8 @@ impl View {
         if everything || moved {
             let client = self.consumer.client(snapshot, &self.backends.consumer);
             if client != self.client {
-                // Policies act in their namespace: elsewhere nothing depends on who asks.
-                destinations.extend(snapshot.services_within(&own.namespace).map(|s| s.key.clone()));
+                // Without a policy nothing depends on the client.
+                destinations.extend(plan::routes::destinations(snapshot));
                 self.client = client;
             }
         }
@@ -185,7 +185,7 @@ impl View {
     fn destination(
         &mut self,
         key: &ServiceKey,
-        policies: Option<&BTreeSet<Name>>,
+        policies: Option<&BTreeSet<ObjectKey>>,
         snapshot: &Snapshot,
         stale: &mut BTreeSet<BackendId>,
     ) -> bool {

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use model::{Notice, ObjectRef, annotation};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use crate::cluster::failure;
+use crate::cluster::{Kind, failure};
 
 /// Events that wait; more are logged only.
 const WAITING: usize = 64;
 /// Events that are remembered so that they are not said again.
 const REMEMBERED: usize = 1024;
+/// How long the uid of an object may take; without it the event is written all the same.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// A Lease is written no more often than this.
 const LEAST_BETWEEN: Duration = Duration::from_secs(10);
 /// And at least so often, to show that the node lives.
@@ -79,7 +81,9 @@ async fn write_events(client: Client, node: String, mut notices: mpsc::Receiver<
     let mut number = 0_u32;
     while let Some((notice, kind)) = notices.recv().await {
         number += 1;
-        let event = event(&notice, kind, &node, number);
+        let about = About::of(&notice, &node);
+        let uid = about.uid(&client).await;
+        let event = event(&notice, kind, &node, number, uid.as_deref());
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let made = match serde_json::from_value(event) {
@@ -92,21 +96,54 @@ async fn write_events(client: Client, node: String, mut notices: mpsc::Receiver<
     }
 }
 
-fn event(notice: &Notice, kind: &str, node: &str, number: u32) -> Value {
-    let now = jiff::Timestamp::now();
-    let ObjectRef { kind: about, namespace, name } = &notice.object;
-    // Nodes' events are in the namespace `default`, as kube-proxy's are; what is no object is about the node.
-    let is_object = matches!(about.as_str(), "Service" | "EndpointSlice" | "Node" | "ServiceCIDR");
-    let (about, name) = if is_object { (about.as_str(), name.as_str()) } else { ("Node", node) };
-    let within = if namespace.is_empty() { "default" } else { namespace.as_str() };
-    let mut involved = json!({"kind": about, "name": name, "apiVersion": "v1"});
-    if about == "EndpointSlice" {
-        involved["apiVersion"] = "discovery.k8s.io/v1".into();
-    } else if about == "ServiceCIDR" {
-        involved["apiVersion"] = "networking.k8s.io/v1".into();
+/// The API object that an event is about.
+struct About<'n> {
+    kind: Kind,
+    namespace: &'n str,
+    name: &'n str,
+}
+
+impl<'n> About<'n> {
+    /// What is no API object, as the node's configuration or its kernel, is about the Node.
+    fn of(notice: &'n Notice, node: &'n str) -> Self {
+        let ObjectRef { kind, namespace, name } = &notice.object;
+        let kind = match kind.as_str() {
+            "Service" => Kind::Service,
+            "EndpointSlice" => Kind::Slice,
+            "ServiceCIDR" => Kind::ServiceCidr,
+            "Node" => Kind::Node,
+            _ => return Self { kind: Kind::Node, namespace: "", name: node },
+        };
+        Self { kind, namespace, name }
     }
+
+    /// `kubectl describe` finds events by it. Asked for by a list, which every service proxy may do.
+    async fn uid(&self, client: &Client) -> Option<String> {
+        let resource = self.kind.resource();
+        let api: Api<DynamicObject> = match self.kind.is_namespaced() {
+            true => Api::namespaced_with(client.clone(), self.namespace, &resource),
+            false => Api::all_with(client.clone(), &resource),
+        };
+        let named = ListParams::default().fields(&format!("metadata.name={}", self.name)).limit(1);
+        match tokio::time::timeout(PATIENCE, api.list(&named)).await {
+            Ok(Ok(found)) => found.items.into_iter().next()?.metadata.uid,
+            _ => None,
+        }
+    }
+}
+
+fn event(notice: &Notice, kind: &str, node: &str, number: u32, uid: Option<&str>) -> Value {
+    let now = jiff::Timestamp::now();
+    let About { kind: about, namespace, name } = About::of(notice, node);
+    // Nodes' events are in the namespace `default`, as kube-proxy's are.
+    let within = if namespace.is_empty() { "default" } else { namespace };
+    let resource = about.resource();
+    let mut involved = json!({"kind": resource.kind, "name": name, "apiVersion": resource.api_version});
     if !namespace.is_empty() {
-        involved["namespace"] = namespace.as_str().into();
+        involved["namespace"] = namespace.into();
+    }
+    if let Some(uid) = uid {
+        involved["uid"] = uid.into();
     }
     // The API takes no longer message.
     let message: String = notice.message.chars().take(1000).collect();
@@ -179,4 +216,49 @@ fn lease(name: &str, node: &str, progress: &Progress, now: jiff::Timestamp) -> V
             "renewTime": format!("{micros:.6}"),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use store::admission::service::Ranges;
+    use store::api::{Api as Store, Limits};
+    use store::engine::{Engine, Options};
+
+    use super::*;
+
+    fn notice(kind: &str, namespace: &str, name: &str) -> Notice {
+        Notice::new(ObjectRef::new(kind, namespace, name), "Because", "words")
+    }
+
+    #[test]
+    fn what_is_no_api_object_is_about_the_node() {
+        for (kind, name) in [("Kernel", "sysctl"), ("KubeProxyConfiguration", "kube-proxy"), ("Node", "n1")] {
+            let event = event(&notice(kind, "", name), "Warning", "n1", 1, Some("uid-1"));
+            let involved = json!({"kind": "Node", "name": "n1", "apiVersion": "v1", "uid": "uid-1"});
+            assert_eq!(event["involvedObject"], involved, "{kind}");
+            assert_eq!(event["metadata"]["namespace"], "default");
+        }
+        let wish = crate::node::sysctl::set_oom_score(100_000).expect("no such score");
+        assert_eq!(About::of(&wish, "n1").name, "n1", "no Node is called kernel");
+    }
+
+    #[tokio::test]
+    async fn an_event_carries_the_uid_of_its_object() {
+        let folder = std::env::temp_dir().join(format!("zoneward-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let engine = Engine::open(&folder, Options::default()).expect("a store");
+        // Open files live on; nothing is left behind.
+        std::fs::remove_dir_all(&folder).expect("removing the folder");
+        let store = Store::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let client = crate::cluster::in_process(store);
+        let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &Kind::Node.resource());
+        let node = DynamicObject::new("n1", &Kind::Node.resource());
+        let made = nodes.create(&PostParams::default(), &node).await.expect("a Node");
+        let about = notice("Kernel", "", "sysctl");
+        assert!(made.metadata.uid.is_some());
+        assert_eq!(About::of(&about, "n1").uid(&client).await, made.metadata.uid);
+        assert_eq!(About::of(&about, "n2").uid(&client).await, None);
+    }
 }

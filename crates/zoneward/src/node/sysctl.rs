@@ -74,14 +74,15 @@ fn denied(wish: &Wish, error: &std::io::Error) -> Notice {
     let message = format!(
         "{path}: cannot be set to {value}: {error}; set it on the host, or run --init-only with privileges"
     );
-    Notice::new(ObjectRef::new("Node", "", "kernel"), "SysctlNotSet", message)
+    // No API object: an event about it is the Node's.
+    Notice::new(ObjectRef::new("Kernel", "", "sysctl"), "SysctlNotSet", message)
 }
 
 /// How readily the kernel ends this process for want of memory.
 pub fn set_oom_score(score: i64) -> Option<Notice> {
     let error = fs::write("/proc/self/oom_score_adj", score.to_string()).err()?;
     let message = format!("oomScoreAdj: {score} cannot be set: {error}; it needs CAP_SYS_RESOURCE");
-    Some(Notice::new(ObjectRef::new("Node", "", "kernel"), "OomScoreNotSet", message))
+    Some(Notice::new(ObjectRef::new("Kernel", "", "oom_score_adj"), "OomScoreNotSet", message))
 }
 
 /// The CPUs of the machine, not those that this process may use (pitfall 26).

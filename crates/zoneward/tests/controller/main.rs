@@ -2,9 +2,13 @@
 //! written and said once, and the vectors hold.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+mod agree;
 mod chaos;
 mod conversion;
+mod exposed;
+mod hand_back;
 mod lead;
+mod refused;
 mod vectors;
 mod world;
 
@@ -159,6 +163,8 @@ async fn conditions_say_what_was_accepted_programmed_and_honored() {
     lease(&world, "n1", "1000000", "").await;
     lease(&world, "n2", "1000000", "default/web").await;
     expect_condition(&world, "Honored", "False", "NodesBehind").await;
+    let message = condition(&world, "Honored").await["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("n2") && !message.contains("status"), "{message}");
     lease(&world, "n2", "1000000", "").await;
     expect_condition(&world, "Honored", "True", "Honored").await;
 
@@ -213,6 +219,30 @@ async fn an_event_is_said_once_and_not_again_after_a_restart() {
     world.put(&pod("default", "web-6", "web", "n2", "10.1.0.6")).await;
     settled(&world, &[1, 2, 3, 4, 5, 6]).await;
     assert_eq!(count(&world).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_the_distribution_is_an_event() {
+    // `kubectl describe` showed the mechanism of before as the last word.
+    let world = shop(json!({"trafficDistribution": "PreferSameZone"})).await;
+    let path = "/api/v1/namespaces/default/services/web";
+    let said = async |text: &str| {
+        let world = &world;
+        eventually(text, || async {
+            let events = items(&world.get("/api/v1/namespaces/default/events").await["items"]);
+            let found = events.iter().any(|e| {
+                e["involvedObject"]["name"] == "web"
+                    && e["message"].as_str().is_some_and(|m| m.contains(text))
+            });
+            if found { Ok(()) } else { Err(format!("{events:?}")) }
+        })
+        .await;
+    };
+    said("spec.trafficDistribution: PreferSameZone: traffic stays in the zone").await;
+    world.merge(path, &json!({"spec": {"trafficDistribution": "PreferSameNode"}})).await;
+    said("spec.trafficDistribution: PreferSameNode: traffic stays on the node").await;
+    world.merge(path, &json!({"spec": {"trafficDistribution": null}})).await;
+    said("PreferSameNode has ended").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

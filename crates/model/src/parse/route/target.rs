@@ -2,7 +2,7 @@
 
 use super::at::{At, Problems};
 use crate::label::Labels;
-use crate::name::Name;
+use crate::name::{Name, ServiceKey};
 use crate::route::{BackendRef, PolicyTarget};
 
 /// What a targetRef may name.
@@ -55,17 +55,31 @@ pub(super) fn target(at: &At, role: Role, problems: &mut Problems) -> PolicyTarg
     }
 }
 
-/// `to[].targetRef`: a Service. Clients ask for a Service and never for a part of it.
-pub(super) fn destination(at: &At, problems: &mut Problems) -> Name {
+/// `to[].targetRef`: a Service, of the policy's namespace unless it says another. Clients ask for a Service and never
+/// for a part of it.
+pub(super) fn destination(at: &At, own: &Name, problems: &mut Problems) -> ServiceKey {
+    let unnamed = || ServiceKey::new(own, &Name::default());
     if !at.is_set() {
         problems.add(at, "name the destination, as {kind: MeshService, name: backend}");
-        return Name::default();
+        return unnamed();
     }
-    if kind(at, &["MeshService"], problems).is_none() {
-        return Name::default();
+    at.only(&["kind", "name", "namespace", "tags"], problems);
+    if kind_word(at, &["MeshService"], problems).is_none() {
+        return unnamed();
     }
     refuse(at, &["tags"], "MeshService", problems);
-    name(at, problems)
+    let namespace = at.child("namespace");
+    let namespace = if namespace.is_set() { namespace_name(&namespace, problems) } else { own.clone() };
+    ServiceKey::new(&namespace, &name(at, problems))
+}
+
+fn namespace_name(field: &At, problems: &mut Problems) -> Name {
+    let text = field.needed(problems).unwrap_or_default();
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if text.is_empty() || text.len() > 63 || !text.bytes().all(is_plain) {
+        problems.add(field, "it is not the name of a namespace");
+    }
+    Name::new(text)
 }
 
 /// A targetRef of the kind Mesh.
@@ -77,6 +91,10 @@ pub(super) fn everything(at: &At, problems: &mut Problems) {
 
 fn kind<'a>(at: &At<'a>, kinds: &[&str], problems: &mut Problems) -> Option<&'a str> {
     at.only(&["kind", "name", "tags"], problems);
+    kind_word(at, kinds, problems)
+}
+
+fn kind_word<'a>(at: &At<'a>, kinds: &[&str], problems: &mut Problems) -> Option<&'a str> {
     let field = at.child("kind");
     if at.is_map() && !field.is_set() {
         problems.add(&field, format!("it is missing: write {}", kinds.join(", ")));

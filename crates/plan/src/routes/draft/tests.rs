@@ -1,7 +1,7 @@
 //! Lists of drafts are what merging all of their sources at once gives.
 
 use model::route::{BackendRef, Filter, Match, PathMatch};
-use model::{Name, ObjectRef, Snapshot};
+use model::{ObjectRef, Snapshot};
 use proptest::prelude::*;
 
 use super::super::act;
@@ -35,8 +35,7 @@ proptest! {
         lists in prop::collection::vec(prop::collection::vec(rule(), 0..6), 0..5)
     ) {
         let snapshot = Snapshot::default();
-        let namespace = Name::new("ns");
-        let resolver = Resolver { snapshot: &snapshot, namespace: &namespace, near: None };
+        let resolver = Resolver { snapshot: &snapshot, near: None };
         let setting = Setting { resolver, otherwise: None, keeps_query: false };
         let sources: Vec<Source<'_>> = lists.iter().enumerate().map(source).collect();
         let mut wanted_notices = Vec::new();

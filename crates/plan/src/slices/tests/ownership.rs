@@ -142,3 +142,45 @@ fn beside_another_controller_only_slices_of_our_own_are_touched() {
         delete beside-1
     "#]]);
 }
+
+#[test]
+fn a_slice_that_lost_the_label_that_consumers_go_by_is_written_at_once() {
+    let mut world = with_copy();
+    world.slices.pop();
+    world.slices[0].resource_version = Some("7".into());
+    for lost in [annotation::SERVICE_NAME, annotation::MANAGED_BY] {
+        let whole = world.slices[0].content.labels.clone();
+        let pairs = whole.iter().filter(|(key, _)| key != lost).cloned();
+        world.slices[0].content.labels = Labels::from_pairs(pairs.collect());
+        let plan = world.plan();
+        assert_eq!(plan.unchanged, [], "{lost}");
+        assert_eq!(plan.updates[0].1.labels, whole, "{lost}");
+        world.slices[0].content.labels = whole;
+    }
+    assert!(world.plan().is_noop());
+    // The vectors' slices are of files, without any label, and stay as they are.
+    world.slices[0].content.labels = Labels::EMPTY;
+    world.slices[0].resource_version = None;
+    assert!(world.plan().is_noop());
+}
+
+#[test]
+fn of_exposed_slices_only_hints_are_planned() {
+    let mut world = with_copy();
+    world.service.selector = None;
+    let exposed =
+        [(annotation::SERVICE_NAME, "web"), (annotation::MANAGED_BY, annotation::EXPOSE_CONTROLLER_NAME)];
+    world.slices[1].content.labels = exposed.into_iter().collect();
+    let mut seen = Vec::new();
+    let plan = plan(&world.input(&[]), &world.options, |family, packing| {
+        seen.push((family, packing.unchanged.len()));
+        let slice = packing.unchanged.remove(0);
+        let annotations = [(annotation::MECHANISM, "PreferSameZone")].into_iter().collect();
+        packing.updates.push((slice.key.name.clone(), SliceContent { annotations, ..slice.content.clone() }));
+    });
+    assert_eq!(seen, [(Family::V4, 1)]);
+    let written: Vec<&str> = plan.updates.iter().map(|(key, _)| key.name.as_str()).collect();
+    assert_eq!((written, plan.creates.len(), plan.deletes.len()), (vec!["web-2"], 0, 0));
+    assert_eq!(plan.updates[0].1.endpoints, world.slices[1].content.endpoints);
+    assert_eq!(plan.updates[0].1.labels, world.slices[1].content.labels);
+}

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 use super::wish::{Target, Wish};
 
-/// Who writes these slices: a label's value, so it has no slash.
-const WRITER: &str = "expose.zoneward.dev";
+/// Who writes these slices.
+const WRITER: &str = annotation::EXPOSE_CONTROLLER_NAME;
 /// On a slice: the port of the Service that it is for, as `80-tcp`.
 const PORT_LABEL: &str = "zoneward.dev/expose-port";
 /// On a slice: which tags its processes carry, in short.
@@ -315,7 +315,7 @@ fn wished_slices(
         let input =
             HintInput { service, family, facts: &facts, namespace_default, config: &config, memory: &memory };
         let outcome = hints::assign(&input, &mut packing);
-        if let Err(why) = outcome.accepted {
+        if let Some(why) = outcome.accepted.err().or(outcome.refused) {
             bail!("the traffic distribution of Service {} is refused: {why}", service.key);
         }
         notices.extend(outcome.notices);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use model::backend::{BackendTable, Place};
-use model::{Name, Notice, ObjectKey, Snapshot};
+use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
 use plan::backends::{fallbacks, table as backend_table};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ use crate::routes::{Routes, Scope};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let (before, mut notices) = rendered(args, &world.snapshot, namespace)?;
     if args.diff.is_empty() {
@@ -58,7 +58,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
         }
     }
     let input = Input {
-        entrance: entrance(args, &routes, namespace),
+        entrance: entrance(&routes),
         routes: Arc::new(routes.table),
         tiers: std::iter::once(first).chain(further).map(Arc::new).collect(),
         certificates: Arc::default(),
@@ -72,7 +72,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
 }
 
 /// A destination is shown as a client reaches it whose connections are redirected; without an address, by a port.
-fn entrance(args: &PlanRoutes, routes: &Routes, namespace: &str) -> Entrance {
+fn entrance(routes: &Routes) -> Entrance {
     match &routes.scope {
         Scope::Outbound(service, port) => {
             let outbound = routes.table.outbound(service, *port);
@@ -84,15 +84,11 @@ fn entrance(args: &PlanRoutes, routes: &Routes, namespace: &str) -> Entrance {
                 outbounds: own.into_iter().collect(),
             }
         }
-        Scope::Gateway(_) => {
-            let name = args.routes.gateway.as_deref().unwrap_or_default();
-            let name = name.split(':').next().unwrap_or_default();
-            Entrance::Gateway {
-                gateway: ObjectKey::new(&Name::new(namespace), &Name::new(name)),
-                bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-                places: BTreeMap::new(),
-            }
-        }
+        Scope::Gateway(gateway, _) => Entrance::Gateway {
+            gateway: gateway.clone(),
+            bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            places: BTreeMap::new(),
+        },
     }
 }
 

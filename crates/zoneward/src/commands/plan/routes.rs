@@ -21,7 +21,7 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
     if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
         bail!("--diff, --node and --zone go with --as envoy");
     }
-    let mut world = World::read(&args.input)?;
+    let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);
@@ -51,12 +51,12 @@ fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<Part<'r>> {
             let title = format!("to {service}:{port} ({spoken})");
             vec![Part { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
-        Scope::Gateway(_) if host.is_some() => {
+        Scope::Gateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
             vec![Part { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
-        Scope::Gateway(listener) => {
+        Scope::Gateway(_, listener) => {
             let mut parts = Vec::new();
             for port in routes.table.ports() {
                 let wanted =

@@ -1,15 +1,15 @@
 //! `zoneward plan slices`: the EndpointSlices that the controller would write.
 
 use anyhow::Result;
-use model::{Endpoint, ObjectKey, Service, SliceContent, annotation, write};
+use model::{Endpoint, ObjectKey, Service, ServiceKey, Slice, SliceContent, annotation, write};
 use plan::hints::{self, Condition, HintOutcome, Memory, NodeAcks};
-use plan::slices::{SlicePlan, TriggerTimes};
+use plan::planner::Planner;
+use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanSlices};
 use crate::input::World;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
-use crate::planner::Planner;
 
 /// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {
@@ -27,6 +27,12 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
         answer.add(service, &plan, &world, args.all);
         answer.add_conditions(service, &outcomes);
     }
+    let orphaned = world.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
+    for (service, stored) in orphaned {
+        for slice in slices::orphans(stored, planner.slices.place) {
+            answer.add_orphan(service, slice);
+        }
+    }
     world.notices.append(&mut notices);
     match args.output.format {
         Format::Table => print_text(&answer.text(&world, args.all))?,
@@ -36,7 +42,11 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
 }
 
 fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
-    args.input.namespace.as_ref().is_none_or(|n| service.key.namespace == n.as_str())
+    is_in_namespace(&service.key.namespace, args)
+}
+
+fn is_in_namespace(namespace: &str, args: &PlanSlices) -> bool {
+    args.input.namespace.as_ref().is_none_or(|n| namespace == n.as_str())
 }
 
 /// The plans of all Services, as JSON objects and as rows for people.
@@ -54,7 +64,7 @@ impl Answer {
     fn add(&mut self, service: &Service, plan: &SlicePlan, world: &World, all: bool) {
         for content in &plan.creates {
             self.creates.push(write::new_slice(&service.key, service.uid.as_ref(), content));
-            self.row(service, "create", "(new)", content, describe_new(content));
+            self.row(&service.key, "create", "(new)", content, describe_new(content));
         }
         for (key, content) in &plan.updates {
             let mut stored = stored(world, key);
@@ -62,18 +72,18 @@ impl Answer {
             self.updates.push(stored);
             let before = stored_content(world, service, key);
             let why = before.map(|before| describe_change(before, content)).unwrap_or_default();
-            self.row(service, "update", &key.name, content, why);
+            self.row(&service.key, "update", &key.name, content, why);
         }
         for key in &plan.deletes {
             self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
             if let Some(content) = stored_content(world, service, key) {
-                self.row(service, "delete", &key.name, content, describe_delete(content));
+                self.row(&service.key, "delete", &key.name, content, describe_delete(content));
             }
         }
         for key in &plan.unchanged {
             self.unchanged.push(stored(world, key));
             if let Some(content) = stored_content(world, service, key).filter(|_| all) {
-                self.row(service, "keep", &key.name, content, "holds what it should".to_owned());
+                self.row(&service.key, "keep", &key.name, content, "holds what it should".to_owned());
             }
         }
     }
@@ -84,7 +94,7 @@ impl Answer {
             return;
         }
         // Files do not say which nodes have programmed what.
-        let conditions = hints::conditions(outcomes, NodeAcks::default());
+        let conditions = hints::conditions(outcomes, &NodeAcks::default());
         let one = |c: &Condition| json!({"type": c.kind, "status": c.status.as_str(), "reason": c.reason, "message": c.message});
         let conditions: Vec<Value> = conditions.iter().map(one).collect();
         let key = &service.key;
@@ -93,10 +103,18 @@ impl Answer {
         );
     }
 
-    fn row(&mut self, service: &Service, action: &str, slice: &str, content: &SliceContent, why: String) {
+    /// A slice whose Service is not there.
+    fn add_orphan(&mut self, service: &ServiceKey, slice: &Slice) {
+        let key = &slice.key;
+        self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
+        let why = "its Service does not exist".to_owned();
+        self.row(service, "delete", &key.name, &slice.content, why);
+    }
+
+    fn row(&mut self, service: &ServiceKey, action: &str, slice: &str, content: &SliceContent, why: String) {
         let ready = content.endpoints.iter().filter(|e| e.conditions.is_ready()).count();
         self.rows.push([
-            service.key.to_string(),
+            service.to_string(),
             action.to_owned(),
             slice.to_owned(),
             content.address_type.as_str().to_owned(),

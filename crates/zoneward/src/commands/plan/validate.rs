@@ -4,7 +4,7 @@ mod fields;
 mod kube_proxy;
 
 use anyhow::Result;
-use plan::validate::{Fault, Violation, is_known, lint, validate};
+use plan::validate::{Fault, Violation, is_known, lint, validate, without_effect};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
@@ -45,6 +45,7 @@ impl Report {
     fn add(&mut self, object: &Value) {
         let mut found = validate(object);
         found.extend(lint(object));
+        self.warnings.extend(without_effect(object));
         let mut known = is_known(object) || !found.is_empty();
         if let Some((violations, warnings)) = kube_proxy::check(object) {
             known = true;

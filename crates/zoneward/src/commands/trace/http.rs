@@ -15,7 +15,7 @@ use crate::routes::Routes;
 
 /// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);
@@ -137,7 +137,8 @@ fn backend_value(id: &model::BackendId) -> Value {
     let kind = if id.tags.is_empty() { "MeshService" } else { "MeshServiceSubset" };
     let tags = id.tags.iter().map(|(key, value)| (key.to_string(), Value::from(value.as_str())));
     let tags: Map<String, Value> = tags.collect();
-    json!({"kind": kind, "name": id.service.name.as_str(), "tags": tags, "port": id.port})
+    json!({"kind": kind, "namespace": id.service.namespace.as_str(), "name": id.service.name.as_str(), "tags": tags,
+        "port": id.port})
 }
 
 /// One line is a text, several of one name are a list.

@@ -1,4 +1,4 @@
-//! Real connections: a server that answers with its name, and clients that count who answered.
+//! Real connections: a server that answers with its name, and clients that count the answers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,6 +14,8 @@ use crate::demo::protocol::Counts;
 
 /// How long a client waits for a connection, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A client that sends nothing for this long is no HTTP client and gets the bare line.
+const SILENCE: Duration = Duration::from_millis(200);
 /// The longest head of a request that is read.
 const LONGEST_HEAD: usize = 16 << 10;
 /// Between two connections of a loop, so that it shares the machine.
@@ -25,38 +27,22 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens in the namespace of this thread, on both families.
-    pub fn start(name: &str, port: u16) -> Result<Self> {
-        let words = format!("{name}\n").into_bytes();
-        Self::start_with(port, move |mut stream| stream.write_all(&words))
+    /// A pod's server in the namespace of this thread, on both families: the line, by HTTP or bare.
+    pub fn start(line: &str, port: u16) -> Result<Self> {
+        let line = line.to_owned();
+        Self::start_with((Ipv6Addr::UNSPECIFIED, port).into(), move |stream| answer(stream, &line))
     }
 
-    /// The same for HTTP: one request by each connection, answered with the name.
-    pub fn start_http(name: &str, port: u16) -> Result<Self> {
-        let words = format!(
-            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{name}\n",
-            name.len() + 1
-        );
-        Self::start_with(port, move |mut stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            let (mut head, mut byte) = (Vec::new(), [0; 512]);
-            while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < LONGEST_HEAD {
-                let count = stream.read(&mut byte)?;
-                if count == 0 {
-                    return Ok(());
-                }
-                head.extend_from_slice(&byte[..count]);
-            }
-            stream.write_all(words.as_bytes())
-        })
-    }
-
-    fn start_with(port: u16, answer: impl Fn(TcpStream) -> io::Result<()> + Send + 'static) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).context("a pod's server")?;
-        listener.set_nonblocking(true).context("a pod's server")?;
+    /// A server with a thread for each connection.
+    pub fn start_with(
+        at: SocketAddr,
+        answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let listener = TcpListener::bind(at).with_context(|| format!("listening on {at}"))?;
+        listener.set_nonblocking(true).with_context(|| format!("listening on {at}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        std::thread::spawn(move || serve(&listener, answer, &stopped));
+        std::thread::Builder::new().spawn(move || serve(&listener, &Arc::new(answer), &stopped))?;
         Ok(Self { stop })
     }
 }
@@ -67,63 +53,93 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &TcpListener, answer: impl Fn(TcpStream) -> io::Result<()>, stop: &AtomicBool) {
+fn serve(
+    listener: &TcpListener,
+    answer: &Arc<impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static>,
+    stop: &AtomicBool,
+) {
     use std::os::fd::AsFd;
     while !stop.load(Ordering::Relaxed) {
         let mut wait = [nix::poll::PollFd::new(listener.as_fd(), nix::poll::PollFlags::POLLIN)];
-        // A signal or the end of the wait: in both cases the stop is looked at again.
+        // A signal or the end of the wait: in both cases the stop is checked again.
         let _ = nix::poll::poll(&mut wait, 100u8);
         while let Ok((stream, _)) = listener.accept() {
-            // A client that went away gets nothing.
-            let _ = stream.set_nonblocking(false).and_then(|()| answer(stream));
+            let answer = answer.clone();
+            // A client that went away gets nothing, nor does one for which there is no thread.
+            let _ = std::thread::Builder::new()
+                .spawn(move || stream.set_nonblocking(false).and_then(|()| answer(stream)));
         }
     }
 }
 
-/// Connects so many times, one after the other.
+/// One request by each connection. A client that speaks no HTTP, or nothing at all, gets the bare line.
+fn answer(mut stream: TcpStream, line: &str) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    let (mut head, mut buffer) = (Vec::new(), [0; 512]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return if head.is_empty() { stream.write_all(line.as_bytes()) } else { Ok(()) },
+            Ok(count) => head.extend_from_slice(&buffer[..count]),
+            Err(error) if is_timeout(&error) && head.is_empty() => return stream.write_all(line.as_bytes()),
+            Err(error) => return Err(error),
+        }
+        stream.set_read_timeout(Some(PATIENCE))?;
+        if !is_http(&head) {
+            return stream.write_all(line.as_bytes());
+        }
+        if head.windows(4).any(|end| end == b"\r\n\r\n") || head.len() > LONGEST_HEAD {
+            break;
+        }
+    }
+    let length = line.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all((head + line).as_bytes())
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Whether this can be the beginning of an HTTP/1 request.
+fn is_http(head: &[u8]) -> bool {
+    match head.iter().position(|byte| *byte == b'\n') {
+        Some(end) => head[..end].windows(6).any(|word| word == b" HTTP/"),
+        None => head.iter().all(|byte| byte.is_ascii_graphic() || b" \r".contains(byte)),
+    }
+}
+
+/// Sends so many requests, one after the other.
 pub fn connect(to: SocketAddr, count: u32) -> Counts {
     let mut counts = Counts::default();
     (0..count).for_each(|_| connect_once(to, &mut counts));
     counts
 }
 
-/// Sends so many HTTP requests, one after the other.
-pub fn ask(to: SocketAddr, count: u32) -> Counts {
-    let mut counts = Counts::default();
-    for _ in 0..count {
-        let asked = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.write_all(b"GET / HTTP/1.1\r\nhost: cart\r\nconnection: close\r\n\r\n")?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text)?;
-            Ok(text)
-        });
-        match asked {
-            Ok(text) if text.starts_with("HTTP/1.1 200 ") && text.ends_with('\n') => {
-                let name = text.lines().last().unwrap_or_default();
-                *counts.answers.entry(name.to_owned()).or_default() += 1;
-            }
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => counts.refused += 1,
-            _ => counts.failed += 1,
-        }
-    }
-    counts
-}
-
 fn connect_once(to: SocketAddr, counts: &mut Counts) {
     let asked = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
         stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET / HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)
     });
     match asked {
-        Ok(text) if text.ends_with('\n') => {
-            *counts.answers.entry(text.trim_end().to_owned()).or_default() += 1;
-        }
+        Ok(text) => match pod(&text) {
+            Some(pod) => *counts.answers.entry(pod.to_owned()).or_default() += 1,
+            None => counts.failed += 1,
+        },
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => counts.refused += 1,
-        _ => counts.failed += 1,
+        Err(_) => counts.failed += 1,
     }
+}
+
+/// The pod that sent a whole answer.
+fn pod(answer: &str) -> Option<&str> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let line = body.strip_suffix('\n').filter(|_| head.starts_with("HTTP/1.1 200 "))?;
+    line.split_whitespace().next()
 }
 
 /// A client that connects until it is stopped.
@@ -153,5 +169,25 @@ impl Loop {
     pub fn stop(self) -> Counts {
         self.stop.store(true, Ordering::Relaxed);
         self.result.recv().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_other_words_are_told_apart() {
+        assert!(is_http(b"GE"));
+        assert!(is_http(b"GET / HTTP/1.1\r\nhost: web\r\n"));
+        assert!(!is_http(b"hello\n"));
+        assert!(!is_http(b"\x16\x03\x01"));
+    }
+
+    #[test]
+    fn only_a_whole_answer_names_its_pod() {
+        assert_eq!(pod("HTTP/1.1 200 OK\r\n\r\nweb-a1-0 on node-a1 in zone-a\n"), Some("web-a1-0"));
+        assert_eq!(pod("HTTP/1.1 200 OK\r\n\r\nweb-a1-0 on no"), None);
+        assert_eq!(pod("HTTP/1.1 503 Service Unavailable\r\n\r\nno endpoint\n"), None);
     }
 }

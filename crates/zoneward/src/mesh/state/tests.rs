@@ -19,6 +19,7 @@ fn consumers() -> Vec<Consumer> {
         at(Role::sidecar("front,version=v1", &namespace).unwrap(), "node-1", Some("zone-1")),
         at(Role::gateway("edge", &namespace).unwrap(), "node-1", None),
         at(Role::gateway("edge:two", &namespace).unwrap(), "", None),
+        at(Role::sidecar("caller,version=v1", &Name::new("far")).unwrap(), "node-0", None),
     ]
 }
 
@@ -33,7 +34,7 @@ impl Writer {
         self.version += 1;
         object["metadata"]["name"] = name.into();
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        if kind != Kind::Node {
+        if kind != Kind::Node && object["metadata"]["namespace"].is_null() {
             object["metadata"]["namespace"] = "default".into();
         }
         Event::Put(kind, serde_json::from_value(object).unwrap())
@@ -89,6 +90,7 @@ enum Step {
     Pod(usize, usize),
     Node(usize, usize),
     HttpRoute(usize, usize, usize, usize),
+    FarRoute(usize, usize),
     TcpRoute(usize, usize),
     GatewayRoute(usize, usize, bool),
     Gateway(bool),
@@ -104,6 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..3usize, 0..3usize).prop_map(|(node, zone)| Step::Node(node, zone)),
         (0..3usize, 0..4usize, 0..4usize, 0..3usize).prop_map(|(n, s, b, v)| Step::HttpRoute(n, s, b, v)),
         (0..4usize, 0..4usize).prop_map(|(to, b)| Step::TcpRoute(to, b)),
+        (0..4usize, 0..3usize).prop_map(|(to, target)| Step::FarRoute(to, target)),
         (0..3usize, 0..4usize, any::<bool>()).prop_map(|(n, b, tagged)| Step::GatewayRoute(n, b, tagged)),
         any::<bool>().prop_map(Step::Gateway),
         (kinds, 0..4usize).prop_map(|(kind, n)| Step::Gone(kind, n)),
@@ -146,6 +149,12 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
                 &format!("route-{n}"),
                 json!({"spec": {"targetRef": target(*n), "to": to}}),
             )
+        }
+        Step::FarRoute(to, n) => {
+            let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to], "namespace": "default"},
+                "rules": [rule("/far", backend("back", None))]}]);
+            let spec = json!({"targetRef": target(*n), "to": to});
+            writer.put(Kind::HttpRoute, "far", json!({"metadata": {"namespace": "far"}, "spec": spec}))
         }
         Step::TcpRoute(to, b) => {
             let rules = json!([{"default": {"backendRefs": [backend(NAMES[*b], None)]}}]);
@@ -251,13 +260,13 @@ fn a_slice_alters_the_backends_of_its_service_and_nothing_else() {
     for kind in KINDS {
         state.apply(Change::Listed(kind, BTreeSet::new()));
     }
-    assert_eq!(state.refresh().len(), 4);
+    assert_eq!(state.refresh().len(), 5);
     let consumer = &consumers()[0];
     let before = state.tables(consumer).unwrap();
     state.take(event(&mut writer, &Step::Slice(1, vec![(1, 0), (3, 1)])));
     let updates = state.refresh();
     let turned = Turned { backends: true, ..Turned::default() };
-    assert_eq!(updates.len(), 2, "both sidecars, no gateway");
+    assert_eq!(updates.len(), 3, "the sidecars, no gateway");
     assert!(updates.iter().all(|update| update.turned == turned));
     let after = state.tables(consumer).unwrap();
     assert!(Arc::ptr_eq(&before.routes, &after.routes));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use model::{Interner, Snapshot, parse};
 use plan::hints::Memory;
+use plan::planner::Planner;
 use plan::slices::TriggerTimes;
 use serde_json::{Value, json};
-use zoneward::planner::Planner;
 
 use super::faulty::Dice;
 use super::limits;

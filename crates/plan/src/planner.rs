@@ -1,0 +1,69 @@
+//! The slices of one Service out of a snapshot: packing, hints and label repair in one step. The controller, `plan slices`
+//! and the simulator call this, so that what is shown or scored is what is written.
+
+use model::{Family, Name, Pod, Service, Slice, Snapshot};
+
+use crate::hints::{self, ClusterFacts, HintInput, HintOutcome, Memory};
+use crate::slices::{self, SlicePlan, TriggerTimes};
+
+/// What holds for all Services.
+#[derive(Debug)]
+pub struct Planner {
+    /// What is known of nodes and zones.
+    pub facts: ClusterFacts,
+    /// Gates and defaults.
+    pub hints: hints::Config,
+    /// How slices are packed.
+    pub slices: slices::Options,
+}
+
+/// What one Service's plan follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceInput<'a> {
+    /// The Service with its pods, nodes and stored slices.
+    pub slices: slices::Input<'a>,
+    /// The namespace's `zoneward.dev/default-traffic-distribution`.
+    pub namespace_default: Option<&'a Name>,
+}
+
+impl Planner {
+    /// A planner for the cluster of a snapshot.
+    pub fn new(snapshot: &Snapshot, hints: hints::Config, slices: slices::Options) -> Self {
+        Self { facts: ClusterFacts::from_nodes(snapshot.nodes()), hints, slices }
+    }
+
+    /// The plan for a Service of a snapshot, and the outcome of each of its families. `memory` is what is remembered of
+    /// a family.
+    pub fn plan(
+        &self,
+        snapshot: &Snapshot,
+        service: &Service,
+        stored: &[Slice],
+        trigger: &TriggerTimes,
+        memory: impl Fn(Family) -> Memory,
+    ) -> (SlicePlan, Vec<HintOutcome>) {
+        let namespace = &service.key.namespace;
+        let selector = service.selector.as_ref();
+        let pods: Vec<&Pod> = selector.map(|s| snapshot.pods_selected(namespace, s)).unwrap_or_default();
+        let slices = slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
+        let namespace = snapshot.namespace(namespace);
+        let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+        self.plan_service(&ServiceInput { slices, namespace_default }, memory)
+    }
+
+    /// The same where the Service's pods are at hand.
+    pub fn plan_service(
+        &self,
+        input: &ServiceInput<'_>,
+        memory: impl Fn(Family) -> Memory,
+    ) -> (SlicePlan, Vec<HintOutcome>) {
+        let mut outcomes = Vec::new();
+        let plan = slices::plan(&input.slices, &self.slices, |family, packing| {
+            let (service, namespace_default) = (input.slices.service, input.namespace_default);
+            let (facts, config, memory) = (&self.facts, &self.hints, &memory(family));
+            let input = HintInput { service, family, facts, namespace_default, config, memory };
+            outcomes.push(hints::assign(&input, packing));
+        });
+        (plan, outcomes)
+    }
+}

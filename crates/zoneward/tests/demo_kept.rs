@@ -1,0 +1,230 @@
+//! A demo that keeps running, used as its closing text says; and the tour that starts with a demo.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+const ZONEWARD: &str = env!("CARGO_BIN_EXE_zoneward");
+
+/// PATH with the tools of the tests in front.
+fn search_path() -> OsString {
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
+    let places = ["bin", "python/bin", "debian/usr/bin", "debian/usr/sbin"].map(|place| tools.join(place));
+    let given = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths(places.into_iter().chain(std::env::split_paths(&given)))
+        .expect("paths without colons")
+}
+
+/// A demo that keeps running until it is dropped.
+struct Kept {
+    child: Child,
+    folder: PathBuf,
+    lines: BufReader<ChildStdout>,
+    /// The commands of its closing text.
+    commands: Vec<String>,
+}
+
+impl Kept {
+    fn start(name: &str) -> Self {
+        let folder =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let mut child = Command::new(ZONEWARD)
+            .args(["demo", "--keep", "--bare", "--data-dir"])
+            .arg(&folder)
+            .env("PATH", search_path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the demo starts");
+        let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let mut kept = Kept { child, folder, lines, commands: Vec::new() };
+        kept.read_until("Everything keeps running");
+        let text = kept.read_until("kubectl --kubeconfig");
+        let text = text.replace("\\\n    ", "");
+        kept.commands = text.lines().filter_map(|line| line.strip_prefix("  ").map(str::to_owned)).collect();
+        kept
+    }
+
+    /// Its lines up to one that contains a text.
+    fn read_until(&mut self, wanted: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            let count = self.lines.read_line(&mut line).expect("the demo speaks UTF-8");
+            assert!(count > 0, "the demo ended before it said {wanted:?}: {all}");
+            all += &line;
+            if line.contains(wanted) {
+                return all;
+            }
+        }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(ZONEWARD);
+        // Before what runs in a namespace.
+        let (first, rest) = words.split_first().expect("a command");
+        command.args(["demo", first, "--data-dir"]).arg(&self.folder).args(rest).env("PATH", search_path());
+        command.output().expect("the program starts")
+    }
+
+    /// What a command of the kept demo answers.
+    fn answer(&self, words: &[&str]) -> Value {
+        let output = self.run(&[words, &["-o", "json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {said}"))
+    }
+
+    fn text(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn refusal(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn cluster_ip(&self, service: &str) -> String {
+        let words =
+            ["node-a1", "--", "kubectl", "get", "service", service, "-o", "jsonpath={.spec.clusterIP}"];
+        self.text(&[&["exec"], &words[..]].concat())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The planned share of connections that stay in their zone, as the text says it.
+fn planned_in_zone(text: &str) -> f64 {
+    let line = text.lines().find(|line| line.contains("stayed in its zone")).expect("a share");
+    let share = line.rsplit("planned ").next().and_then(|share| share.strip_suffix(" %"));
+    share.and_then(|share| share.parse().ok()).unwrap_or_else(|| panic!("no share: {line}"))
+}
+
+#[test]
+fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
+    let demo = Kept::start("closing");
+    let said: Vec<String> = (demo.commands.iter())
+        .map(|command| {
+            let output = Command::new("sh").args(["-c", command]).env("PATH", search_path()).output();
+            let output = output.expect("a shell");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{command}: {said}{}", String::from_utf8_lossy(&output.stderr));
+            said
+        })
+        .collect();
+    let [before, scaled, after, curl, trace, pods] = &said[..] else { panic!("{:?}", demo.commands) };
+    assert!(scaled.contains("zone-c: 1 pod of web, was 4"), "{scaled}");
+    assert!(planned_in_zone(before) > 85.0 && planned_in_zone(after) < 80.0, "{before}{after}");
+    assert!(before.contains("busiest pod: "), "{before}");
+    assert!(
+        curl.starts_with("web-b") && curl.contains(" on node-b") && curl.ends_with(" in zone-b\n"),
+        "{curl}"
+    );
+    assert!(trace.contains(": dnat\n") && trace.contains("Service default/web-spill:http"), "{trace}");
+    let pods: Vec<&str> = pods.lines().skip(1).collect();
+    assert_eq!(pods.len(), 27, "{pods:?}");
+    assert!(pods.iter().all(|pod| pod.contains(" 1/1 ") && pod.contains(" Running ")), "{pods:?}");
+}
+
+#[test]
+fn a_killed_node_proxy_is_started_again_and_that_is_said() {
+    let mut demo = Kept::start("killed");
+    let places = || -> Value {
+        let text = std::fs::read_to_string(demo.folder.join("places.json")).expect("the demo's places");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let before = places()["processes"]["node-a1"].as_i64().expect("the node proxy's process");
+    kill(Pid::from_raw(i32::try_from(before).expect("a process")), Signal::SIGKILL).expect("it runs");
+    demo.read_until("The node proxy of node-a1 ended (signal: 9 (SIGKILL)) and was started again as process");
+    let traffic = demo.answer(&["traffic", "web-prefersamenode", "--from", "node-a1"]);
+    assert_eq!(traffic["inZone"]["measured"], 1.0, "{traffic}");
+    let text = std::fs::read_to_string(demo.folder.join("places.json")).expect("the demo's places");
+    let after: Value = serde_json::from_str(&text).expect("JSON");
+    assert_ne!(after["processes"]["node-a1"], json!(before));
+}
+
+#[test]
+fn no_node_is_warned_of_and_a_client_that_speaks_no_http_gets_the_pods_name() {
+    let demo = Kept::start("quiet");
+    let events = demo.text(&["exec", "client-a1", "--", "kubectl", "get", "events", "-A", "-o", "json"]);
+    let events: Value = serde_json::from_str(&events).expect("JSON");
+    let of_nodes = events["items"].as_array().expect("a list").iter();
+    let of_nodes: Vec<_> = of_nodes.filter(|event| event["involvedObject"]["kind"] == "Node").collect();
+    assert!(of_nodes.is_empty(), "{of_nodes:?}");
+    let probe = format!("cat < /dev/tcp/{}/80", demo.cluster_ip("web-require"));
+    let said = demo.text(&["exec", "client-c1", "--", "bash", "-c", &probe]);
+    assert!(said.starts_with("web-c") && said.ends_with(" in zone-c\n"), "{said}");
+    let place = demo.text(&["exec", "client-c1", "--", "sh", "-c", "echo $NODE_NAME $POD_NAME"]);
+    assert_eq!(place, "node-c1 client-c1\n");
+}
+
+#[test]
+fn a_zone_without_pods_is_served_by_the_others_until_it_has_some_again() {
+    let demo = Kept::start("scale");
+    let scaled = demo.answer(&["scale", "web", "--zone", "zone-c", "--replicas", "0"]);
+    assert_eq!(scaled["zones"]["zone-c"], json!({"before": 4, "after": 0}));
+    assert_eq!(scaled["zones"]["zone-a"], json!({"before": 8, "after": 8}));
+    let prefer = demo.answer(&["traffic", "svc/web-prefersamezone"]);
+    assert_eq!(prefer["connections"]["zone-c"].get("zone-c"), None, "{prefer}");
+    assert_eq!((&prefer["failed"], &prefer["complaints"]), (&json!(0), &json!([])));
+    let require = demo.answer(&["traffic", "web-require", "--from", "zone-c", "--connections", "50"]);
+    assert_eq!((&require["refused"], &require["busiest"]), (&json!({"zone-c": 100}), &Value::Null));
+    demo.answer(&["scale", "deployment/web", "--zone", "zone-c", "--replicas", "5"]);
+    let back = demo.answer(&["traffic", "web-prefersamezone", "--ip-family", "ipv6"]);
+    assert_eq!(back["inZone"], json!({"measured": 1.0, "planned": 1.0}));
+    assert_eq!(back["busiest"]["planned"], 1.2667, "19 pods, 5 of them for a third of the traffic: {back}");
+
+    assert!(demo.refusal(&["traffic", "wev"]).contains("there is no Service default/wev; there are"));
+    assert!(demo.refusal(&["traffic", "web-require", "--from", "zone-x"]).contains("--from zone-x"));
+    assert!(demo.refusal(&["scale", "cart", "--replicas", "1"]).contains("there are web and shop"));
+    assert!(demo.refusal(&["scale", "web", "--zone", "zone-x", "--replicas", "1"]).contains("zone-a"));
+}
+
+#[test]
+fn without_a_kept_demo_the_commands_say_how_to_start_one() {
+    for words in [&["traffic", "web"][..], &["scale", "web", "--replicas", "1"]] {
+        let output = Command::new(ZONEWARD)
+            .arg("demo")
+            .args(words)
+            .args(["--data-dir", "/nonexistent/demo"])
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("start one with zoneward demo --keep"), "{said}");
+    }
+}
+
+#[test]
+fn the_tour_shows_live_traffic_first_then_files_then_commands_to_copy() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["xtask", "demo", "--binary", ZONEWARD])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("cargo starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let typed: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("$ zoneward ")).collect();
+    assert_eq!(typed.first(), Some(&"demo"), "{said}");
+    assert!((2..=5).contains(&typed.len()), "{typed:?}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("Notice: ")).count(), typed.len(), "{said}");
+    assert!(said.contains("Everything went where the plan says"), "{said}");
+    let last: Vec<&str> =
+        said.trim_end().lines().rev().take_while(|line| line.contains("zoneward")).collect();
+    assert_eq!(last.len(), 3, "{said}");
+}
