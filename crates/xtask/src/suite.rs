@@ -21,23 +21,20 @@ pub(crate) enum Part {
     Doc,
     /// All tests.
     Test,
-    /// The tour of `cargo xtask demo`.
-    Tour,
     /// The release build.
     Release,
     /// The commands of README and guides, by the release build.
     Guides,
-    /// The tour by the release build.
-    ReleaseTour,
+    /// The tour of `cargo xtask demo`, by the release build; by the build of the tests it is one of them.
+    Tour,
 }
 
 impl Part {
     /// Every part, in the order in which they run.
-    pub(crate) const ALL: [Part; 6] =
-        [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Test, Part::Tour];
+    pub(crate) const ALL: [Part; 5] = [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Test];
 
     /// What needs another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::ReleaseTour];
+    pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::Tour];
 
     /// The word for `--only`.
     pub(crate) fn name(self) -> &'static str {
@@ -47,9 +44,9 @@ impl Part {
             Part::Clippy => "clippy",
             Part::Doc => "doc",
             Part::Test => "test",
-            Part::Tour | Part::ReleaseTour => "tour",
             Part::Release => "release",
             Part::Guides => "guides",
+            Part::Tour => "tour",
         }
     }
 
@@ -61,10 +58,9 @@ impl Part {
             Part::Clippy => "no compiler or clippy warning, in tests and benches too",
             Part::Doc => "the documentation builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
-            Part::Tour => "the tour of `cargo xtask demo` ends well",
             Part::Release => "the release profile builds",
             Part::Guides => "the commands of README and guides work with the release build",
-            Part::ReleaseTour => "the tour of `cargo xtask demo` ends well with the release build",
+            Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
         }
     }
 
@@ -82,13 +78,12 @@ impl Part {
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
             }
             Part::Test => nextest(closing_line),
-            Part::Tour => tour("debug"),
             Part::Release => cargo(
                 &["build", "--release", "--package", "zoneward"],
                 "the compiler says above what is wrong",
             ),
             Part::Guides => guides(),
-            Part::ReleaseTour => tour("release"),
+            Part::Tour => tour(),
         }
     }
 }
@@ -120,18 +115,18 @@ fn behind_namesakes() -> Result<OsString, Stop> {
     std::env::join_paths(places).map_err(|error| Stop::Failed(format!("PATH cannot be extended: {error}")))
 }
 
-/// The program of a profile, which an earlier part has built.
-fn built(profile: &str) -> PathBuf {
-    shell::target_dir().join(profile).join("zoneward")
+/// The release build, which an earlier part has made.
+fn release() -> PathBuf {
+    shell::target_dir().join("release").join("zoneward")
 }
 
-/// `cargo xtask demo` with that program, as a process of its own.
-fn tour(profile: &str) -> Result<(), Stop> {
+/// `cargo xtask demo` with the release build, as a process of its own.
+fn tour() -> Result<(), Stop> {
     let own = std::env::current_exe()
         .map_err(|error| Stop::Failed(format!("xtask does not know its own file: {error}")))?;
     let mut demo = shell::program(own);
     shell::run(
-        demo.args(["demo", "--binary"]).arg(built(profile)),
+        demo.args(["demo", "--binary"]).arg(release()),
         "the tour",
         "its last step is the one that failed",
     )
@@ -140,7 +135,7 @@ fn tour(profile: &str) -> Result<(), Stop> {
 /// The test of README and guides, with the release build.
 fn guides() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--test", "guides"]);
-    run.env("ZONEWARD_BINARY", built("release")).env("PATH", behind_namesakes()?);
+    run.env("ZONEWARD_BINARY", release()).env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the guides", "the test names the page, the line and what was expected there")
 }
 
@@ -212,7 +207,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
-            Part::Deny | Part::Doc | Part::Tour | Part::Release | Part::ReleaseTour => {}
+            Part::Deny | Part::Doc | Part::Release | Part::Tour => {}
         }
     }
     Ok(())

@@ -1,8 +1,7 @@
 //! A demo that keeps running, used as its closing text says; and the tour that starts with a demo.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -10,15 +9,6 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const ZONEWARD: &str = env!("CARGO_BIN_EXE_zoneward");
-
-/// PATH with the tools of the tests in front.
-fn search_path() -> OsString {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
-    let places = ["bin", "python/bin", "debian/usr/bin", "debian/usr/sbin"].map(|place| tools.join(place));
-    let given = std::env::var_os("PATH").unwrap_or_default();
-    std::env::join_paths(places.into_iter().chain(std::env::split_paths(&given)))
-        .expect("paths without colons")
-}
 
 /// A demo that keeps running until it is dropped.
 struct Kept {
@@ -36,7 +26,7 @@ impl Kept {
         let mut child = Command::new(ZONEWARD)
             .args(["demo", "--keep", "--bare", "--data-dir"])
             .arg(&folder)
-            .env("PATH", search_path())
+            .env("PATH", toolbox::search_path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the demo starts");
@@ -67,7 +57,11 @@ impl Kept {
         let mut command = Command::new(ZONEWARD);
         // Before what runs in a namespace.
         let (first, rest) = words.split_first().expect("a command");
-        command.args(["demo", first, "--data-dir"]).arg(&self.folder).args(rest).env("PATH", search_path());
+        command
+            .args(["demo", first, "--data-dir"])
+            .arg(&self.folder)
+            .args(rest)
+            .env("PATH", toolbox::search_path());
         command.output().expect("the program starts")
     }
 
@@ -118,7 +112,8 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
     let demo = Kept::start("closing");
     let said: Vec<String> = (demo.commands.iter())
         .map(|command| {
-            let output = Command::new("sh").args(["-c", command]).env("PATH", search_path()).output();
+            let output =
+                Command::new("sh").args(["-c", command]).env("PATH", toolbox::search_path()).output();
             let output = output.expect("a shell");
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(output.status.success(), "{command}: {said}{}", String::from_utf8_lossy(&output.stderr));
