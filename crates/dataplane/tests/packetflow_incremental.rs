@@ -128,7 +128,7 @@ impl Machine {
             Edit::Changes(changes) => apply(&mut self.kernel, &changes),
             Edit::Outgrown => {
                 assert!(!self.kernel.tables.contains_key(&table_id(Family::V6)), "small sets do not grow");
-                let difference = diff(&self.kernel, &self.node.renderer.whole(&self.node.table));
+                let difference = diff(&self.kernel, &self.node.whole());
                 apply(&mut self.kernel, &difference.now);
                 apply(&mut self.kernel, &difference.later);
             }
@@ -144,8 +144,8 @@ impl Machine {
     }
 
     fn check(&self, world: &World) {
-        let (fresh, _, _) = table(&world.snapshot(), &self.node.config);
-        assert_eq!(self.node.table, fresh);
+        let (fresh, _) = table(&world.snapshot(), self.node.config());
+        assert_eq!(*self.node.table(), fresh);
         assert_eq!(self.kernel, render(&fresh, self.node.renderer.sizes()));
     }
 }

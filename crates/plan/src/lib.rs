@@ -10,10 +10,11 @@ pub mod forward;
 pub mod gates;
 pub mod hints;
 pub mod queue;
+pub mod regions;
 pub mod routes;
 pub mod select;
 pub mod slices;
 pub mod spill;
 pub mod validate;
 
-pub use gates::FeatureGates;
+pub use gates::{FeatureGates, NodeGates};

@@ -10,7 +10,6 @@ mod check;
 pub mod fields;
 pub mod file;
 pub mod flags;
-pub mod gates;
 pub mod modes;
 pub mod span;
 #[cfg(test)]
@@ -22,10 +21,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use model::{Notice, ObjectRef};
+use plan::NodeGates;
 use plan::forward::ProxySettings;
+use plan::gates::ReadGates;
 
 pub use file::Configuration;
-pub use gates::Gates;
 pub use modes::Mode;
 pub use span::Span;
 
@@ -45,8 +45,6 @@ pub struct Settings {
     pub mode: Mode,
     /// What decides where packets go.
     pub proxy: ProxySettings,
-    /// Feature gates.
-    pub gates: Gates,
     /// How often the kernel's rules are compared with what they should be.
     pub sync_period: Duration,
     /// How changes are spaced.
@@ -106,7 +104,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
         .collect();
     let refused = fields::refused(&value).into_iter();
     let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
-    let (gates, remarks, refused) = gates::read(&config.feature_gates);
+    let ReadGates { gates, remarks, refusals: refused } = NodeGates::read(&config.feature_gates);
     notices.extend(remarks.into_iter().map(|remark| notice("NoEffect", remark)));
     refusals.extend(refused);
     let mode = modes::mode(&config.mode, strict).map_err(|refusal| refusals.push(refusal)).ok();
@@ -122,7 +120,6 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     let settings = Settings {
         mode,
         proxy: proxy_settings(&config, mode, gates),
-        gates,
         sync_period: period,
         spacing,
         healthz,
@@ -190,7 +187,7 @@ fn periods(config: &Configuration, mode: Mode) -> (Duration, Spacing) {
 }
 
 /// The fields that decide where packets go.
-fn proxy_settings(config: &Configuration, mode: Mode, gates: Gates) -> ProxySettings {
+fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> ProxySettings {
     let mut node_port_addresses = config.node_port_addresses.clone();
     if node_port_addresses.is_empty() && mode != Mode::Nftables {
         // Semantics D4: the default of those modes is every address; node ports shall not vanish from one.
@@ -209,6 +206,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: Gates) -> ProxySett
         node_port_addresses,
         masquerade_all: all,
         masquerade_bit: bit,
-        gates: gates.plan,
+        gates,
     }
 }
