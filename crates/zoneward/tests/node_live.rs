@@ -58,7 +58,10 @@ const TESTS: &[runner::Test] = &[
         "load_balancers_are_told_how_many_endpoints_are_here",
         health::load_balancers_are_told_how_many_endpoints_are_here,
     ),
-    ("health_check_ports_count_each_family_for_itself", health::health_check_ports_count_each_family_for_itself),
+    (
+        "health_check_ports_count_each_family_for_itself",
+        health::health_check_ports_count_each_family_for_itself,
+    ),
     ("metrics_have_the_names_that_dashboards_know", health::metrics_have_the_names_that_dashboards_know),
     ("what_somebody_altered_is_repaired", life::what_somebody_altered_is_repaired),
     ("rules_stay_and_hold_while_the_api_is_away", life::rules_stay_and_hold_while_the_api_is_away),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use super::namespace::run;
 use super::world::{World, config, endpoints, fate, held, metric, service, slice};

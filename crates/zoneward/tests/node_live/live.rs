@@ -115,7 +115,8 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
     // A pod is no stranger, external IPs are not served, and no flag says so.
     let packet = |src: &str, dst: &str| {
         let packet = format!("tcp {src}:40000 -> {dst}:80");
-        let (ok, answer, errors) = zoneward(&["trace", "packet", "--live", "-o", "json", "--packet", &packet]);
+        let (ok, answer, errors) =
+            zoneward(&["trace", "packet", "--live", "-o", "json", "--packet", &packet]);
         assert!(ok, "{packet}: {errors}\n{answer}");
         serde_json::from_str::<Value>(&answer).unwrap()
     };
@@ -130,7 +131,10 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
     // Somebody's hand: the summary names the Service and no element, the full list has them all.
     super::namespace::run("nft", &["flush", "map", "ip", "zoneward", "endpoints-1k"]);
     let (_, text, errors) = zoneward(&["plan", "node", "--live"]);
-    assert!(text.contains("ns/web:") && text.contains("endpoints") && !text.contains("10.1.0.1"), "{text}{errors}");
+    assert!(
+        text.contains("ns/web:") && text.contains("endpoints") && !text.contains("10.1.0.1"),
+        "{text}{errors}"
+    );
     let (_, text, _) = zoneward(&["plan", "node", "--live", "--full"]);
     assert!(text.contains("10.1.0.1 . 8080"), "{text}");
 

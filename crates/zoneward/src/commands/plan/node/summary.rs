@@ -114,7 +114,9 @@ pub(super) fn text(rows: &[Row]) -> String {
     for row in rows.iter().filter(|row| row.service != SHARED).take(LISTED) {
         shown.add_row(cells(row));
     }
-    rows.iter().filter(|row| row.service == SHARED).for_each(|row| drop(shown.add_row(cells(row))));
+    for row in rows.iter().filter(|row| row.service == SHARED) {
+        shown.add_row(cells(row));
+    }
     text += &render(&shown);
     if services > LISTED {
         text += &format!("and {} more\n", count(services - LISTED, "Service port"));

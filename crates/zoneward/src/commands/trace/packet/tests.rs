@@ -136,7 +136,7 @@ fn without_reasons(trace: &Trace<'_>) -> Value {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_offline_table_the_live_one_and_the_trace_agree(
