@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Endpoints as (pod, zone, version), in one slice with these annotations and hints for their own zones.
+/// Endpoints as (pod, zone, version), in one slice with these annotations and hints for their own zones. The Service asks
+/// for the mechanism.
 fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> Snapshot {
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": "ns", "name": "web"},
+        "metadata": {"namespace": "ns", "name": "web", "annotations":
+            {"zoneward.dev/traffic-distribution": annotations["zoneward.dev/mechanism"].as_str().unwrap_or_default()}},
         "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "http", "port": 80}]}})];
     let mut listed = Vec::new();
     for (i, (pod, zone, version)) in endpoints.iter().enumerate() {

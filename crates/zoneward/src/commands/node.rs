@@ -41,8 +41,10 @@ pub fn run(args: &Node) -> Result<bool> {
         .build()
         .context("starting threads")?;
     let end = runtime.block_on(async {
+        let connection = connection(args, &settings);
         let start = Start {
-            client: cluster::connect(&connection(args, &settings)).await?,
+            client: cluster::connect(&connection).await?,
+            connection,
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),
             config_file: args.config.as_deref(),

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
+use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
-use plan::forward::NodeConfig;
+use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
 use tokio::sync::watch;
 
 use super::checks::Checks;
 use super::config::{Mode, Settings, modes};
-use super::forward::{Delta, Forwarder, HealthCheck, health_check, lost_udp};
 use super::kernel::{Tables, Trouble, make};
 use super::metrics::family;
 use super::pace::{Pace, Work};
@@ -96,7 +96,7 @@ impl Proxy {
         let pace = Pace::new(parts.settings.spacing, parts.settings.sync_period, now);
         let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
         Self {
-            forwarder: Forwarder::new(config, parts.settings.gates),
+            forwarder: Forwarder::new(config),
             tables: Tables::new(parts.kernel),
             checks: Checks::new(is_healthy),
             wanted_checks: BTreeMap::new(),
@@ -177,9 +177,7 @@ impl Proxy {
         if self.mirror.has_listed(&[Kind::Node]) {
             self.shared.health(|health| health.node(node));
         }
-        let is_on = self.settings.gates.service_cidrs;
-        let cidrs: Vec<_> =
-            snapshot.service_cidrs().filter(|_| is_on).flat_map(|c| c.cidrs.iter().copied()).collect();
+        let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
         let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
         let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local);
         self.say_all(&notices);
@@ -284,7 +282,7 @@ impl Proxy {
             Some(config) => self.forwarder.rebuild(snapshot, config),
             None => {
                 let dirty: BTreeSet<ServiceKey> = dirty.iter().chain(self.failed.keys()).cloned().collect();
-                lost.extend(self.forwarder.update(snapshot, &dirty).iter().flat_map(lost_udp));
+                lost.extend(self.forwarder.update(snapshot, &dirty).iter().filter_map(udp::lost));
             }
         }
         self.tables.forget();
@@ -349,7 +347,7 @@ impl Proxy {
             self.reporter.warn(notice);
             self.failed.insert(failed.service, failed.reason);
         }
-        self.after(dirty, deltas.iter().flat_map(lost_udp).collect());
+        self.after(dirty, deltas.iter().filter_map(udp::lost).collect());
         Ok(())
     }
 
@@ -376,12 +374,12 @@ impl Proxy {
     }
 
     /// What follows a change of rules: stale flows, health checks, words.
-    fn after(&mut self, keys: &BTreeSet<ServiceKey>, lost: Vec<dataplane::conntrack::UdpService>) {
+    fn after(&mut self, keys: &BTreeSet<ServiceKey>, lost: Vec<UdpService>) {
         let snapshot = self.mirror.snapshot();
-        let mut udp = lost;
+        let mut udp_services = lost;
         let before = self.wanted_checks.clone();
         for key in keys {
-            udp.extend(self.forwarder.udp(snapshot, key));
+            udp_services.extend(self.forwarder.udp(snapshot, key));
             let check = snapshot
                 .service(key)
                 .and_then(|service| health_check(service, snapshot.slices(key), &self.node));
@@ -396,8 +394,8 @@ impl Proxy {
         let said = keys.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = said.collect();
         self.say_all(&notices);
-        if !udp.is_empty() {
-            self.clean(&udp);
+        if !udp_services.is_empty() {
+            self.clean(&udp_services);
         }
     }
 
@@ -408,7 +406,7 @@ impl Proxy {
     }
 
     /// Pitfall 20: after the rules, never before.
-    fn clean(&mut self, services: &[dataplane::conntrack::UdpService]) {
+    fn clean(&mut self, services: &[UdpService]) {
         let Some(conntrack) = &mut self.conntrack else { return };
         let started = Instant::now();
         let metrics = &self.shared.metrics;
