@@ -8,6 +8,7 @@
 //! JSON -> Field (path + value) -> meta, then one file per kind -> Findings -> Vec<Violation>
 //! ```
 
+mod disabled;
 mod endpoint_slice;
 mod fault;
 mod field;
@@ -32,6 +33,7 @@ use model::ObjectRef;
 use model::parse::route::GROUP;
 use serde_json::Value;
 
+pub use disabled::{drop_disabled, refuse_disabled};
 pub use fault::Fault;
 use field::{Field, Findings};
 
