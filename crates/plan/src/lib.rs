@@ -9,6 +9,7 @@ pub mod backends;
 pub mod forward;
 pub mod gates;
 pub mod hints;
+pub mod node_ports;
 pub mod planner;
 pub mod queue;
 pub mod regions;

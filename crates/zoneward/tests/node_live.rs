@@ -66,6 +66,10 @@ const TESTS: &[runner::Test] = &[
     ("what_somebody_altered_is_repaired", life::what_somebody_altered_is_repaired),
     ("rules_stay_and_hold_while_the_api_is_away", life::rules_stay_and_hold_while_the_api_is_away),
     (
+        "rebooted_node_reaches_the_api_at_its_real_address",
+        life::rebooted_node_reaches_the_api_at_its_real_address,
+    ),
+    (
         "stop_leaves_the_rules_and_a_new_configuration_ends_the_process",
         life::stop_leaves_the_rules_and_a_new_configuration_ends_the_process,
     ),

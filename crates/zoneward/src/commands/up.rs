@@ -23,12 +23,12 @@ use store::admission::service::Ranges;
 use store::api::{Api, Limits};
 use store::credentials::Credentials;
 use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::first_start::{self, Beginning, begin};
 use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
@@ -77,18 +77,26 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         serve::listen_or_near(args.metrics_bind_address, oversight::ADDRESS, "--metrics-bind-address")
             .await?;
 
-    let ranges = Ranges { load_balancers: args.load_balancer_range.clone(), ..Ranges::default() };
+    let service_cidrs = args.service_cluster_ip_range.clone();
+    let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
+    let gates = args.making.feature_gates;
+    let ranges = Ranges { cluster_ips, load_balancers, gates, ..Ranges::default() };
     let api = Api::new(Arc::new(engine), ranges, Limits::default());
-    begin(&api, Beginning { service_cidrs: args.service_cluster_ip_range.clone(), listen }).await?;
+    let begun = begin(&api, Beginning { service_cidrs, listen }).await?;
+    for notice in &begun.notices {
+        warn!(object = %notice.object, reason = notice.reason, "{}", notice.message);
+    }
 
     let (stop, stopped) = watch::channel(false);
-    let tls = credentials.server_config(&addresses(listen, &args.service_cluster_ip_range))?;
+    let tls =
+        credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
     let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
     let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
         tokio::spawn(store::collect::run(api.clone(), stopped.clone())),
+        tokio::spawn(first_start::keep(api.clone(), listen, stopped.clone())),
     ];
     let mut registry = Registry::default();
     oversight::show_api(api.clone(), &mut registry);
@@ -245,9 +253,10 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Every address under which the API may be called: loopback, its own, and that of Service `kubernetes`.
-fn addresses(listen: SocketAddr, ranges: &[IpNet]) -> Vec<IpAddr> {
+fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -> Vec<IpAddr> {
     let mut all = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), reachable(listen).ip()];
     all.extend(ranges.first().and_then(|range| range.hosts().next()));
+    all.extend(cluster_ip);
     all.sort();
     all.dedup();
     all

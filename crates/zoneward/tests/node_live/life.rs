@@ -43,6 +43,23 @@ pub(crate) fn what_somebody_altered_is_repaired() {
     assert!(!table.chains.contains_key("mine"), "what is not ours does not stay in our table");
 }
 
+/// As `deploy/node/daemonset.yaml` has it: the variables of its ConfigMap in the place of the kubelet's.
+pub(crate) fn rebooted_node_reaches_the_api_at_its_real_address() {
+    let world = shop();
+    let address = world.serve_pods();
+    let port = address.port().to_string();
+    assert!(!is_served(), "nothing is programmed after a reboot");
+    let words = ["node", "--hostname-override", "n1", "--proxy-mode=nftables"];
+    let through_the_service = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    let mut lost = world.start(&words, &through_the_service);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!is_served(), "the cluster IP of the API leads nowhere");
+    lost.signal(Signal::SIGKILL);
+    let real = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", port.as_str())];
+    let _node = world.start(&words, &real);
+    world.until("served", is_served);
+}
+
 pub(crate) fn rules_stay_and_hold_while_the_api_is_away() {
     let world = shop();
     let mut node = world.node("n1", &["--proxy-mode=nftables"]);
