@@ -18,6 +18,7 @@ const PROGRAMS: &[&str] = &[
     "python3",
     "chromium",
     "cargo-nextest",
+    "promtool",
 ];
 
 /// A folder for one test, gone at its end.
