@@ -20,7 +20,8 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Kind;
+use super::requests::explain;
+use super::{Kind, outage};
 
 /// How many events may wait: when the reader is slow, the API's stream is not read on.
 const QUEUE: usize = 256;
@@ -257,6 +258,7 @@ where
     Watched: From<K>,
 {
     let mut pause = FIRST_PAUSE;
+    let request = format!("watch {}", wanted.kind.as_str());
     loop {
         let mut stream = std::pin::pin!(watcher(api::<K>(&client, &wanted), wanted.config.clone()));
         let mut listed = false;
@@ -264,16 +266,21 @@ where
             let event = match item {
                 Ok(event) => {
                     pause = FIRST_PAUSE;
+                    outage::request_worked(&request);
                     listed |= matches!(event, watcher::Event::InitDone);
                     translate(wanted.kind, event)
                 }
                 Err(error) => {
+                    let falls_back = !listed && refuses_streaming(&error);
+                    if !falls_back {
+                        report(&request, &error);
+                    }
                     if sender.send(Event::Trouble(wanted.kind, explain(&error))).await.is_err() {
                         return;
                     }
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
-                    if !listed && refuses_streaming(&error) {
+                    if falls_back {
                         // The list is asked for by pages then, which every API server can do.
                         wanted.config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
                         break;
@@ -321,18 +328,22 @@ fn refuses_streaming(error: &watcher::Error) -> bool {
     }
 }
 
-/// The error with its causes: `watch stream failed: ...` alone says nothing.
-fn explain(error: &watcher::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
+/// Logs a refusal. That the API is away is logged by the client, for all watches at once.
+fn report(request: &str, error: &watcher::Error) {
+    let status = match error {
+        watcher::Error::WatchError(status) => status,
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status,
+        _ => return tracing::debug!(request, error = explain(error), "watch ended"),
+    };
+    match status.code {
+        // The place in the history is gone, so everything is listed again.
+        410 => tracing::debug!(request, "watch expired"),
+        404 => outage::request_missing(request),
+        429 | 500.. => {}
+        _ => outage::request_failed(request, &explain(error)),
     }
-    text
 }
 
 /// Between half and all of it, so that thousands of nodes do not come back in the same instant.

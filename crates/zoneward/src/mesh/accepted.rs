@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::cluster::{Event, Feed, Kind, Wanted, outage};
 use crate::controller::commit::{MERGE_PATCH, send};
 use crate::events;
 
@@ -83,7 +83,6 @@ struct Desk {
     /// Being written.
     busy: BTreeMap<Key, Work>,
     interner: Interner,
-    told: std::collections::BTreeSet<Kind>,
 }
 
 impl Desk {
@@ -106,20 +105,7 @@ impl Desk {
             Event::Gone(kind, object) => {
                 self.work.remove(&(kind, object.namespace().to_owned(), object.name().to_owned()));
             }
-            Event::Trouble(kind, why) => {
-                if self.told.insert(kind) {
-                    let kind = kind.as_str();
-                    info!(
-                        "{kind}s cannot be watched, so none gets a status (are the definitions of deploy/crds there?): {why}"
-                    );
-                }
-            }
-            Event::Listing(_) => {}
-            Event::Listed(kind) => {
-                if self.told.remove(&kind) {
-                    info!("{}s can be watched now", kind.as_str());
-                }
-            }
+            Event::Trouble(..) | Event::Listing(_) | Event::Listed(_) => {}
         }
     }
 
@@ -146,11 +132,13 @@ impl Desk {
         let Some(work) = self.busy.remove(&key) else { return };
         let (kind, namespace, name) = &key;
         match result {
-            Ok(()) => debug!("{} {namespace}/{name} has its condition", kind.as_str()),
+            Ok(()) => debug!(kind = kind.as_str(), namespace, name, "wrote the status of a route or gateway"),
             // Somebody was faster, and the watch brings what they wrote.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
-                warn!("the condition of {} {namespace}/{name} cannot be written: {error}", kind.as_str());
+                if !outage::is_api_away() {
+                    warn!(kind = kind.as_str(), namespace, name, %error, "failed to write the status of a route or gateway; retrying");
+                }
                 self.work.entry(key.clone()).or_insert(work);
                 self.later.push_back((now + PAUSE, key));
             }
@@ -228,7 +216,7 @@ async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
     if let Some(event) = &work.event
         && let Err(error) = events::say(client, event).await
     {
-        debug!(%error, "an Event could not be written");
+        debug!(%error, "failed to write an Event");
     }
     Ok(())
 }
