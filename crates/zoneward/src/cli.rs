@@ -365,6 +365,10 @@ pub struct Up {
     /// one [default: 127.0.0.1:10270, or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub metrics_bind_address: Option<SocketAddr>,
+    /// The same of the first L7 proxy; sidecars in the order of their flags, then gateways, have the ports after it;
+    /// port 0 takes free ones
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh")]
+    pub mesh_metrics_bind_address: SocketAddr,
     /// How slices are made.
     #[command(flatten)]
     pub making: SliceMaking,

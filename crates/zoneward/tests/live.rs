@@ -5,6 +5,7 @@
 mod started;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -155,11 +156,6 @@ fn what_if_plan_trace_and_capture_read_the_live_cluster() {
     fs::remove_dir_all(&data).unwrap();
 }
 
-/// The folder of the kubectl that the tests install.
-fn tools() -> std::path::PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools").join("python/bin")
-}
-
 #[test]
 fn the_advice_of_what_if_can_be_pasted_and_is_then_in_force() {
     let data = folder("advice");
@@ -170,11 +166,10 @@ fn the_advice_of_what_if_can_be_pasted_and_is_then_in_force() {
         json_of(&zoneward(&[&args[..], more].concat()))["services"][0].clone()
     };
     let paste = |command: &str| {
-        let path = format!("{}:{}", tools().display(), std::env::var("PATH").unwrap());
         let output = Command::new("sh")
             .args(["-c", command])
             .env("KUBECONFIG", &up.kubeconfig)
-            .env("PATH", path)
+            .env("PATH", toolbox::search_path())
             .output()
             .unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,6 +1,6 @@
 //! Tests of backends: hints, Require and Spill seen from a zone, and subsets by tags.
 
-use model::{Interner, Labels, ServiceKey, parse};
+use model::{Interner, Labels, Name, ServiceKey, parse};
 use serde_json::{Value, json};
 
 use super::*;
@@ -36,6 +36,10 @@ fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> 
     snapshot
 }
 
+fn is_near(endpoint: &BackendEndpoint) -> bool {
+    matches!(endpoint.locality, Locality::SameNode | Locality::SameZone)
+}
+
 fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'static str) {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, tags: tags.iter().copied().collect::<Labels>() };
@@ -44,7 +48,7 @@ fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'st
     let text = backend
         .endpoints
         .iter()
-        .map(|e| format!("{}x{:.2}{}", e.address.ip(), e.weight, if e.is_near { "!" } else { "" }));
+        .map(|e| format!("{}x{:.2}{}", e.address.ip(), e.weight, if is_near(e) { "!" } else { "" }));
     (text.collect::<Vec<_>>().join(" "), backend.mode)
 }
 

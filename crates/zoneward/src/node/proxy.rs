@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::checks::Checks;
 use super::config::{Mode, Settings, modes};
 use super::kernel::{Tables, Trouble, make};
-use super::metrics::family;
+use super::metrics::{family, local_policy};
 use super::pace::{Pace, Work};
 use super::report::{Progress, Reporter};
 use super::run::Shared;
@@ -85,7 +85,6 @@ pub struct Proxy {
     seen_revision: u64,
     local: Vec<IpAddr>,
     tidy_at: Option<Instant>,
-    troubled: BTreeSet<Kind>,
 }
 
 impl Proxy {
@@ -121,7 +120,6 @@ impl Proxy {
             seen_revision: 0,
             local: addresses::local(),
             tidy_at: None,
-            troubled: BTreeSet::new(),
         }
     }
 
@@ -206,7 +204,7 @@ impl Proxy {
             Err(trouble) => {
                 // Their turn comes with everything else (pitfall 1).
                 self.dirty.extend(dirty);
-                self.shared.metrics.sync_failures.inc();
+                self.shared.metrics.sync_failed();
                 self.reporter.warn_of_node("SyncFailed", trouble.to_string());
             }
         }
@@ -221,9 +219,9 @@ impl Proxy {
                 metrics.sync.get_or_create(&family(at)).observe(took);
                 of_kind.get_or_create(&family(at)).observe(took);
             }
+            metrics.last_sync.get_or_create(&family(at)).set(seconds_now());
             self.shared.health(|health| health.updated(at, ended));
         }
-        metrics.last_sync.set(seconds_now());
         metrics.service_pending.set(0);
         metrics.endpoint_pending.set(0);
         metrics.programmed.set(i64::try_from(revision).unwrap_or(i64::MAX));
@@ -245,7 +243,7 @@ impl Proxy {
         if !self.has_started {
             self.has_started = true;
             let services = self.forwarder.table().services().count();
-            tracing::info!(services, seconds = took, "all rules are in the kernel");
+            tracing::info!(services, seconds = took, "all rules are programmed");
             self.say_mode();
         }
     }
@@ -255,8 +253,7 @@ impl Proxy {
         let no_local = &self.shared.metrics.no_local;
         for (i, at) in FAMILIES.into_iter().enumerate() {
             for (policy, count) in [("internal", dropped.internal[i]), ("external", dropped.external[i])] {
-                let labels = vec![("ip_family", at.to_string()), ("traffic_policy", policy.to_owned())];
-                no_local.get_or_create(&labels).set(i64::from(count));
+                no_local.get_or_create(&local_policy(at, policy)).set(i64::from(count));
             }
         }
     }
@@ -316,7 +313,7 @@ impl Proxy {
 
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
     fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
-        tracing::warn!(%trouble, "looking for the Services that the kernel refuses");
+        tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
         let all: Vec<Delta> = self
             .forwarder
             .table()
@@ -357,10 +354,7 @@ impl Proxy {
             let compared = self.tables.compare(self.forwarder.table())?;
             if compared.changes > 0 {
                 self.shared.metrics.repairs.inc();
-                tracing::warn!(
-                    changes = compared.changes,
-                    "somebody else altered our tables; they are as they should be again"
-                );
+                tracing::warn!(changes = compared.changes, "tables were modified externally; restored");
             }
         }
         if self.checks.lacks_some() {
@@ -412,12 +406,12 @@ impl Proxy {
         let metrics = &self.shared.metrics;
         match clean(conntrack, services, &self.local) {
             Ok(cleaned) => {
-                metrics.conntrack_deleted.inc_by(cleaned.deleted as u64);
+                metrics.deleted_flows(&cleaned);
                 let took = started.elapsed().as_secs_f64();
                 FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
             }
             Err(error) => {
-                tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again")
+                tracing::warn!(%error, "failed to delete stale UDP flows; the next change retries")
             }
         }
     }
@@ -427,8 +421,8 @@ impl Proxy {
             Ok(true) => Some(now + TIDY_AFTER),
             Ok(false) => None,
             Err(error) => {
-                tracing::warn!(%error, "what nothing needs any more was not cleared away");
-                self.shared.metrics.cleanup_failures.inc();
+                tracing::warn!(%error, "failed to delete unused chains; scheduling a full sync");
+                self.shared.metrics.cleanup_failed();
                 self.pace.compare();
                 None
             }

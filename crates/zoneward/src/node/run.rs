@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::config::Settings;
 use super::health::{Health, Question};
-use super::metrics::Metrics;
+use super::metrics::{Metrics, status};
 use super::proxy::{Parts, Proxy};
 use super::report::{self, Reporter};
 use super::{addresses, effective, sysctl, traffic};
@@ -166,7 +166,7 @@ async fn config_change(path: Option<&Path>) {
         if let Ok(now) = std::fs::read(path)
             && Some(&now) != first.as_ref()
         {
-            tracing::info!(file = %path.display(), "the configuration changed: ending, to be started anew");
+            tracing::info!(file = %path.display(), "configuration changed; exiting for a restart");
             return;
         }
     }
@@ -206,7 +206,7 @@ fn health_pages(shared: &Arc<Shared>) -> Routes {
                 Question::Healthz => &shared.metrics.healthz,
                 Question::Livez => &shared.metrics.livez,
             };
-            counts.get_or_create(&vec![("code", answer.code.to_string())]).inc();
+            counts.get_or_create(&status(answer.code)).inc();
             let status = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             Page::json(status, &answer.body)
         }

@@ -126,7 +126,8 @@ pub(crate) fn metrics_have_the_names_that_dashboards_know() {
     let _node = world.node("n1", &["--proxy-mode=nftables"]);
     world.until("programmed", || endpoints("10.96.0.7:80") == ["10.1.0.1:8080"]);
     world.until("counted", || {
-        metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds").is_some_and(|at| at > 0.0)
+        metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}")
+            .is_some_and(|at| at > 0.0)
     });
     let (_, _, text) = get("127.0.0.1:10249", "/metrics").unwrap();
     for name in [
@@ -134,7 +135,7 @@ pub(crate) fn metrics_have_the_names_that_dashboards_know() {
         "kubeproxy_sync_full_proxy_rules_duration_seconds_count",
         "kubeproxy_sync_proxy_rules_service_changes_total",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total",
-        "kubeproxy_sync_proxy_rules_nftables_sync_failures_total 0",
+        "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 0",
         "zoneward_node_programmed_revision",
     ] {
         assert!(text.contains(name), "{name} is missing in:\n{text}");

@@ -56,7 +56,7 @@ pub struct LoggingFlags {
     #[arg(short = 'v', long = "v", value_name = "N")]
     pub v: Option<u32>,
     /// text or json
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, visible_alias = "log-format", value_name = "FORMAT")]
     pub logging_format: Option<String>,
     /// No effect: RUST_LOG chooses by module
     #[arg(long, value_name = "PATTERN")]
