@@ -80,7 +80,7 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
             protocol: Protocol::Sctp,
             number: 80,
             affinity_seconds: None,
-            cluster: EndpointSet { endpoints: endpoints.collect() },
+            cluster: EndpointSet { endpoints: endpoints.collect(), rounding: 1 << 31 },
             local: EndpointSet::default(),
         };
         let frontend = Frontend {
@@ -157,7 +157,7 @@ proptest! {
         world in world::world(),
         packets in proptest::collection::vec(world::packet(), 40),
     ) {
-        let (table, _, _) = table(&world.snapshot(), &world.config());
+        let (table, _) = table(&world.snapshot(), &world.config());
         let kernel = kernel(&table);
         let mut other = FakeKernel::new();
         let mut renderer = Renderer::new(&table);

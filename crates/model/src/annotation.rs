@@ -43,6 +43,8 @@ pub const MECHANISM: &str = "zoneward.dev/mechanism";
 pub const MECHANISM_SOURCE: &str = "zoneward.dev/mechanism-source";
 /// On an EndpointSlice that we wrote: the share of traffic expected from each zone, in 1/256.
 pub const DEMAND: &str = "zoneward.dev/demand";
+/// On an EndpointSlice that we wrote: the zones of each region, where a region has more zones than hints can name.
+pub const REGIONS: &str = "zoneward.dev/regions";
 
 /// On a Lease: which part of Zoneward renews it.
 pub const COMPONENT: &str = "zoneward.dev/component";
@@ -90,7 +92,7 @@ pub const READ_FROM_SERVICES: &[&str] = &[
 ];
 
 /// The annotations of an EndpointSlice that decide something.
-pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM, MECHANISM_SOURCE];
+pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM, MECHANISM_SOURCE, REGIONS];
 
 /// The labels that we set on every slice ourselves: a Service's own value for them never counts.
 pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, BESIDE_SERVICE_NAME, HEADLESS];

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::locality::Locality;
 use crate::name::Name;
 use crate::route::{AppProtocol, BackendId};
 
@@ -49,8 +50,8 @@ pub struct BackendEndpoint {
     pub weight: f32,
     /// Its zone.
     pub zone: Option<Name>,
-    /// Whether it is in the consumer's zone: for the counts of what stays and what leaves.
-    pub is_near: bool,
+    /// How far it is from the consumer: for the counts of what stays and what leaves.
+    pub locality: Locality,
 }
 
 impl BackendTable {

@@ -8,6 +8,7 @@
 //! chosen has been chosen when it stands here.
 
 mod decide;
+mod udp;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::address::{Family, Protocol};
 use crate::name::{Name, ServiceKey};
 
 pub use decide::{Decision, Origin, Packet, Traffic, Verdict};
+pub use udp::UdpService;
 
 /// Everything that a node forwards, and the facts about the node that the rules need.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -250,6 +252,9 @@ impl fmt::Display for ForwardedPort {
 pub struct EndpointSet {
     /// The endpoints.
     pub endpoints: Box<[ForwardedEndpoint]>,
+    /// Where the running sum of unequal shares starts when it is rounded to whole slots, in 2^-32 of a slot. It differs by
+    /// node, so that shares below one slot do not all go to the same endpoints.
+    pub rounding: u32,
 }
 
 /// One endpoint.

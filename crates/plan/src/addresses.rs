@@ -13,6 +13,7 @@
 //! is carried out in the order deletes, creates, Services.
 
 pub mod allocator;
+pub mod api_service;
 mod assign;
 pub mod cidr;
 pub mod families;
@@ -28,6 +29,7 @@ use ipnet::IpNet;
 use model::{Family, IpAddress, Name, Notice, ObjectRef, Service, ServiceCidr, ServiceKey, Timestamp};
 
 pub use allocator::{AllocateError, Allocator, Pool, start_offset};
+pub use api_service::{api_address, check_api_address, is_api_service};
 pub use cidr::{
     CidrAction, DefaultAction, can_delete, containing, overlapping, sync_default, sync_service_cidr,
     validate_create, validate_update,

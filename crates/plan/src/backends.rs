@@ -11,7 +11,7 @@ use std::sync::Arc;
 use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
 use model::route::{AppProtocol, BackendId};
 use model::{
-    Endpoint, Family, Labels, Name, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
+    Endpoint, Family, Labels, Locality, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
     TrafficPolicy,
 };
 
@@ -130,17 +130,19 @@ fn families(service: &Service) -> Vec<Family> {
 }
 
 fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[BackendEndpoint]> {
-    let mut zones: BTreeMap<SocketAddr, &Name> = BTreeMap::new();
+    let mut found: BTreeMap<SocketAddr, &Endpoint> = BTreeMap::new();
     for slice in slices {
         for endpoint in &slice.content.endpoints {
-            let Some(zone) = endpoint.zone.as_ref() else { continue };
-            zones.extend(places(endpoint, &slice.content.ports).map(|place| (place, zone)));
+            found.extend(places(endpoint, &slice.content.ports).map(|place| (place, endpoint)));
         }
     }
+    let here = (Some(consumer.node.as_str()), consumer.zone.as_deref());
     let endpoint = |target: &crate::select::Target| {
-        let zone = zones.get(&target.address).map(|zone| (*zone).clone());
-        let is_near = zone.is_some() && zone == consumer.zone;
-        BackendEndpoint { address: target.address, weight: target.weight as f32, zone, is_near }
+        let stored = found.get(&target.address);
+        let zone = stored.and_then(|endpoint| endpoint.zone.clone());
+        let node = stored.and_then(|endpoint| endpoint.node.as_deref());
+        let locality = Locality::of(here, (node, zone.as_deref()));
+        BackendEndpoint { address: target.address, weight: target.weight as f32, zone, locality }
     };
     let weighted = set.endpoints.iter().map(endpoint);
     weighted.filter(|endpoint| endpoint.weight > 0.0 && endpoint.weight.is_finite()).collect()

@@ -10,6 +10,9 @@
 
 mod claims;
 mod config;
+mod forwarder;
+mod health;
+pub mod udp;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,6 +29,8 @@ use crate::select::{self, Mode, PortSelection, external_policy, not_proxied};
 
 pub use claims::{Claims, Granted};
 pub use config::{NodeConfig, ProxySettings};
+pub use forwarder::{Delta, Dropped, Forwarder};
+pub use health::{HealthCheck, health_check};
 
 /// The frontends of a Service on a node, of both families, in the order of ports. A Service that is not for
 /// a service proxy has none.
@@ -39,7 +44,7 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
         let Some(cluster_ip) = service.cluster_ip(family) else { continue };
         let local = addresses_on_node(slices, &node.name);
         for selection in select::select(service, slices, family, &node.view()) {
-            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local));
+            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node.rounding()));
             add_frontends(service, &selection, &port, node, &mut frontends);
         }
     }
@@ -47,21 +52,9 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
     (frontends, notices)
 }
 
-/// The table of a whole snapshot, with the claims behind it.
-pub fn table(snapshot: &Snapshot, node: &NodeConfig) -> (ForwardingTable, Claims, Vec<Notice>) {
-    let mut table = ForwardingTable::new(node.rules.clone());
-    let mut claims = Claims::default();
-    let mut notices = Vec::new();
-    for (service, slices) in snapshot.services() {
-        let (frontends, remarks) = forward(service, slices, node);
-        notices.extend(remarks);
-        claims.stake(service, frontends);
-    }
-    for (service, granted) in claims.all() {
-        table.replace(service, granted.frontends);
-        notices.extend(granted.notices);
-    }
-    (table, claims, notices)
+/// The table of a whole snapshot.
+pub fn table(snapshot: &Snapshot, node: &NodeConfig) -> (ForwardingTable, Vec<Notice>) {
+    Forwarder::of(snapshot, node.clone()).into_table()
 }
 
 /// The addresses of endpoints that run on this node: a pod there may be its own client.
@@ -76,6 +69,7 @@ fn forwarded_port(
     cluster_ip: IpAddr,
     selection: &PortSelection<'_>,
     local: &BTreeSet<IpAddr>,
+    rounding: u32,
 ) -> ForwardedPort {
     let set = |selected: Option<&select::EndpointSet>| EndpointSet {
         endpoints: selected
@@ -83,6 +77,7 @@ fn forwarded_port(
             .flat_map(|set| &set.endpoints)
             .filter_map(|e| endpoint(e, local))
             .collect(),
+        rounding,
     };
     ForwardedPort {
         service: service.key.clone(),
@@ -124,7 +119,8 @@ fn add_frontends(
         let frontend = external(service, selection, port, place, FrontendKind::LoadBalancer);
         frontends.push(Frontend { source_ranges: ranges.clone(), ..frontend });
     }
-    for address in service.external_ips(family) {
+    // Semantics D2: honoured only with the gate AllowServiceExternalIPs.
+    for address in service.external_ips(family).filter(|_| node.gates.external_ips) {
         let place = Place::address(address, protocol, number);
         frontends.push(external(service, selection, port, place, FrontendKind::ExternalIp));
     }

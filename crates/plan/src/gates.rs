@@ -1,6 +1,11 @@
 //! Feature gates, with the names that Kubernetes gives them.
 
+mod node;
+
+use std::collections::BTreeMap;
 use std::fmt;
+
+pub use node::{NodeGates, ReadGates};
 
 /// What is switched on. Everything is, unless somebody says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +48,8 @@ impl std::str::FromStr for FeatureGates {
     /// Reads `Name=true,Other=false`; what is not named keeps its default.
     fn from_str(text: &str) -> Result<Self, GateError> {
         let mut gates = Self::default();
-        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let (name, value) = entry
-                .split_once('=')
-                .ok_or_else(|| GateError(format!("{entry:?}: write it as Name=true or Name=false")))?;
-            let on = value.trim().parse().map_err(|_| {
-                GateError(format!("{entry:?}: the value of a feature gate is true or false, not {value:?}"))
-            })?;
-            match name.trim() {
+        for (name, on) in parse_list(text)? {
+            match name.as_str() {
                 "ServiceTrafficDistribution" => gates.service_traffic_distribution = on,
                 "PreferSameTrafficDistribution" => gates.prefer_same_traffic_distribution = on,
                 "TopologyAwareHints" => gates.topology_aware_hints = on,
@@ -63,6 +62,28 @@ impl std::str::FromStr for FeatureGates {
         }
         Ok(gates)
     }
+}
+
+/// Reads `Name=true,Other=false`, whatever the names. The words for true and false are those of Go's flags.
+pub fn parse_list(text: &str) -> Result<BTreeMap<String, bool>, GateError> {
+    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| {
+            let (name, value) = entry
+                .split_once('=')
+                .ok_or_else(|| GateError(format!("{entry:?}: write it as Name=true or Name=false")))?;
+            let on = match value.trim() {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                _ => {
+                    return Err(GateError(format!(
+                        "{entry:?}: the value of a feature gate is true or false, not {value:?}"
+                    )));
+                }
+            };
+            Ok((name.trim().to_owned(), on))
+        })
+        .collect()
 }
 
 #[cfg(test)]

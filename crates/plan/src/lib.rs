@@ -9,12 +9,14 @@ pub mod backends;
 pub mod forward;
 pub mod gates;
 pub mod hints;
+pub mod node_ports;
 pub mod planner;
 pub mod queue;
+pub mod regions;
 pub mod routes;
 pub mod select;
 pub mod slices;
 pub mod spill;
 pub mod validate;
 
-pub use gates::FeatureGates;
+pub use gates::{FeatureGates, NodeGates};

@@ -12,6 +12,7 @@
 //! "Intersection with internal/externalTrafficPolicy").
 
 mod explain;
+mod rule;
 mod weigh;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +21,10 @@ use model::{Endpoint, Family, Service, ServicePort, ServiceType, Slice, TrafficP
 
 use crate::gates::FeatureGates;
 use crate::hints::{Mechanism, Scope};
-use crate::spill::Demand;
+use crate::regions::Regions;
 
 pub use explain::{Reason, explain};
+use rule::{Kind, Reach, Rule};
 
 /// What a node knows of itself when it selects.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,10 @@ pub struct EndpointSet {
     pub endpoints: Vec<Target>,
     /// The numbers behind the choice.
     pub counts: Counts,
+    /// How far traffic may go at most, under Require.
+    pub bound: Option<Scope>,
+    /// The mechanism of a slice that is not obeyed, because the Service does not ask for it any more.
+    pub set_aside: Option<Mechanism>,
 }
 
 /// One endpoint that traffic may go to.
@@ -79,6 +85,8 @@ pub enum Mode {
     SameZone,
     /// Those with a hint for this node.
     SameNode,
+    /// Those of this node's region, where it has more zones than hints can name.
+    SameRegion,
     /// Those that run on this node, by traffic policy.
     Local,
     /// None was ready: those that are going away but still serve.
@@ -96,6 +104,7 @@ impl Mode {
             Self::All => "all",
             Self::SameZone => "same-zone",
             Self::SameNode => "same-node",
+            Self::SameRegion => "same-region",
             Self::Local => "local",
             Self::Terminating => "terminating",
             Self::Require => "require",
@@ -123,28 +132,6 @@ pub struct Counts {
     pub for_this_zone: usize,
 }
 
-/// What the slices of a Service say about themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// Hints, as every consumer knows them.
-    Hints,
-    /// Only these, whatever happens.
-    Require(Reach),
-    /// By weights out of this demand.
-    Spill(Demand),
-}
-
-/// How far traffic may go under Require.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// This node.
-    Node,
-    /// This node if it has an endpoint, else this zone.
-    NodeThenZone,
-    /// The zones that the hints name: this zone, or all of its region.
-    Zone,
-}
-
 /// Why a service proxy leaves a Service alone (semantics D1); `None` if it does not.
 pub fn not_proxied(service: &Service) -> Option<&'static str> {
     if service.kind == ServiceType::ExternalName {
@@ -169,7 +156,7 @@ pub fn select<'a>(
     node: &NodeView<'_>,
 ) -> Vec<PortSelection<'a>> {
     let slices = consumed(slices, family);
-    let rule = rule_of(&slices);
+    let rule = Rule::of(service, &slices, node.gates);
     let mut candidates = Vec::new();
     let ports = service.ports.iter();
     ports
@@ -189,12 +176,13 @@ pub struct ClusterSets<'s> {
 }
 
 impl<'s> ClusterSets<'s> {
-    /// Of this port.
+    /// Of this port, with the gates at their defaults.
     pub fn new(service: &'s Service, port: &ServicePort, slices: &'s [Slice], family: Family) -> Self {
         let slices = consumed(slices, family);
         let mut candidates = Vec::new();
         list_candidates(&slices, port, &mut candidates);
-        Self { service, rule: rule_of(&slices), candidates }
+        let rule = Rule::of(service, &slices, FeatureGates::default());
+        Self { service, rule, candidates }
     }
 
     /// Where a node sends traffic under the policy Cluster.
@@ -216,39 +204,6 @@ fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
 
 fn is_consumed(slice: &Slice, family: Family) -> bool {
     slice.content.address_type == model::AddressType::Ip(family) && slice.labelled_service().is_some()
-}
-
-/// One slice that says Require makes the Service Require: leaving the zone by mistake is the worse error.
-/// Spill needs every slice to say so, with the same demand: half a transition spreads evenly.
-fn rule_of(slices: &[&Slice]) -> Rule {
-    let mut spill: Option<&model::Name> = None;
-    let mut all_spill = true;
-    for slice in slices {
-        let mechanism = slice.content.annotation(annotation::MECHANISM).and_then(|m| Mechanism::parse(m));
-        if let Some(reach) = mechanism.and_then(required_reach) {
-            return Rule::Require(reach);
-        }
-        if mechanism == Some(Mechanism::Spill) {
-            let demand = slice.content.annotation(annotation::DEMAND);
-            all_spill &= demand.is_some() && (spill.is_none() || spill == demand);
-            spill = demand;
-        } else if !slice.content.endpoints.is_empty() {
-            all_spill = false;
-        }
-    }
-    match spill {
-        // Where the demand cannot be read hints decide, and there are none while some zone spills.
-        Some(demand) if all_spill => Demand::parse(demand).map_or(Rule::Hints, Rule::Spill),
-        _ => Rule::Hints,
-    }
-}
-
-fn required_reach(mechanism: Mechanism) -> Option<Reach> {
-    Some(match (mechanism.required()?, mechanism.prefers_node()) {
-        (Scope::Node, _) => Reach::Node,
-        (Scope::Zone | Scope::Region, true) => Reach::NodeThenZone,
-        (Scope::Zone | Scope::Region, false) => Reach::Zone,
-    })
 }
 
 /// An endpoint that a slice lists for the port at hand.
@@ -390,20 +345,36 @@ fn cluster_set(
     candidates: &[Candidate<'_>],
     counts: Counts,
 ) -> EndpointSet {
-    if let Rule::Require(reach) = rule {
-        return required_set(*reach, node, candidates, counts);
+    let set = match &rule.kind {
+        Kind::Require(reach) => return required_set(*reach, node, rule, candidates, counts),
+        Kind::Spill(demand) => weigh::spill(demand, node, candidates)
+            .map(|endpoints| EndpointSet { endpoints, ..EndpointSet::empty(Mode::Spill, counts) }),
+        Kind::Hints | Kind::PreferRegion => None,
+    };
+    let set = set.unwrap_or_else(|| hinted_set(service, node, rule, candidates, counts));
+    EndpointSet { set_aside: rule.set_aside, ..set }
+}
+
+fn hinted_set(
+    service: &Service,
+    node: &NodeView<'_>,
+    rule: &Rule,
+    candidates: &[Candidate<'_>],
+    counts: Counts,
+) -> EndpointSet {
+    let in_region =
+        |c: &Candidate<'_>| rule.kind == Kind::PreferRegion && is_in_region(c, node, &rule.regions);
+    let mut mode = hint_mode(service, node, counts);
+    let by_region = mode == Mode::All && counts.with_zone_hint == 0 && hints_count(service, node.gates);
+    if by_region && candidates.iter().any(|c| c.ready && in_region(c)) {
+        mode = Mode::SameRegion;
     }
-    if let Rule::Spill(demand) = rule
-        && let Some(endpoints) = weigh::spill(demand, node, candidates)
-    {
-        return EndpointSet { mode: Mode::Spill, endpoints, counts };
-    }
-    let mode = hint_mode(service, node, counts);
     let wanted = |c: &&Candidate<'_>| {
         c.ready
             && match mode {
                 Mode::SameNode => is_hinted_to_node(c, node),
                 Mode::SameZone => is_hinted_to_zone(c, node),
+                Mode::SameRegion => in_region(c),
                 _ => true,
             }
     };
@@ -412,7 +383,12 @@ fn cluster_set(
         // Semantics C1: hints are not asked here. Seed 002 has this fallback for Local only.
         return terminating_set(candidates, counts, |_| true);
     }
-    EndpointSet { mode, endpoints, counts }
+    EndpointSet { endpoints, ..EndpointSet::empty(mode, counts) }
+}
+
+fn is_in_region(candidate: &Candidate<'_>, node: &NodeView<'_>, regions: &Option<Regions>) -> bool {
+    let (Some(regions), Some(own)) = (regions, node.zone) else { return false };
+    candidate.endpoint.zone.as_deref().is_some_and(|zone| regions.are_together(zone, own))
 }
 
 /// Seed 001, safeguards 4 and 5: a hint missing on one ready endpoint, or no hint for here, and all count.
@@ -444,27 +420,34 @@ fn hints_count(service: &Service, gates: FeatureGates) -> bool {
 fn required_set(
     reach: Reach,
     node: &NodeView<'_>,
+    rule: &Rule,
     candidates: &[Candidate<'_>],
     counts: Counts,
 ) -> EndpointSet {
     let on_node = |c: &Candidate<'_>| is_hinted_to_node(c, node) || c.is_on(node);
-    let in_zone = |c: &Candidate<'_>| match c.endpoint.zone_hints() {
-        // One without a hint is judged by where it runs: hints are put on ready endpoints only, and Kubernetes' own
-        // controller, when it takes slices over, takes hints away and leaves the annotation.
-        [] => node.zone.is_some() && c.endpoint.zone.as_deref() == node.zone,
+    let near = |c: &Candidate<'_>| match c.endpoint.zone_hints() {
+        // One without a hint is judged by where it runs: hints are put on ready endpoints only, Kubernetes' own
+        // controller takes hints away and leaves the annotation when it takes slices over, and a region may have more
+        // zones than hints can name. What cannot be told apart by region is by zone, which is the narrower bound.
+        [] => {
+            let in_zone = node.zone.is_some() && c.endpoint.zone.as_deref() == node.zone;
+            in_zone || reach.within == Scope::Region && is_in_region(c, node, &rule.regions)
+        }
         _ => is_hinted_to_zone(c, node),
     };
-    let near: &dyn Fn(&Candidate<'_>) -> bool = match reach {
-        Reach::Node => &on_node,
-        Reach::NodeThenZone if candidates.iter().any(|c| c.ready && on_node(c)) => &on_node,
-        Reach::NodeThenZone | Reach::Zone => &in_zone,
+    let stays_on_node = match reach.within {
+        Scope::Node => true,
+        _ => reach.node_first && candidates.iter().any(|c| c.ready && on_node(c)),
     };
+    let near: &dyn Fn(&Candidate<'_>) -> bool = if stays_on_node { &on_node } else { &near };
     let ready = candidates.iter().filter(|c| c.ready && near(c));
     let endpoints: Vec<Target> = ready.map(Candidate::target).collect();
-    if endpoints.is_empty() && candidates.iter().any(|c| c.terminating && near(c)) {
-        return terminating_set(candidates, counts, near);
-    }
-    EndpointSet { mode: Mode::Require, endpoints, counts }
+    let set = if endpoints.is_empty() && candidates.iter().any(|c| c.terminating && near(c)) {
+        terminating_set(candidates, counts, near)
+    } else {
+        EndpointSet { endpoints, ..EndpointSet::empty(Mode::Require, counts) }
+    };
+    EndpointSet { bound: Some(reach.within), ..set }
 }
 
 /// The Local set (semantics C2): what runs on this node; hints are never asked.
@@ -475,7 +458,7 @@ fn local_set(node: &NodeView<'_>, candidates: &[Candidate<'_>], counts: Counts) 
         // Seed 002, "Traffic to terminating endpoints".
         return terminating_set(candidates, counts, |c| c.is_on(node));
     }
-    EndpointSet { mode: Mode::Local, endpoints, counts }
+    EndpointSet { endpoints, ..EndpointSet::empty(Mode::Local, counts) }
 }
 
 fn terminating_set(
@@ -484,7 +467,16 @@ fn terminating_set(
     within: impl Fn(&Candidate<'_>) -> bool,
 ) -> EndpointSet {
     let going = candidates.iter().filter(|c| c.terminating && within(c));
-    EndpointSet { mode: Mode::Terminating, endpoints: going.map(Candidate::target).collect(), counts }
+    EndpointSet {
+        endpoints: going.map(Candidate::target).collect(),
+        ..EndpointSet::empty(Mode::Terminating, counts)
+    }
+}
+
+impl EndpointSet {
+    fn empty(mode: Mode, counts: Counts) -> Self {
+        Self { mode, endpoints: Vec::new(), counts, bound: None, set_aside: None }
+    }
 }
 
 impl PortSelection<'_> {

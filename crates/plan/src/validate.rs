@@ -8,6 +8,7 @@
 //! JSON -> Field (path + value) -> meta, then one file per kind -> Findings -> Vec<Violation>
 //! ```
 
+mod disabled;
 mod endpoint_slice;
 mod fault;
 mod field;
@@ -34,6 +35,7 @@ use model::parse::route::{GROUP, KINDS, mesh_object};
 use model::{Interner, ObjectRef};
 use serde_json::Value;
 
+pub use disabled::{drop_disabled, refuse_disabled};
 pub use fault::Fault;
 use field::{Field, Findings};
 

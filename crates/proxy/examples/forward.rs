@@ -58,7 +58,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = ServiceKey::new(&"default".into(), &"backend".into());
     let id = BackendId { service: service.clone(), port: 80, tags: Labels::EMPTY };
     let mut backends = BackendTable::new(Place::default());
-    let endpoint = BackendEndpoint { address: endpoint.parse()?, weight: 1.0, zone: None, is_near: false };
+    let endpoint = BackendEndpoint {
+        address: endpoint.parse()?,
+        weight: 1.0,
+        zone: None,
+        locality: model::Locality::Unknown,
+    };
     backends.put(Arc::new(Backend { id: id.clone(), protocol, endpoints: [endpoint].into(), mode: "all" }));
     let access_log = rest.get(2).map(|path| AccessLog::to(std::fs::File::create(path)?)).transpose()?;
     let tables = Tables {

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::counts::Distance;
+use model::Locality;
+
 use crate::peer::{Moment, Peer};
 use crate::random::Random;
 use crate::settings::Health;
@@ -25,7 +26,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Choice {
     pub(crate) peer: Arc<Peer>,
     pub(crate) weight: f32,
-    pub(crate) distance: Distance,
+    pub(crate) locality: Locality,
 }
 
 impl Cluster {

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use model::Locality;
+
 /// A number that only grows.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -75,33 +77,13 @@ pub(crate) struct RouteCounts {
 #[derive(Debug, Default)]
 pub(crate) struct BackendCounts {
     pub(crate) statuses: Statuses,
-    /// By where the endpoint was: in the consumer's zone, in another, or nobody knows.
-    pub(crate) zones: [Count; 3],
+    /// By the locality of the endpoint.
+    pub(crate) localities: [Count; Locality::ALL.len()],
     pub(crate) connections: Count,
     pub(crate) connect_failures: Count,
     pub(crate) retries: Count,
     pub(crate) ejections: Count,
     pub(crate) mirrored: Count,
-}
-
-/// Where an endpoint is, seen from the consumer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Distance {
-    Near = 0,
-    Far = 1,
-    Unknown = 2,
-}
-
-impl Distance {
-    pub(crate) const ALL: [Self; 3] = [Self::Near, Self::Far, Self::Unknown];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Near => "in-zone",
-            Self::Far => "cross-zone",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// What is counted of the whole proxy.

@@ -158,7 +158,7 @@ async fn exchange(
         let cluster = slot.cluster();
         let choice = cluster.pick(&proxy.random, now, &settings.health, &avoid);
         let choice = choice.ok_or((StatusCode::SERVICE_UNAVAILABLE, None))?;
-        ticket.backend = Some((slot.clone(), choice.distance));
+        ticket.backend = Some((slot.clone(), choice.locality));
         ticket.endpoint = Some(choice.peer.address);
         let failed = match Lease::take(&choice.peer, settings, what_for).await {
             Ok(lease) => match attempt(lease, request, sending, settings.timeouts.response).await {

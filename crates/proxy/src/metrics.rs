@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::counts::{BackendCounts, Distance, Durations, Statuses};
+use model::Locality;
+
+use crate::counts::{BackendCounts, Durations, Statuses};
 use crate::peer::Moment;
 use crate::proxy::Inner;
 use crate::registry::Registry;
@@ -82,14 +84,8 @@ fn of_proxy(text: &mut Text, proxy: &Inner) {
     ] {
         text.single(name, "counter", help, count.value());
     }
-    if let Some(log) = &proxy.settings.access_log {
-        text.single(
-            "lost_log_lines_total",
-            "counter",
-            "Lines that the access log had no room for.",
-            log.lost(),
-        );
-    }
+    let lost = proxy.settings.access_log.as_ref().map_or(0, |log| log.lost());
+    text.single("lost_log_lines_total", "counter", "Lines that the access log had no room for.", lost);
 }
 
 fn of_routes(text: &mut Text, registry: &Registry) {
@@ -116,10 +112,13 @@ fn of_routes(text: &mut Text, registry: &Registry) {
     }
 }
 
-/// A class that nothing fell into is left out: there may be ten thousand rules.
+/// Successes and failures are there from the beginning, so that a rate sees the first one; other classes come with
+/// their first request, since there may be ten thousand rules.
 fn statuses(text: &mut Text, name: &str, label: (&str, &str), statuses: &Statuses) {
-    for (class, count) in Statuses::NAMES.iter().zip(statuses.values()).filter(|(_, count)| *count > 0) {
-        text.sample(name, &[label, ("code", class)], count);
+    for (class, count) in Statuses::NAMES.iter().zip(statuses.values()) {
+        if count > 0 || matches!(*class, "2xx" | "5xx") {
+            text.sample(name, &[label, ("code", class)], count);
+        }
     }
 }
 
@@ -132,9 +131,9 @@ fn of_backends(text: &mut Text, registry: &Registry, now: Moment) {
     }
     text.family("backend_zone_total", "counter", "Requests and connections by where their endpoint was.");
     for slot in registry.slots() {
-        for distance in Distance::ALL {
-            let count = slot.counts.zones[distance as usize].value();
-            let labels = [("backend", &*slot.label), ("distance", distance.as_str())];
+        for locality in Locality::ALL {
+            let count = slot.counts.localities[locality as usize].value();
+            let labels = [("backend", &*slot.label), ("locality", locality.as_str())];
             text.sample("backend_zone_total", &labels, count);
         }
     }

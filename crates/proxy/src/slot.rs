@@ -6,7 +6,7 @@ use model::backend::{Backend, BackendEndpoint};
 use model::route::{AppProtocol, BackendId};
 
 use crate::balance::{Choice, Cluster};
-use crate::counts::{BackendCounts, Distance};
+use crate::counts::BackendCounts;
 use crate::peer::{Moment, Peer, Wire};
 use crate::settings::Health;
 
@@ -53,7 +53,7 @@ impl Slot {
         let choice = |endpoint: &BackendEndpoint| Choice {
             peer: peer(endpoint, wire, born),
             weight: endpoint.weight,
-            distance: distance(endpoint),
+            locality: endpoint.locality,
         };
         let cluster = Cluster::new(backend.endpoints.iter().map(choice).collect(), health);
         *held = Now { source: Some(backend.clone()), cluster: Arc::new(cluster) };
@@ -70,13 +70,5 @@ fn wire(protocol: AppProtocol) -> Wire {
         AppProtocol::Http => Wire::Http1,
         AppProtocol::Http2 | AppProtocol::Grpc => Wire::Http2,
         AppProtocol::Tcp => Wire::Bytes,
-    }
-}
-
-fn distance(endpoint: &BackendEndpoint) -> Distance {
-    match (&endpoint.zone, endpoint.is_near) {
-        (_, true) => Distance::Near,
-        (Some(_), false) => Distance::Far,
-        (None, false) => Distance::Unknown,
     }
 }

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use model::Locality;
 use model::route::Split;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::counts::Distance;
 use crate::exchange::note_failure;
 use crate::peer::Peer;
 use crate::proxy::Inner;
@@ -39,12 +39,12 @@ pub(crate) async fn split(
             return Err(io::Error::other("the backend cannot be resolved"));
         }
     };
-    let (stream, held, distance) = dial(proxy, &slot).await?;
+    let (stream, held, locality) = dial(proxy, &slot).await?;
     slot.counts.connections.add();
-    slot.counts.zones[distance as usize].add();
+    slot.counts.localities[locality as usize].add();
     let idle = proxy.settings.timeouts.idle;
     let (bytes, result) = tunnel::carry(client, stream, idle, proxy.phase.subscribe()).await;
-    log_connection(proxy, from, Some((&slot, distance)), held.0.address, bytes, began.elapsed());
+    log_connection(proxy, from, Some((&slot, locality)), held.0.address, bytes, began.elapsed());
     result
 }
 
@@ -57,7 +57,7 @@ impl Drop for Held {
     }
 }
 
-async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distance)> {
+async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Locality)> {
     let settings = &proxy.settings;
     let mut avoid: Vec<Arc<Peer>> = Vec::new();
     let mut last = io::Error::other("the backend has no endpoint");
@@ -74,7 +74,7 @@ async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Distan
         match choice.peer.dial(settings).await {
             Ok(stream) => {
                 choice.peer.succeeded();
-                return Ok((stream, held, choice.distance));
+                return Ok((stream, held, choice.locality));
             }
             Err(error) => {
                 slot.counts.connect_failures.add();

@@ -8,8 +8,8 @@ use std::time::{Instant, SystemTime};
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Uri, Version, header};
+use model::Locality;
 
-use crate::counts::Distance;
 use crate::proxy::Inner;
 use crate::registry::Account;
 use crate::slot::Slot;
@@ -24,7 +24,7 @@ pub(crate) struct Ticket {
     pub(crate) is_head: bool,
     pub(crate) began: Instant,
     pub(crate) account: Option<Arc<Account>>,
-    pub(crate) backend: Option<(Arc<Slot>, Distance)>,
+    pub(crate) backend: Option<(Arc<Slot>, Locality)>,
     pub(crate) endpoint: Option<SocketAddr>,
     /// 0 until there is an answer.
     pub(crate) status: u16,
@@ -102,7 +102,7 @@ impl Ticket {
             "endpoint",
             self.endpoint.map(|address| address.to_string()).as_deref().map(str::as_bytes),
         );
-        line.bytes("distance", self.backend.as_ref().map(|(_, distance)| distance.as_str().as_bytes()));
+        line.bytes("locality", self.backend.as_ref().map(|(_, locality)| locality.as_str().as_bytes()));
         line.number("sent", self.sent);
         line.number("microseconds", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         line.bytes("requestId", said.request_id.as_ref().map(HeaderValue::as_bytes));
@@ -124,9 +124,9 @@ impl Drop for Ticket {
             account.counts.statuses.add(self.status);
             account.counts.durations.add(took);
         }
-        if let Some((slot, distance)) = &self.backend {
+        if let Some((slot, locality)) = &self.backend {
             slot.counts.statuses.add(self.status);
-            slot.counts.zones[*distance as usize].add();
+            slot.counts.localities[*locality as usize].add();
         }
         self.log(took);
     }
@@ -194,7 +194,7 @@ impl Line {
 pub(crate) fn log_connection(
     proxy: &Inner,
     client: SocketAddr,
-    backend: Option<(&Slot, Distance)>,
+    backend: Option<(&Slot, Locality)>,
     endpoint: SocketAddr,
     bytes: (u64, u64),
     took: std::time::Duration,
@@ -206,7 +206,7 @@ pub(crate) fn log_connection(
     line.text("protocol", "TCP");
     line.bytes("backend", backend.map(|(slot, _)| slot.label.as_bytes()));
     line.text("endpoint", &endpoint.to_string());
-    line.bytes("distance", backend.map(|(_, distance)| distance.as_str().as_bytes()));
+    line.bytes("locality", backend.map(|(_, locality)| locality.as_str().as_bytes()));
     line.number("received", bytes.0);
     line.number("sent", bytes.1);
     line.number("microseconds", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));

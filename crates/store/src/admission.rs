@@ -1,7 +1,8 @@
 //! What happens to an object between the request and the store: defaults, validation, what Services need.
 //!
 //! ```text
-//! body -> defaults -> carried over from the stored one -> validation -> policies -> allocation -> store
+//! body -> defaults -> carried over from the stored one -> disabled fields dropped -> validation -> policies
+//!      -> allocation -> store
 //! ```
 
 mod defaults;
@@ -12,7 +13,7 @@ pub mod structural;
 mod values;
 mod warnings;
 
-use plan::validate::{Settings, Violation};
+use plan::validate::{Settings, Violation, refuse_disabled};
 use serde_json::Value;
 
 use crate::kinds::{Kind, Naming};
@@ -23,7 +24,13 @@ pub use defaults::{defaults, pod_ips, prepare_new};
 pub use warnings::warnings;
 
 /// Refuses an object that an API server would refuse.
-pub fn validate(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
+pub fn validate(
+    ranges: &service::Ranges,
+    kind: &Kind,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<(), Failure> {
+    let settings = &ranges.node_ports;
     let violations = if plan::validate::is_known(new) {
         match old {
             Some(old) => settings.validate_update(old, new),
@@ -38,6 +45,8 @@ pub fn validate(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Val
     }
     let found = structural::check(kind, old, new).into_iter().chain(values::check(kind, old, new));
     causes.extend(found.map(|(field, fault, reason)| Cause::new(fault, field, reason)));
+    let disabled = refuse_disabled(&ranges.gates, old, new);
+    causes.extend(disabled.map(|(field, fault, reason)| Cause::new(fault, field, reason)));
     causes.extend(event_cause(kind, new));
     if kind.kind == "ValidatingAdmissionPolicy" {
         causes.extend(policy::uncompilable(new).into_iter().map(|(field, why)| Cause::invalid(field, why)));

@@ -149,8 +149,12 @@ impl Api {
         let (head, content) = request.into_parts();
         refuse_impersonation(&head.headers)?;
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let accept = Accept::of(&head.headers)?;
         let route = route::parse(head.uri.path())?;
+        // The only document that is served as protobuf, too.
+        let accept = match route {
+            Route::OpenApiV2 => Accept::default(),
+            _ => Accept::of(&head.headers)?,
+        };
         if let Route::Resource(target) = route {
             check_access(caller, &head.method, &target)?;
             let call = Call { method: head.method, headers: head.headers, target, query, accept, content };
@@ -177,6 +181,10 @@ impl Api {
                 Ok(response)
             }
             Route::OpenApi(path) => openapi::document(path).map(|bytes| body::bytes(200, bytes)),
+            Route::OpenApiV2 => {
+                let (content_type, bytes) = openapi::v2::document(&head.headers)?;
+                Ok(body::negotiated(content_type, bytes))
+            }
             Route::Resource(_) => Err(Failure::no_such_path()),
         }
     }

@@ -39,7 +39,7 @@ pub use bytes::Bytes;
 pub use check::Report;
 pub use failure::{Failure, FailureKind, OpenError, ReadError, TxnError, WriteError};
 pub use key::{Change, ChangeKind, Key, ResourceId, Revision, Stored};
-pub use list::{Page, Query};
+pub use list::{Lister, Page, Query};
 pub use medium::{DATA_FILE, JOURNAL_FILE, Medium, OnSyncFailure};
 pub use redb::StorageBackend;
 pub use txn::{Expect, Txn};
@@ -339,6 +339,22 @@ impl Engine {
     /// a crash does.
     pub fn check(folder: &Path) -> Result<Report, OpenError> {
         check::folder(folder)
+    }
+
+    /// Lists objects of the store in a folder that is not open.
+    pub fn peek<T>(
+        folder: &Path,
+        body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+    ) -> Result<T, OpenError> {
+        check::peek(folder, body)
+    }
+
+    /// Lists objects of a backup.
+    pub fn peek_backup<T>(
+        file: &Path,
+        body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+    ) -> Result<T, OpenError> {
+        backup::peek(file, body)
     }
 
     /// Numbers for metrics.

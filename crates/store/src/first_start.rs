@@ -1,16 +1,20 @@
 //! What an API has before anybody wrote anything: namespaces, the range of cluster IPs, and itself as a
-//! Service. Made on first start, and again where it is missing.
+//! Service. Made on first start, and again where it is missing; the Service also while the API runs.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
-use plan::addresses::Range;
+use model::{Interner, IpAddress, Notice, Object, Service, ServiceCidr};
+use plan::addresses::{api_address, api_service, check_api_address};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::api::{Api, Caller, create_in};
+use crate::engine::{Key, Lister, Query, ReadError, ResourceId};
 use crate::kinds::{self, Kind};
 use crate::meta;
-use crate::objects::Objects;
+use crate::objects::{Objects, key, parse};
 use crate::query::WriteOptions;
 use crate::status::Failure;
 
@@ -25,20 +29,99 @@ pub struct Beginning {
     pub listen: SocketAddr,
 }
 
+/// What beginning came to.
+#[derive(Clone, Debug, Default)]
+pub struct Begun {
+    /// The address of the API's own Service.
+    pub cluster_ip: Option<IpAddr>,
+    /// What is wrong with stored objects, and how to repair it.
+    pub notices: Vec<Notice>,
+}
+
+/// How often the API's own Service is looked for.
+const PERIOD: Duration = Duration::from_secs(1);
+
 fn kind(word: &str) -> &'static Kind {
     kinds::named(word).expect("the table has the kinds that are made here")
 }
 
 /// Makes what is missing.
-pub async fn begin(api: &Api, beginning: Beginning) -> Result<(), Failure> {
+pub async fn begin(api: &Api, beginning: Beginning) -> Result<Begun, Failure> {
     for name in NAMESPACES {
         let object = json!({"metadata": {"name": name}});
         ensure(api, kind("Namespace"), object).await?;
     }
     ensure(api, kind("ServiceCIDR"), service_cidr(&beginning)).await?;
-    let first = beginning.service_cidrs.first().and_then(|cidr| Range::new(*cidr).first());
-    ensure(api, kind("Service"), service(beginning.listen.port(), first)).await?;
-    api.commit(false, move |objects| write_slice(objects, beginning.listen)).await
+    be_a_service(api, beginning.listen).await?;
+    let notices = check(&|query| api.engine().list(query)).map_err(Failure::internal)?;
+    let own = api.engine().get(&own_key("Service")).map_err(Failure::internal)?;
+    let own: Value = own.map(|stored| parse(&stored)).transpose()?.unwrap_or_default();
+    let cluster_ip = own["spec"]["clusterIP"].as_str().and_then(|ip| ip.parse().ok());
+    Ok(Begun { cluster_ip, notices })
+}
+
+/// Makes the API's own Service again whenever it is deleted, until `stop` turns true.
+pub async fn keep(api: Api, listen: SocketAddr, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PERIOD) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        let is_there = |word| api.engine().get(&own_key(word)).is_ok_and(|found| found.is_some());
+        if !is_there("Service") || !is_there("EndpointSlice") {
+            // What fails is tried again in the next round.
+            let _ = be_a_service(&api, listen).await;
+        }
+    }
+}
+
+/// Service default/kubernetes, and its slice. Admission gives it its reserved address, or any other while that one is
+/// held.
+async fn be_a_service(api: &Api, listen: SocketAddr) -> Result<(), Failure> {
+    ensure(api, kind("Service"), service(listen.port())).await?;
+    api.commit(false, move |objects| write_slice(objects, listen)).await
+}
+
+fn own_key(word: &str) -> Key {
+    key(kind(word), api_service::NAMESPACE, api_service::NAME)
+}
+
+/// What older versions may have left behind: the address of the API's own Service in other hands.
+pub fn check(list: &Lister<'_>) -> Result<Vec<Notice>, ReadError> {
+    let cidrs: Vec<ServiceCidr> = read(list, "ServiceCIDR", "", |object| match object {
+        Object::ServiceCidr(cidr) => Some(cidr),
+        _ => None,
+    })?;
+    let Some(address) = api_address(&cidrs.iter().collect::<Vec<_>>(), &[]) else { return Ok(Vec::new()) };
+    let text = format!("\"{address}\"");
+    let services = read(list, "Service", &text, |object| match object {
+        Object::Service(service) => Some(*service),
+        _ => None,
+    })?;
+    let locks = read(list, "IPAddress", &text, |object| match object {
+        Object::IpAddress(ip) => Some(ip),
+        _ => None,
+    })?;
+    let (services, locks): (Vec<&Service>, Vec<&IpAddress>) =
+        (services.iter().collect(), locks.iter().collect());
+    Ok(check_api_address(address, &services, &locks))
+}
+
+/// The objects of a kind in whose text `word` stands; only those are parsed.
+fn read<T>(
+    list: &Lister<'_>,
+    word: &str,
+    with: &str,
+    pick: impl Fn(Object) -> Option<T>,
+) -> Result<Vec<T>, ReadError> {
+    let mut interner = Interner::default();
+    let page = list(&Query::all(ResourceId(kind(word).id)))?;
+    let texts = page.items.iter().filter_map(|stored| std::str::from_utf8(&stored.json).ok());
+    let objects = texts.filter(|text| text.contains(with)).filter_map(|text| {
+        let object: Value = serde_json::from_str(text).ok()?;
+        model::parse::object(&object, &mut interner).0
+    });
+    Ok(objects.filter_map(pick).collect())
 }
 
 /// Creates an object unless there is one of its name.
@@ -70,18 +153,14 @@ fn ready(objects: &Objects<'_, '_>) -> Value {
     }]})
 }
 
-fn service(port: u16, ip: Option<IpAddr>) -> Value {
-    let mut spec = json!({
-        "type": "ClusterIP",
-        "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
-    });
-    if let Some(ip) = ip {
-        spec["clusterIP"] = ip.to_string().into();
-    }
+fn service(port: u16) -> Value {
     json!({
-        "metadata": {"name": "kubernetes", "namespace": "default",
+        "metadata": {"name": api_service::NAME, "namespace": api_service::NAMESPACE,
             "labels": {"component": "apiserver", "provider": "kubernetes"}},
-        "spec": spec,
+        "spec": {
+            "type": "ClusterIP",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
+        },
     })
 }
 

@@ -6,6 +6,7 @@
 mod cells;
 mod columns;
 mod mesh;
+mod printed;
 mod views;
 
 use std::borrow::Cow;
@@ -18,6 +19,8 @@ use columns::{
     POLICY_BINDING, SECRET, SERVICE, SERVICE_CIDR,
 };
 pub use columns::{Cell, Column};
+pub use printed::JsonPath;
+pub(crate) use printed::cell as printed_cell;
 
 /// What is particular about a kind.
 #[derive(Debug)]
@@ -54,8 +57,10 @@ pub struct Kind {
     /// A schema of our own in place of the definition, with limits and CEL rules that writes are held to; see
     /// [`crate::schema::of_crd`].
     pub schema: Option<fn() -> &'static Value>,
-    /// What `kubectl get` shows.
-    pub columns: &'static [Column],
+    /// What `kubectl get` shows, unless its definition says it: see [`Kind::columns`].
+    columns: &'static [Column],
+    /// The columns of its definition.
+    printed: Option<fn() -> &'static [Column]>,
     /// After how many seconds its objects go by themselves.
     pub lifetime: Option<u64>,
     /// Whether an update must say which version it is based on.
@@ -106,6 +111,7 @@ const BASE: Kind = Kind {
     definition: "",
     schema: None,
     columns: OTHER,
+    printed: None,
     lifetime: None,
     needs_version: false,
     glance: None,
@@ -363,7 +369,9 @@ pub static KINDS: &[Kind] = &[
         kind: "MeshGateway",
         plural: "meshgateways",
         singular: "meshgateway",
-        schema: Some(mesh::gateway),
+        short: &["mgw"],
+        schema: Some(mesh::gateway::schema),
+        printed: Some(mesh::gateway::columns),
         ..OURS
     },
     Kind {
@@ -371,7 +379,9 @@ pub static KINDS: &[Kind] = &[
         kind: "MeshGatewayHTTPRoute",
         plural: "meshgatewayhttproutes",
         singular: "meshgatewayhttproute",
-        schema: Some(mesh::gateway_http_route),
+        short: &["mghr"],
+        schema: Some(mesh::gateway_http_route::schema),
+        printed: Some(mesh::gateway_http_route::columns),
         ..OURS
     },
     Kind {
@@ -379,7 +389,9 @@ pub static KINDS: &[Kind] = &[
         kind: "MeshHTTPRoute",
         plural: "meshhttproutes",
         singular: "meshhttproute",
-        schema: Some(mesh::http_route),
+        short: &["mhr"],
+        schema: Some(mesh::http_route::schema),
+        printed: Some(mesh::http_route::columns),
         ..OURS
     },
     Kind {
@@ -387,7 +399,9 @@ pub static KINDS: &[Kind] = &[
         kind: "MeshTCPRoute",
         plural: "meshtcproutes",
         singular: "meshtcproute",
-        schema: Some(mesh::tcp_route),
+        short: &["mtr"],
+        schema: Some(mesh::tcp_route::schema),
+        printed: Some(mesh::tcp_route::columns),
         ..OURS
     },
 ];
@@ -454,6 +468,11 @@ impl Kind {
     /// `Service`, or `EndpointSlice.discovery.k8s.io`.
     pub fn qualified_kind(&self) -> String {
         join(self.kind, self.group)
+    }
+
+    /// What `kubectl get` shows.
+    pub fn columns(&self) -> &'static [Column] {
+        self.printed.map_or(self.columns, |printed| printed())
     }
 
     /// Whether objects of it are kept at all.

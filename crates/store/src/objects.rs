@@ -140,6 +140,15 @@ impl<'a, 't> Objects<'a, 't> {
         Ok(stored.map(|stored| String::from_utf8_lossy(&stored.json).into_owned()))
     }
 
+    /// All locks of a sort that are taken: the name of each, and who holds it.
+    pub fn locks(&self, lock: Lock) -> Result<Vec<(String, String)>, Failure> {
+        let stored = self.txn.list(lock.resource(), None).map_err(disk)?;
+        let pair = |stored: Stored| {
+            (stored.key.name.to_string(), String::from_utf8_lossy(&stored.json).into_owned())
+        };
+        Ok(stored.into_iter().map(pair).collect())
+    }
+
     /// Takes a lock; false if somebody else holds it.
     pub fn take(&mut self, lock: Lock, name: &str, holder: &str) -> Result<bool, Failure> {
         if let Some(found) = self.holder(lock, name)? {

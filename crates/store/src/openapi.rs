@@ -1,5 +1,8 @@
 //! OpenAPI v3: one document for each group, with the schemas of its kinds and the operations that tell
-//! kubectl what may be asked (field validation, the ways to patch).
+//! kubectl what may be asked (field validation, the ways to patch). [`v2`] has the schemas alone.
+
+mod gnostic;
+pub mod v2;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -77,9 +77,11 @@ impl Failure {
         Self::forbidden(message).about(kind, name)
     }
 
-    /// 404 for a path that leads nowhere.
+    /// 404 for a path that leads nowhere. Its details are empty and there, as those of an API server: kubectl reads them
+    /// without looking whether there are any.
     pub fn no_such_path() -> Self {
-        Self::new(404, "NotFound", "the server could not find the requested resource")
+        let message = "the server could not find the requested resource";
+        Self { details: json!({}), ..Self::new(404, "NotFound", message) }
     }
 
     /// 404 for an object.

@@ -22,13 +22,14 @@ pub fn table(kind: &Kind, objects: &[Value], list_meta: Value, include: IncludeO
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": list_meta,
-        "columnDefinitions": kind.columns.iter().map(definition).collect::<Vec<_>>(),
+        "columnDefinitions": kind.columns().iter().map(definition).collect::<Vec<_>>(),
         "rows": objects.iter().map(|object| row(kind, object, include, now)).collect::<Vec<_>>(),
     })
 }
 
 fn definition(column: &Column) -> Value {
-    let format = if column.name == "Name" { "name" } else { "" };
+    let is_name = matches!(column.cell, Cell::Field("metadata.name"));
+    let format = if is_name { "name" } else { "" };
     json!({
         "name": column.name, "type": column.kind, "format": format, "priority": column.priority,
         "description": format!("{} of the object", column.name),
@@ -36,7 +37,7 @@ fn definition(column: &Column) -> Value {
 }
 
 fn row(kind: &Kind, object: &Value, include: IncludeObject, now: i64) -> Value {
-    let cells: Vec<Value> = kind.columns.iter().map(|column| cell(column, object, now)).collect();
+    let cells: Vec<Value> = kind.columns().iter().map(|column| cell(column, object, now)).collect();
     let object = &*kind.shown(object);
     match include {
         IncludeObject::None => json!({"cells": cells}),
@@ -54,6 +55,7 @@ fn cell(column: &Column, object: &Value, now: i64) -> Value {
         },
         Cell::Age => crate::kinds::since(object, "metadata.creationTimestamp", now),
         Cell::Computed(compute) => compute(object, now),
+        Cell::Path(path) => crate::kinds::printed_cell(path, column.kind, object, now),
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use http::Request;
 use serde_json::{Value, json};
 use store::admission::service::Ranges;
-use store::api::Caller;
+use store::api::{Api, Caller, Limits};
 use world::{SERVICES, World, read, service};
 
 async fn addresses(world: &World) -> Vec<String> {
@@ -206,4 +206,106 @@ async fn an_endpoint_slice_remembers_its_last_writer_and_nothing_else_does() {
     assert_eq!(same, changed, "whoever changes nothing has not written");
     let web = world.service("web", json!({})).await;
     assert_eq!(web["metadata"].get("managedFields"), None);
+}
+
+#[tokio::test]
+async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
+    let gates = "ServiceTrafficDistribution=false".parse().unwrap();
+    let world = World::with(Ranges { gates, ..Ranges::default() }).await;
+    let made = world.service("web", json!({"trafficDistribution": "PreferClose"})).await;
+    assert_eq!(made["spec"].get("trafficDistribution"), None);
+    let change = json!({"spec": {"trafficDistribution": "PreferClose"}});
+    let (code, patched) = world.patch(&format!("{SERVICES}/web"), "merge-patch", &change).await;
+    assert_eq!((code, patched["spec"].get("trafficDistribution")), (200, None));
+
+    let mut world = World::new().await;
+    world.service("old", json!({"trafficDistribution": "PreferSameZone"})).await;
+    // The same objects, as after a restart with the gate turned off.
+    let ranges = Ranges { gates, ..Ranges::default() };
+    world.api = Api::new(world.api.engine().clone(), ranges, Limits::default());
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let (code, kept) = world.patch(&format!("{SERVICES}/old"), "merge-patch", &label).await;
+    assert_eq!((code, &kept["spec"]["trafficDistribution"]), (200, &json!("PreferSameZone")));
+}
+
+#[tokio::test]
+async fn values_of_a_gate_that_is_off_are_refused_and_hints_for_nodes_dropped() {
+    let gates = "PreferSameTrafficDistribution=false".parse().unwrap();
+    let world = World::with(Ranges { gates, ..Ranges::default() }).await;
+    let near = service("web", json!({"trafficDistribution": "PreferSameNode"}));
+    let (code, status) = world.json("POST", SERVICES, &near).await;
+    let cause = &status["details"]["causes"][0];
+    assert_eq!((code, &cause["field"]), (422, &json!("spec.trafficDistribution")), "{status:#}");
+    assert_eq!(cause["reason"], "FieldValueNotSupported");
+    world.service("web", json!({"trafficDistribution": "PreferClose"})).await;
+
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let hints = json!({"forZones": [{"name": "a"}], "forNodes": [{"name": "n"}]});
+    let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "ports": [],
+        "endpoints": [{"addresses": ["10.0.0.1"], "hints": hints}]});
+    let (code, made) = world.json("POST", slices, &slice).await;
+    assert_eq!((code, &made["endpoints"][0]["hints"]), (201, &json!({"forZones": [{"name": "a"}]})));
+    let (code, put) = world.json("PUT", &format!("{slices}/s"), &slice).await;
+    assert_eq!((code, &put["endpoints"][0]["hints"]), (200, &json!({"forZones": [{"name": "a"}]})));
+}
+
+#[tokio::test]
+async fn the_address_of_the_api_is_given_to_no_other_service() {
+    let world = World::new().await;
+    let own = format!("{SERVICES}/kubernetes");
+    assert_eq!(world.delete(&own, &Value::Null).await.0, 200);
+    let (code, status) =
+        world.json("POST", SERVICES, &service("taker", json!({"clusterIP": "10.96.0.1"}))).await;
+    let cause = &status["details"]["causes"][0];
+    assert_eq!((code, &cause["field"]), (422, &json!("spec.clusterIPs")), "{status:#}");
+    assert!(
+        cause["message"].as_str().unwrap().contains("reserved for Service default/kubernetes"),
+        "{cause}"
+    );
+    let parent = json!({"group": "", "resource": "services", "namespace": "default", "name": "taker"});
+    let lock = json!({"metadata": {"name": "10.96.0.1"}, "spec": {"parentRef": parent}});
+    let (code, status) = world.json("POST", "/apis/networking.k8s.io/v1/ipaddresses", &lock).await;
+    assert_eq!(
+        (code, &status["details"]["causes"][0]["field"]),
+        (422, &json!("spec.parentRef")),
+        "{status:#}"
+    );
+    // Made by hand, it gets its own address, too.
+    assert_eq!(world.service("kubernetes", json!({})).await["spec"]["clusterIP"], "10.96.0.1");
+}
+
+#[tokio::test]
+async fn no_search_for_an_address_finds_that_of_the_api() {
+    let world = World::ranged(vec!["10.7.0.0/29".parse().unwrap()]).await;
+    world.delete(&format!("{SERVICES}/kubernetes"), &Value::Null).await;
+    for i in 0..5 {
+        let made = world.service(&format!("s{i}"), json!({})).await;
+        assert_ne!(made["spec"]["clusterIP"], "10.7.0.1");
+    }
+    let (code, _) = world.json("POST", SERVICES, &service("one-more", json!({}))).await;
+    assert_eq!(code, 500, "the range is full");
+    assert_eq!(world.service("kubernetes", json!({})).await["spec"]["clusterIP"], "10.7.0.1");
+}
+
+#[tokio::test]
+async fn the_service_of_the_api_comes_back_when_it_is_deleted() {
+    let world = World::new().await;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let listen = "127.0.0.1:6443".parse().unwrap();
+    let keeper = tokio::spawn(store::first_start::keep(world.api.clone(), listen, stopped));
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    for path in [format!("{SERVICES}/kubernetes"), slice.to_owned()] {
+        assert_eq!(world.delete(&path, &Value::Null).await.0, 200);
+        let back = async {
+            while world.get(&path).await.0 != 200 {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(30), back).await;
+        assert!(waited.is_ok(), "{path} did not come back");
+    }
+    let (_, own) = world.get(&format!("{SERVICES}/kubernetes")).await;
+    assert_eq!(own["spec"]["clusterIP"], "10.96.0.1");
+    stop.send_replace(true);
+    keeper.await.unwrap();
 }

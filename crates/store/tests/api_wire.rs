@@ -250,3 +250,29 @@ async fn a_secret_takes_texts_and_shows_data() {
     assert_eq!((code, &made["data"], made.get("stringData")), (201, &json!({"a": "Yg=="}), None));
     assert_eq!(world.json("POST", SERVICES, &service("a", json!({}))).await.0, 201);
 }
+
+#[tokio::test]
+async fn every_answer_says_that_it_depends_on_the_accepted_encoding() {
+    let world = World::new().await;
+    for (path, wanted) in [
+        ("/api/v1/namespaces/default/services", "Accept-Encoding"),
+        ("/api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds=1", "Accept-Encoding"),
+        ("/apis", "Accept-Encoding"),
+        ("/nowhere", "Accept-Encoding"),
+        ("/openapi/v2", "Accept-Encoding, Accept"),
+    ] {
+        let response = world.send("GET", path, "", Vec::new()).await;
+        assert_eq!(response.headers()["vary"], wanted, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_to_nowhere_has_details_that_are_empty() {
+    let world = World::new().await;
+    for path in
+        ["/nowhere", "/api/v1/namespaces/default/pods/p/ephemeralcontainers", "/apis/apps/v1/deployments"]
+    {
+        let (code, status) = world.get(path).await;
+        assert_eq!((code, status.get("details")), (404, Some(&json!({}))), "{path}");
+    }
+}

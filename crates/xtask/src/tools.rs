@@ -69,8 +69,9 @@ pub(crate) const ENVOY: Tool = Tool {
 };
 
 /// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
-/// what kube-proxy would leave; they speak to the embedded API by its real clients, and open reports in a browser.
-pub(crate) const TESTS: [Tool; 12] = [
+/// what kube-proxy would leave; they speak to the embedded API by its real clients, read metrics as
+/// Prometheus does, and open reports in a browser.
+pub(crate) const TESTS: [Tool; 13] = [
     NEXTEST,
     Tool {
         program: "nft",
@@ -149,6 +150,12 @@ pub(crate) const TESTS: [Tool; 12] = [
         also: &[],
         version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
         source: Source::Library { package: "kubernetes", version: Version([37, 0, 2]) },
+    },
+    Tool {
+        program: "promtool",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["prometheus"], at_least: Version([2, 30, 0]) },
     },
 ];
 

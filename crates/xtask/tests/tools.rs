@@ -20,6 +20,7 @@ const PROGRAMS: &[&str] = &[
     "curl",
     "openssl",
     "cargo-nextest",
+    "promtool",
 ];
 
 /// A folder for one test, gone at its end.

@@ -20,9 +20,10 @@ use plan::addresses::{
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure};
+use crate::log;
 use act::Hands;
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceCidr, Kind::IpAddress];
@@ -145,7 +146,6 @@ impl Keeper {
             Change::Unreadable(Kind::Service, key, _) => {
                 self.unreadable.insert(ServiceKey::new(&key.namespace, &key.name));
             }
-            Change::Trouble(kind, why) => warn!(kind = kind.as_str(), "watching: {why}"),
             _ => {}
         }
         if addresses {
@@ -165,7 +165,7 @@ impl Keeper {
             DefaultAction::Upgrade(ranges) => self.hands.upgrade_default(&ranges).await,
             DefaultAction::Mismatch(notice) => {
                 if self.said_of_default.as_ref() != Some(&notice) {
-                    warn!("{notice}");
+                    log::notice(&notice);
                     self.hands.say(&notice).await;
                     self.said_of_default = Some(notice);
                 }
@@ -173,7 +173,7 @@ impl Keeper {
             }
         };
         if let Err(error) = done {
-            warn!("the default ServiceCIDR: {}; it is tried again", failure::text(&error));
+            warn!(error = failure::text(&error), "failed to sync the default ServiceCIDR; retrying");
             self.default_at = Instant::now() + RETRY;
         }
     }
@@ -195,7 +195,7 @@ impl Keeper {
                 action => match self.hands.sync_cidr(&name, action).await {
                     Ok(()) => None,
                     Err(error) => {
-                        warn!("ServiceCIDR {name}: {}; it is tried again", failure::text(&error));
+                        warn!(%name, error = failure::text(&error), "failed to sync a ServiceCIDR; retrying");
                         Some(RETRY)
                     }
                 },
@@ -234,7 +234,7 @@ impl Keeper {
         match done {
             Ok(done) => done,
             Err(error) => {
-                warn!("IPAddress {ip}: {}; it is tried again", failure::text(&error));
+                warn!(ip, error = failure::text(&error), "failed to sync an IPAddress; retrying");
                 false
             }
         }
@@ -259,7 +259,7 @@ impl Keeper {
     async fn tell(&mut self, notices: Vec<Notice>) {
         let now: BTreeSet<Notice> = notices.into_iter().collect();
         for notice in now.difference(&self.said) {
-            info!(object = %notice.object, reason = notice.reason, "{}", notice.message);
+            log::notice(notice);
             self.hands.say(notice).await;
         }
         self.said = now;

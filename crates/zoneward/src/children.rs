@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tracing::{info, warn};
+
+use crate::log::LogFormat;
 
 /// Set for children: their standard input, a pipe, says whether the parent lives.
 pub const PARENT: &str = "ZONEWARD_STDIN_IS_PARENT";
@@ -34,6 +37,8 @@ pub struct Program {
     pub path: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
+    /// How its log lines look, and how they are passed on.
+    pub log: LogFormat,
 }
 
 /// How long to wait before a program is started anew.
@@ -76,13 +81,13 @@ pub async fn keep(program: Program, backoff: Backoff, mut stop: watch::Receiver<
             Ok(child) => {
                 let ended = attend(Running(child), &mut stop).await;
                 if *stop.borrow() {
-                    info!(child = program.name, "stopped");
+                    info!(child = program.name, "child stopped");
                     return;
                 }
-                warn!(child = program.name, "ended by itself: {ended}");
+                warn!(child = program.name, status = ended, "child exited; restarting");
             }
             Err(error) => {
-                warn!(child = program.name, "{} could not be started: {error}", program.path.display())
+                warn!(child = program.name, path = %program.path.display(), %error, "cannot start child; retrying")
             }
         }
         let wait = backoff.after(pause, began.elapsed());
@@ -114,17 +119,18 @@ fn start(program: &Program) -> io::Result<Child> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(out) = child.stdout.take() {
-        pass_on(program.name.clone(), out);
+        pass_on(program, out);
     }
     if let Some(err) = child.stderr.take() {
-        pass_on(program.name.clone(), err);
+        pass_on(program, err);
     }
-    info!(child = program.name, process = child.id(), "started");
+    info!(child = program.name, process = child.id(), "child started");
     Ok(child)
 }
 
 /// Lines of a child, to standard error under its name. The thread ends with the pipe.
-fn pass_on(name: String, pipe: impl Read + Send + 'static) {
+fn pass_on(program: &Program, pipe: impl Read + Send + 'static) {
+    let (name, format) = (program.name.clone(), program.log);
     std::thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
         let mut line = Vec::new();
@@ -135,9 +141,25 @@ fn pass_on(name: String, pipe: impl Read + Send + 'static) {
                 Ok(_) => {}
             }
             let text = String::from_utf8_lossy(&line);
-            let _ = writeln!(io::stderr().lock(), "{name}: {}", text.trim_end());
+            let _ = writeln!(io::stderr().lock(), "{}", passed(&name, format, text.trim_end()));
         }
     });
+}
+
+/// A line of a child under its name. What is no JSON becomes a message, so that every line of the log is an object.
+fn passed(name: &str, format: LogFormat, line: &str) -> String {
+    if format == LogFormat::Text {
+        return format!("{name}: {line}");
+    }
+    let mut object: Map<String, Value> = serde_json::from_str(line).unwrap_or_else(|_| {
+        let time = jiff::Timestamp::now().to_string();
+        [("timestamp", time.as_str()), ("level", "INFO"), ("message", line)]
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .into_iter()
+            .collect()
+    });
+    object.insert("child".to_owned(), name.into());
+    Value::Object(object).to_string()
 }
 
 /// Waits for a child's end, or brings it about when the stop comes.
@@ -173,7 +195,7 @@ fn describe(status: ExitStatus) -> String {
 
 /// In a child of [`keep`], or another that was started with [`PARENT`] and a pipe: asks this process to stop when the parent is gone. Elsewhere it does nothing.
 pub fn end_with_parent() {
-    if std::env::var_os(PARENT).is_none() {
+    if !is_child() {
         return;
     }
     std::thread::spawn(|| {
@@ -181,6 +203,11 @@ pub fn end_with_parent() {
         while matches!(io::stdin().lock().read(&mut nothing), Ok(n) if n > 0) {}
         let _ = kill(Pid::this(), Signal::SIGTERM);
     });
+}
+
+/// Whether this process is a child of [`keep`], or was started like one.
+pub fn is_child() -> bool {
+    std::env::var_os(PARENT).is_some()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use model::Timestamp;
 use model::forward::Packet;
 use plan::FeatureGates;
 
+use crate::node::config::flags::{GateList, parse_gates};
 use crate::object_name::ObjectName;
 
 const EXIT_CODES: &str = "\
@@ -168,11 +169,13 @@ Examples:
     ///
     /// Compares the rules for the objects of `-f` with the rules after the objects of `--with` were put in or
     /// in the place of others. Without `--with`, with an empty kernel; with `--live`, what this machine's kernel
-    /// holds now with the rules for the objects.
+    /// holds now with the rules for the objects, under the configuration of the node proxy that runs here; the answer
+    /// is then a summary by Service, and `--full` lists every element.
     #[command(after_help = "\
 Examples:
   zoneward plan node -f cluster.yaml --node node-a1 --with changed-service.yaml
-  sudo zoneward plan node -f cluster.yaml --node node-a1 --live -o json")]
+  sudo zoneward plan node --live
+  sudo zoneward plan node -f cluster.yaml --node node-a1 --live --full")]
     Node(PlanNode),
     /// The routes that count for a client and a destination, or at a gateway
     ///
@@ -202,7 +205,8 @@ Examples:
     ///
     /// Renders the node's nftables rules, reads their bytes back as the kernel would, and sends the first packet
     /// of a connection through them. The packet counts as the node's own if its source is an address of the
-    /// node: those of its Node object and of `--local-address`.
+    /// node: those of its Node object and of `--local-address`. With `--live` the rules are those of this machine's
+    /// kernel, and the configuration is that of the node proxy that runs here.
     #[command(after_help = "\
 Examples:
   zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
@@ -361,6 +365,10 @@ pub struct Up {
     /// one [default: 127.0.0.1:10270, or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub metrics_bind_address: Option<SocketAddr>,
+    /// The same of the first L7 proxy; sidecars in the order of their flags, then gateways, have the ports after it;
+    /// port 0 takes free ones
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh")]
+    pub mesh_metrics_bind_address: SocketAddr,
     /// How slices are made.
     #[command(flatten)]
     pub making: SliceMaking,
@@ -538,20 +546,26 @@ pub struct TraceSelect {
     /// The node to stand on
     #[arg(long, value_name = "NAME")]
     pub node: String,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); its feature gates count
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Switch features on or off, as PreferSameTrafficDistribution=false
-    #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
-    pub feature_gates: FeatureGates,
+    #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
+    pub feature_gates: Option<GateList>,
 }
 
 /// Which node, and what it is told.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// The node to stand on
-    #[arg(long, value_name = "NAME")]
-    pub node: String,
-    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1)
+    /// The node to stand on [default with --live: that of the running node proxy]
+    #[arg(long, value_name = "NAME", required_unless_present = "live")]
+    pub node: Option<String>,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) [default with --live: the running node proxy's]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Switch features on or off, as PreferSameTrafficDistribution=false, over those of the configuration
+    #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
+    pub feature_gates: Option<GateList>,
     /// The way of the kernel to use
     #[arg(long, value_name = "MODE", default_value = "nftables")]
     pub proxy_mode: ProxyMode,
@@ -680,6 +694,9 @@ pub struct PlanNode {
     /// Compare with the rules that this machine's kernel holds now; needs NET_ADMIN
     #[arg(long)]
     pub live: bool,
+    /// With --live, list every element instead of a summary by Service
+    #[arg(long, requires = "live")]
+    pub full: bool,
 }
 
 /// `zoneward cleanup`

@@ -5,6 +5,8 @@ pub mod failure;
 mod kind;
 mod list;
 mod mirror;
+pub mod outage;
+pub mod requests;
 mod socket;
 mod watch;
 
@@ -13,13 +15,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use kube::Client;
+use kube::client::ClientBuilder;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use store::api::{Api, Caller};
 use store::server::Local;
+use tower::Layer;
 
 pub use kind::Kind;
 pub use list::list;
 pub use mirror::{Change, Mirror};
+use requests::Counting;
 pub use watch::{Event, Feed, Wanted, Watched};
 
 /// Which API to speak to.
@@ -77,11 +82,12 @@ pub async fn open(connection: &Connection) -> Result<(Client, String)> {
         config.cluster_url = server.parse().with_context(|| format!("--master {server}"))?;
     }
     let server = config.cluster_url.clone();
-    let client = Client::try_from(config).with_context(|| format!("a client for {server}"))?;
-    Ok((client, server.to_string()))
+    let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
+    let builder = ClientBuilder::try_from(config).with_context(|| format!("a client for {server}"))?;
+    Ok((builder.with_layer(&Counting::new(&host)).build(), server.to_string()))
 }
 
 /// A client for the embedded API in this process, with all rights.
 pub fn in_process(api: Api) -> Client {
-    Client::new(Local::new(api, Caller::own()), "default")
+    Client::new(Counting::new("in-process").layer(Local::new(api, Caller::own())), "default")
 }

@@ -19,6 +19,7 @@ const KINDS: [Kind; 7] =
     [Kind::Namespace, Kind::Node, Kind::Service, Kind::Slice, Kind::Pod, Kind::ServiceCidr, Kind::IpAddress];
 
 /// Everything that was read.
+#[derive(Default)]
 pub struct World {
     /// The objects that the brain knows, parsed.
     pub snapshot: Snapshot,
@@ -56,15 +57,7 @@ pub struct Documents {
 impl World {
     /// Reads and parses everything that `-f` names, or what the cluster has.
     pub fn read(input: &cli::Input) -> Result<Self> {
-        let mut world = Self {
-            snapshot: Snapshot::default(),
-            stored_slices: BTreeMap::new(),
-            pod_owners: BTreeMap::new(),
-            sample_pods: BTreeMap::new(),
-            notices: Vec::new(),
-            unreadable_services: Vec::new(),
-            unreadable: false,
-        };
+        let mut world = Self::default();
         let documents = Documents::read(input)?;
         documents.check_namespace(input)?;
         world.add_documents(documents);

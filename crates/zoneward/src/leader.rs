@@ -24,13 +24,16 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::cluster::{Feed, Kind, Wanted, failure};
+use crate::cluster::{Feed, Kind, Wanted, failure, outage};
 pub use args::LeaderArgs;
 use election::{Action, Election, Seen, Timing};
 pub use office::Office;
 
 /// How long the Lease may take to be given up at the end.
 const RELEASE: Duration = Duration::from_secs(3);
+/// Requests in log lines.
+const RENEW: &str = "renew the leader's Lease";
+const CREATE: &str = "create the leader's Lease";
 
 /// Which Lease, and who we are.
 #[derive(Clone, Debug)]
@@ -92,6 +95,15 @@ pub async fn while_leading<F: Future<Output = ()>>(
     }
 }
 
+/// Logs a refusal; that the API is away is logged by its client.
+fn report(error: &anyhow::Error) {
+    if let Some(Error::Api(status)) = error.chain().find_map(|cause| cause.downcast_ref::<Error>())
+        && status.code < 500
+    {
+        outage::request_failed(RENEW, &failure::text(error));
+    }
+}
+
 struct Candidate {
     client: Client,
     settings: Settings,
@@ -128,9 +140,9 @@ impl Candidate {
             let until = self.election.leads_until(now);
             let limit = until.map_or(self.settings.timing.renew_deadline, |until| until - now);
             match tokio::time::timeout(limit, self.step()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => warn!("the Lease of the leader: {}", failure::text(&error)),
-                Err(_) => warn!("the API does not answer about the Lease of the leader"),
+                Ok(Ok(())) => outage::request_worked(RENEW),
+                Ok(Err(error)) => report(&error),
+                Err(_) => outage::api_failed("no answer about the leader's Lease in time"),
             }
             self.tell();
             let pause = self.election.pause(self.now());
@@ -166,7 +178,7 @@ impl Candidate {
             let seen = self.lease.as_ref().map(record::parse);
             match self.election.observe(seen.as_ref(), self.now()) {
                 Action::Wait => {
-                    debug!(holder = seen.map(|seen| seen.holder), "somebody else leads");
+                    debug!(holder = seen.map(|seen| seen.holder), "another process leads");
                     return Ok(());
                 }
                 Action::Write(record) => {
@@ -211,7 +223,7 @@ impl Candidate {
             Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 // Somebody else was quicker, or the Lease is gone.
                 self.lease = None;
-                debug!(code = status.code, "the Lease of the leader has changed");
+                debug!(code = status.code, "leader lease changed");
                 Ok(false)
             }
             Err(error) => {
@@ -227,16 +239,16 @@ impl Candidate {
         lease.data = json!({});
         record::render(record, wall, &mut lease.data);
         let made = self.api().create(&PostParams::default(), &lease).await;
+        if made.is_ok() {
+            outage::request_worked(CREATE);
+        }
         if let Err(Error::Api(status)) = &made
             && status.code == 404
         {
             let exists = Api::<Namespace>::all(self.client.clone()).get_opt(&self.settings.namespace).await;
             if let Ok(None) = exists {
-                warn!(
-                    "namespace {} does not exist: create it, or name another with \
-                     --leader-elect-resource-namespace",
-                    self.settings.namespace
-                );
+                let advice = "create it, or name another with --leader-elect-resource-namespace";
+                outage::request_failed(CREATE, &format!("no such namespace: {advice}"));
             }
         }
         made
@@ -249,11 +261,11 @@ impl Candidate {
             return;
         }
         match tokio::time::timeout(RELEASE, self.write(&record)).await {
-            Ok(Ok(_)) => info!("gave the Lease of the leader up"),
+            Ok(Ok(_)) => info!("released leader lease"),
             Ok(Err(error)) => {
-                warn!("giving the Lease of the leader up: {}; it runs out by itself", failure::text(&error))
+                warn!(error = failure::text(&error), "failed to release leader lease; it expires")
             }
-            Err(_) => warn!("giving the Lease of the leader up took too long; it runs out by itself"),
+            Err(_) => warn!("timed out releasing leader lease; it expires"),
         }
     }
 }

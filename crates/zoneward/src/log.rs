@@ -1,11 +1,15 @@
-//! Logs: structured lines on standard error. `RUST_LOG` says how much, `--log-format` says how they look.
-
-use std::io::IsTerminal;
+//! Logs: structured lines on standard error. `RUST_LOG` says how much, `--logging-format` says how they look. A line is
+//! a constant message with fields.
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use model::Notice;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
-/// What is logged where nobody says.
+/// The level without `RUST_LOG`.
 const USUAL: &str = "info";
 
 /// How log lines look.
@@ -18,47 +22,74 @@ pub enum LogFormat {
     Json,
 }
 
-/// `--log-format`.
-#[derive(Clone, Debug, Default, Args)]
-pub struct LogArgs {
-    /// How log lines look; RUST_LOG says how much is logged, as debug or zoneward=debug,kube=info [default: info]
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
-}
-
-/// Sends logs to standard error. Whoever has set up logs in this process before keeps what is there.
-pub fn start(args: &LogArgs) {
-    start_at(args.log_format, USUAL);
-}
-
-/// The same, with what is logged where `RUST_LOG` does not say.
-pub fn start_at(format: LogFormat, usual: &str) {
-    let wish = std::env::var("RUST_LOG").ok();
-    let (filter, complaint) = filter(wish.as_deref(), usual);
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let is_colourful =
-        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let started = match format {
-        LogFormat::Text => logs.with_ansi(is_colourful).try_init(),
-        LogFormat::Json => logs.json().flatten_event(true).try_init(),
-    };
-    if let (Ok(()), Some(complaint)) = (started, complaint) {
-        tracing::warn!("{complaint}");
+impl LogFormat {
+    /// The value of `--logging-format`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
     }
 }
 
-/// What is logged. A wish that cannot be read must not cost the logs.
-fn filter(wish: Option<&str>, usual: &str) -> (EnvFilter, Option<String>) {
+/// `--logging-format`, by kube-proxy's name; `--log-format` is an alias.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LogArgs {
+    /// How log lines look; RUST_LOG says how much is logged, as debug or zoneward=debug,kube=info [default: info]
+    #[arg(long, visible_alias = "log-format", value_name = "FORMAT", default_value = "text")]
+    pub logging_format: LogFormat,
+}
+
+/// Sends logs to standard error. A subscriber that this process already has stays.
+pub fn start(args: &LogArgs) {
+    start_at(args.logging_format, USUAL);
+}
+
+/// The same, with the filter that counts without `RUST_LOG`.
+pub fn start_at(format: LogFormat, usual: &str) {
+    let wish = std::env::var("RUST_LOG").ok();
+    let (filter, complaint) = filter(wish.as_deref(), usual);
+    let asks_for_client = wish.is_some_and(|wish| wish.contains("kube"));
+    let repeated = filter_fn(move |line| asks_for_client || !is_repeated(line));
+    // No colours: the feature `ansi` is not compiled in, and asking for it prints a complaint.
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let started = tracing_subscriber::registry().with(filter).with(repeated).with(lines).try_init();
+    if let (Ok(()), Some((wish, error))) = (started, complaint) {
+        tracing::warn!(
+            value = wish,
+            error,
+            used = usual,
+            "RUST_LOG cannot be read: write it as debug or zoneward=debug,kube=info"
+        );
+    }
+}
+
+/// Lines of the API client for each failed request and broken watch: [`crate::cluster::outage`] logs those once per
+/// change of state.
+fn is_repeated(line: &Metadata<'_>) -> bool {
+    const TARGETS: [&str; 3] =
+        ["kube_client::client", "kube_client::client::builder", "kube_runtime::watcher"];
+    *line.level() <= Level::WARN && TARGETS.contains(&line.target())
+}
+
+/// The filter, and what is wrong with the one that was asked for. A bad value must not cost the logs.
+fn filter(wish: Option<&str>, usual: &str) -> (EnvFilter, Option<(String, String)>) {
     match wish.filter(|wish| !wish.trim().is_empty()) {
         None => (EnvFilter::new(usual), None),
         Some(wish) => match EnvFilter::try_new(wish) {
             Ok(filter) => (filter, None),
-            Err(error) => {
-                let advice = format!("write it as debug or zoneward=debug,kube=info; {usual} is used");
-                (EnvFilter::new(usual), Some(format!("RUST_LOG is {wish:?}: {error}; {advice}")))
-            }
+            Err(error) => (EnvFilter::new(usual), Some((wish.to_owned(), error.to_string()))),
         },
     }
+}
+
+/// One Notice as a line.
+pub fn notice(notice: &Notice) {
+    tracing::warn!(object = %notice.object, reason = notice.reason, detail = notice.message, "notice");
 }
 
 #[cfg(test)]
@@ -72,6 +103,6 @@ mod tests {
         assert_eq!(filter(Some("debug"), USUAL).0.to_string(), "debug");
         let (used, complaint) = filter(Some("zoneward=loud=very"), USUAL);
         assert_eq!(used.to_string(), "info");
-        assert!(complaint.is_some_and(|text| text.contains("zoneward=loud=very")));
+        assert!(complaint.is_some_and(|(wish, _)| wish == "zoneward=loud=very"));
     }
 }

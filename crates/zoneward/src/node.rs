@@ -11,7 +11,7 @@
 pub mod addresses;
 pub mod checks;
 pub mod config;
-pub mod forward;
+pub mod effective;
 pub mod health;
 pub mod kernel;
 pub mod metrics;
@@ -25,7 +25,7 @@ pub mod traffic;
 
 use model::{Name, Node};
 
-pub use offline::NodeWorld;
+pub use offline::{NodeChoice, NodeWorld};
 
 /// A node that is known by its name alone.
 pub fn unknown(name: &str) -> Node {

@@ -1,15 +1,17 @@
 //! A small HTTP server for those who look after us: health, metrics, and what else a part has to show. What it
 //! answers is a table of paths; connections, headers and the farewell are bounded.
 
+mod counters;
 mod exposition;
 mod health;
+mod process;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -27,7 +29,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::children;
+pub use counters::BareCounter;
 pub use health::Checks;
+pub use process::registry;
 
 /// How many connections may be open: a few probes and scrapers come, no crowd.
 const CONNECTIONS: usize = 128;
@@ -37,6 +42,8 @@ const HEADERS: Duration = Duration::from_secs(30);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long until a port is tried again that somebody else has.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How often an address that stays taken is logged.
+const REMINDER: Duration = Duration::from_secs(60);
 const BACKLOG: u32 = 128;
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -106,6 +113,11 @@ impl Routes {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
+    /// Shows metrics at `/metrics`, and after them those that are text already.
+    pub fn metrics_and(self, registry: Registry, text: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.page("/metrics", move |_| exposition::page_with(&registry, &text()))
+    }
+
     fn answer(&self, head: &Parts) -> Page {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
@@ -126,21 +138,25 @@ pub fn metrics(registry: &Registry, head: &Parts) -> Page {
     exposition::page(registry, accept.collect::<Vec<_>>().join(",").as_str())
 }
 
-/// Listens for health and metrics where the flag says, or at the usual address. Several of us on one machine are
-/// nothing unusual: the usual port may be taken.
+/// Listens for health and metrics where the flag says, or at the usual address. Several daemons on one machine are
+/// nothing unusual: the usual port may be taken, and so may the one that `zoneward up` gives to a child.
 pub async fn listen_or_near(wish: Option<SocketAddr>, usual: SocketAddr, flag: &str) -> Result<TcpListener> {
+    let (wish, usual) = match wish {
+        Some(given) if children::is_child() => (None, given),
+        wish => (wish, usual),
+    };
     let listener = match wish {
         Some(address) => listen(address, flag).await?,
         None => match TcpListener::bind(usual).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                warn!("{usual} is taken: health and metrics get another port; choose one with {flag}");
+                warn!(address = %usual, flag, "address for health and metrics is in use; taking a free port");
                 listen(SocketAddr::new(usual.ip(), 0), flag).await?
             }
             bound => bound.with_context(|| format!("listening on {usual}: choose with {flag}"))?,
         },
     };
     let address = listener.local_addr().context("asking for the address that we listen on")?;
-    info!("health and metrics on http://{address}");
+    info!(url = %format_args!("http://{address}"), "serving health and metrics");
     Ok(listener)
 }
 
@@ -173,14 +189,33 @@ pub async fn keep_serving(
     routes: Routes,
     mut stop: watch::Receiver<bool>,
 ) {
+    let mut outage = Taken::default();
     loop {
         match listen_alone(address) {
-            Ok(listener) => return serve(listener, routes, stop).await,
-            Err(error) => tracing::error!(%address, %error, "cannot listen for {name}; trying again in 5 s"),
+            Ok(listener) => {
+                info!(server = name, %address, "listening");
+                return serve(listener, routes, stop).await;
+            }
+            Err(error) => outage.failed(name, address, &error),
         }
         tokio::select! {
             () = tokio::time::sleep(AGAIN) => {}
             _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// An address that is taken, as log lines: one at once, then one a minute.
+#[derive(Default)]
+struct Taken {
+    said: Option<Instant>,
+}
+
+impl Taken {
+    fn failed(&mut self, name: &str, address: SocketAddr, error: &io::Error) {
+        if self.said.is_none_or(|said| said.elapsed() >= REMINDER) {
+            self.said = Some(Instant::now());
+            tracing::error!(server = name, %address, %error, "cannot listen; retrying every 5 s");
         }
     }
 }

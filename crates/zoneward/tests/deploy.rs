@@ -164,3 +164,29 @@ fn the_arguments_of_containers_are_read_by_the_program() {
         }
     }
 }
+
+#[test]
+fn the_node_proxy_is_given_an_address_of_the_api_that_needs_no_service() {
+    let all = all();
+    let daemon = all.iter().find(|(_, value)| value["kind"] == "DaemonSet").map(|(_, value)| value);
+    let daemon = daemon.expect("the node proxy is a DaemonSet");
+    let env =
+        daemon["spec"]["template"]["spec"]["containers"][0]["env"].as_array().cloned().unwrap_or_default();
+    let given = |name: &str| {
+        let entry =
+            env.iter().find(|entry| entry["name"] == name).unwrap_or_else(|| panic!("{name} is not set"));
+        let key = &entry["valueFrom"]["configMapKeyRef"];
+        let map = all.iter().find(|(_, v)| v["kind"] == "ConfigMap" && v["metadata"]["name"] == key["name"]);
+        let (_, map) = map.unwrap_or_else(|| panic!("{name}: there is no ConfigMap {}", key["name"]));
+        let value = &map["data"][key["key"].as_str().unwrap_or_default()];
+        value.as_str().unwrap_or_else(|| panic!("{name}: no key {} in the ConfigMap", key["key"])).to_owned()
+    };
+    assert!(!given("KUBERNETES_SERVICE_HOST").is_empty());
+    assert!(given("KUBERNETES_SERVICE_PORT").parse::<u16>().is_ok());
+    let pod = &daemon["spec"]["template"]["spec"];
+    assert_eq!(
+        (&pod["hostNetwork"], &pod["dnsPolicy"]),
+        (&true.into(), &"Default".into()),
+        "the node's own way"
+    );
+}

@@ -146,7 +146,7 @@ fn two_namespaces(name: &str, rules: Value) -> String {
     let items = [service("shop", "cart"), service("shop", "next"), service("bank", "teller"), policy];
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let file = format!("{}/two-namespaces-{name}.json", env!("CARGO_TARGET_TMPDIR"));
-    std::fs::write(&file, list.to_string()).unwrap();
+    std::fs::write(&file, list.to_string()).expect("the target folder can be written");
     file
 }
 

@@ -5,6 +5,7 @@
 mod started;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -151,6 +152,118 @@ fn what_if_plan_trace_and_capture_read_the_live_cluster() {
     let patched = kubectl(&up, &["get", "service", "secret-cart", "-n", "shop", "-o", "yaml"]);
     let wanted = setting.lines().last().unwrap().trim();
     assert!(patched.contains(wanted) && patched.contains("port: 80"), "{wanted}: {patched}");
+    drop(up);
+    fs::remove_dir_all(&data).unwrap();
+}
+
+#[test]
+fn the_advice_of_what_if_can_be_pasted_and_is_then_in_force() {
+    let data = folder("advice");
+    let up = Up::start(&data, &["--no-controllers"]);
+    fill(&up);
+    let ask = |more: &[&str]| {
+        let args = ["simulate", "what-if", "-n", "shop", "-o", "json", "--kubeconfig", &up.kubeconfig];
+        json_of(&zoneward(&[&args[..], more].concat()))["services"][0].clone()
+    };
+    let paste = |command: &str| {
+        let output = Command::new("sh")
+            .args(["-c", command])
+            .env("KUBECONFIG", &up.kubeconfig)
+            .env("PATH", toolbox::search_path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let before = ask(&[]);
+    let advice = &before["recommendation"];
+    assert_ne!(before["current"], advice["mechanism"], "{advice}");
+    let command = advice["commands"][0].as_str().unwrap();
+    assert!(command.starts_with("kubectl annotate service secret-cart -n shop"), "{command}");
+    paste(command);
+    let after = ask(&[]);
+    assert_eq!(after["current"], advice["mechanism"]);
+    assert!(!after["recommendation"]["commands"].to_string().contains("kubectl annotate"), "{after}");
+
+    // Kubernetes' own field is patched where nothing goes before it: with a pod in each zone PreferSameZone is as good.
+    kubectl(&up, &["annotate", "service", "secret-cart", "-n", "shop", "zoneward.dev/traffic-distribution-"]);
+    let even = ask(&["--scale", "secret-cart=-2@zone-a", "--scale", "secret-cart=+1@zone-c"]);
+    let command = even["recommendation"]["commands"][0].as_str().unwrap();
+    assert!(command.starts_with("kubectl patch service secret-cart -n shop"), "{command}");
+    paste(command);
+    assert_eq!(ask(&[])["current"], even["recommendation"]["mechanism"]);
+    drop(up);
+    fs::remove_dir_all(&data).unwrap();
+}
+
+#[test]
+fn replay_completion_and_errors_go_by_the_kubeconfig() {
+    let data = folder("named");
+    let up = Up::start(&data, &["--no-controllers"]);
+    fill(&up);
+
+    let flag =
+        ["simulate", "replay", "-n", "shop", "--events", "3", "-o", "json", "--kubeconfig", &up.kubeconfig];
+    let replayed = json_of(&zoneward(&flag));
+    assert_eq!((&replayed["nodes"], &replayed["services"]), (&json!(3), &json!(1)), "{replayed}");
+    let by_variable = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+        command.args(args).env("KUBECONFIG", &up.kubeconfig).output().unwrap()
+    };
+    let again = json_of(&by_variable(&["simulate", "replay", "-n", "shop", "--events", "3", "-o", "json"]));
+    assert_eq!(again["nodes"], 3, "{again}");
+    let made_up =
+        json_of(&by_variable(&["simulate", "replay", "--zones", "2", "--events", "3", "-o", "json"]));
+    assert_eq!(made_up["nodes"], 12, "a size asks for a made-up cluster");
+
+    // The script of bash, as bash calls it.
+    let complete = |words: &[&str]| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_zoneward")).parent().unwrap();
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let script = format!(
+            "source <(zoneward completion bash); COMP_WORDS=(zoneward {}); COMP_CWORD={}; \
+             _zoneward_names zoneward \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            quoted.join(" "),
+            words.len()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env("PATH", path).env("KUBECONFIG", &up.kubeconfig);
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let nodes = ["secret-node-0", "secret-node-1", "secret-node-2"];
+    assert_eq!(complete(&["trace", "select", "--node", ""]), nodes);
+    assert_eq!(complete(&["plan", "node", "--node", "secret-node-1"]), ["secret-node-1"]);
+    assert_eq!(complete(&["trace", "select", "-n", "sh"]), ["shop"]);
+    assert_eq!(complete(&["trace", "select", "-n", "shop", "sec"]), ["secret-cart"]);
+    assert_eq!(complete(&["simulate", "what-if", "-n", "shop", "svc/"]), ["svc/secret-cart"]);
+    assert!(complete(&["trace", "sel"]).contains(&"select".to_owned()), "commands are completed as before");
+    let away = complete(&["trace", "select", "--api-socket", "/nowhere", "--node", ""]);
+    assert!(
+        away.iter().all(|word| !word.contains("secret")),
+        "nothing is said where nothing is known: {away:?}"
+    );
+
+    let reader = data.join("reader.kubeconfig");
+    let refused = zoneward(&[
+        "expose",
+        "web",
+        "--port",
+        "80",
+        "--to",
+        "10.0.0.7:80",
+        "--kubeconfig",
+        reader.to_str().unwrap(),
+    ]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("the API at https://127.0.0.1:") && said.contains("forbidden"), "{said}");
+    assert!(
+        said.contains("bind a role to it") && !said.contains("ApiError") && !said.contains("Status {"),
+        "{said}"
+    );
     drop(up);
     fs::remove_dir_all(&data).unwrap();
 }

@@ -58,9 +58,17 @@ const TESTS: &[runner::Test] = &[
         "load_balancers_are_told_how_many_endpoints_are_here",
         health::load_balancers_are_told_how_many_endpoints_are_here,
     ),
+    (
+        "health_check_ports_count_each_family_for_itself",
+        health::health_check_ports_count_each_family_for_itself,
+    ),
     ("metrics_have_the_names_that_dashboards_know", health::metrics_have_the_names_that_dashboards_know),
     ("what_somebody_altered_is_repaired", life::what_somebody_altered_is_repaired),
     ("rules_stay_and_hold_while_the_api_is_away", life::rules_stay_and_hold_while_the_api_is_away),
+    (
+        "rebooted_node_reaches_the_api_at_its_real_address",
+        life::rebooted_node_reaches_the_api_at_its_real_address,
+    ),
     (
         "stop_leaves_the_rules_and_a_new_configuration_ends_the_process",
         life::stop_leaves_the_rules_and_a_new_configuration_ends_the_process,
@@ -110,6 +118,14 @@ const TESTS: &[runner::Test] = &[
     (
         "trace_of_the_live_kernel_answers_as_the_files_do",
         live::trace_of_the_live_kernel_answers_as_the_files_do,
+    ),
+    (
+        "live_commands_go_by_the_running_nodes_configuration",
+        live::live_commands_go_by_the_running_nodes_configuration,
+    ),
+    (
+        "requirement_ends_with_the_service_that_asked_for_it",
+        life::requirement_ends_with_the_service_that_asked_for_it,
     ),
     (
         "connections_and_bytes_are_counted_by_how_far_they_go",

@@ -11,6 +11,7 @@ fn root() -> PathBuf {
 
 fn zoneward(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    command.env_remove("KUBECONFIG").env("HOME", env!("CARGO_TARGET_TMPDIR"));
     command.arg("simulate").args(args).current_dir(root()).output().expect("the binary runs")
 }
 
@@ -116,6 +117,73 @@ fn what_if_compares_every_mechanism_and_recommends_one() {
         assert!((sum - 1.0 + refused / 100.0).abs() < 1e-9, "{m}");
     }
     assert!(service["recommendation"]["reason"].as_str().expect("text").contains("stays in its zone"));
+}
+
+#[test]
+fn what_if_prefers_less_overload_at_equal_locality_and_says_why_not_the_runner_up() {
+    let answer = json(&["what-if", "svc/cart", "-n", "shop", "-f", "examples/shop", "-o", "json"]);
+    assert!(answer["rule"].as_str().expect("text").contains("least overload"), "{answer}");
+    let advice = &answer["services"][0]["recommendation"];
+    assert_eq!(advice["mechanism"], "Spill", "{advice}");
+    assert_eq!(advice["runner_up"]["mechanism"], "PreferSameZone", "{advice}");
+    let why = advice["runner_up"]["why_not"].as_str().expect("text");
+    assert!(why.contains("as much in its zone") && why.contains("20 % above"), "{why}");
+    let commands = advice["commands"].as_array().expect("a list");
+    let annotate =
+        "kubectl annotate service cart -n shop --overwrite \\\n  zoneward.dev/traffic-distribution=Spill";
+    assert_eq!(commands[0], annotate);
+}
+
+#[test]
+fn tables_of_simulate_fit_80_columns() {
+    let shop = ["what-if", "-f", "examples/shop"];
+    for args in [
+        &shop[..],
+        &[&shop[..], &["-A"]].concat(),
+        &[&shop[..], &["--traffic", "100000", "--price", "0.02"]].concat(),
+        &["run", "--input", "small", "--algorithm", "balanced,local,local-shared,spill,prefer"],
+        &["replay", "--zones", "3", "--events", "20"],
+    ] {
+        let output = zoneward(args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = stdout(&output);
+        let (answer, _) = text.split_once("\nNotices:").unwrap_or((&text, ""));
+        for line in answer.lines() {
+            let is_command = line.trim_start().starts_with("-p '") || line.starts_with("kubectl");
+            assert!(is_command || line.chars().count() <= 80, "{args:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_if_of_all_namespaces_has_a_row_for_each_service_best_gain_first() {
+    let text = stdout(&zoneward(&["what-if", "-A", "-f", "examples/shop"]));
+    let rows: Vec<&str> = text.lines().skip(1).take_while(|line| !line.is_empty()).collect();
+    assert_eq!(rows.len(), 3, "{text}");
+    assert!(rows[0].starts_with("shop/checkout"), "{text}");
+    let gain = |row: &&str| -> f64 {
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let gain = words.iter().find(|word| word.starts_with(['+', '-']) && word.len() > 1).expect("a gain");
+        gain.parse().expect("a number")
+    };
+    assert!(rows.windows(2).all(|pair| gain(&pair[0]) >= gain(&pair[1])), "{text}");
+    assert!(text.contains("kubectl annotate service checkout -n shop"), "{text}");
+}
+
+#[test]
+fn capture_does_not_overwrite_a_file_unless_told_to() {
+    let path = scratch("captured.yaml");
+    let name = path.to_str().expect("UTF-8");
+    std::fs::write(&path, "mine").expect("written");
+    let args = ["capture", "-f", "examples/shop", name];
+    let refused = zoneward(&args);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("exists already") && said.contains("--force"), "{said}");
+    assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
+    assert!(zoneward(&[&args[..], &["--force"]].concat()).status.success());
+    assert!(std::fs::read_to_string(&path).expect("read").contains("kind: List"));
+    std::fs::remove_file(&path).expect("removed");
 }
 
 #[test]

@@ -7,8 +7,11 @@ mod started;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use started::{Up, folder};
+use store::engine::{Engine, Expect, Key, Options, ResourceId};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -56,4 +59,108 @@ fn wrong_use_is_said_at_once() {
     assert_eq!(two.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&two.stderr).contains("one of each family"));
     assert!(!data.exists(), "nothing was made");
+}
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
+
+/// Waits until something is so; a busy machine gets its time.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn cluster_ip(up: &Up, name: &str) -> Value {
+    up.ask("GET", &format!("{SERVICES}/{name}"), "").json()["spec"]["clusterIP"].clone()
+}
+
+#[test]
+fn its_own_service_comes_back_and_its_address_is_given_to_no_other() {
+    let data = folder("own-service");
+    let mut up = Up::start(&data, &[]);
+    assert_eq!(up.ask("DELETE", &format!("{SERVICES}/kubernetes"), "").code, 200);
+    let taker = r#"{"metadata":{"name":"taker"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}]}}"#;
+    let refused = up.ask("POST", SERVICES, taker);
+    assert_eq!(refused.code, 422, "{}", refused.body);
+    assert!(
+        refused.body.contains("10.96.0.1 is reserved for Service default/kubernetes"),
+        "{}",
+        refused.body
+    );
+    until("the Service is back", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
+    assert_eq!(up.ask("DELETE", &format!("{SERVICES}/kubernetes"), "").code, 200);
+    assert_eq!(up.signal("-TERM"), Some(0));
+    let again = Up::start(&data, &[]);
+    assert_eq!(cluster_ip(&again, "kubernetes"), "10.96.0.1");
+    drop(again);
+    fs::remove_dir_all(&data).unwrap();
+}
+
+/// Data as an older version could leave it: the API's Service deleted, its address given to another.
+fn give_the_address_away(data: &Path) {
+    let engine = Engine::open(&data.join("store"), Options::default()).unwrap();
+    let taker = json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "taker", "namespace": "default",
+        "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack", "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]}});
+    let key = |kind: &str, namespace: &str, name: &str| {
+        Key::new(ResourceId(store::kinds::named(kind).unwrap().id), namespace, name)
+    };
+    let (own, other) = (key("Service", "default", "kubernetes"), key("Service", "default", "taker"));
+    let lock = key("IPAddress", "", "10.96.0.1");
+    let mut held: Value = serde_json::from_slice(&engine.get(&lock).unwrap().unwrap().json).unwrap();
+    held["spec"]["parentRef"]["name"] = "taker".into();
+    engine
+        .write(move |txn| {
+            txn.delete(&own, None, Expect::Present)?;
+            txn.put(other, taker.to_string().into(), Expect::Absent)?;
+            txn.put(lock, held.to_string().into(), Expect::Present)
+        })
+        .unwrap();
+}
+
+#[test]
+fn old_data_whose_address_is_given_away_is_found_started_with_and_repaired() {
+    let data = folder("given-away");
+    let mut up = Up::start(&data, &[]);
+    assert_eq!(up.signal("-TERM"), Some(0));
+    give_the_address_away(&data);
+    let check = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+        command.args(["store", "check", "--data-dir"]).arg(&data).output().unwrap()
+    };
+    let found = check();
+    let said = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert_eq!(found.status.code(), Some(1), "{said}");
+    for part in ["Service default/taker", "10.96.0.1", "kubectl delete service taker -n default"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+
+    let (mut up, log) = Up::start_logged(&data);
+    assert!(log.contains("reserved for Service default/kubernetes"), "{log}");
+    let own = cluster_ip(&up, "kubernetes");
+    assert!(own.is_string() && own != "10.96.0.1", "{own}");
+    assert_eq!(up.ask("DELETE", &format!("{SERVICES}/taker"), "").code, 200);
+    assert_eq!(up.ask("DELETE", &format!("{SERVICES}/kubernetes"), "").code, 200);
+    until("the Service has its address", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
+    let lock = up.ask("GET", &format!("{ADDRESSES}/10.96.0.1"), "").json();
+    assert_eq!(lock["spec"]["parentRef"]["name"], "kubernetes");
+    assert_eq!(up.signal("-TERM"), Some(0));
+    let sound = check();
+    assert_eq!(sound.status.code(), Some(0), "{}", String::from_utf8_lossy(&sound.stdout));
+    fs::remove_dir_all(&data).unwrap();
+}
+
+#[test]
+fn a_feature_gate_that_is_off_drops_its_field() {
+    let data = folder("gate");
+    let up = Up::start(&data, &["--feature-gates", "ServiceTrafficDistribution=false"]);
+    let service = r#"{"metadata":{"name":"web"},"spec":{"trafficDistribution":"PreferSameZone","ports":[{"port":80}]}}"#;
+    let made = up.ask("POST", SERVICES, service);
+    assert_eq!((made.code, made.json()["spec"].get("trafficDistribution")), (201, None), "{}", made.body);
+    drop(up);
+    fs::remove_dir_all(&data).unwrap();
 }

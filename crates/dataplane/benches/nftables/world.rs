@@ -120,7 +120,7 @@ impl World {
                 protocol: Protocol::Tcp,
                 number: PORT,
                 affinity_seconds: (self.shape == Shape::Sticky).then_some(10_800),
-                cluster: EndpointSet { endpoints: endpoints.into() },
+                cluster: EndpointSet { endpoints: endpoints.into(), rounding: 0 },
                 local: EndpointSet::default(),
             }),
             outside: Outcome::Send(Scope::Cluster),

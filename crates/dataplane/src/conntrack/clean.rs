@@ -22,6 +22,8 @@ pub struct Cleaned {
     pub seen: usize,
     /// Flows that were deleted one by one.
     pub deleted: usize,
+    /// Those of them that are of IPv6.
+    pub deleted_ipv6: usize,
     /// Deletes that matched within the kernel; how many flows each removed is not told.
     pub matched: usize,
     /// Some flows may not have been seen: the table kept changing its size.
@@ -52,7 +54,9 @@ pub fn clean(
         cleaned.partial |= seen == Seen::Some;
     }
     for flow in &stale {
-        cleaned.deleted += usize::from(conntrack.delete(flow)?);
+        let deleted = usize::from(conntrack.delete(flow)?);
+        cleaned.deleted += deleted;
+        cleaned.deleted_ipv6 += if flow.dst.is_ipv6() { deleted } else { 0 };
     }
     Ok(cleaned)
 }

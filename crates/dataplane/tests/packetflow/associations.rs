@@ -52,7 +52,7 @@ fn slice(v6: bool) -> Value {
 fn node() -> ForwardingTable {
     let settings =
         ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::default() };
-    let config = World { settings, services: Vec::new() }.config();
+    let config = World { settings, zone: None, services: Vec::new() }.config();
     let objects = [
         service("calls", ["10.96.0.1", "fd00:96::1"]),
         service("empty", ["10.96.0.2", "fd00:96::2"]),

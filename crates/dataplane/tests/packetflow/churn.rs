@@ -105,8 +105,8 @@ impl Machine {
 
     /// What a fresh start would make of the cluster, in sets of today's sizes.
     fn fresh(&self) -> Program {
-        let (fresh, _, _) = table(&self.cluster.snapshot(), &self.node.config);
-        assert_eq!(self.node.table, fresh, "the node knows what there is");
+        let (fresh, _) = table(&self.cluster.snapshot(), self.node.config());
+        assert_eq!(*self.node.table(), fresh, "the node knows what there is");
         render(&fresh, self.node.renderer.sizes())
     }
 
@@ -161,7 +161,7 @@ impl Machine {
         let faults = dice.one(dump_faults());
         let (now, problems) = self.with_faults(&faults, |kernel| read(kernel, &ours)).unwrap();
         assert_eq!(problems, []);
-        let whole = self.node.renderer.whole(&self.node.table);
+        let whole = self.node.whole();
         let difference = diff(&now, &whole);
         apply(self.socket(), &difference.now).unwrap();
         apply(self.socket(), &difference.later).unwrap();
@@ -174,8 +174,7 @@ impl Machine {
             Event::Service(name) => ServiceKey::new(&"ns".into(), &name.as_str().into()),
             Event::Settings => {
                 self.note("settings changed");
-                self.node.config = self.cluster.config();
-                self.node.table.node = self.node.config.rules.clone();
+                self.node.rebuild(&self.cluster.snapshot(), self.cluster.config());
                 return self.put_right(dice);
             }
         };

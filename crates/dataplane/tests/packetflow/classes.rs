@@ -26,7 +26,7 @@ fn sticky(number: u16) -> Frontend {
         protocol: Protocol::Tcp,
         number: 80,
         affinity_seconds: Some(u32::from(number) + 1),
-        cluster: EndpointSet { endpoints: [endpoint].into() },
+        cluster: EndpointSet { endpoints: [endpoint].into(), rounding: 0 },
         local: EndpointSet::default(),
     };
     Frontend {

@@ -1,17 +1,16 @@
 //! A node that follows a cluster one Service at a time: what it believes, and what that changes in the kernel.
 
+use std::collections::BTreeSet;
+
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::render::{Edit, Renderer};
 use model::{ForwardingTable, ServiceKey, Snapshot};
-use plan::forward::{Claims, NodeConfig, forward, table};
+use plan::forward::{Forwarder, NodeConfig};
 
 /// What a node knows.
 pub(crate) struct Node {
-    /// Of itself.
-    pub(crate) config: NodeConfig,
-    claims: Claims,
     /// What it forwards.
-    pub(crate) table: ForwardingTable,
+    forwarder: Forwarder,
     /// What it remembers of the kernel.
     pub(crate) renderer: Renderer,
 }
@@ -19,30 +18,37 @@ pub(crate) struct Node {
 impl Node {
     /// A node that starts, and what its kernel should hold.
     pub(crate) fn start(snapshot: &Snapshot, config: NodeConfig) -> (Node, Program) {
-        let (table, claims, _) = table(snapshot, &config);
-        let (renderer, program) = Renderer::start(&table);
-        (Node { config, claims, table, renderer }, program)
+        let forwarder = Forwarder::of(snapshot, config);
+        let (renderer, program) = Renderer::start(forwarder.table());
+        (Node { forwarder, renderer }, program)
+    }
+
+    /// What it knows of itself.
+    pub(crate) fn config(&self) -> &NodeConfig {
+        self.forwarder.config()
+    }
+
+    /// What it forwards.
+    pub(crate) fn table(&self) -> &ForwardingTable {
+        self.forwarder.table()
+    }
+
+    /// The program that its kernel should hold.
+    pub(crate) fn whole(&mut self) -> Program {
+        self.renderer.whole(self.forwarder.table())
+    }
+
+    /// Takes other settings of the node itself.
+    #[allow(dead_code, reason = "each test file uses a part of it")]
+    pub(crate) fn rebuild(&mut self, snapshot: &Snapshot, config: NodeConfig) {
+        self.forwarder.rebuild(snapshot, config);
+        self.renderer = Renderer::new(self.forwarder.table());
     }
 
     /// Takes one Service as it is now in the snapshot.
     pub(crate) fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) -> Edit {
-        let touched = match snapshot.service(key) {
-            Some(service) => {
-                let (frontends, _) = forward(service, snapshot.slices(key), &self.config);
-                self.claims.stake(service, frontends)
-            }
-            None => self.claims.withdraw(key),
-        };
-        let mut pairs = Vec::new();
-        for key in &touched {
-            let (old, new) = (self.table.frontends(key).to_vec(), self.claims.granted(key).frontends);
-            pairs.push((old, new));
-            self.table.replace(key, Vec::new());
-        }
-        for (key, (_, new)) in touched.iter().zip(&pairs) {
-            self.table.replace(key, new.clone());
-        }
-        let pairs: Vec<_> = pairs.iter().map(|(old, new)| (&old[..], &new[..])).collect();
+        let deltas = self.forwarder.update(snapshot, &BTreeSet::from([key.clone()]));
+        let pairs: Vec<_> = deltas.iter().map(|delta| (&delta.old[..], &delta.new[..])).collect();
         self.renderer.change(&pairs)
     }
 }

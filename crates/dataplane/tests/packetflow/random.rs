@@ -55,7 +55,7 @@ pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
     let mut sent = 0;
     for _ in 0..CLUSTERS {
         let world = world::world().new_tree(&mut runner).unwrap().current();
-        let (table, _, _) = table(&world.snapshot(), &world.config());
+        let (table, _) = table(&world.snapshot(), &world.config());
         program(&mut kernel, &mut before, Renderer::start(&table).1);
         let packets = || {
             let mut packet = world::packet().new_tree(&mut runner).unwrap().current();

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use model::forward::Packet;
 use model::{Interner, Name, Node, Protocol, Snapshot, parse};
 use plan::forward::{NodeConfig, ProxySettings};
+use plan::{FeatureGates, NodeGates};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
@@ -18,6 +19,8 @@ use super::addresses::{OWN, endpoint};
 pub(crate) struct World {
     /// The settings of the node.
     pub(crate) settings: ProxySettings,
+    /// The zone of the node.
+    pub(crate) zone: Option<&'static str>,
     /// Services and slices.
     pub(crate) services: Vec<Spec>,
 }
@@ -39,6 +42,43 @@ pub(crate) struct Spec {
     node_port: Option<u16>,
     families: Vec<bool>,
     endpoints: Vec<(u8, u8)>,
+    topology: Topology,
+}
+
+/// What a Service and its slices say about zones and nodes.
+#[derive(Clone, Debug)]
+struct Topology {
+    /// Hints for zones, for nodes; of both kinds one may be missing.
+    hints: (bool, bool, bool),
+    /// The annotations of the slices.
+    slices: &'static [(&'static str, &'static str)],
+    /// An annotation of the Service.
+    service: Option<(&'static str, &'static str)>,
+}
+
+const MECHANISM: &str = "zoneward.dev/mechanism";
+const SLICES: [&[(&str, &str)]; 7] = [
+    &[],
+    &[(MECHANISM, "RequireZone")],
+    &[(MECHANISM, "RequireNode")],
+    &[(MECHANISM, "PreferNodeRequireZone"), ("zoneward.dev/mechanism-source", "namespace")],
+    &[(MECHANISM, "RequireRegion"), ("zoneward.dev/regions", "east=za,zb;west=zc")],
+    &[(MECHANISM, "PreferRegion"), ("zoneward.dev/regions", "east=za,zb;west=zc")],
+    &[(MECHANISM, "Spill"), ("zoneward.dev/demand", "za=128,zb=128")],
+];
+const ASKED: [Option<(&str, &str)>; 4] = [
+    None,
+    Some(("endpointslice.kubernetes.io/same-zone", "Require")),
+    Some(("service.kubernetes.io/topology-mode", "Auto")),
+    Some(("zoneward.dev/traffic-distribution", "Balanced")),
+];
+/// Where the ServiceCIDRs of the cluster are.
+pub(crate) const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/24", "fd00:96::/112"];
+/// Addresses of the node that its Node object does not list.
+pub(crate) const MORE: [&str; 2] = ["198.51.101.1", "2001:db8:52::1"];
+
+fn zone(index: u8) -> &'static str {
+    ["za", "zb", "zc"][usize::from(index % 3)]
 }
 
 const NODE_V4: &str = OWN[0];
@@ -76,10 +116,12 @@ impl Spec {
         let ips = addresses(cluster_ip, &[self.name]);
         let ingress: Vec<Value> =
             addresses(vip, &self.load_balancer).into_iter().map(|ip| json!({"ip": ip})).collect();
+        let asked: serde_json::Map<String, Value> =
+            self.topology.service.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
         let service = json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {
-                "name": self.name(), "namespace": "ns",
+                "name": self.name(), "namespace": "ns", "annotations": asked,
                 "creationTimestamp": format!("2026-01-0{}T00:00:00Z", self.created),
             },
             "spec": {
@@ -104,10 +146,11 @@ impl Spec {
                 let (ready, serving, terminating) =
                     [(true, true, false), (true, true, false), (false, true, true), (false, false, false)]
                         [usize::from(*state % 4)];
+                let node = if *index <= 3 { "here" } else { "there" };
                 json!({
-                    "addresses": [endpoint(v6, *index)],
-                    "nodeName": if *index <= 3 { "here" } else { "there" },
+                    "addresses": [endpoint(v6, *index)], "nodeName": node, "zone": zone(*index),
                     "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
+                    "hints": self.topology.hints(*index, node),
                 })
             })
             .collect();
@@ -121,9 +164,27 @@ impl Spec {
             "metadata": {
                 "name": format!("{}-{}", self.name(), family.to_lowercase()), "namespace": "ns",
                 "labels": {"kubernetes.io/service-name": self.name()},
+                "annotations": self.topology.annotations(),
             },
             "ports": ports, "endpoints": endpoints,
         })
+    }
+}
+
+impl Topology {
+    fn hints(&self, index: u8, node: &str) -> Value {
+        let (zones, nodes, one_is_missing) = self.hints;
+        if one_is_missing && index == 2 {
+            return Value::Null;
+        }
+        let named = |is_there: bool, name: &str| {
+            if is_there { json!([{"name": name}]) } else { Value::Null }
+        };
+        json!({"forZones": named(zones, zone(index)), "forNodes": named(nodes, node)})
+    }
+
+    fn annotations(&self) -> Value {
+        self.slices.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect()
     }
 }
 
@@ -140,12 +201,12 @@ impl World {
         snapshot
     }
 
-    /// The node.
-    pub(crate) fn config(&self) -> NodeConfig {
+    /// The Node.
+    pub(crate) fn node(&self) -> Node {
         let parse = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let node = Node {
+        Node {
             name: Name::new("here"),
-            zone: None,
+            zone: self.zone.map(Name::new),
             region: None,
             ready: true,
             control_plane: false,
@@ -154,9 +215,14 @@ impl World {
             to_be_deleted: false,
             addresses: [parse(NODE_V4), parse(NODE_V6)].into(),
             pod_cidrs: ["10.1.0.0/16", "fd00:1::/64"].map(|r| r.parse().expect("a range")).into(),
-        };
-        let cidrs = ["10.96.0.0/24", "fd00:96::/112"].map(|r| r.parse().expect("a range"));
-        NodeConfig::new(&self.settings, &node, &cidrs, &[parse("198.51.101.1"), parse("2001:db8:52::1")]).0
+        }
+    }
+
+    /// What the node knows of itself.
+    pub(crate) fn config(&self) -> NodeConfig {
+        let cidrs = SERVICE_CIDRS.map(|r| r.parse().expect("a range"));
+        let more = MORE.map(|text| text.parse().expect("an address"));
+        NodeConfig::new(&self.settings, &self.node(), &cidrs, &more).0
     }
 }
 
@@ -164,17 +230,31 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
     let modes = ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
     let ports = [&[][..], &["all"], &["198.51.101.0/24"], &["primary", "2001:db8:52::/64"], &["localhost"]];
     let cidrs = ["", "10.1.0.0/16", "fd00:1::/64,10.1.0.0/16"];
-    (select(modes.to_vec()), select(ports.to_vec()), select(cidrs.to_vec()), any::<bool>(), 0i64..32)
-        .prop_map(|(mode, ports, cidr, all, bit)| ProxySettings {
-            cluster_cidr: cidr.into(),
-            detect_local_mode: mode.into(),
-            bridge_interface: "cbr0".into(),
-            interface_name_prefix: "cali".into(),
-            node_port_addresses: ports.iter().map(|p| (*p).to_owned()).collect(),
-            masquerade_all: all,
-            masquerade_bit: Some(bit),
-            ..ProxySettings::default()
-        })
+    let by = (select(modes.to_vec()), select(ports.to_vec()), select(cidrs.to_vec()));
+    (by, any::<bool>(), 0i64..32, gates()).prop_map(|((mode, ports, cidr), all, bit, gates)| ProxySettings {
+        cluster_cidr: cidr.into(),
+        detect_local_mode: mode.into(),
+        bridge_interface: "cbr0".into(),
+        interface_name_prefix: "cali".into(),
+        node_port_addresses: ports.iter().map(|p| (*p).to_owned()).collect(),
+        masquerade_all: all,
+        masquerade_bit: Some(bit),
+        gates,
+        ..ProxySettings::default()
+    })
+}
+
+fn gates() -> impl Strategy<Value = NodeGates> {
+    let off = subsequence(vec![0usize, 1, 2, 3, 4], 0..3);
+    off.prop_map(|off| {
+        let on = |gate: usize| !off.contains(&gate);
+        let select = FeatureGates {
+            service_traffic_distribution: on(0),
+            prefer_same_traffic_distribution: on(1),
+            topology_aware_hints: on(2),
+        };
+        NodeGates { select, external_ips: on(3), service_cidrs: on(4) }
+    })
 }
 
 /// One of a few Services, with anything.
@@ -193,11 +273,15 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
         proptest::option::of(select(vec![30_000u16, 30_001])),
     );
     let endpoints = (select(families.to_vec()), proptest::collection::vec((1u8..8, any::<u8>()), 0..6));
-    (who, places, endpoints).prop_map(|(who, places, endpoints)| {
+    let topology =
+        (any::<(bool, bool)>(), proptest::bool::weighted(0.2), select(&SLICES[..]), select(&ASKED[..]));
+    (who, places, endpoints, topology).prop_map(|(who, places, endpoints, topology)| {
         let (name, created, kind, internal, external, affinity) = who;
         let (external_ips, load_balancer, ranges, protocols, node_port) = places;
         let (families, endpoints) = endpoints;
         let (protocols, families) = (protocols.to_vec(), families.to_vec());
+        let ((zones, nodes), one_is_missing, slices, service) = topology;
+        let topology = Topology { hints: (zones, nodes, one_is_missing), slices, service };
         Spec {
             name,
             created,
@@ -212,14 +296,16 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
             node_port,
             families,
             endpoints,
+            topology,
         }
     })
 }
 
 /// A cluster with a few Services. Of two with the same name the last one counts.
 pub(crate) fn world() -> impl Strategy<Value = World> {
-    (settings(), proptest::collection::vec(spec(), 0..5))
-        .prop_map(|(settings, services)| World { settings, services })
+    let zones = select(vec![Some("za"), Some("zb"), Some("zd"), None]);
+    (settings(), zones, proptest::collection::vec(spec(), 0..5))
+        .prop_map(|(settings, zone, services)| World { settings, zone, services })
 }
 
 /// A packet that is likely to meet something.

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::conntrack::{Flow, UdpService};
-use serde_json::Value;
+use model::{Interner, Snapshot, parse};
+use plan::forward::NodeConfig;
+use serde_json::{Value, json};
 
 /// One case: what the Service looks like now, and each flow with whether a pass deletes it.
 pub(crate) struct Case {
@@ -39,24 +41,35 @@ fn case(value: &Value) -> Case {
     Case { id: text(&value["id"]).to_string(), service: service(value), flows }
 }
 
+/// The Service as the plan sees it on a node that serves it.
 fn service(value: &Value) -> UdpService {
-    let (spec, status) = (&value["service"]["spec"], &value["service"]["status"]);
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let mut addresses = vec![address(&spec["clusterIP"])];
-    addresses.extend(list(&spec["externalIPs"]).iter().map(address));
-    addresses.extend(list(&status["loadBalancer"]["ingress"]).iter().map(|ingress| address(&ingress["ip"])));
-    let ports = list(&spec["ports"]);
-    let udp: Vec<&Value> = ports.iter().filter(|port| port["protocol"] == "UDP").collect();
-    let [udp] = udp.as_slice() else { panic!("a case has one UDP port") };
-    let serving = list(&value["endpoints"]);
-    let serving = serving.iter().filter(|endpoint| endpoint["serving"] == true);
-    UdpService {
-        frontends: addresses.iter().map(|address| SocketAddr::new(*address, port(&udp["port"]))).collect(),
-        node_port: udp.get("nodePort").map(port),
-        serving: serving
-            .map(|endpoint| SocketAddr::new(address(&endpoint["address"]), port(&endpoint["port"])))
-            .collect(),
+    let mut snapshot = Snapshot::default();
+    for object in [value["service"].clone(), slice(value)] {
+        let (object, notices) = parse::object(&object, &mut Interner::default());
+        assert!(notices.is_empty(), "{notices:?}");
+        snapshot.apply(object.expect("a known kind"));
     }
+    let (service, slices) = snapshot.services().next().expect("a case has a Service");
+    let (frontends, _) = plan::forward::forward(service, slices, &NodeConfig::default());
+    let mut udp = plan::forward::udp::services(&frontends, slices);
+    assert_eq!(udp.len(), 1, "a case has one UDP port");
+    udp.remove(0)
+}
+
+fn slice(value: &Value) -> Value {
+    let listed = value["endpoints"].as_array().expect("a case has endpoints");
+    let number = &listed[0]["port"];
+    assert!(listed.iter().all(|endpoint| endpoint["port"] == *number));
+    let endpoint = |endpoint: &Value| {
+        let serving = &endpoint["serving"];
+        json!({"addresses": [endpoint["address"]], "conditions": {"ready": serving, "serving": serving}})
+    };
+    let metadata = &value["service"]["metadata"];
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"namespace": metadata["namespace"], "name": "s-1",
+            "labels": {"kubernetes.io/service-name": metadata["name"]}},
+        "ports": [{"name": "u", "port": number, "protocol": "UDP"}],
+        "endpoints": listed.iter().map(endpoint).collect::<Vec<_>>()})
 }
 
 /// Clients differ, so that no two flows are the same.

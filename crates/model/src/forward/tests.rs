@@ -47,7 +47,7 @@ fn shares_follow_the_weights() {
         weight,
         is_local: false,
     };
-    let set = EndpointSet { endpoints: [endpoint(1, 3.0), endpoint(2, 1.0)].into() };
+    let set = EndpointSet { endpoints: [endpoint(1, 3.0), endpoint(2, 1.0)].into(), rounding: 0 };
     let shares: Vec<f64> = set.shares().map(|(_, share)| share).collect();
     assert_eq!((shares, set.is_even()), (vec![0.75, 0.25], false));
 }

@@ -1,14 +1,16 @@
 //! Tests of backends: hints, Require and Spill seen from a zone, and subsets by tags.
 
-use model::{Interner, Labels, ServiceKey, parse};
+use model::{Interner, Labels, Name, ServiceKey, parse};
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Endpoints as (pod, zone, version), in one slice with these annotations and hints for their own zones.
+/// Endpoints as (pod, zone, version), in one slice with these annotations and hints for their own zones. The Service asks
+/// for the mechanism.
 fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> Snapshot {
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": "ns", "name": "web"},
+        "metadata": {"namespace": "ns", "name": "web", "annotations":
+            {"zoneward.dev/traffic-distribution": annotations["zoneward.dev/mechanism"].as_str().unwrap_or_default()}},
         "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "http", "port": 80}]}})];
     let mut listed = Vec::new();
     for (i, (pod, zone, version)) in endpoints.iter().enumerate() {
@@ -34,6 +36,10 @@ fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> 
     snapshot
 }
 
+fn is_near(endpoint: &BackendEndpoint) -> bool {
+    matches!(endpoint.locality, Locality::SameNode | Locality::SameZone)
+}
+
 fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'static str) {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, tags: tags.iter().copied().collect::<Labels>() };
@@ -42,7 +48,7 @@ fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'st
     let text = backend
         .endpoints
         .iter()
-        .map(|e| format!("{}x{:.2}{}", e.address.ip(), e.weight, if e.is_near { "!" } else { "" }));
+        .map(|e| format!("{}x{:.2}{}", e.address.ip(), e.weight, if is_near(e) { "!" } else { "" }));
     (text.collect::<Vec<_>>().join(" "), backend.mode)
 }
 

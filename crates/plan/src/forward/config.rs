@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use model::forward::{DetectLocal, NodePortAddresses, NodeRules};
 use model::{Family, Name, Node, Notice, ObjectRef};
 
-use crate::gates::FeatureGates;
+use crate::gates::NodeGates;
 use crate::select::NodeView;
 
 /// The fields of a KubeProxyConfiguration v1alpha1 that decide where packets go, as written.
@@ -32,7 +32,7 @@ pub struct ProxySettings {
     /// `nftables.masqueradeBit`.
     pub masquerade_bit: Option<i64>,
     /// `featureGates`.
-    pub gates: FeatureGates,
+    pub gates: NodeGates,
 }
 
 /// What a node knows of itself.
@@ -43,7 +43,7 @@ pub struct NodeConfig {
     /// Its zone.
     pub zone: Option<Name>,
     /// What is switched on.
-    pub gates: FeatureGates,
+    pub gates: NodeGates,
     /// Its own address of each family, as the cluster knows it.
     pub primary: Vec<IpAddr>,
     /// What holds for all Services.
@@ -66,7 +66,9 @@ impl NodeConfig {
             primary.iter().chain(&node.addresses).chain(more_addresses).copied().collect();
         addresses.sort();
         addresses.dedup();
-        let mut cidrs: Vec<IpNet> = service_cidrs.iter().map(IpNet::trunc).collect();
+        // Without the gate unassigned addresses are left alone.
+        let in_force = service_cidrs.iter().filter(|_| settings.gates.service_cidrs);
+        let mut cidrs: Vec<IpNet> = in_force.map(IpNet::trunc).collect();
         cidrs.sort();
         cidrs.dedup();
         let rules = NodeRules {
@@ -85,7 +87,18 @@ impl NodeConfig {
 
     /// What selection needs.
     pub fn view(&self) -> NodeView<'_> {
-        NodeView { name: &self.name, zone: self.zone.as_deref(), gates: self.gates }
+        NodeView { name: &self.name, zone: self.zone.as_deref(), gates: self.gates.select }
+    }
+
+    /// Where rounding shares to slots starts on this node: a hash of its name (FNV-1a), so that what is too small for a slot
+    /// goes to other endpoints from other nodes.
+    pub fn rounding(&self) -> u32 {
+        let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        let hash = self.name.as_bytes().iter().fold(0x811c_9dc5, mix);
+        // The high bits of FNV differ little between names that differ in the last letter.
+        let hash = (hash ^ (hash >> 16)).wrapping_mul(0x7feb_352d);
+        let hash = (hash ^ (hash >> 15)).wrapping_mul(0x846c_a68b);
+        hash ^ (hash >> 16)
     }
 
     /// Its own address of a family.

@@ -9,6 +9,7 @@ use model::{Interner, Name, Node, Protocol, parse};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::gates::NodeGates;
 
 fn texts(value: &Value) -> Vec<String> {
     let list = value.as_array().into_iter().flatten();
@@ -89,7 +90,7 @@ fn every_packet_flow_case_is_decided_as_upstream_does() {
             .iter()
             .flat_map(|kind| scenario[*kind].as_array().expect("a list").clone())
             .collect();
-        let (table, _, notices) = table(&snapshot(&objects), &config_of(scenario));
+        let (table, notices) = table(&snapshot(&objects), &config_of(scenario));
         assert!(notices.is_empty(), "{notices:?}");
         for flow in scenario["flows"].as_array().expect("flows") {
             let given = &flow["packet"];
@@ -158,7 +159,7 @@ fn config(settings: &ProxySettings) -> NodeConfig {
 }
 
 fn check(objects: &[Value], settings: &ProxySettings, packets: &[(&str, &str)], expect: Expect) {
-    let (table, _, notices) = table(&snapshot(objects), &config(settings));
+    let (table, notices) = table(&snapshot(objects), &config(settings));
     let mut text = String::new();
     for (src, dst) in packets {
         let decision = table.decide(&packet(Protocol::Tcp, src, dst));
@@ -294,7 +295,7 @@ fn bridge_and_prefix_tell_pods_by_the_interface() {
             interface_name_prefix: "cali".into(),
             ..ProxySettings::default()
         };
-        let (table, _, _) = table(&snapshot, &config(&settings));
+        let (table, _) = table(&snapshot, &config(&settings));
         let mut packet = packet(Protocol::Tcp, "10.1.0.9:1", "192.0.2.1:80");
         packet.iif = Some(Name::new(iif));
         assert_eq!(table.decide(&packet).origin, origin, "{mode} {iif}");
@@ -364,7 +365,7 @@ fn headless_and_foreign_services_have_no_frontends() {
     let foreign =
         service(json!({"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "other"}}}));
     for object in [headless, foreign] {
-        let (table, _, _) = table(&snapshot(&[object, slice("web")]), &config(&settings()));
+        let (table, _) = table(&snapshot(&[object, slice("web")]), &config(&settings()));
         assert_eq!(table.services().count(), 0);
     }
 }
@@ -413,4 +414,103 @@ fn settings_that_cannot_be_used_are_named_and_the_default_stands() {
     assert_eq!(config.rules.detect_local.range(Family::V6), "fd00::/64".parse().ok());
     let fields: Vec<&str> = notices.iter().map(|n| n.message.split(':').next().expect("a field")).collect();
     assert_eq!(fields, ["bindAddress", "detectLocalMode", "clusterCIDR", "nftables.masqueradeBit"]);
+}
+
+#[test]
+fn external_ips_and_service_cidrs_follow_their_gates() {
+    let gates = |text: &str| NodeGates::read(&crate::gates::parse_list(text).unwrap()).gates;
+    let external = service(json!({"spec": {"externalIPs": ["203.0.113.77"]}}));
+    let packets = [("10.1.0.9:1", "203.0.113.77:80"), ("10.1.0.9:1", "10.96.0.99:80")];
+    check(
+        &[external.clone(), slice("web")],
+        &settings(),
+        &packets,
+        expect![[r#"
+        10.1.0.9:1 -> 203.0.113.77:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+        10.1.0.9:1 -> 10.96.0.99:80: DROP 
+    "#]],
+    );
+    let gates = gates("AllowServiceExternalIPs=false,MultiCIDRServiceAllocator=false");
+    check(
+        &[external, slice("web")],
+        &ProxySettings { gates, ..settings() },
+        &packets,
+        expect![[r#"
+        10.1.0.9:1 -> 203.0.113.77:80: UNTOUCHED 
+        10.1.0.9:1 -> 10.96.0.99:80: UNTOUCHED 
+    "#]],
+    );
+}
+
+/// The same Service in both families, with one pod here.
+fn dual_stack() -> Vec<Value> {
+    let service = service(json!({"spec": {"clusterIPs": ["10.96.0.10", "fd00:96::10"],
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": 32_000}}));
+    let mut v6 = slice("web");
+    v6["metadata"]["name"] = "web-v6".into();
+    v6["addressType"] = "IPv6".into();
+    v6["endpoints"] = json!([{"addresses": ["fd00:1::1"], "nodeName": "here"}]);
+    vec![service, slice("web"), v6]
+}
+
+fn checked(objects: &[Value], node: &str) -> Option<HealthCheck> {
+    let snapshot = snapshot(objects);
+    let (service, slices) = snapshot.services().next().unwrap();
+    health_check(service, slices, node)
+}
+
+#[test]
+fn a_health_check_counts_each_family_for_itself() {
+    let mut objects = dual_stack();
+    let of = |v4, v6| Some(HealthCheck { port: 32_000, v4, v6 });
+    // One pod with an address of each family is one endpoint in each.
+    assert_eq!(checked(&objects, "here"), of(Some(1), Some(1)));
+    // A node with an IPv6 endpoint only has none for IPv4.
+    objects[2]["endpoints"][0]["nodeName"] = "six".into();
+    assert_eq!(checked(&objects, "six"), of(Some(0), Some(1)));
+    assert_eq!(checked(&objects, "here"), of(Some(1), Some(0)));
+    // Without a cluster IP of the family there is no server for it.
+    objects[0]["spec"]["clusterIPs"] = json!(["10.96.0.10"]);
+    assert_eq!(checked(&objects, "six"), of(Some(0), None));
+    objects[0]["spec"]["externalTrafficPolicy"] = "Cluster".into();
+    assert_eq!(checked(&objects, "here"), None);
+}
+
+#[test]
+fn flows_to_a_frontend_that_another_service_holds_are_left_alone() {
+    let named = |name: &str, created: &str, ip: &str| {
+        let mut service = service(json!({"metadata": {"name": name, "creationTimestamp": created},
+            "spec": {"clusterIP": ip, "clusterIPs": [ip], "externalIPs": ["203.0.113.77"],
+                "ports": [{"name": "http", "port": 80, "protocol": "UDP"}]}}));
+        service["status"] = json!({});
+        service
+    };
+    let mut endpoints = slice("younger");
+    endpoints["ports"][0]["protocol"] = "UDP".into();
+    let snapshot = snapshot(&[
+        named("older", "2026-01-01T00:00:00Z", "10.96.0.1"),
+        named("younger", "2026-01-02T00:00:00Z", "10.96.0.2"),
+        endpoints,
+    ]);
+    let forwarder = Forwarder::of(&snapshot, config(&settings()));
+    let frontends = |name: &str| {
+        let udp = forwarder.udp(&snapshot, &model::ServiceKey::new(&"shop".into(), &name.into()));
+        let listed = udp.iter().flat_map(|service| &service.frontends);
+        listed.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(frontends("older"), ["10.96.0.1:80", "203.0.113.77:80"]);
+    assert_eq!(frontends("younger"), ["10.96.0.2:80"]);
+}
+
+#[test]
+fn nodes_of_a_zone_round_shares_differently() {
+    let rounding = |name: &str| NodeConfig { name: name.into(), ..NodeConfig::default() }.rounding();
+    let mut spread: Vec<u32> = (0..100).map(|i| rounding(&format!("node-{i}"))).collect();
+    assert_eq!(spread[7], rounding("node-7"), "it is a function of the name");
+    spread.sort();
+    let gaps = spread.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(
+        gaps.max().unwrap() < u32::MAX / 10,
+        "over a hundred nodes no tenth of a slot is left out: {spread:?}"
+    );
 }

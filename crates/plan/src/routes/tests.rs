@@ -262,6 +262,23 @@ fn a_rule_that_no_request_can_hit_is_told_with_the_one_that_goes_first() {
 }
 
 #[test]
+fn an_upper_entry_for_the_same_service_is_told() {
+    let mut twice = all_to("p", json!({"kind": "Mesh"}), "upper");
+    let lower = twice["spec"]["to"][0].clone();
+    twice["spec"]["to"].as_array_mut().unwrap().push(lower);
+    let entry = json!({"targetRef": {"kind": "MeshService", "name": "backend"},
+        "rules": [{"default": {"backendRefs": [{"kind": "MeshService", "name": "x"}]}}]});
+    let tcp = policy("MeshTCPRoute", "t", json!({"to": [entry, entry]}));
+    let told: Vec<String> = never_matching_within(&world(&[twice, tcp]), &"ns".into())
+        .iter()
+        .map(|notice| notice.message.clone())
+        .collect();
+    let http = "spec.to[0].rules[0] has the same matches as spec.to[1].rules[0], which goes first, so it does nothing";
+    assert!(told[0].starts_with(http), "{told:?}");
+    assert!(told[1].starts_with("spec.to[0] is for the same destination as spec.to[1]"), "{told:?}");
+}
+
+#[test]
 fn what_no_rule_takes_goes_where_it_was_going() {
     let only_v1 = policy(
         "MeshHTTPRoute",

@@ -1,10 +1,11 @@
 //! The reasons behind a selection, in words for people.
 //!
-//! Selecting keeps numbers only; words are made here, when somebody asks.
+//! Selecting keeps numbers only; words are made here, when a command asks for them.
 
 use model::{Service, ServiceType, TrafficPolicy};
 
-use super::{Counts, EndpointSet, Mode, NodeView, PortSelection, external_policy};
+use super::{Counts, EndpointSet, Mode, NodeView, PortSelection, external_policy, hints_count};
+use crate::hints::Scope;
 
 /// One step of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,8 @@ pub fn explain(service: &Service, selection: &PortSelection<'_>, node: &NodeView
     let sets = [("cluster", &selection.cluster), ("local", &selection.local)];
     for (class, set) in sets.into_iter().filter_map(|(class, set)| Some((class, set.as_ref()?))) {
         if class == "cluster" {
-            why.extend(hints(set, node));
+            why.extend(set_aside(set));
+            why.extend(hints(service, set, node));
         }
         why.push(chosen(class, set, node));
         let end = set.endpoints.is_empty().then(|| empty(class, set, selection.has_any));
@@ -50,11 +52,26 @@ fn policies(service: &Service, selection: &PortSelection<'_>) -> Reason {
     reason("traffic policy", detail)
 }
 
-/// What the hints say, and the safeguard that set them aside if one did.
-fn hints(set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
+/// A requirement that has outlived the setting behind it.
+fn set_aside(set: &EndpointSet) -> Option<Reason> {
+    let mechanism = set.set_aside?.as_str();
+    let detail = format!(
+        "a slice says {mechanism}, but the Service does not ask for it any more and no default does, so it does not bind"
+    );
+    Some(reason("requirement set aside", detail))
+}
+
+/// What the hints say, and the gate or safeguard that set them aside if one did.
+fn hints(service: &Service, set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
     let Counts { ready, with_node_hint, for_this_node, with_zone_hint, for_this_zone, .. } = set.counts;
-    if matches!(set.mode, Mode::Require | Mode::Spill) || ready == 0 || with_zone_hint + with_node_hint == 0 {
+    let decide_nothing = set.bound.is_some() || set.mode == Mode::Spill || ready == 0;
+    if decide_nothing || with_zone_hint + with_node_hint == 0 {
         return None;
+    }
+    if !hints_count(service, node.gates) {
+        let detail = "the feature gate ServiceTrafficDistribution is off, and without it hints count only for a Service \
+                      with topology-mode Auto, so none is used";
+        return Some(reason("feature gate", detail));
     }
     let zone = node.zone.unwrap_or("(none)");
     Some(match set.mode {
@@ -64,6 +81,7 @@ fn hints(set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
         Mode::SameZone => {
             reason("zone hints", format!("{for_this_zone} of {ready} ready endpoints are for zone {zone}"))
         }
+        _ if with_zone_hint == 0 => node_hints_alone(set.counts, node),
         _ if with_zone_hint < ready => {
             let missing = ready - with_zone_hint;
             let detail = format!(
@@ -82,6 +100,28 @@ fn hints(set: &EndpointSet, node: &NodeView<'_>) -> Option<Reason> {
     })
 }
 
+/// Why hints for nodes do not decide, where there are none for zones.
+fn node_hints_alone(counts: Counts, node: &NodeView<'_>) -> Reason {
+    let Counts { ready, with_node_hint, .. } = counts;
+    if !node.gates.prefer_same_traffic_distribution {
+        let detail = "the feature gate PreferSameTrafficDistribution is off, so hints for nodes are not used, and there \
+                      are none for zones";
+        return reason("feature gate", detail);
+    }
+    if with_node_hint < ready {
+        let missing = ready - with_node_hint;
+        let detail = format!(
+            "{missing} of {ready} ready endpoints carry no node hint: hints are being added or removed, so none is used"
+        );
+        return reason("safeguard: a hint is missing", detail);
+    }
+    let detail = format!(
+        "no ready endpoint is for node {}, and there are no hints for zones, so hints are not used here",
+        node.name
+    );
+    reason("safeguard: node not represented", detail)
+}
+
 fn chosen(class: &'static str, set: &EndpointSet, node: &NodeView<'_>) -> Reason {
     let Counts { listed, ready, terminating, .. } = set.counts;
     let count = set.endpoints.len();
@@ -92,21 +132,37 @@ fn chosen(class: &'static str, set: &EndpointSet, node: &NodeView<'_>) -> Reason
         Mode::All => format!("every ready endpoint: {count} of {listed} listed"),
         Mode::SameZone => format!("{chosen} for zone {zone}"),
         Mode::SameNode => format!("{chosen} for node {}", node.name),
+        Mode::SameRegion => {
+            format!("{chosen} in the region of zone {zone}, by the zones that the slices list for it")
+        }
         Mode::Local => format!("{chosen} on node {}, of {ready} in all", node.name),
         Mode::Terminating if class == "local" => {
             format!("nothing on this node is ready: {count} that go away but still serve")
         }
+        Mode::Terminating if set.bound.is_some() => {
+            format!("nothing {} is ready: {count} that go away but still serve", bound(set, node))
+        }
         Mode::Terminating => {
-            format!("nothing within reach is ready: {count} of {terminating} that go away but still serve")
+            format!("nothing is ready: {count} of {terminating} that go away but still serve")
         }
         Mode::Require => {
-            format!("{chosen} near enough: the Service requires traffic from zone {zone} to stay")
+            format!("{chosen} near enough: the Service requires traffic to stay {}", bound(set, node))
         }
         Mode::Spill => {
             format!("{count} of {ready} ready endpoints, weighted: zone {zone} keeps what its own can take")
         }
     };
     reason(rule, detail)
+}
+
+/// What traffic must not leave.
+fn bound(set: &EndpointSet, node: &NodeView<'_>) -> String {
+    let zone = node.zone.unwrap_or("(none)");
+    match set.bound {
+        Some(Scope::Node) => format!("on node {}", node.name),
+        Some(Scope::Region) => format!("in the region of zone {zone}"),
+        Some(Scope::Zone) | None => format!("in zone {zone}"),
+    }
 }
 
 fn empty(class: &'static str, set: &EndpointSet, has_any: bool) -> Reason {

@@ -46,6 +46,15 @@ impl World {
         Self { snapshot }
     }
 
+    /// The same with annotations on the Service.
+    fn asking(mut self, annotations: &[(&str, &str)]) -> Self {
+        let (service, _) = self.snapshot.services().next().unwrap();
+        let mut service = service.clone();
+        service.annotations = annotations.iter().copied().collect();
+        self.snapshot.apply(Object::Service(service.into()));
+        self
+    }
+
     fn on<'a>(&'a self, node: &NodeView<'_>) -> PortSelection<'a> {
         let (service, slices) = self.snapshot.services().next().unwrap();
         select(service, slices, Family::V4, node).remove(0)
@@ -147,7 +156,7 @@ fn require_never_leaves_the_zone() {
     let require = json!({"zoneward.dev/mechanism": "RequireZone"});
     let mut endpoints = two_zones();
     endpoints.push(endpoint("10.1.0.9", "c1", "c", &[], "terminating"));
-    let world = World::new(json!({}), require, endpoints);
+    let world = World::new(json!({}), require, endpoints).asking(&[(annotation::SAME_ZONE, "Require")]);
     let modes = |name, zone| {
         let selection = world.on(&node(name, zone));
         let set = selection.cluster.clone().unwrap();
@@ -165,7 +174,7 @@ fn under_require_an_endpoint_without_a_hint_counts_where_it_runs() {
     let require = json!({"zoneward.dev/mechanism": "RequireZone"});
     let mut endpoints = two_zones();
     endpoints.push(endpoint("10.1.0.9", "a2", "a", &[], "ready"));
-    let world = World::new(json!({}), require, endpoints);
+    let world = World::new(json!({}), require, endpoints).asking(&[(annotation::SAME_ZONE, "Require")]);
     let used = |name, zone| world.on(&node(name, zone)).cluster.clone().unwrap().endpoints.len();
     assert_eq!((used("a1", "a"), used("b1", "b"), used("d1", "d")), (2, 2, 0));
 }
@@ -249,4 +258,173 @@ fn slices_beside_those_of_kubernetes_own_controller_are_preferred() {
     // What a third writer lists counts as ever.
     world.snapshot.apply(slice("custom", others, vec![endpoint("10.1.0.9", "n1", "za", &["za"], "ready")]));
     assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().endpoints.len(), 2);
+}
+
+#[test]
+fn a_requirement_binds_only_while_the_service_asks_for_it() {
+    let require = json!({"zoneward.dev/mechanism": "RequireZone"});
+    let asked = |annotations: &[(&str, &str)], of_slice: &serde_json::Value| {
+        let world = World::new(json!({}), of_slice.clone(), two_zones()).asking(annotations);
+        world.on(&node("d1", "d")).cluster.unwrap().mode
+    };
+    assert_eq!(asked(&[(annotation::SAME_ZONE, "Require")], &require), Mode::Require);
+    assert_eq!(asked(&[(annotation::TRAFFIC_DISTRIBUTION, "RequireRegion")], &require), Mode::Require);
+    // Left behind by the way back to kube-controller-manager.
+    assert_eq!(asked(&[], &require), Mode::All);
+    assert_eq!(asked(&[(annotation::SAME_ZONE, "Prefer")], &require), Mode::All);
+}
+
+#[test]
+fn a_requirement_of_a_default_binds_while_the_service_says_nothing() {
+    let asked = |annotations: &[(&str, &str)], source: &str| {
+        let of_slice =
+            json!({"zoneward.dev/mechanism": "RequireZone", "zoneward.dev/mechanism-source": source});
+        let world = World::new(json!({}), of_slice, two_zones()).asking(annotations);
+        world.on(&node("d1", "d")).cluster.unwrap().mode
+    };
+    for default in ["namespace", "controller", "default"] {
+        assert_eq!(asked(&[], default), Mode::Require, "{default}");
+        assert_eq!(asked(&[(annotation::SAME_ZONE, "Require")], default), Mode::Require, "{default}");
+        assert_eq!(asked(&[(annotation::SAME_ZONE, "Balanced")], default), Mode::All, "{default}");
+    }
+    assert_eq!(asked(&[], "service"), Mode::All);
+}
+
+#[test]
+fn a_requirement_that_is_set_aside_says_so() {
+    World::new(json!({}), json!({"zoneward.dev/mechanism": "RequireZone"}), two_zones())
+        .check(&node("d1", "d"), expect![[r#"
+            cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            requirement set aside: a slice says RequireZone, but the Service does not ask for it any more and no default does, so it does not bind
+            safeguard: zone not represented: no ready endpoint is for zone d, so hints are not used here
+            cluster set: every ready endpoint: 3 of 3 listed
+        "#]]);
+}
+
+/// Ten zones, w0 to w9, in the region west and one, e0, in the region east, each with an endpoint.
+fn wide_region(mechanism: &str) -> World {
+    let west: Vec<String> = (0..10).map(|i| format!("w{i}")).collect();
+    let mut endpoints: Vec<Value> = west
+        .iter()
+        .enumerate()
+        .map(|(i, zone)| endpoint(&format!("10.1.0.{i}"), &format!("n-{zone}"), zone, &[], "ready"))
+        .collect();
+    endpoints.push(endpoint("10.2.0.1", "n-e0", "e0", &[], "ready"));
+    let regions = format!("west={};east=e0", west.join(","));
+    let annotations = json!({"zoneward.dev/mechanism": mechanism, "zoneward.dev/regions": regions});
+    let level = if mechanism.contains("Require") { "Require" } else { "Prefer" };
+    World::new(json!({}), annotations, endpoints).asking(&[(annotation::SAME_REGION, level)])
+}
+
+#[test]
+fn a_region_of_more_than_eight_zones_is_obeyed_without_hints() {
+    for (mechanism, mode, elsewhere) in [
+        ("PreferRegion", Mode::SameRegion, (Mode::All, 11)),
+        ("RequireRegion", Mode::Require, (Mode::Require, 0)),
+    ] {
+        let world = wide_region(mechanism);
+        let used = |name: &str, zone: &str| {
+            let set = world.on(&node(name, zone)).cluster.unwrap();
+            (set.mode, set.endpoints.len())
+        };
+        assert_eq!(used("n-w3", "w3"), (mode, 10), "{mechanism}");
+        assert_eq!(used("n-e0", "e0"), (mode, 1), "{mechanism}");
+        assert_eq!(used("x", "unknown"), elsewhere, "{mechanism}");
+        assert_eq!(used("x", ""), elsewhere, "{mechanism}");
+    }
+}
+
+#[test]
+fn without_the_zones_of_its_region_a_requirement_holds_within_the_zone() {
+    let annotations = json!({"zoneward.dev/mechanism": "RequireRegion"});
+    let endpoints =
+        vec![endpoint("10.1.0.1", "a1", "a", &[], "ready"), endpoint("10.1.0.2", "b1", "b", &[], "ready")];
+    let world = World::new(json!({}), annotations, endpoints).asking(&[(annotation::SAME_REGION, "Require")]);
+    let set = world.on(&node("a1", "a")).cluster.unwrap();
+    assert_eq!((set.mode, set.endpoints.len()), (Mode::Require, 1));
+}
+
+#[test]
+fn a_wide_region_is_explained() {
+    wide_region("PreferRegion").check(
+        &node("n-e0", "e0"),
+        expect![[r#"
+            cluster same-region: 10.2.0.1:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            cluster set: 1 ready endpoint in the region of zone e0, by the zones that the slices list for it
+        "#]],
+    );
+    wide_region("RequireRegion").check(&node("n-e0", "e0"), expect![[r#"
+        cluster require: 10.2.0.1:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        cluster set: 1 ready endpoint near enough: the Service requires traffic to stay in the region of zone e0
+    "#]]);
+}
+
+#[test]
+fn a_gate_that_is_off_is_the_reason_and_no_safeguard_is() {
+    let gates: FeatureGates = "ServiceTrafficDistribution=false".parse().unwrap();
+    let off = NodeView { gates, ..node("b1", "b") };
+    World::new(json!({}), json!({}), two_zones()).check(&off, expect![[r#"
+        cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        feature gate: the feature gate ServiceTrafficDistribution is off, and without it hints count only for a Service with topology-mode Auto, so none is used
+        cluster set: every ready endpoint: 3 of 3 listed
+    "#]]);
+}
+
+/// Endpoints with hints for the nodes that they run on, and none for zones.
+fn by_node() -> Vec<Value> {
+    let mut endpoints = two_zones();
+    for endpoint in &mut endpoints {
+        endpoint["hints"] = json!({"forNodes": [{"name": endpoint["nodeName"]}]});
+    }
+    endpoints
+}
+
+#[test]
+fn hints_for_nodes_alone_are_explained_by_nodes() {
+    let world = World::new(json!({}), json!({}), by_node());
+    world.check(&node("c1", "c"), expect![[r#"
+        cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        safeguard: node not represented: no ready endpoint is for node c1, and there are no hints for zones, so hints are not used here
+        cluster set: every ready endpoint: 3 of 3 listed
+    "#]]);
+    let gates: FeatureGates = "PreferSameTrafficDistribution=false".parse().unwrap();
+    world.check(&NodeView { gates, ..node("b1", "b") }, expect![[r#"
+        cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        feature gate: the feature gate PreferSameTrafficDistribution is off, so hints for nodes are not used, and there are none for zones
+        cluster set: every ready endpoint: 3 of 3 listed
+    "#]]);
+    let mut endpoints = by_node();
+    endpoints[0]["hints"] = json!(null);
+    World::new(json!({}), json!({}), endpoints).check(&node("b1", "b"), expect![[r#"
+        cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        safeguard: a hint is missing: 1 of 3 ready endpoints carry no node hint: hints are being added or removed, so none is used
+        cluster set: every ready endpoint: 3 of 3 listed
+    "#]]);
+}
+
+#[test]
+fn a_required_node_is_explained_by_the_node() {
+    let of_slice = json!({"zoneward.dev/mechanism": "RequireNode"});
+    let world = World::new(json!({}), of_slice, by_node()).asking(&[(annotation::SAME_NODE, "Require")]);
+    world.check(
+        &node("b1", "b"),
+        expect![[r#"
+            cluster require: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            cluster set: 2 ready endpoints near enough: the Service requires traffic to stay on node b1
+        "#]],
+    );
+    world.check(&node("b2", "b"), expect![[r#"
+        cluster require:
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        cluster set: 0 ready endpoints near enough: the Service requires traffic to stay on node b2
+        rejected: nothing within reach is ready: connections are refused, they never leave (add endpoints here, or use Prefer)
+    "#]]);
 }

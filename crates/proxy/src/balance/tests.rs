@@ -7,7 +7,7 @@ use crate::peer::Wire;
 
 fn choice(port: u16, weight: f32, born: Option<Moment>) -> Choice {
     let address = ([127, 0, 0, 1], port).into();
-    Choice { peer: Arc::new(Peer::new(address, Wire::Http1, born)), weight, distance: Distance::Near }
+    Choice { peer: Arc::new(Peer::new(address, Wire::Http1, born)), weight, locality: Locality::SameZone }
 }
 
 fn shares(cluster: &Cluster, now: Moment) -> Vec<f32> {

@@ -46,8 +46,8 @@ async fn routes_and_backends_are_counted_with_their_zones() {
         "route_requests_total{route=\"original destination\",code=\"2xx\"} 1",
         "route_duration_seconds_count{route=\"MeshHTTPRoute default/r spec.to[0].rules[0]\"} 3",
         "backend_requests_total{backend=\"default/backend:80\",code=\"2xx\"} 3",
-        "backend_zone_total{backend=\"default/backend:80\",distance=\"in-zone\"} 4",
-        "backend_zone_total{backend=\"default/backend:80\",distance=\"cross-zone\"} 0",
+        "backend_zone_total{backend=\"default/backend:80\",locality=\"same-zone\"} 4",
+        "backend_zone_total{backend=\"default/backend:80\",locality=\"cross-zone\"} 0",
         "backend_endpoints{backend=\"default/backend:80\",state=\"used\"} 1",
         "open_requests 0",
     ] {
@@ -73,7 +73,7 @@ async fn counters_go_on_when_tables_change() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let text = running.proxy.metrics();
     assert!(text.contains("rules[0]\",code=\"2xx\"} 2"), "{text}");
-    assert!(text.contains("distance=\"cross-zone\"} 1"), "{text}");
+    assert!(text.contains("locality=\"cross-zone\"} 1"), "{text}");
     // What no table has any more is not told any more.
     running.proxy.swap(Tables::default());
     assert!(!running.proxy.metrics().contains("rules[0]"));
@@ -101,7 +101,7 @@ async fn every_request_is_a_line_of_json() {
     assert_eq!(first["route"], "MeshHTTPRoute default/r spec.to[0].rules[0]");
     assert_eq!(first["backend"], "default/backend:80");
     assert_eq!(first["endpoint"], running.echo("backend").address.to_string());
-    assert_eq!(first["distance"], "in-zone");
+    assert_eq!(first["locality"], "same-zone");
     assert_eq!(first["requestId"], "id\"1\\");
     assert_eq!(first["traceparent"], "00-1-2-01");
     assert!(first["sent"].as_u64().expect("a number") > 10 && first["microseconds"].is_u64());

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
 use model::route::{AppProtocol, BackendId, RouteTable};
-use model::{Interner, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Interner, Locality, ObjectKey, ServiceKey, Snapshot, parse};
 use proxy::{Entrance, Proxy, Settings, Tables};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -267,7 +267,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, f32, bool)]) -> Backend
         address: *address,
         weight: *weight,
         zone: Some(if *is_near { "za".into() } else { "zb".into() }),
-        is_near: *is_near,
+        locality: if *is_near { Locality::SameZone } else { Locality::CrossZone },
     };
     Backend {
         id: id.clone(),

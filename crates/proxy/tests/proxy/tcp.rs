@@ -62,7 +62,7 @@ async fn connections_are_split_by_weight_and_the_endpoint_may_speak_first() {
         "{metrics}"
     );
     assert!(metrics.contains(&format!(
-        "backend_zone_total{{backend=\"default/tcp-b:80\",distance=\"cross-zone\"}} {}",
+        "backend_zone_total{{backend=\"default/tcp-b:80\",locality=\"cross-zone\"}} {}",
         400 - a
     )));
 }

@@ -179,9 +179,40 @@ fn pod(object: &mut Value) {
     set_default(spec, "schedulerName", "default-scheduler");
     set_default(spec, "enableServiceLinks", true);
     for list in ["containers", "initContainers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            self::container(container);
+        items(spec, list).for_each(container);
+    }
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for variable in items(spec, list).flat_map(|container| items(container, "env")) {
+            field_version(variable.get_mut("valueFrom"));
         }
+    }
+    for volume in items(spec, "volumes") {
+        downward(volume.get_mut("downwardAPI"));
+        for source in
+            volume.get_mut("projected").into_iter().flat_map(|projected| items(projected, "sources"))
+        {
+            downward(source.get_mut("downwardAPI"));
+        }
+    }
+}
+
+/// The items of a list; none where there is no list.
+fn items<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Fields of a pod that stand in a volume.
+fn downward(source: Option<&mut Value>) {
+    for item in source.into_iter().flat_map(|source| items(source, "items")) {
+        field_version(Some(item));
+    }
+}
+
+/// The version whose paths `fieldRef` names.
+fn field_version(holder: Option<&mut Value>) {
+    let reference = holder.and_then(|holder| holder.get_mut("fieldRef"));
+    if let Some(reference) = reference.filter(|reference| reference.is_object()) {
+        set_default(reference, "apiVersion", "v1");
     }
 }
 
@@ -242,6 +273,25 @@ mod tests {
         let mut secret = json!({"data": {"a": "MQ=="}, "stringData": {"b": "2"}});
         defaults(kinds::named("Secret").unwrap(), &mut secret);
         assert_eq!(secret, json!({"data": {"a": "MQ==", "b": "Mg=="}, "type": "Opaque"}));
+    }
+
+    #[test]
+    fn field_references_of_a_pod_get_their_version() {
+        let by_field = json!({"fieldRef": {"fieldPath": "metadata.name"}});
+        let item = json!({"path": "name", "fieldRef": {"fieldPath": "metadata.name"}});
+        let container =
+            json!({"name": "c", "env": [{"name": "A", "valueFrom": by_field}, {"name": "B", "value": "b"}]});
+        let mut pod = json!({"spec": {
+            "containers": [container], "initContainers": [container], "ephemeralContainers": [container],
+            "volumes": [
+                {"name": "a", "downwardAPI": {"items": [item]}},
+                {"name": "b", "projected": {"sources": [{"downwardAPI": {"items": [item]}}]}},
+                {"name": "c", "emptyDir": {}},
+            ],
+        }});
+        defaults(kinds::named("Pod").unwrap(), &mut pod);
+        let versions = pod.to_string().matches(r#""apiVersion":"v1""#).count();
+        assert_eq!(versions, 5, "{pod:#}");
     }
 
     #[test]

@@ -16,7 +16,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use model::{Family, Interner, Name, Object, Service, ServiceCidr, ServiceKey, ServiceType, parse};
-use plan::addresses::{AllocateError, Allocator, ClusterFamilies, FieldError, start_offset, update};
+use plan::addresses::{
+    AllocateError, Allocator, ClusterFamilies, FieldError, api_address, api_service, is_api_service,
+    start_offset, update,
+};
 use serde_json::{Value, json};
 
 use super::ports;
@@ -28,13 +31,17 @@ use crate::status::{Cause, Failure};
 
 pub use carry::carry_over;
 
-/// What the cluster gives to Services.
+/// What the cluster gives to Services, and what they may ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
     /// Where node ports come from.
     pub node_ports: plan::validate::Settings,
+    /// Where cluster IPs come from while there is no default ServiceCIDR.
+    pub cluster_ips: Vec<IpNet>,
     /// Where addresses of load balancers come from; empty: nobody gives any here.
     pub load_balancers: Vec<IpNet>,
+    /// Which features are on.
+    pub gates: plan::FeatureGates,
 }
 
 /// How a write is to be carried out.
@@ -110,15 +117,63 @@ fn as_nothing(service: &Service) -> Service {
     Service { kind: ServiceType::ExternalName, ..service.clone() }
 }
 
-fn cluster(objects: &Objects<'_, '_>) -> Result<(Allocator, ClusterFamilies), Failure> {
-    let mut interner = Interner::default();
-    let stored = objects.list(service_cidrs(), None)?;
-    let parsed = stored.iter().filter_map(|cidr| match parse::object(cidr, &mut interner).0 {
-        Some(Object::ServiceCidr(cidr)) => Some(cidr),
-        _ => None,
-    });
-    let cidrs: Vec<ServiceCidr> = parsed.collect();
-    Ok(plan::addresses::allocator(&cidrs.iter().collect::<Vec<_>>()))
+/// What cluster IPs are given out of.
+struct Cluster {
+    allocator: Allocator,
+    families: ClusterFamilies,
+    /// The address of the API's own Service, which no other gets.
+    reserved: Option<IpAddr>,
+}
+
+impl Cluster {
+    fn read(objects: &Objects<'_, '_>, configured: &[IpNet]) -> Result<Self, Failure> {
+        let mut interner = Interner::default();
+        let stored = objects.list(service_cidrs(), None)?;
+        let parsed = stored.iter().filter_map(|cidr| match parse::object(cidr, &mut interner).0 {
+            Some(Object::ServiceCidr(cidr)) => Some(cidr),
+            _ => None,
+        });
+        let cidrs: Vec<ServiceCidr> = parsed.collect();
+        let cidrs: Vec<&ServiceCidr> = cidrs.iter().collect();
+        let (allocator, families) = plan::addresses::allocator(&cidrs);
+        Ok(Self { allocator, families, reserved: api_address(&cidrs, configured) })
+    }
+
+    /// Whether this Service may not have that address.
+    fn refuses(&self, ip: IpAddr, key: &ServiceKey) -> bool {
+        self.reserved == Some(ip) && !is_api_service(key)
+    }
+}
+
+/// Refuses an IPAddress that would give the address of the API's Service to another one. A Service that has the
+/// address already, from before it was reserved, keeps its IPAddress.
+pub fn check_ip_address(objects: &Objects<'_, '_>, ranges: &Ranges, object: &Value) -> Result<(), Failure> {
+    let Ok(ip) = meta::text(object, "name").parse::<IpAddr>() else { return Ok(()) };
+    if Cluster::read(objects, &ranges.cluster_ips)?.reserved != Some(ip) || is_of(object, &api_key()) {
+        return Ok(());
+    }
+    let parent = &object["spec"]["parentRef"];
+    let text = |name: &str| parent[name].as_str().unwrap_or_default();
+    let holder = match parent["resource"] == "services" {
+        true => objects.find(services(), text("namespace"), text("name"))?,
+        false => None,
+    };
+    let lists = |service: &Value| {
+        service["spec"]["clusterIPs"].as_array().is_some_and(|ips| ips.contains(&json!(ip)))
+    };
+    if holder.as_ref().is_some_and(lists) {
+        return Ok(());
+    }
+    let cause = Cause::invalid("spec.parentRef", reserved(ip));
+    Err(Failure::invalid(ip_addresses(), &ip.to_string(), &[cause]))
+}
+
+fn api_key() -> ServiceKey {
+    ServiceKey::new(&Name::new(api_service::NAMESPACE), &Name::new(api_service::NAME))
+}
+
+fn reserved(ip: IpAddr) -> String {
+    format!("{ip} is reserved for Service {}, the API itself: choose another address", api_key())
 }
 
 fn addresses(
@@ -128,17 +183,17 @@ fn addresses(
     after: &Service,
     new: &mut Value,
 ) -> Result<(), Failure> {
-    let (mut allocator, families) = cluster(objects)?;
+    let mut cluster = Cluster::read(objects, &terms.ranges.cluster_ips)?;
     let name = after.key.name.to_string();
     let refused =
         |FieldError { field, reason }| Failure::invalid(services(), &name, &[Cause::invalid(field, reason)]);
-    let change = update(before, after, &families).map_err(refused)?;
+    let change = update(before, after, &cluster.families).map_err(refused)?;
     let mut ips = change.kept.clone();
     for (family, asked) in &change.allocate {
         let ip = match asked {
-            Some(ip) => take(objects, &allocator, *ip, &after.key)?,
-            None if terms.dry_run => rehearsed(&allocator, *family)?,
-            None => take_next(objects, &mut allocator, *family, &after.key, terms.seed)?,
+            Some(ip) => take(objects, &cluster, *ip, &after.key)?,
+            None if terms.dry_run => rehearsed(&cluster.allocator, *family)?,
+            None => take_next(objects, &mut cluster, *family, &after.key, terms.seed)?,
         };
         ips.push(ip);
     }
@@ -175,7 +230,7 @@ fn addresses(
 /// Semantics E3: an address that cannot be had is the fault of spec.clusterIPs.
 fn take(
     objects: &mut Objects<'_, '_>,
-    allocator: &Allocator,
+    cluster: &Cluster,
     ip: IpAddr,
     key: &ServiceKey,
 ) -> Result<IpAddr, Failure> {
@@ -183,7 +238,10 @@ fn take(
         let reason = format!("failed to allocate IP {ip}: {why}");
         Failure::invalid(services(), &key.name, &[Cause::invalid("spec.clusterIPs", reason)])
     };
-    allocator.admits(ip).map_err(|error| refuse(&error.to_string()))?;
+    if cluster.refuses(ip, key) {
+        return Err(refuse(&reserved(ip)));
+    }
+    cluster.allocator.admits(ip).map_err(|error| refuse(&error.to_string()))?;
     match objects.find(ip_addresses(), "", &ip.to_string())? {
         Some(held) if !is_of(&held, key) => Err(refuse("provided IP is already allocated")),
         Some(_) => Ok(ip),
@@ -193,14 +251,21 @@ fn take(
 
 fn take_next(
     objects: &mut Objects<'_, '_>,
-    allocator: &mut Allocator,
+    cluster: &mut Cluster,
     family: Family,
     key: &ServiceKey,
     seed: u64,
 ) -> Result<IpAddr, Failure> {
     let offset = start_offset(seed, key, family);
+    if let Some(ip) = cluster.reserved {
+        let free = objects.find(ip_addresses(), "", &ip.to_string())?.is_none();
+        if is_api_service(key) && Family::of(ip) == family && free && cluster.allocator.admits(ip).is_ok() {
+            return lock(objects, ip, key).map(|()| ip);
+        }
+        cluster.allocator.take(ip);
+    }
     loop {
-        let ip = allocator.allocate_next(family, offset).map_err(|error| exhausted(family, error))?;
+        let ip = cluster.allocator.allocate_next(family, offset).map_err(|error| exhausted(family, error))?;
         // Pitfall 40: a taken one is passed over, and the allocator remembers it for this search.
         if objects.find(ip_addresses(), "", &ip.to_string())?.is_none() {
             return lock(objects, ip, key).map(|()| ip);

@@ -21,14 +21,17 @@ const ROOM: usize = 64;
 
 impl Api {
     /// The version that an update would replace, if the update can be admitted before its turn: where it needs no
-    /// other object. Services need addresses and ports.
+    /// other object, and no more of the stored one than a glance shows. Services need addresses and ports; slices whose
+    /// hints may have to be dropped need the stored hints.
     pub(super) fn replaceable(
         &self,
         terms: &Terms,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Stored>, Failure> {
-        if terms.kind.kind == "Service" || terms.options.dry_run {
+        let gated =
+            terms.kind.kind == "EndpointSlice" && !terms.ranges.gates.prefer_same_traffic_distribution;
+        if terms.kind.kind == "Service" || gated || terms.options.dry_run {
             return Ok(None);
         }
         self.engine.glimpse(&key(terms.kind, namespace, name)).map_err(read_failure)

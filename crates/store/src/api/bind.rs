@@ -82,7 +82,7 @@ fn bind_in(
     meta::set_in(&mut new, "spec", "nodeName", binding["target"]["name"].clone());
     take_annotations(&mut new, binding);
     note_scheduled(&mut new, objects.now);
-    admission::validate(&terms.ranges.node_ports, kind, None, &new)?;
+    admission::validate(&terms.ranges, kind, None, &new)?;
     let warnings = policy::check(
         objects,
         &Attempt {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::{Frame, SizeHint};
 use serde_json::Value;
@@ -77,6 +77,7 @@ fn response(code: u16, content_type: HeaderValue, body: Body) -> Response<Body> 
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response.headers_mut().insert("cache-control", HeaderValue::from_static("no-cache, private"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     response
 }
 
@@ -88,6 +89,13 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
 /// A response with JSON that is bytes already.
 pub fn bytes(code: u16, bytes: Bytes) -> Response<Body> {
     response(code, JSON, Body::Full(Some(bytes)))
+}
+
+/// A response whose content type depends on what the client accepts.
+pub fn negotiated(content_type: &'static str, bytes: Bytes) -> Response<Body> {
+    let mut response = response(200, HeaderValue::from_static(content_type), Body::Full(Some(bytes)));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    response
 }
 
 /// A response with plain words.

@@ -19,6 +19,8 @@ pub(super) enum Route<'a> {
     Discovery(&'a str),
     /// The schemas: empty for the index, or `api/v1`, `apis/GROUP/VERSION`.
     OpenApi(&'a str),
+    /// All schemas in one document, as older clients read them.
+    OpenApiV2,
 }
 
 /// The objects that a path names.
@@ -56,6 +58,7 @@ pub(super) fn parse(path: &str) -> Result<Route<'_>, Failure> {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
         ["backup"] => Ok(Route::Backup),
         ["version"] => Ok(Route::Version),
+        ["openapi", "v2"] => Ok(Route::OpenApiV2),
         ["openapi", "v3"] => Ok(Route::OpenApi("")),
         ["openapi", "v3", ..] => Ok(Route::OpenApi(&path["openapi/v3/".len()..])),
         ["" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => Ok(Route::Discovery(path)),

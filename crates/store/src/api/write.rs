@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
+use plan::validate::drop_disabled;
 use serde_json::Value;
 
 use super::accept::Form;
@@ -330,16 +331,19 @@ pub fn create_in(objects: &mut Objects<'_, '_>, terms: &Terms, mut object: Value
     meta::born(&mut object, objects.now, uid);
     admission::prepare_new(kind, &mut object);
     admission::defaults(kind, &mut object);
+    drop_disabled(&terms.ranges.gates, None, &mut object);
     meta::tidy(&mut object);
-    admission::validate(&terms.ranges.node_ports, kind, None, &object)?;
+    admission::validate(&terms.ranges, kind, None, &object)?;
     let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
     if objects.find(kind, namespace, name)?.is_some() {
         return Err(Failure::already_exists(kind, name));
     }
     let mut warnings = admission::warnings(kind, &object);
     warnings.extend(policy::check(objects, &attempt(terms, Operation::Create, &object, &Value::Null))?);
-    if kind.kind == "Service" {
-        service::settle(objects, service_terms(terms), None, &mut object)?;
+    match kind.kind {
+        "Service" => service::settle(objects, service_terms(terms), None, &mut object)?,
+        "IPAddress" => service::check_ip_address(objects, &terms.ranges, &object)?,
+        _ => {}
     }
     meta::note_writer(kind, &mut object, &terms.manager, objects.now);
     let mut json = Some(objects.store(kind, &mut object)?);
@@ -404,8 +408,9 @@ pub(super) fn revised(terms: &Terms, name: &str, old: &Value, mut new: Value) ->
     check_version(kind, name, old, &new)?;
     merge_parts(terms, old, &mut new);
     admission::pod_ips(kind, &mut new);
+    drop_disabled(&terms.ranges.gates, Some(old), &mut new);
     meta::tidy(&mut new);
-    admission::validate(&terms.ranges.node_ports, kind, Some(old), &new)?;
+    admission::validate(&terms.ranges, kind, Some(old), &new)?;
     Ok(new)
 }
 

@@ -12,10 +12,11 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::Options;
 use super::check::Report;
-use super::disk::{Disk, no_panic};
-use super::failure::{Failure, OpenError};
+use super::disk::{Disk, newest, no_panic};
+use super::failure::{Failure, OpenError, ReadError};
 use super::journal::{Journal, Sheet};
 use super::key::Revision;
+use super::list::Lister;
 use super::medium::{DATA_FILE, Folder, Guarded, Medium, Tally, holds_store, sync_folder};
 use super::row::Row;
 use super::tables::{Meta, ReadTables, WriteTables, key_of};
@@ -73,6 +74,20 @@ pub(super) fn check(file: &Path) -> Result<Report, OpenError> {
         no_panic(|| {
             let source = Database::builder().open_read_only(file)?;
             ReadTables::open(&source.begin_read()?)?.check()
+        })
+    })
+}
+
+/// Lists objects of a backup.
+pub(super) fn peek<T>(
+    file: &Path,
+    body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+) -> Result<T, OpenError> {
+    at(file, || {
+        no_panic(|| {
+            let source = Database::builder().open_read_only(file)?;
+            let tables = ReadTables::open(&source.begin_read()?)?;
+            body(&|query| tables.list(query)).map_err(newest)
         })
     })
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 use redb::{ReadableTable, ReadableTableMetadata};
 
 use super::Options;
-use super::disk::Disk;
-use super::failure::{Failure, OpenError};
+use super::disk::{Disk, newest};
+use super::failure::{Failure, OpenError, ReadError};
 use super::key::Revision;
+use super::list::Lister;
 use super::medium::{Folder, Medium, holds_store};
 use super::overlay::pages_are_sound;
 use super::row::Row;
@@ -91,12 +92,28 @@ pub(super) fn folder(path: &Path) -> Result<Report, OpenError> {
     let folder = Folder::new(path).map_err(|error| failed(error.into()))?;
     let pages = folder.data().map_err(Failure::from).and_then(|data| pages_are_sound(data, CACHE));
     let sound = pages.map_err(failed)?;
-    let disk = Disk::open(Box::new(folder), Options { verify: false, ..Options::default() })?;
+    let disk = Disk::open(Box::new(folder), unverified())?;
     let mut report = disk.check().map_err(failed)?;
     if !sound {
         report.problem("pages of the tables do not have the content that was written".to_owned());
     }
     Ok(report)
+}
+
+fn unverified() -> Options {
+    Options { verify: false, ..Options::default() }
+}
+
+pub(super) fn peek<T>(
+    path: &Path,
+    body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+) -> Result<T, OpenError> {
+    require(path)?;
+    let place = path.display().to_string();
+    let folder = Folder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
+    let disk = Disk::open(Box::new(folder), unverified())?;
+    disk.read(|tables| body(&|query| tables.list(query)))
+        .map_err(|error| OpenError::at(&place, newest(error)))
 }
 
 impl ReadTables {

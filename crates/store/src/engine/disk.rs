@@ -49,6 +49,14 @@ pub(super) struct Written {
     pub dirty: bool,
 }
 
+/// The failure of a read that asked for no revision: nothing but the disk can go wrong.
+pub(super) fn newest(error: ReadError) -> Failure {
+    match error {
+        ReadError::Failed(failure) => failure,
+        other => Failure::damaged(other.to_string()),
+    }
+}
+
 impl Disk {
     pub fn open(medium: Box<dyn Medium>, options: Options) -> Result<Disk, OpenError> {
         let place = medium.place();
@@ -175,11 +183,7 @@ impl Disk {
 
     /// Reads the newest state, where nothing but the disk can go wrong.
     pub fn look<T>(&self, body: impl FnOnce(&ReadTables) -> Result<T, Failure>) -> Result<T, Failure> {
-        self.read(|tables| Ok(body(tables)?)).map_err(|error| match error {
-            ReadError::Failed(failure) => failure,
-            // Only lists and watches ask for a revision.
-            other => Failure::damaged(other.to_string()),
-        })
+        self.read(|tables| Ok(body(tables)?)).map_err(newest)
     }
 
     pub fn meta(&self) -> Result<Meta, Failure> {

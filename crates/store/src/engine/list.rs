@@ -47,6 +47,9 @@ pub struct Page {
     pub remaining: Option<u64>,
 }
 
+/// Whatever can answer a [`Query`]: a store that runs, one at rest, or a backup.
+pub type Lister<'a> = dyn Fn(&Query<'_>) -> Result<Page, ReadError> + 'a;
+
 impl ReadTables {
     pub(super) fn list(&self, query: &Query<'_>) -> Result<Page, ReadError> {
         let meta = self.meta()?;

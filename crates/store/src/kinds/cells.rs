@@ -47,7 +47,12 @@ pub(crate) fn age(seconds: i64) -> String {
 
 /// The time since a field's time.
 pub(crate) fn since(object: &Value, path: &str, now: i64) -> Value {
-    match Timestamp::parse(text(object, path)) {
+    since_time(text(object, path), now)
+}
+
+/// The time since a time.
+pub(super) fn since_time(time: &str, now: i64) -> Value {
+    match Timestamp::parse(time) {
         Some(then) => age(Timestamp::from_seconds(now).seconds_since(then) as i64).into(),
         None => "<unknown>".into(),
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::cells;
+use super::{cells, printed};
 
 /// One column of a table.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub enum Cell {
     Age,
     /// Worked out of several fields.
     Computed(fn(&Value, i64) -> Value),
+    /// The value at a path of a definition, nothing where there is none.
+    Path(&'static printed::JsonPath),
 }
 
 const fn field(name: &'static str, path: &'static str) -> Column {
@@ -40,7 +42,7 @@ const fn wide(column: Column) -> Column {
     Column { priority: 1, ..column }
 }
 
-const NAME: Column = field("Name", "metadata.name");
+pub(super) const NAME: Column = field("Name", "metadata.name");
 const AGE: Column = Column { name: "Age", kind: "string", priority: 0, cell: Cell::Age };
 
 pub(super) const OTHER: &[Column] = &[NAME, AGE];

@@ -1,36 +1,51 @@
-//! The schemas of our own kinds, out of the very definitions that a cluster is given (`deploy/crds`).
+//! The schemas and columns of our own kinds, out of the very definitions that a cluster is given (`deploy/crds`).
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
+use super::{Column, printed};
 use crate::schema::of_crd;
 
-macro_rules! schema_of {
+macro_rules! definition_of {
     ($name:ident, $file:literal) => {
-        pub(super) fn $name() -> &'static Value {
-            static SCHEMA: OnceLock<Value> = OnceLock::new();
-            SCHEMA.get_or_init(|| {
-                let definition = include_str!(concat!("../../../../deploy/crds/", $file));
-                of_crd(definition, "v1alpha1").expect("a test reads every definition")
-            })
+        pub(super) mod $name {
+            use super::*;
+
+            const TEXT: &str = include_str!(concat!("../../../../deploy/crds/", $file));
+
+            pub(in crate::kinds) fn schema() -> &'static Value {
+                static SCHEMA: OnceLock<Value> = OnceLock::new();
+                SCHEMA.get_or_init(|| of_crd(TEXT, "v1alpha1").expect("a test reads every definition"))
+            }
+
+            pub(in crate::kinds) fn columns() -> &'static [Column] {
+                static COLUMNS: OnceLock<Vec<Column>> = OnceLock::new();
+                COLUMNS.get_or_init(|| {
+                    printed::columns(TEXT, "v1alpha1").expect("a test reads every definition")
+                })
+            }
         }
     };
 }
 
-schema_of!(gateway, "meshgateways.yaml");
-schema_of!(gateway_http_route, "meshgatewayhttproutes.yaml");
-schema_of!(http_route, "meshhttproutes.yaml");
-schema_of!(tcp_route, "meshtcproutes.yaml");
+definition_of!(gateway, "meshgateways.yaml");
+definition_of!(gateway_http_route, "meshgatewayhttproutes.yaml");
+definition_of!(http_route, "meshhttproutes.yaml");
+definition_of!(tcp_route, "meshtcproutes.yaml");
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::kinds::KINDS;
 
     #[test]
-    fn every_definition_can_be_read_and_has_a_spec() {
-        for schema in [gateway(), gateway_http_route(), http_route(), tcp_route()] {
-            assert!(schema["properties"]["spec"]["properties"].is_object());
+    fn every_definition_can_be_read_and_has_a_spec_and_columns() {
+        for kind in KINDS.iter().filter(|kind| kind.group == "zoneward.dev") {
+            let schema = kind.schema.expect("it has one")();
+            assert!(schema["properties"]["spec"]["properties"].is_object(), "{}", kind.kind);
+            let names: Vec<&str> = kind.columns().iter().map(|column| column.name).collect();
+            assert!(names.starts_with(&["Name"]) && names.ends_with(&["Age"]), "{}: {names:?}", kind.kind);
+            assert!(names.contains(&"Accepted"), "{}: {names:?}", kind.kind);
         }
     }
 }

@@ -11,7 +11,7 @@ use store::admission::service::Ranges;
 use store::api::{Api, Limits};
 use store::credentials::Credentials;
 use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::first_start::{Beginning, begin, keep};
 use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
@@ -64,6 +64,7 @@ async fn serve(
     let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
     tokio::spawn(server.clone().serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
     tokio::spawn(server.serve_tls(listener, config));
+    tokio::spawn(keep(api.clone(), listen, stopped.clone()));
     tokio::spawn(store::collect::run(api.clone(), stopped));
     (api, kubeconfig)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use store::admission::service::Ranges;
 use store::api::{Api, Body, Caller, Limits};
@@ -39,10 +40,19 @@ impl World {
     }
 
     pub async fn on(ranges: Ranges, options: Options) -> Self {
+        let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
+        Self::begun(ranges, options, service_cidrs).await
+    }
+
+    /// With other ranges of cluster IPs.
+    pub async fn ranged(service_cidrs: Vec<IpNet>) -> Self {
+        Self::begun(Ranges::default(), Options::default(), service_cidrs).await
+    }
+
+    async fn begun(ranges: Ranges, options: Options, service_cidrs: Vec<IpNet>) -> Self {
         let folder = folder();
         let engine = Engine::open(&folder, options).unwrap();
         let api = Api::new(Arc::new(engine), ranges, Limits::default());
-        let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
         let listen = "127.0.0.1:6443".parse().unwrap();
         begin(&api, Beginning { service_cidrs, listen }).await.unwrap();
         Self { api, folder }

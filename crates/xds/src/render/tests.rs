@@ -126,7 +126,10 @@ fn a_captured_client_has_a_listener_for_each_address_and_a_way_out_for_the_rest(
 fn zones_are_weighted_localities_and_other_zones_a_lower_priority() {
     let endpoints = [("10.1.0.1", "a"), ("10.1.0.2", "b"), ("10.1.0.3", "b")];
     let of = |annotations: Value, zone: &str| {
-        let world = snapshot(&[service("web", "10.0.0.1"), slice("web", annotations, &endpoints)]);
+        let mut asking = service("web", "10.0.0.1");
+        let mechanism = annotations["zoneward.dev/mechanism"].as_str().unwrap_or_default();
+        asking["metadata"]["annotations"] = json!({"zoneward.dev/traffic-distribution": mechanism});
+        let world = snapshot(&[asking, slice("web", annotations, &endpoints)]);
         let rendered = render(of_sidecar(&world, zone, Some(15001), &[]), None);
         let value = shown(&rendered, Kind::Endpoints, "ns/web:80");
         let line = |l: &Value| {

@@ -83,7 +83,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
         address: *address,
         weight: *weight,
         zone: Some(Name::new(zone)),
-        is_near: false,
+        locality: model::Locality::Unknown,
     };
     let mut endpoints: Vec<BackendEndpoint> = endpoints.iter().map(endpoint).collect();
     endpoints.sort_by_key(|endpoint| endpoint.address);

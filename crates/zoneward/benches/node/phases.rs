@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::nftables::fake::FakeKernel;
 use model::{Interner, ServiceKey, Snapshot, parse};
-use plan::forward::{NodeConfig, ProxySettings};
-use zoneward::node::config::Gates;
-use zoneward::node::forward::{Delta, Forwarder};
+use plan::forward::{Delta, Forwarder, NodeConfig, ProxySettings};
 use zoneward::node::kernel::{Tables, make};
 
 use super::world::{ENDPOINTS, service, slice};
@@ -63,7 +61,7 @@ fn phase_change(tables: &mut Tables, forwarder: &mut Forwarder, snapshot: &Snaps
 pub(crate) fn run(services: usize) {
     println!("{} endpoints", services * ENDPOINTS);
     let mut snapshot = phase_read(&texts(services));
-    let mut forwarder = Forwarder::new(NodeConfig::default(), Gates::default());
+    let mut forwarder = Forwarder::new(NodeConfig::default());
     phase_decide(&mut forwarder, &snapshot);
     let mut tables = Tables::new(Box::new(FakeKernel::new()));
     phase_load(&mut tables, &forwarder);

@@ -144,7 +144,7 @@ impl Hands {
         let event = events::event(events::ADDRESSES, notice, None, Timestamp::now());
         let made = events::say(&self.client, &event).await;
         if let Err(error) = made {
-            warn!("Event {} about {}: {}", notice.reason, notice.object, failure::cause(&error));
+            warn!(object = %notice.object, reason = notice.reason, error = failure::cause(&error), "failed to write an Event");
         }
     }
 }

@@ -11,7 +11,12 @@ const QUICK: Backoff = Backoff {
 };
 
 fn shell(script: &str) -> Program {
-    Program { name: "test".to_owned(), path: "/bin/sh".into(), args: vec!["-c".into(), script.into()] }
+    Program {
+        name: "test".to_owned(),
+        path: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into()],
+        log: LogFormat::Text,
+    }
 }
 
 fn file(name: &str) -> PathBuf {
@@ -42,6 +47,18 @@ fn pauses_double_up_to_a_bound_and_begin_anew_after_a_steady_run() {
     }
     assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
     assert_eq!(backoff.after(pause, Duration::from_secs(61)), Duration::from_millis(500));
+}
+
+#[test]
+fn lines_of_children_are_json_where_the_log_is() {
+    assert_eq!(passed("node", LogFormat::Text, "hello"), "node: hello");
+    let own: Value = serde_json::from_str(&passed("node", LogFormat::Json, r#"{"level":"WARN","n":1}"#))
+        .expect("an object");
+    assert_eq!(own, serde_json::json!({"level": "WARN", "n": 1, "child": "node"}));
+    let bare: Value =
+        serde_json::from_str(&passed("node", LogFormat::Json, "panicked at \"x\"")).expect("an object");
+    assert_eq!((&bare["child"], &bare["message"]), (&"node".into(), &"panicked at \"x\"".into()));
+    assert!(bare["timestamp"].is_string() && bare["level"] == "INFO", "{bare}");
 }
 
 #[tokio::test]
@@ -89,7 +106,12 @@ async fn whoever_is_dropped_takes_its_child_along() {
 
 #[tokio::test]
 async fn a_program_that_is_missing_is_no_panic() {
-    let program = Program { name: "test".to_owned(), path: "no/such/program".into(), args: Vec::new() };
+    let program = Program {
+        name: "test".to_owned(),
+        path: "no/such/program".into(),
+        args: Vec::new(),
+        log: LogFormat::Text,
+    };
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(keep(program, QUICK, stopped));
     tokio::time::sleep(Duration::from_millis(100)).await;

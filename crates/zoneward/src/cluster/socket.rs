@@ -15,7 +15,9 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::Client;
 use tokio::net::UnixStream;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
+
+use super::requests::Counting;
 
 /// A client of the API behind a socket. Every watch has a connection of its own; they are made when needed.
 pub fn client(path: &Path) -> Client {
@@ -25,7 +27,7 @@ pub fn client(path: &Path) -> Client {
         *request.uri_mut() = absolute(request.uri());
         request
     });
-    Client::new(service, "default")
+    Client::new(Counting::new("api.sock").layer(service), "default")
 }
 
 /// hyper wants to know where to; the connector goes to the socket whatever is said.

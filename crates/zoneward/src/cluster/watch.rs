@@ -20,8 +20,8 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::Kind;
 use super::failure::watch_cause;
+use super::{Kind, outage};
 
 /// How many events may wait: when the reader is slow, the API's stream is not read on.
 const QUEUE: usize = 256;
@@ -258,6 +258,7 @@ where
     Watched: From<K>,
 {
     let mut pause = FIRST_PAUSE;
+    let request = format!("watch {}", wanted.kind.as_str());
     loop {
         let mut stream = std::pin::pin!(watcher(api::<K>(&client, &wanted), wanted.config.clone()));
         let mut listed = false;
@@ -265,16 +266,21 @@ where
             let event = match item {
                 Ok(event) => {
                     pause = FIRST_PAUSE;
+                    outage::request_worked(&request);
                     listed |= matches!(event, watcher::Event::InitDone);
                     translate(wanted.kind, event)
                 }
                 Err(error) => {
+                    let falls_back = !listed && refuses_streaming(&error);
+                    if !falls_back {
+                        report(&request, &error);
+                    }
                     if sender.send(Event::Trouble(wanted.kind, watch_cause(&error))).await.is_err() {
                         return;
                     }
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
-                    if !listed && refuses_streaming(&error) {
+                    if falls_back {
                         // The list is asked for by pages then, which every API server can do.
                         wanted.config.initial_list_strategy = watcher::InitialListStrategy::ListWatch;
                         break;
@@ -319,6 +325,24 @@ fn refuses_streaming(error: &watcher::Error) -> bool {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 400 | 422),
         watcher::Error::WatchError(_) => true,
         _ => false,
+    }
+}
+
+/// Logs a refusal. That the API is away is logged by the client, for all watches at once.
+fn report(request: &str, error: &watcher::Error) {
+    let status = match error {
+        watcher::Error::WatchError(status) => status,
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status,
+        _ => return tracing::debug!(request, error = watch_cause(error), "watch ended"),
+    };
+    match status.code {
+        // The place in the history is gone, so everything is listed again.
+        410 => tracing::debug!(request, "watch expired"),
+        404 => outage::request_missing(request),
+        429 | 500.. => {}
+        _ => outage::request_failed(request, &watch_cause(error)),
     }
 }
 

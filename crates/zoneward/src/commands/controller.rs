@@ -2,7 +2,6 @@
 //! others watch, and wait for its Lease.
 
 use anyhow::{Context, Result, bail};
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::controller::{self, Metrics};
@@ -56,7 +55,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let listener = serve::listen_or_near(args.bind_address, oversight::ADDRESS, "--bind-address").await?;
     let (stop, stopped) = watch::channel(false);
 
-    let mut registry = Registry::default();
+    let mut registry = serve::registry("controller");
     let metrics = Metrics::default();
     metrics.register(&mut registry);
     let office = Office::seek(client.clone(), election);

@@ -29,7 +29,7 @@ pub fn run(args: &Node) -> Result<bool> {
     if args.init_only == Some(true) {
         let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());
         let denied = sysctl::set(&wishes);
-        denied.iter().for_each(|notice| tracing::error!("{notice}"));
+        denied.iter().for_each(log::notice);
         return Ok(denied.is_empty());
     }
     let skip =
@@ -41,17 +41,19 @@ pub fn run(args: &Node) -> Result<bool> {
         .build()
         .context("starting threads")?;
     let end = runtime.block_on(async {
+        let connection = connection(args, &settings);
         let start = Start {
-            client: cluster::connect(&connection(args, &settings)).await?,
+            client: cluster::connect(&connection).await?,
+            connection,
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),
             config_file: args.config.as_deref(),
             notices,
         };
-        tracing::info!(node = start.node, "starting over the rules that the kernel has");
+        tracing::info!(node = start.node, "starting; rules in the kernel stay in force");
         run::run(settings, start).await
     })?;
-    tracing::info!("ending; the rules stay in place");
+    tracing::info!("stopping; rules in the kernel stay in force");
     Ok(end == End::Stopped)
 }
 

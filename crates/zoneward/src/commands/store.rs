@@ -6,7 +6,9 @@ mod live;
 use std::path::{Path, PathBuf};
 
 use ::store::engine::{Engine, Options, Report};
+use ::store::first_start;
 use anyhow::{Result, bail};
+use model::Notice;
 use serde_json::json;
 
 use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile};
@@ -57,21 +59,41 @@ fn check(args: &StoreCheck) -> Result<bool> {
         (None, Some(data_dir)) => Engine::check(&folder(data_dir))?,
         (None, None) => bail!("give --data-dir or --backup"),
     };
+    // What cannot be read says nothing.
+    let notices = match (&args.backup, &args.data_dir) {
+        _ if !report.is_sound() => Vec::new(),
+        (Some(backup), _) => Engine::peek_backup(backup, first_start::check)?,
+        (None, Some(data_dir)) => Engine::peek(&folder(data_dir), first_start::check)?,
+        (None, None) => Vec::new(),
+    };
     match args.output.format {
-        Format::Table => print_text(&format!("{report}\n"))?,
-        format => print_value(&value(&report), format)?,
+        Format::Table => print_text(&text(&report, &notices))?,
+        format => print_value(&value(&report, &notices), format)?,
     }
-    Ok(report.is_sound())
+    Ok(report.is_sound() && notices.is_empty())
 }
 
-fn value(report: &Report) -> serde_json::Value {
+fn text(report: &Report, notices: &[Notice]) -> String {
+    let mut text = format!("{report}\n");
+    for notice in notices {
+        text += &format!("to repair: {notice}\n");
+    }
+    if !notices.is_empty() {
+        text += "`zoneward up` starts with it; repair it while it runs\n";
+    }
+    text
+}
+
+fn value(report: &Report, notices: &[Notice]) -> serde_json::Value {
+    let damage = report.problems.iter().cloned();
+    let problems: Vec<String> = damage.chain(notices.iter().map(Notice::to_string)).collect();
     json!({
-        "sound": report.is_sound(),
+        "sound": report.is_sound() && notices.is_empty(),
         "revision": report.revision.0,
         "compacted": report.compacted.0,
         "objects": report.objects,
         "versions": report.versions,
-        "problems": report.problems,
-        "problemCount": report.problem_count,
+        "problems": problems,
+        "problemCount": report.problem_count + notices.len() as u64,
     })
 }

@@ -23,17 +23,18 @@ use store::admission::service::Ranges;
 use store::api::{Api, Limits};
 use store::credentials::Credentials;
 use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::first_start::{self, Beginning, begin};
 use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::error;
+use tracing::{error, info, warn};
 
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
 use crate::leader::election::Timing;
 use crate::leader::{Office, Settings, while_leading};
+use crate::log::LogFormat;
 use crate::mesh::accepted;
 use crate::oversight::{self, Heard};
 use crate::serve::{self, Checks};
@@ -77,20 +78,28 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         serve::listen_or_near(args.metrics_bind_address, oversight::ADDRESS, "--metrics-bind-address")
             .await?;
 
-    let ranges = Ranges { load_balancers: args.load_balancer_range.clone(), ..Ranges::default() };
+    let service_cidrs = args.service_cluster_ip_range.clone();
+    let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
+    let gates = args.making.feature_gates;
+    let ranges = Ranges { cluster_ips, load_balancers, gates, ..Ranges::default() };
     let api = Api::new(Arc::new(engine), ranges, Limits::default());
-    begin(&api, Beginning { service_cidrs: args.service_cluster_ip_range.clone(), listen }).await?;
+    let begun = begin(&api, Beginning { service_cidrs, listen }).await?;
+    for notice in &begun.notices {
+        warn!(object = %notice.object, reason = notice.reason, "{}", notice.message);
+    }
 
     let (stop, stopped) = watch::channel(false);
-    let tls = credentials.server_config(&addresses(listen, &args.service_cluster_ip_range))?;
+    let tls =
+        credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
     let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
     let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
         tokio::spawn(store::collect::run(api.clone(), stopped.clone())),
+        tokio::spawn(first_start::keep(api.clone(), listen, stopped.clone())),
     ];
-    let mut registry = Registry::default();
+    let mut registry = serve::registry("up");
     oversight::show_api(api.clone(), &mut registry);
     let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args, &mut registry));
     let heard = Heard::follow(cluster::in_process(api.clone()), stopped.clone());
@@ -111,9 +120,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mesh = proxies
         .map(|proxies| tokio::spawn(mesh::keep(cluster::in_process(api.clone()), proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
-    eprintln!("zoneward: serving on https://{}; stop with Ctrl-C", reachable(listen));
+    say(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
     signals.wait().await;
-    eprintln!("zoneward: stopping");
+    say(args, "stopping", "stopping");
     node_stop.send_replace(true);
     if let Some(node) = node {
         node.await.context("whoever looks after the node proxy ended badly")?;
@@ -131,15 +140,26 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     Ok(())
 }
 
+/// A line for people; a log of JSON has it as an object.
+fn say(args: &cli::Up, state: &str, text: &str) {
+    match args.log.logging_format {
+        LogFormat::Text => eprintln!("zoneward: {text}"),
+        LogFormat::Json => info!(state, detail = text, "state changed"),
+    }
+}
+
 /// The node proxy, as a process of its own: it needs rights that nothing else here needs.
 fn node_proxy(args: &cli::Up) -> Result<Program> {
     let path = std::env::current_exe().context("finding this program's own file")?;
     let socket = args.data_dir.join("api.sock");
     let mut words: Vec<OsString> = vec!["node".into(), "--api-socket".into(), socket.into()];
-    if let Some(config) = &args.node_config {
-        words.extend(["--config".into(), config.into()]);
+    words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
+    match &args.node_config {
+        Some(config) => words.extend(["--config".into(), config.into()]),
+        // A mode of its own choice is nothing to warn of. Node ports are on every address, as without a mode.
+        None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),
     }
-    Ok(Program { name: "node".to_owned(), path, args: words })
+    Ok(Program { name: "node".to_owned(), path, args: words, log: args.log.logging_format })
 }
 
 /// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
@@ -200,7 +220,7 @@ impl Controllers {
         let slices = async move {
             let advice = controller::run(client, config, metrics, leading, stopped).await.advice();
             if let Some(advice) = &advice {
-                error!("the controller of EndpointSlices has ended: {advice}");
+                error!(advice, "EndpointSlice controller ended");
             }
             why.send_replace(advice);
         };
@@ -245,9 +265,10 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 /// Every address under which the API may be called: loopback, its own, and that of Service `kubernetes`.
-fn addresses(listen: SocketAddr, ranges: &[IpNet]) -> Vec<IpAddr> {
+fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -> Vec<IpAddr> {
     let mut all = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), reachable(listen).ip()];
     all.extend(ranges.first().and_then(|range| range.hosts().next()));
+    all.extend(cluster_ip);
     all.sort();
     all.dedup();
     all

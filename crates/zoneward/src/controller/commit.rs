@@ -75,10 +75,23 @@ pub struct Done {
     pub written: Vec<(Uid, Version)>,
     /// Slices that were deleted.
     pub deleted: Vec<Uid>,
+    /// How many slices the API created, updated and deleted.
+    pub slices: WrittenSlices,
     /// Events that were written and that were not.
     pub events: (usize, usize),
     /// Why it did not come to its end.
     pub failure: Option<Failure>,
+}
+
+/// Writes of EndpointSlices that the API acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrittenSlices {
+    /// Created.
+    pub creates: usize,
+    /// Updated.
+    pub updates: usize,
+    /// Deleted.
+    pub deletes: usize,
 }
 
 /// Why writing stopped.
@@ -191,7 +204,10 @@ impl Writer<'_> {
         let object = write::new_slice(&self.work.service, self.work.uid.as_ref(), content);
         let path = format!("{}?{FIELD_MANAGER}", slices_path(&self.work.service.namespace));
         match send::<Written>(self.client, Method::POST, &path, JSON, &object).await {
-            Ok(written) => self.note(&written),
+            Ok(written) => {
+                self.note(&written);
+                self.done.slices.creates += 1;
+            }
             Err(error) if is_namespace_terminating(&error) => return Ok(false),
             Err(error) => return Err(Failure::of(&error)),
         }
@@ -205,6 +221,7 @@ impl Writer<'_> {
             match send::<Written>(self.client, Method::PATCH, &target, JSON_PATCH, &patch).await {
                 Ok(written) => {
                     self.note(&written);
+                    self.done.slices.updates += 1;
                     return Ok(());
                 }
                 // The stored JSON has a form that the patch did not expect: change it in place instead.
@@ -221,6 +238,7 @@ impl Writer<'_> {
         let target = format!("{path}?{FIELD_MANAGER}");
         let written = send(self.client, Method::PUT, &target, JSON, &object).await.map_err(failed)?;
         self.note(&written);
+        self.done.slices.updates += 1;
         Ok(())
     }
 
@@ -230,7 +248,7 @@ impl Writer<'_> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions",
             "preconditions": {"uid": uid, "resourceVersion": stored.resource_version}});
         match send::<Value>(self.client, Method::DELETE, &path, JSON, &options).await {
-            Ok(_) => {}
+            Ok(_) => self.done.slices.deletes += 1,
             Err(Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(Failure::of(&error)),
         }

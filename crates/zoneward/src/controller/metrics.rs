@@ -1,13 +1,17 @@
 //! The controller's metrics: the EndpointSlice controller's names where it measures the same (dashboards keep
 //! working), those of seed 003, and ours per mechanism and safeguard.
 
+use plan::hints::Mechanism;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::commit::WrittenSlices;
 use super::memory::Counts;
+use crate::serve::BareCounter;
 
 /// Names of the EndpointSlice controller start with this.
 const SUBSYSTEM: &str = "endpoint_slice_controller";
@@ -57,14 +61,22 @@ pub struct BySafeguard {
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
-fn histogram() -> Histogram {
+/// The upper bounds of the EndpointSlice controller for endpoints: 2, 4, ... 32768.
+fn endpoints() -> Histogram {
+    Histogram::new(exponential_buckets(2.0, 2.0, 15))
+}
+
+/// Its upper bounds for slices: the defaults of Prometheus' client for Go.
+fn slices() -> Histogram {
+    Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0])
+}
+
+/// Upper bounds for what only we count: 1, 2, ... 16384.
+fn whole_numbers() -> Histogram {
     Histogram::new(exponential_buckets(1.0, 2.0, 15))
 }
 
 /// The metrics of the slice controller. Cloning shares them.
-///
-/// Counters that upstream names without the ending `_total` are kept as gauges that only rise, because the text
-/// format would add that ending to a counter.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     endpoints_added: Histogram,
@@ -72,39 +84,41 @@ pub struct Metrics {
     endpoints_desired: Gauge,
     slices: Gauge,
     desired_slices: Gauge,
-    changes: Family<Operation, Gauge>,
+    changes: Family<Operation, BareCounter>,
     changed_per_sync: Histograms<Changed>,
-    syncs: Family<SyncResult, Gauge>,
+    syncs: Family<SyncResult, BareCounter>,
     services_by_distribution: Family<Distribution, Gauge>,
     changed_by_approach: Histograms<Approach>,
     reallocated: Histogram,
     total_endpoints: Gauge,
     services_by_mechanism: Family<ByMechanism, Gauge>,
     services_held_back: Family<BySafeguard, Gauge>,
-    events: Family<SyncResult, Gauge>,
+    events: Family<SyncResult, Counter>,
     queue_waiting: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
-            endpoints_added: histogram(),
-            endpoints_removed: histogram(),
+        let metrics = Self {
+            endpoints_added: endpoints(),
+            endpoints_removed: endpoints(),
             endpoints_desired: Gauge::default(),
             slices: Gauge::default(),
             desired_slices: Gauge::default(),
             changes: Family::default(),
-            changed_per_sync: Family::new_with_constructor(histogram as fn() -> Histogram),
+            changed_per_sync: Family::new_with_constructor(slices as fn() -> Histogram),
             syncs: Family::default(),
             services_by_distribution: Family::default(),
-            changed_by_approach: Family::new_with_constructor(histogram as fn() -> Histogram),
-            reallocated: histogram(),
+            changed_by_approach: Family::new_with_constructor(whole_numbers as fn() -> Histogram),
+            reallocated: whole_numbers(),
             total_endpoints: Gauge::default(),
             services_by_mechanism: Family::default(),
             services_held_back: Family::default(),
             events: Family::default(),
             queue_waiting: Gauge::default(),
-        }
+        };
+        metrics.prepare();
+        metrics
     }
 }
 
@@ -133,6 +147,37 @@ impl SyncCounts {
 }
 
 impl Metrics {
+    /// Series that exist before the first event, so that rates and alerts see the first one.
+    fn prepare(&self) {
+        for operation in ["create", "update", "delete"] {
+            drop(self.changes.get_or_create(&Operation { operation }));
+        }
+        for result in ["success", "stale", "error"] {
+            drop(self.syncs.get_or_create(&SyncResult { result }));
+        }
+        for result in ["success", "error"] {
+            drop(self.events.get_or_create(&SyncResult { result }));
+        }
+        for topology in ["Auto", "Disabled"] {
+            let traffic_distribution = String::new();
+            drop(self.changed_per_sync.get_or_create(&Changed { topology, traffic_distribution }));
+        }
+        for distribution in DISTRIBUTIONS {
+            let traffic_distribution = distribution.to_owned();
+            drop(self.services_by_distribution.get_or_create(&Distribution { traffic_distribution }));
+        }
+        for mechanism in Mechanism::ALL {
+            let mechanism = mechanism.as_str();
+            drop(self.services_by_mechanism.get_or_create(&ByMechanism { mechanism }));
+        }
+        for safeguard in SAFEGUARDS {
+            drop(self.services_held_back.get_or_create(&BySafeguard { safeguard }));
+        }
+        for approach in [Mechanism::None, Mechanism::Auto, Mechanism::PreferSameZone, Mechanism::Spill] {
+            drop(self.changed_by_approach.get_or_create(&Approach { approach: approach.as_str() }));
+        }
+    }
+
     /// Registers everything.
     pub fn register(&self, registry: &mut Registry) {
         let upstream = registry.sub_registry_with_prefix(SUBSYSTEM);
@@ -220,20 +265,23 @@ impl Metrics {
 
     /// A sync ended.
     pub fn synced(&self, result: &'static str) {
-        self.syncs.get_or_create(&SyncResult { result }).inc();
+        self.syncs.get_or_create(&SyncResult { result }).inc_by(1);
     }
 
-    /// A sync wrote this for a Service that counts like this.
-    pub fn wrote(&self, changes: &SyncCounts, counts: &Counts) {
-        for (operation, number) in
-            [("create", changes.creates), ("update", changes.updates), ("delete", changes.deletes)]
-        {
-            self.changes.get_or_create(&Operation { operation }).inc_by(number as i64);
+    /// The API acknowledged these writes, whether or not the sync came to its end.
+    pub fn wrote(&self, written: &WrittenSlices) {
+        let WrittenSlices { creates, updates, deletes } = *written;
+        for (operation, number) in [("create", creates), ("update", updates), ("delete", deletes)] {
+            self.changes.get_or_create(&Operation { operation }).inc_by(number as u64);
         }
+    }
+
+    /// A sync that came to its end changed this, for a Service that counts like this.
+    pub fn changed(&self, changes: &SyncCounts, counts: &Counts) {
         self.endpoints_added.observe(changes.added as f64);
         self.endpoints_removed.observe(changes.removed as f64);
         self.reallocated.observe(changes.reallocated as f64);
-        let topology = if counts.mechanism == plan::hints::Mechanism::Auto { "Auto" } else { "Disabled" };
+        let topology = if counts.mechanism == Mechanism::Auto { "Auto" } else { "Disabled" };
         let traffic_distribution =
             counts.traffic_distribution.as_deref().map(known_distribution).unwrap_or_default();
         let slices = changes.slices() as f64;
@@ -253,10 +301,21 @@ impl Metrics {
     }
 }
 
-/// Values that anybody can make up would make labels without end.
+/// Why a mechanism may hold back.
+const SAFEGUARDS: [&str; 7] = [
+    "EndpointWithoutZone",
+    "FewerEndpointsThanZones",
+    "InsufficientNodeInformation",
+    "NoZones",
+    "OneZoneOnly",
+    "OverloadUnavoidable",
+    "TooFewEndpoints",
+];
+
+/// The values of `spec.trafficDistribution` that have a series of their own.
+const DISTRIBUTIONS: [&str; 4] = ["PreferClose", "PreferSameZone", "PreferSameNode", "zoneward.dev/Spill"];
+
+/// Any text may stand there, and labels need a bound.
 fn known_distribution(text: &str) -> String {
-    match text {
-        "PreferClose" | "PreferSameZone" | "PreferSameNode" | "zoneward.dev/Spill" => text.to_owned(),
-        _ => "other".to_owned(),
-    }
+    if DISTRIBUTIONS.contains(&text) { text.to_owned() } else { "other".to_owned() }
 }

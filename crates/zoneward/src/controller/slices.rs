@@ -25,7 +25,7 @@ use super::memory::{Counts, Kept, Memories};
 use super::metrics::{Metrics, SyncCounts};
 use super::tally::{count_changes, counts, highest_revision};
 use super::work::{events_of, find, stored_slice, updates};
-use crate::cluster::{Change, Event, Kind, Mirror};
+use crate::cluster::{Change, Event, Kind, Mirror, outage};
 use crate::events;
 
 /// The manager that an API server notes for Kubernetes' own controller.
@@ -140,7 +140,6 @@ impl Head {
         for change in self.mirror.read(event) {
             match &change {
                 Change::Put(_, said) | Change::Unreadable(_, _, said) => notices.extend(said.iter().cloned()),
-                Change::Trouble(kind, text) => warn!(kind = kind.as_str(), error = %text, "the watch broke"),
                 _ => {}
             }
             self.take(change, now);
@@ -165,7 +164,7 @@ impl Head {
                     let change = self.leases.applied(&lease);
                     self.lease_changed(change, now);
                 }
-                Err(error) => debug!(lease = lease.name(), %error, "a Lease cannot be read"),
+                Err(error) => debug!(lease = lease.name(), %error, "cannot parse a Lease"),
             },
             other => self.mirror.apply(other),
         }
@@ -438,7 +437,7 @@ impl Head {
             self.expectations.forget(key);
             return Err(Outcome::Done);
         }
-        info!(service = %key, slices = deletes.len(), "slices without a Service are deleted");
+        info!(service = %key, slices = deletes.len(), "deleting EndpointSlices without a Service");
         Ok(Work { service: key.clone(), deletes, orphans: true, ..Work::default() })
     }
 
@@ -472,11 +471,12 @@ impl Head {
         }
         (0..done.events.0).for_each(|_| self.metrics.event("success"));
         (0..done.events.1).for_each(|_| self.metrics.event("error"));
+        self.metrics.wrote(&done.slices);
         let under_way = self.under_way.remove(key);
         let Some(failure) = done.failure else {
             if let Some(UnderWay { mut kept, changes }) = under_way {
                 if changes.slices() > 0 {
-                    self.metrics.wrote(&changes, &kept.counts);
+                    self.metrics.changed(&changes, &kept.counts);
                 }
                 if let Some(newest) = newest.filter(|_| kept.requested) {
                     // From here on the nodes have their time to follow.
@@ -496,10 +496,14 @@ impl Head {
 
     fn report_failure(&mut self, key: &ServiceKey, failure: &Failure, clock: Timestamp) -> Option<Value> {
         let (Failure::Refused(text) | Failure::Unavailable(text)) = failure else {
-            debug!(service = %key, why = failure.text(), "the slices changed meanwhile; planned again");
+            debug!(service = %key, why = failure.text(), "slices changed meanwhile; planning again");
             return None;
         };
-        warn!(service = %key, error = %text, "writing failed; tried again later");
+        if outage::is_api_away() {
+            debug!(service = %key, error = %text, "writing EndpointSlices failed; retrying");
+        } else {
+            warn!(service = %key, error = %text, "writing EndpointSlices failed; retrying");
+        }
         if self.queue.failures(key) != FAILURES_BEFORE_EVENT {
             return None;
         }

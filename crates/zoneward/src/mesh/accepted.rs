@@ -27,14 +27,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 pub use condition::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
 use condition::{Record, Work};
 
 use super::secret::{self, Pair};
 use super::secrets::Secrets;
-use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure};
+use crate::cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure, outage};
 use crate::controller::commit::{MERGE_PATCH, send};
 use crate::events;
 
@@ -96,8 +96,6 @@ struct Desk {
     later: VecDeque<(Instant, Key)>,
     /// Being written.
     busy: BTreeSet<Key>,
-    /// Kinds that cannot be watched, and were told so.
-    told: BTreeSet<Kind>,
 }
 
 impl Desk {
@@ -143,21 +141,8 @@ impl Desk {
                 // What waited for this kind can be judged now.
                 let all: Vec<Key> = self.records.keys().cloned().collect();
                 all.into_iter().for_each(|key| self.mark(key));
-                if self.told.remove(kind) {
-                    info!(kind = kind.as_str(), "watching again");
-                }
             }
-            Change::Trouble(kind, why) => {
-                if self.told.insert(*kind) {
-                    let kind = kind.as_str();
-                    info!(
-                        kind,
-                        error = why.as_str(),
-                        "cannot watch; objects that depend on it get no status (routes and gateways need deploy/crds)"
-                    );
-                }
-            }
-            Change::Put(..) | Change::Other(..) => {}
+            Change::Put(..) | Change::Other(..) | Change::Trouble(..) => {}
         }
     }
 
@@ -280,11 +265,14 @@ impl Desk {
         self.busy.remove(&key);
         let (kind, object) = (key.0.as_str(), &key.1);
         match result {
-            Ok(()) => debug!(kind, %object, "wrote conditions"),
+            Ok(()) => debug!(kind, %object, "wrote the status of a route or gateway"),
             // The watch brings what another writer wrote.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
-                warn!(kind, %object, error = failure::cause(&error), "conditions cannot be written; trying again");
+                if !outage::is_api_away() {
+                    let error = failure::cause(&error);
+                    warn!(kind, %object, error, "failed to write the status of a route or gateway; retrying");
+                }
                 self.later.push_back((now + PAUSE, key));
             }
         }
@@ -314,7 +302,7 @@ async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
     send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
     for event in &work.events {
         if let Err(error) = events::say(client, event).await {
-            debug!(error = failure::cause(&error), "an Event could not be written");
+            debug!(error = failure::cause(&error), "failed to write an Event");
         }
     }
     Ok(())

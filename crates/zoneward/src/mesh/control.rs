@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 use xds::identity::{Entrances, Identity, Role as Stands};
 use xds::render::{Allowed, Entrance, Input, KeyPair, Rendered, render};
 use xds::stream::Published;
@@ -24,6 +24,7 @@ use xds::stream::Published;
 use super::consumer::{Consumer, Role};
 use super::source::{self, Source};
 use super::state::{State, Tables};
+use crate::log;
 use crate::routes::destination_port;
 
 pub use desk::Desk;
@@ -159,7 +160,7 @@ impl Running {
         self.said.retain(|said| notices.binary_search(said).is_ok());
         for notice in &notices {
             if self.said.len() < MOST_SAID && self.said.insert(notice.clone()) {
-                warn!("{notice}");
+                log::notice(notice);
             }
         }
         self.desk.set_notices(notices);
@@ -181,7 +182,7 @@ impl Served {
             is_news
         });
         if self.rendered.is_none() {
-            info!("{} has {} resources", self.consumer.role, rendered.resources.len());
+            info!(role = %self.consumer.role, resources = rendered.resources.len(), "rendered the first resources");
         }
         self.rendered = Some(rendered);
     }

@@ -73,13 +73,13 @@ impl Doors {
             Err(error) => {
                 let why = format!("cannot listen on {}: {error}; choose another with {}", wish.at, wish.flag);
                 if self.shut.insert(id, why.clone()).is_none() {
-                    warn!("{why}; trying again");
+                    warn!(address = %wish.at, %error, flag = wish.flag, "cannot listen; retrying");
                 }
                 return;
             }
         };
         self.shut.remove(&id);
-        info!("listening on {address} for {}", behind(&wish.entrance));
+        info!(%address, entrance = behind(&wish.entrance), "listening");
         let (stop, stopped) = oneshot::channel();
         let (proxy, entrance) = (self.proxy.clone(), wish.entrance.clone());
         let task = tokio::spawn(async move {
@@ -94,7 +94,7 @@ impl Doors {
         let _ = open.stop.send(());
         // Only then is the port free for whoever comes next.
         let _ = open.task.await;
-        info!("no longer listening for {}", behind(&open.wish.entrance));
+        info!(entrance = behind(&open.wish.entrance), "stopped listening");
     }
 
     /// Closes all.

@@ -23,6 +23,7 @@ use super::redirect::Redirect;
 use super::secret::Pair;
 use super::source::{Input, Source};
 use super::state::{State, Tables};
+use crate::log;
 use crate::routes::destination_port;
 
 /// How many inputs are taken in before tables are made.
@@ -138,7 +139,7 @@ pub async fn run(
     };
     let mut state = State::new(FeatureGates::default());
     state.follow(plan.consumer.clone());
-    info!("{} on node {:?}, waiting for its first table", plan.consumer.role, plan.consumer.node.as_str());
+    info!(role = %plan.consumer.role, node = plan.consumer.node.as_str(), "waiting for the first table");
     let mut running = Running {
         doors: Doors::new(proxy.clone()),
         plan,
@@ -250,7 +251,7 @@ impl Running {
     fn redirecting(&mut self, act: impl FnOnce(&mut Redirect) -> Result<()>) -> Option<String> {
         let error = act(self.redirect.as_mut()?).err()?;
         let why = format!("{error:#}");
-        warn!("{why}");
+        warn!(error = why, "cannot redirect connections");
         Some(why)
     }
 
@@ -337,7 +338,7 @@ impl Running {
     fn say(&mut self, notices: BTreeSet<Notice>) {
         for notice in notices {
             if self.said.len() < MOST_SAID && !self.said.contains(&notice) {
-                warn!("{notice}");
+                log::notice(&notice);
                 self.said.insert(notice);
             }
         }
@@ -345,7 +346,7 @@ impl Running {
 
     async fn end(mut self) -> Result<()> {
         self.shown.set(Some("stopping".to_owned()));
-        info!("stopping; open connections have {:?} to end", self.plan.drain);
+        info!(drain = ?self.plan.drain, "stopping; draining connections");
         self.redirecting(Redirect::remove);
         self.doors.close_all().await;
         self.proxy.drain(self.plan.drain).await;

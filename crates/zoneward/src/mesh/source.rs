@@ -15,9 +15,9 @@ use tracing::{info, warn};
 use super::secret::{self, Pair};
 use super::secrets::Secrets;
 use super::state::{KINDS, wanted};
-use crate::cli;
 use crate::cluster::{Event, Feed, Kind};
 use crate::input::{Documents, files};
+use crate::{cli, log};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -123,10 +123,10 @@ impl Files {
                 continue;
             }
             match self.read() {
-                Ok(()) => info!("the files changed and were read again"),
+                Ok(()) => info!("files changed; reloaded"),
                 Err(error) => {
                     // A file that is away for a moment is being replaced.
-                    warn!("the files changed and cannot be read, so what was read before stays: {error:#}");
+                    warn!(error = %format_args!("{error:#}"), "files changed and cannot be read; keeping what was read before");
                     self.stamp = self.stamp();
                 }
             }
@@ -148,7 +148,7 @@ impl Files {
         let stamp = self.stamp();
         let documents = Documents::read(&self.input)?;
         for notice in &documents.notices {
-            warn!("{notice}");
+            log::notice(notice);
         }
         self.stamp = stamp;
         let mut objects_by_kind: BTreeMap<Kind, Vec<Value>> = BTreeMap::new();
@@ -164,7 +164,7 @@ impl Files {
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
                 match serde_json::from_value(object) {
                     Ok(watched) => self.queue.push_back(Input::Event(Event::Put(kind, watched).into())),
-                    Err(error) => warn!("a {} cannot be read: {error}", kind.as_str()),
+                    Err(error) => warn!(kind = kind.as_str(), %error, "cannot parse an object"),
                 }
             }
             self.queue.push_back(Input::Event(Event::Listed(kind).into()));

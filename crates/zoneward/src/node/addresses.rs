@@ -48,7 +48,7 @@ pub fn changes() -> watch::Receiver<u64> {
     };
     std::thread::spawn(move || {
         if let Err(error) = listen() {
-            tracing::warn!(%error, "changes of this machine's addresses are not heard of");
+            tracing::warn!(%error, "cannot watch the addresses of this machine");
         }
     });
     hear

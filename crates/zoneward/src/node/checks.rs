@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
-use model::{Notice, ObjectRef, ServiceKey};
+use model::{Family, Notice, ObjectRef, ServiceKey};
+use plan::forward::HealthCheck;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::forward::HealthCheck;
 use crate::serve::{self, Page, Routes};
 
 /// Whether the rules keep up, asked at each request.
@@ -19,7 +19,7 @@ pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
 /// The servers that run.
 pub struct Checks {
     is_healthy: IsHealthy,
-    counts: Arc<Mutex<BTreeMap<ServiceKey, usize>>>,
+    checks: Arc<Mutex<BTreeMap<ServiceKey, HealthCheck>>>,
     /// Each with what ends it when it goes.
     servers: BTreeMap<(ServiceKey, SocketAddr), watch::Sender<bool>>,
     lacks_some: bool,
@@ -28,27 +28,31 @@ pub struct Checks {
 impl Checks {
     /// None yet.
     pub fn new(is_healthy: IsHealthy) -> Self {
-        Self { is_healthy, counts: Arc::default(), servers: BTreeMap::new(), lacks_some: false }
+        Self { is_healthy, checks: Arc::default(), servers: BTreeMap::new(), lacks_some: false }
     }
 
     /// Makes the servers those that are wanted, on these addresses. What cannot be listened on is a Notice and is
     /// tried again the next time.
     pub fn set(&mut self, wanted: &BTreeMap<ServiceKey, HealthCheck>, addresses: &[IpAddr]) -> Vec<Notice> {
-        let counts = wanted.iter().map(|(key, check)| (key.clone(), check.local)).collect();
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone_from(wanted);
         let is_wanted = |key: &ServiceKey, at: &SocketAddr| {
-            wanted.get(key).is_some_and(|check| check.port == at.port()) && addresses.contains(&at.ip())
+            let answers = |check: &HealthCheck| check.port == at.port() && has_family(check, at.ip());
+            wanted.get(key).is_some_and(answers) && addresses.contains(&at.ip())
         };
         self.servers.retain(|(key, at), _| is_wanted(key, at));
         let mut notices = Vec::new();
         for (key, check) in wanted {
-            for address in addresses {
+            for address in addresses.iter().filter(|address| has_family(check, **address)) {
                 let at = SocketAddr::new(*address, check.port);
                 if !self.servers.contains_key(&(key.clone(), at)) {
                     match serve::listen_alone(at) {
                         Ok(listener) => {
                             let (stop, stopped) = watch::channel(false);
-                            tokio::spawn(serve::serve(listener, self.routes(key), stopped));
+                            tokio::spawn(serve::serve(
+                                listener,
+                                self.routes(key, Family::of(*address)),
+                                stopped,
+                            ));
                             self.servers.insert((key.clone(), at), stop);
                         }
                         Err(error) => notices.push(failed(key, at, &error)),
@@ -66,13 +70,19 @@ impl Checks {
     }
 
     /// The same answer at every path.
-    fn routes(&self, key: &ServiceKey) -> Routes {
-        let (key, counts, is_healthy) = (key.clone(), self.counts.clone(), self.is_healthy.clone());
+    fn routes(&self, key: &ServiceKey, family: Family) -> Routes {
+        let (key, checks, is_healthy) = (key.clone(), self.checks.clone(), self.is_healthy.clone());
         Routes::default().otherwise(move |_| {
-            let local = counts.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied().unwrap_or(0);
+            let checks = checks.lock().unwrap_or_else(PoisonError::into_inner);
+            let local = checks.get(&key).and_then(|check| check.local(family)).unwrap_or(0);
+            drop(checks);
             answer(&key, local, is_healthy())
         })
     }
+}
+
+fn has_family(check: &HealthCheck, address: IpAddr) -> bool {
+    check.local(Family::of(address)).is_some()
 }
 
 // Semantics D8: the proxy's health counts, the node's eligibility does not (pitfall 27).

@@ -10,7 +10,6 @@ mod check;
 pub mod fields;
 pub mod file;
 pub mod flags;
-pub mod gates;
 pub mod modes;
 #[cfg(test)]
 mod tests;
@@ -21,10 +20,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use model::{GoDuration, Notice, ObjectRef};
+use plan::NodeGates;
 use plan::forward::ProxySettings;
+use plan::gates::ReadGates;
 
 pub use file::Configuration;
-pub use gates::Gates;
 pub use modes::Mode;
 
 use super::pace::Spacing;
@@ -43,8 +43,6 @@ pub struct Settings {
     pub mode: Mode,
     /// What decides where packets go.
     pub proxy: ProxySettings,
-    /// Feature gates.
-    pub gates: Gates,
     /// How often the kernel's rules are compared with what they should be.
     pub sync_period: Duration,
     /// How changes are spaced.
@@ -105,7 +103,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     notices.extend(fields::scheduler_remark(&config.ipvs.scheduler).map(|remark| notice("NoEffect", remark)));
     let refused = fields::refused(&value).into_iter();
     let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
-    let (gates, remarks, refused) = gates::read(&config.feature_gates);
+    let ReadGates { gates, remarks, refusals: refused } = NodeGates::read(&config.feature_gates);
     notices.extend(remarks.into_iter().map(|remark| notice("NoEffect", remark)));
     refusals.extend(refused);
     let mode = modes::mode(&config.mode, strict).map_err(|refusal| refusals.push(refusal)).ok();
@@ -121,7 +119,6 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     let settings = Settings {
         mode,
         proxy: proxy_settings(&config, mode, gates),
-        gates,
         sync_period: period,
         spacing,
         healthz,
@@ -189,7 +186,7 @@ fn periods(config: &Configuration, mode: Mode) -> (Duration, Spacing) {
 }
 
 /// The fields that decide where packets go.
-fn proxy_settings(config: &Configuration, mode: Mode, gates: Gates) -> ProxySettings {
+fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> ProxySettings {
     let mut node_port_addresses = config.node_port_addresses.clone();
     if node_port_addresses.is_empty() && mode != Mode::Nftables {
         // Semantics D4: the default of those modes is every address; node ports shall not vanish from one.
@@ -208,6 +205,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: Gates) -> ProxySett
         node_port_addresses,
         masquerade_all: all,
         masquerade_bit: bit,
-        gates: gates.plan,
+        gates,
     }
 }

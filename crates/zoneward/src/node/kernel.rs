@@ -14,8 +14,7 @@ use dataplane::nftables::netlink::{Kernel, NetlinkError};
 use dataplane::nftables::render::{Edit, Renderer, portions, table_id};
 use model::forward::{ForwardingTable, Frontend};
 use model::{Family, ServiceKey};
-
-use super::forward::{Delta, Forwarder};
+use plan::forward::{Delta, Forwarder};
 
 /// Why the kernel does not hold what it should.
 #[derive(Debug)]

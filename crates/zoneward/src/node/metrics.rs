@@ -8,9 +8,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::serve;
+
+const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
+
 /// Labels as pairs.
 pub type Labels = Vec<(&'static str, String)>;
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+type Counters = Family<Labels, Counter>;
 type Times = Gauge<f64, AtomicU64>;
 
 /// All metrics. What is cheap to clone is shared.
@@ -23,9 +28,9 @@ pub struct Metrics {
     /// One run that sent changes.
     pub sync_partial: Histograms,
     /// When rules were last right.
-    pub last_sync: Times,
+    pub last_sync: Family<Labels, Times>,
     /// When a change last came.
-    pub last_queued: Times,
+    pub last_queued: Family<Labels, Times>,
     /// From the cause of a slice's change to the kernel.
     pub programming: Histograms,
     /// Changes of endpoints that wait.
@@ -37,19 +42,19 @@ pub struct Metrics {
     /// Changes of Services that came.
     pub service_changes: Counter,
     /// Transactions that failed.
-    pub sync_failures: Counter,
-    /// Clearing away that failed.
-    pub cleanup_failures: Counter,
+    sync_failures: Counters,
+    /// Deletions of unused chains that failed.
+    cleanup_failures: Counters,
     /// Frontends under a policy of Local without an endpoint here.
     pub no_local: Family<Labels, Gauge>,
     /// Answers of /healthz by code.
-    pub healthz: Family<Labels, Counter>,
+    pub healthz: Counters,
     /// Answers of /livez by code.
-    pub livez: Family<Labels, Counter>,
+    pub livez: Counters,
     /// One pass over stale flows.
     pub conntrack: Histograms,
     /// Flows that were deleted.
-    pub conntrack_deleted: Counter,
+    conntrack_deleted: Counters,
     /// Services whose last change the kernel refused.
     pub failed_services: Gauge,
     /// Repairs of what others altered.
@@ -57,48 +62,51 @@ pub struct Metrics {
     /// The highest version of a slice that is in the kernel.
     pub programmed: Gauge,
     /// Connections by Service and zones.
-    pub connections: Family<Labels, Counter>,
+    pub connections: Counters,
     /// Bytes by Service and zones.
-    pub bytes: Family<Labels, Counter>,
+    pub bytes: Counters,
 }
 
-/// From 1 ms to 16 s, and finer than kube-proxy's below: most runs end there.
+/// The upper bounds of kube-proxy: 1 ms, 2 ms, ... 16 s.
 fn durations() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_25, 2.0, 17))
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// From 0.25 s to several minutes, as kube-proxy's, and finer below.
+/// The upper bounds of kube-proxy: a quarter and half a second, each second of the first minute, every 5 s of the second,
+/// every 30 s up to five minutes.
 fn delays() -> Histogram {
-    Histogram::new(exponential_buckets(0.01, 2.0, 16))
+    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    Histogram::new([0.25, 0.5].into_iter().chain(seconds.map(f64::from)))
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Self {
-            registry: Registry::default(),
+            registry: serve::registry("node"),
             sync: Family::new_with_constructor(durations),
             sync_full: Family::new_with_constructor(durations),
             sync_partial: Family::new_with_constructor(durations),
-            last_sync: Times::default(),
-            last_queued: Times::default(),
+            last_sync: Family::default(),
+            last_queued: Family::default(),
             programming: Family::new_with_constructor(delays),
             endpoint_pending: Gauge::default(),
             endpoint_changes: Counter::default(),
             service_pending: Gauge::default(),
             service_changes: Counter::default(),
-            sync_failures: Counter::default(),
-            cleanup_failures: Counter::default(),
+            sync_failures: Family::default(),
+            cleanup_failures: Family::default(),
             no_local: Family::default(),
             healthz: Family::default(),
             livez: Family::default(),
             conntrack: Family::new_with_constructor(durations),
-            conntrack_deleted: Counter::default(),
+            conntrack_deleted: Family::default(),
             failed_services: Gauge::default(),
             repairs: Counter::default(),
             programmed: Gauge::default(),
             connections: Family::default(),
             bytes: Family::default(),
         };
+        metrics.prepare();
         metrics.register_kube_proxy();
         metrics.register_ours();
         metrics
@@ -106,6 +114,31 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Series that exist before the first event, so that rates and alerts see the first one.
+    fn prepare(&self) {
+        for at in FAMILIES {
+            for histograms in
+                [&self.sync, &self.sync_full, &self.sync_partial, &self.programming, &self.conntrack]
+            {
+                drop(histograms.get_or_create(&family(at)));
+            }
+            for times in [&self.last_sync, &self.last_queued] {
+                drop(times.get_or_create(&family(at)));
+            }
+            for counters in [&self.sync_failures, &self.cleanup_failures, &self.conntrack_deleted] {
+                drop(counters.get_or_create(&family(at)));
+            }
+            for policy in ["internal", "external"] {
+                drop(self.no_local.get_or_create(&local_policy(at, policy)));
+            }
+        }
+        for answers in [&self.healthz, &self.livez] {
+            for code in [200, 503] {
+                drop(answers.get_or_create(&status(code)));
+            }
+        }
+    }
+
     fn register_kube_proxy(&mut self) {
         let all = &mut self.registry;
         // The names of counters get their `_total` when they are written.
@@ -168,7 +201,7 @@ impl Metrics {
         );
         all.register(
             format!("{rules}_nftables_cleanup_failures"),
-            "Clearing away that failed",
+            "Deletions of unused chains that failed",
             self.cleanup_failures.clone(),
         );
         all.register(
@@ -209,6 +242,28 @@ impl Metrics {
         all.register("service_bytes", "Bytes to and from Services, by where they went", self.bytes.clone());
     }
 
+    /// A transaction failed. One holds the rules of both families.
+    pub fn sync_failed(&self) {
+        for at in FAMILIES {
+            self.sync_failures.get_or_create(&family(at)).inc();
+        }
+    }
+
+    /// Unused chains could not be deleted.
+    pub fn cleanup_failed(&self) {
+        for at in FAMILIES {
+            self.cleanup_failures.get_or_create(&family(at)).inc();
+        }
+    }
+
+    /// A pass over stale flows came to its end.
+    pub fn deleted_flows(&self, cleaned: &dataplane::conntrack::Cleaned) {
+        let ipv4 = cleaned.deleted.saturating_sub(cleaned.deleted_ipv6);
+        for (at, count) in [(model::Family::V4, ipv4), (model::Family::V6, cleaned.deleted_ipv6)] {
+            self.conntrack_deleted.get_or_create(&family(at)).inc_by(count as u64);
+        }
+    }
+
     /// All of it, to be shown.
     pub fn registry(&self) -> &Registry {
         &self.registry
@@ -220,6 +275,16 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         text
     }
+}
+
+/// The labels of what is counted by answer.
+pub fn status(code: u16) -> Labels {
+    vec![("code", code.to_string())]
+}
+
+/// The labels of frontends under a policy of Local.
+pub fn local_policy(family: model::Family, policy: &str) -> Labels {
+    vec![("ip_family", family.to_string()), ("traffic_policy", policy.to_owned())]
 }
 
 /// The label that most of kube-proxy's carry.
@@ -235,25 +300,23 @@ mod tests {
     fn the_names_are_those_that_dashboards_know() {
         // Semantics D14.
         let metrics = Metrics::default();
-        metrics.healthz.get_or_create(&vec![("code", "200".to_owned())]).inc();
-        for histogram in [&metrics.sync, &metrics.sync_full, &metrics.sync_partial, &metrics.programming] {
-            histogram.get_or_create(&family(model::Family::V4)).observe(0.001);
-        }
+        metrics.healthz.get_or_create(&status(200)).inc();
+        metrics.programming.get_or_create(&family(model::Family::V4)).observe(0.001);
         let text = metrics.text();
         for name in [
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=",
             "kubeproxy_sync_full_proxy_rules_duration_seconds_count",
             "kubeproxy_sync_partial_proxy_rules_duration_seconds_count",
-            "kubeproxy_sync_proxy_rules_last_timestamp_seconds ",
-            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds ",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 0",
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv6\"} 0",
             "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 1",
             "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
             "kubeproxy_sync_proxy_rules_endpoint_changes_total 0",
             "kubeproxy_sync_proxy_rules_service_changes_total 0",
-            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total 0",
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 0",
             "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
             "\nproxy_healthz_total{code=\"200\"} 1",
-            "kubeproxy_conntrack_reconciler_deleted_entries_total 0",
+            "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
             "zoneward_node_services_failed 0",
         ] {
             assert!(text.contains(name), "{name} is missing in:\n{text}");

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
+use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
-use plan::forward::NodeConfig;
+use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
 use tokio::sync::watch;
 
 use super::checks::Checks;
 use super::config::{Mode, Settings, modes};
-use super::forward::{Delta, Forwarder, HealthCheck, health_check, lost_udp};
 use super::kernel::{Tables, Trouble, make};
-use super::metrics::family;
+use super::metrics::{family, local_policy};
 use super::pace::{Pace, Work};
 use super::report::{Progress, Reporter};
 use super::run::Shared;
@@ -85,7 +85,6 @@ pub struct Proxy {
     seen_revision: u64,
     local: Vec<IpAddr>,
     tidy_at: Option<Instant>,
-    troubled: BTreeSet<Kind>,
 }
 
 impl Proxy {
@@ -96,7 +95,7 @@ impl Proxy {
         let pace = Pace::new(parts.settings.spacing, parts.settings.sync_period, now);
         let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
         Self {
-            forwarder: Forwarder::new(config, parts.settings.gates),
+            forwarder: Forwarder::new(config),
             tables: Tables::new(parts.kernel),
             checks: Checks::new(is_healthy),
             wanted_checks: BTreeMap::new(),
@@ -121,7 +120,6 @@ impl Proxy {
             seen_revision: 0,
             local: addresses::local(),
             tidy_at: None,
-            troubled: BTreeSet::new(),
         }
     }
 
@@ -177,9 +175,7 @@ impl Proxy {
         if self.mirror.has_listed(&[Kind::Node]) {
             self.shared.health(|health| health.node(node));
         }
-        let is_on = self.settings.gates.service_cidrs;
-        let cidrs: Vec<_> =
-            snapshot.service_cidrs().filter(|_| is_on).flat_map(|c| c.cidrs.iter().copied()).collect();
+        let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
         let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
         let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local);
         self.say_all(&notices);
@@ -208,7 +204,7 @@ impl Proxy {
             Err(trouble) => {
                 // Their turn comes with everything else (pitfall 1).
                 self.dirty.extend(dirty);
-                self.shared.metrics.sync_failures.inc();
+                self.shared.metrics.sync_failed();
                 self.reporter.warn_of_node("SyncFailed", trouble.to_string());
             }
         }
@@ -223,9 +219,9 @@ impl Proxy {
                 metrics.sync.get_or_create(&family(at)).observe(took);
                 of_kind.get_or_create(&family(at)).observe(took);
             }
+            metrics.last_sync.get_or_create(&family(at)).set(seconds_now());
             self.shared.health(|health| health.updated(at, ended));
         }
-        metrics.last_sync.set(seconds_now());
         metrics.service_pending.set(0);
         metrics.endpoint_pending.set(0);
         metrics.programmed.set(i64::try_from(revision).unwrap_or(i64::MAX));
@@ -247,7 +243,7 @@ impl Proxy {
         if !self.has_started {
             self.has_started = true;
             let services = self.forwarder.table().services().count();
-            tracing::info!(services, seconds = took, "all rules are in the kernel");
+            tracing::info!(services, seconds = took, "all rules are programmed");
             self.say_mode();
         }
     }
@@ -257,8 +253,7 @@ impl Proxy {
         let no_local = &self.shared.metrics.no_local;
         for (i, at) in FAMILIES.into_iter().enumerate() {
             for (policy, count) in [("internal", dropped.internal[i]), ("external", dropped.external[i])] {
-                let labels = vec![("ip_family", at.to_string()), ("traffic_policy", policy.to_owned())];
-                no_local.get_or_create(&labels).set(i64::from(count));
+                no_local.get_or_create(&local_policy(at, policy)).set(i64::from(count));
             }
         }
     }
@@ -284,7 +279,7 @@ impl Proxy {
             Some(config) => self.forwarder.rebuild(snapshot, config),
             None => {
                 let dirty: BTreeSet<ServiceKey> = dirty.iter().chain(self.failed.keys()).cloned().collect();
-                lost.extend(self.forwarder.update(snapshot, &dirty).iter().flat_map(lost_udp));
+                lost.extend(self.forwarder.update(snapshot, &dirty).iter().filter_map(udp::lost));
             }
         }
         self.tables.forget();
@@ -318,7 +313,7 @@ impl Proxy {
 
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
     fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
-        tracing::warn!(%trouble, "looking for the Services that the kernel refuses");
+        tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
         let all: Vec<Delta> = self
             .forwarder
             .table()
@@ -349,7 +344,7 @@ impl Proxy {
             self.reporter.warn(notice);
             self.failed.insert(failed.service, failed.reason);
         }
-        self.after(dirty, deltas.iter().flat_map(lost_udp).collect());
+        self.after(dirty, deltas.iter().filter_map(udp::lost).collect());
         Ok(())
     }
 
@@ -359,10 +354,7 @@ impl Proxy {
             let compared = self.tables.compare(self.forwarder.table())?;
             if compared.changes > 0 {
                 self.shared.metrics.repairs.inc();
-                tracing::warn!(
-                    changes = compared.changes,
-                    "somebody else altered our tables; they are as they should be again"
-                );
+                tracing::warn!(changes = compared.changes, "tables were modified externally; restored");
             }
         }
         if self.checks.lacks_some() {
@@ -376,12 +368,12 @@ impl Proxy {
     }
 
     /// What follows a change of rules: stale flows, health checks, words.
-    fn after(&mut self, keys: &BTreeSet<ServiceKey>, lost: Vec<dataplane::conntrack::UdpService>) {
+    fn after(&mut self, keys: &BTreeSet<ServiceKey>, lost: Vec<UdpService>) {
         let snapshot = self.mirror.snapshot();
-        let mut udp = lost;
+        let mut udp_services = lost;
         let before = self.wanted_checks.clone();
         for key in keys {
-            udp.extend(self.forwarder.udp(snapshot, key));
+            udp_services.extend(self.forwarder.udp(snapshot, key));
             let check = snapshot
                 .service(key)
                 .and_then(|service| health_check(service, snapshot.slices(key), &self.node));
@@ -396,8 +388,8 @@ impl Proxy {
         let said = keys.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = said.collect();
         self.say_all(&notices);
-        if !udp.is_empty() {
-            self.clean(&udp);
+        if !udp_services.is_empty() {
+            self.clean(&udp_services);
         }
     }
 
@@ -408,18 +400,18 @@ impl Proxy {
     }
 
     /// Pitfall 20: after the rules, never before.
-    fn clean(&mut self, services: &[dataplane::conntrack::UdpService]) {
+    fn clean(&mut self, services: &[UdpService]) {
         let Some(conntrack) = &mut self.conntrack else { return };
         let started = Instant::now();
         let metrics = &self.shared.metrics;
         match clean(conntrack, services, &self.local) {
             Ok(cleaned) => {
-                metrics.conntrack_deleted.inc_by(cleaned.deleted as u64);
+                metrics.deleted_flows(&cleaned);
                 let took = started.elapsed().as_secs_f64();
                 FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
             }
             Err(error) => {
-                tracing::warn!(%error, "stale UDP flows were not all deleted; the next change tries again")
+                tracing::warn!(%error, "failed to delete stale UDP flows; the next change retries")
             }
         }
     }
@@ -429,8 +421,8 @@ impl Proxy {
             Ok(true) => Some(now + TIDY_AFTER),
             Ok(false) => None,
             Err(error) => {
-                tracing::warn!(%error, "what nothing needs any more was not cleared away");
-                self.shared.metrics.cleanup_failures.inc();
+                tracing::warn!(%error, "failed to delete unused chains; scheduling a full sync");
+                self.shared.metrics.cleanup_failed();
                 self.pace.compare();
                 None
             }

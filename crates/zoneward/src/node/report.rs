@@ -13,7 +13,7 @@ use model::{Notice, ObjectRef, annotation};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use crate::cluster::{Kind, failure};
+use crate::cluster::{Kind, failure, outage};
 
 /// Events that wait; more are logged only.
 const WAITING: usize = 64;
@@ -27,6 +27,9 @@ const LEAST_BETWEEN: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How long what it says may be trusted.
 const TRUSTED_SECONDS: i64 = 90;
+
+/// The request in log lines.
+const WRITE_LEASE: &str = "write the node's Lease";
 
 /// What a Lease says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +70,7 @@ impl Reporter {
         if self.said.contains(&notice) {
             return;
         }
-        tracing::warn!("{notice}");
+        crate::log::notice(&notice);
         if self.said.len() == REMEMBERED {
             self.said.pop_front();
         }
@@ -91,7 +94,7 @@ async fn write_events(client: Client, node: String, mut notices: mpsc::Receiver<
             Err(error) => Err(Error::SerdeError(error)),
         };
         if let Err(error) = made {
-            tracing::debug!(error = failure::cause(&error), "an event was not written");
+            tracing::debug!(error = failure::cause(&error), "failed to write an Event");
         }
     }
 }
@@ -172,12 +175,12 @@ pub async fn keep_lease(
     loop {
         let now = progress.borrow_and_update().clone();
         if now.programmed.is_some() {
-            if let Err(error) = write_lease(&api, &node, &now).await {
-                tracing::warn!(
-                    error = failure::cause(&error),
-                    "the Lease of this node was not written; trying again in 10 s"
-                );
-                progress.mark_changed();
+            match write_lease(&api, &node, &now).await {
+                Ok(()) => outage::request_worked(WRITE_LEASE),
+                Err(error) => {
+                    report_lease(&error);
+                    progress.mark_changed();
+                }
             }
             tokio::time::sleep(LEAST_BETWEEN).await;
         }
@@ -185,6 +188,13 @@ pub async fn keep_lease(
         if let Ok(Err(_)) = tokio::time::timeout(heartbeat, progress.changed()).await {
             return;
         }
+    }
+}
+
+/// Logs a refusal; that the API is away is logged by its client.
+fn report_lease(error: &Error) {
+    if let Error::Api(status) = error {
+        outage::request_failed(WRITE_LEASE, &status.message);
     }
 }
 

@@ -12,16 +12,17 @@ use http::StatusCode;
 
 use kube::Client;
 use model::Notice;
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::config::Settings;
 use super::health::{Health, Question};
-use super::metrics::Metrics;
+use super::metrics::{Metrics, status};
 use super::proxy::{Parts, Proxy};
 use super::report::{self, Reporter};
-use super::{addresses, sysctl, traffic};
-use crate::cluster::{Feed, Kind, Wanted};
+use super::{addresses, effective, sysctl, traffic};
+use crate::cluster::{Connection, Feed, Kind, Wanted};
 use crate::serve::{self, Page, Routes};
 
 /// Events that are taken before rules are looked at again.
@@ -48,6 +49,8 @@ impl Shared {
 pub struct Start<'a> {
     /// The API.
     pub client: Client,
+    /// How the API is reached, for commands that ask.
+    pub connection: Connection,
     /// The name of the Node.
     pub node: String,
     /// Where the Lease is kept; empty: nowhere.
@@ -85,7 +88,9 @@ pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
     });
     // The servers end with this.
     let (_serving, served) = watch::channel(false);
-    serve_all(&settings, &shared, &served)?;
+    let configz = effective::value(&settings, &start.node, &start.connection);
+    effective::serve(&configz);
+    serve_all(&settings, &shared, &configz, &served)?;
     let (progress, heard) = watch::channel(report::Progress::default());
     if !start.lease_namespace.is_empty() {
         tokio::spawn(report::keep_lease(
@@ -161,17 +166,22 @@ async fn config_change(path: Option<&Path>) {
         if let Ok(now) = std::fs::read(path)
             && Some(&now) != first.as_ref()
         {
-            tracing::info!(file = %path.display(), "the configuration changed: ending, to be started anew");
+            tracing::info!(file = %path.display(), "configuration changed; exiting for a restart");
             return;
         }
     }
 }
 
-fn serve_all(settings: &Settings, shared: &Arc<Shared>, stop: &watch::Receiver<bool>) -> Result<()> {
+fn serve_all(
+    settings: &Settings,
+    shared: &Arc<Shared>,
+    configz: &Value,
+    stop: &watch::Receiver<bool>,
+) -> Result<()> {
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, Routes); 2] = [
         ("health", settings.healthz, health_pages(shared)),
-        ("metrics", settings.metrics, metrics_pages(settings, shared)),
+        ("metrics", settings.metrics, metrics_pages(shared, configz.clone())),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -196,7 +206,7 @@ fn health_pages(shared: &Arc<Shared>) -> Routes {
                 Question::Healthz => &shared.metrics.healthz,
                 Question::Livez => &shared.metrics.livez,
             };
-            counts.get_or_create(&vec![("code", answer.code.to_string())]).inc();
+            counts.get_or_create(&status(answer.code)).inc();
             let status = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             Page::json(status, &answer.body)
         }
@@ -204,13 +214,11 @@ fn health_pages(shared: &Arc<Shared>) -> Routes {
     Routes::default().page("/healthz", page(Question::Healthz)).page("/livez", page(Question::Livez))
 }
 
-fn metrics_pages(settings: &Settings, shared: &Arc<Shared>) -> Routes {
-    let config = serde_json::to_value(&settings.configuration).unwrap_or_default();
-    let config = serde_json::json!({"kubeproxy.config.k8s.io": config});
+fn metrics_pages(shared: &Arc<Shared>, configz: Value) -> Routes {
     let shared = shared.clone();
     Routes::default()
         .page("/metrics", move |head| serve::metrics(shared.metrics.registry(), head))
         .page("/healthz", |_| Page::text(StatusCode::OK, "ok"))
         .page("/proxyMode", |_| Page::text(StatusCode::OK, "nftables"))
-        .page("/configz", move |_| Page::json(StatusCode::OK, &config))
+        .page("/configz", move |_| Page::json(StatusCode::OK, &configz))
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::forward::{ForwardingTable, Place};
-use model::{ServiceKey, Snapshot};
+use model::{Locality, ServiceKey, Snapshot};
 use plan::forward::NodeConfig;
 
 use super::metrics::{Labels, Metrics};
@@ -42,7 +42,7 @@ struct Route {
     service: ServiceKey,
     from_zone: String,
     to_zone: String,
-    locality: &'static str,
+    locality: Locality,
 }
 
 impl Route {
@@ -52,7 +52,7 @@ impl Route {
             ("service", self.service.name.to_string()),
             ("from_zone", self.from_zone.clone()),
             ("to_zone", self.to_zone.clone()),
-            ("locality", self.locality.to_owned()),
+            ("locality", self.locality.to_string()),
         ]
     }
 }
@@ -67,7 +67,7 @@ pub fn start() -> Traffic {
             Some(heard)
         }
         Err(error) => {
-            tracing::warn!(%error, "traffic of Services is not counted");
+            tracing::warn!(%error, "cannot count the traffic of Services");
             None
         }
     };
@@ -171,13 +171,8 @@ fn route(pair: &Pair, known: &Known<'_>) -> Option<Route> {
     let found = endpoints.into_iter().find(|e| e.addresses.first() == endpoint.ip());
     let to_zone = found.and_then(|e| e.zone.as_deref());
     let from_zone = node.zone.as_deref();
-    let is_here = found.and_then(|e| e.node.as_ref()).is_some_and(|name| *name == node.name);
-    let locality = match (is_here, from_zone, to_zone) {
-        (true, _, _) => "same-node",
-        (false, Some(from), Some(to)) if from == to => "same-zone",
-        (false, Some(_), Some(_)) => "cross-zone",
-        _ => "unknown",
-    };
+    let to_node = found.and_then(|e| e.node.as_deref());
+    let locality = Locality::of((Some(&node.name), from_zone), (to_node, to_zone));
     let text = |zone: Option<&str>| zone.unwrap_or_default().to_owned();
     Some(Route { service: service.clone(), from_zone: text(from_zone), to_zone: text(to_zone), locality })
 }

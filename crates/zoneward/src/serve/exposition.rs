@@ -12,15 +12,27 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The metrics in the format that a client accepts.
 pub(super) fn page(registry: &Registry, accept: &str) -> Page {
-    let mut body = String::new();
-    if encode(&mut body, registry).is_err() {
+    let Some(body) = open_metrics(registry) else {
         return Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n");
-    }
+    };
     if accept.contains("application/openmetrics-text") {
         Page { content_type: OPEN_METRICS, ..Page::text(StatusCode::OK, body) }
     } else {
         Page { content_type: PLAIN, ..Page::text(StatusCode::OK, plain(&body)) }
     }
+}
+
+/// Metrics that are text already, with those of a registry before them, in the text format 0.0.4.
+pub(super) fn page_with(registry: &Registry, text: &str) -> Page {
+    match open_metrics(registry) {
+        Some(body) => Page { content_type: PLAIN, ..Page::text(StatusCode::OK, plain(&body) + text) },
+        None => Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n"),
+    }
+}
+
+fn open_metrics(registry: &Registry) -> Option<String> {
+    let mut body = String::new();
+    encode(&mut body, registry).ok().map(|()| body)
 }
 
 /// OpenMetrics -> the text format 0.0.4. There, a counter's family is named as its samples are, with `_total`.
@@ -40,7 +52,8 @@ fn plain(text: &str) -> String {
                 let (ending, kind) = match kind {
                     "counter" => ("_total", "counter"),
                     "info" => ("_info", "gauge"),
-                    "unknown" => ("", "untyped"),
+                    // All of these are counters: see `counters.rs`.
+                    "unknown" => ("", "counter"),
                     kind => ("", kind),
                 };
                 if let Some((_, words)) = help.take().filter(|(helped, _)| *helped == name) {
@@ -79,11 +92,13 @@ mod tests {
         let open = "# HELP syncs Runs.\n# TYPE syncs counter\n# UNIT syncs seconds\n\
                     syncs_total{result=\"a # \\\" b\"} 1 # {trace=\"x\"} 1\n\
                     # HELP build What it is.\n# TYPE build info\nbuild_info{v=\"1\"} 1\n\
-                    # HELP held Now.\n# TYPE held gauge\nheld 2\n# EOF\n";
+                    # HELP held Now.\n# TYPE held gauge\nheld 2\n\
+                    # HELP bare Runs.\n# TYPE bare unknown\nbare 3\n# EOF\n";
         let older = "# HELP syncs_total Runs.\n# TYPE syncs_total counter\n\
                      syncs_total{result=\"a # \\\" b\"} 1\n\
                      # HELP build_info What it is.\n# TYPE build_info gauge\nbuild_info{v=\"1\"} 1\n\
-                     # HELP held Now.\n# TYPE held gauge\nheld 2\n";
+                     # HELP held Now.\n# TYPE held gauge\nheld 2\n\
+                     # HELP bare Runs.\n# TYPE bare counter\nbare 3\n";
         assert_eq!(plain(open), older);
     }
 }

@@ -77,5 +77,5 @@ async fn it_ends_when_told_even_with_an_open_connection() {
     let served = served().await;
     let _idle = TcpStream::connect(served.address).await.expect("a connection");
     served.stop.send_replace(true);
-    tokio::time::timeout(Duration::from_secs(5), served.task).await.expect("it ends").expect("well");
+    tokio::time::timeout(Duration::from_secs(60), served.task).await.expect("it ends").expect("well");
 }

@@ -139,7 +139,7 @@ async fn random_world(seed: u64) -> World {
         world.merge("/api/v1/namespaces/default", &patch).await;
     }
     let mut number = 0;
-    for i in 0..1 + dice.roll(4) {
+    for i in 0..2 + dice.roll(5) {
         let name = format!("s{i}");
         let service = world.put(&service(dice, &name)).await;
         for _ in 0..dice.roll(20) {
@@ -184,13 +184,25 @@ fn plan(objects: &[Value]) -> Value {
 fn essence(slice: &Value, known: &BTreeSet<String>) -> String {
     let metadata = &slice["metadata"];
     let name = metadata["name"].as_str().filter(|name| known.contains(*name)).unwrap_or("(new)");
-    let empty_is_none = |value: &Value| match value {
-        Value::Object(map) if map.is_empty() => Value::Null,
-        Value::Array(list) if list.is_empty() => Value::Null,
-        other => other.clone(),
-    };
     let parts = [&metadata["labels"], &metadata["annotations"], &slice["ports"], &slice["endpoints"]];
-    format!("{name} {} {:?}", slice["addressType"], parts.map(|part| empty_is_none(part).to_string()))
+    format!("{name} {} {}", slice["addressType"], parts.map(sorted).join(" "))
+}
+
+/// A value as text, whatever the order of its fields; what is empty is not there.
+fn sorted(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<String> =
+                fields.iter().map(|(key, v)| format!("{key}={}", sorted(v))).collect();
+            fields.sort();
+            format!("{{{}}}", fields.join(","))
+        }
+        Value::Array(list) => format!("[{}]", list.iter().map(sorted).collect::<Vec<_>>().join(",")),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+    .replace("{}", "")
+    .replace("[]", "")
 }
 
 /// The stored slices after a plan was carried out.
@@ -239,5 +251,5 @@ async fn plan_slices_shows_what_the_controller_writes() {
             assert_eq!(again[change], json!([]), "world {seed}: nothing is left to do");
         }
     }
-    assert!(written > 50, "the worlds give work: {written}");
+    assert!(written > 40, "the worlds give work: {written}");
 }

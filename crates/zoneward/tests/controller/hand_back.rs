@@ -103,7 +103,7 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
     assert!(out.contains("EndpointSlice default/beside: deleted"), "{out}");
     assert!(out.contains("Service default/web: removed our conditions"), "{out}");
     assert_eq!(traces(&world).await, [""; 0]);
-    let after = world.slices("default").await;
+    let after = world.slices_of("default", "web").await;
     let expected = |slice: &Value| {
         let mut slice = slice.clone();
         slice["metadata"] = json!({"name": slice["metadata"]["name"], "labels": slice["metadata"]["labels"]});

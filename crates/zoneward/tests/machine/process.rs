@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// A machine under load is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn folder(name: &str) -> PathBuf {
@@ -80,7 +81,7 @@ impl Running {
     pub fn served_at(&mut self) -> String {
         let mut lines = BufReader::new(self.child.stderr.take().unwrap()).lines();
         let found = lines.by_ref().map(Result::unwrap).find_map(|line| {
-            let (_, address) = line.split_once("health and metrics on http://")?;
+            let (_, address) = line.split_once("http://").filter(|_| line.contains("health and metrics"))?;
             Some(address.split(|c: char| c == '"' || c.is_whitespace()).next()?.to_owned())
         });
         std::thread::spawn(move || lines.for_each(drop));

@@ -218,6 +218,9 @@ pub(crate) fn zones_are_kept_and_counted() {
     machine.expose("backend", &[format!("{}@zone-b", far.address)]);
     until("the other zone", || body(at, "/").as_deref() == Some("far"));
     let metrics = ask("127.0.0.1:9001", "x", "/metrics", "").unwrap().body;
-    let zones: Vec<&str> = metrics.lines().filter(|line| line.contains("zone")).collect();
-    assert!(!zones.is_empty(), "in-zone and cross-zone requests are counted: {metrics}");
+    for locality in ["same-zone", "cross-zone"] {
+        let word = format!("locality=\"{locality}\"}}");
+        let count = metrics.lines().find(|line| line.contains("backend_zone_total{") && line.contains(&word));
+        assert!(count.is_some_and(|line| !line.ends_with(" 0")), "{locality} is counted: {metrics}");
+    }
 }

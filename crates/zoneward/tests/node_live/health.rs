@@ -77,6 +77,46 @@ pub(crate) fn load_balancers_are_told_how_many_endpoints_are_here() {
     world.until("nobody asks any more", || get("127.0.0.1:9376", "/").is_none());
 }
 
+/// Code and weight of a health-check node port.
+fn health(at: &str) -> Option<(u16, String)> {
+    let (code, head, body) = get(at, "/")?;
+    let weight = head.lines().find_map(|line| line.strip_prefix("x-load-balancing-endpoint-weight: "))?;
+    let body: Value = serde_json::from_str(&body).ok()?;
+    assert_eq!(body["localEndpoints"].to_string(), weight, "the header and the body agree");
+    Some((code, weight.to_owned()))
+}
+
+pub(crate) fn health_check_ports_count_each_family_for_itself() {
+    let world = World::new("families");
+    world.put_service_cidr("kubernetes", &["10.96.0.0/16", "fd00:96::/112"]);
+    world.put_node("n1", "za");
+    let mut object = service("b", &["10.96.0.7", "fd00:96::7"]);
+    object["spec"]["type"] = "LoadBalancer".into();
+    object["spec"]["externalTrafficPolicy"] = "Local".into();
+    object["spec"]["healthCheckNodePort"] = 9376.into();
+    world.put(object.clone());
+    let on = |address: &str, node: &str| {
+        let mut slice = slice("b", &[(address, "")]);
+        slice["endpoints"][0]["nodeName"] = node.into();
+        slice
+    };
+    // One pod with an address of each family.
+    world.put(on("10.1.0.1", "n1"));
+    world.put(on("fd00:1::1", "n1"));
+    let config = config(&world.folder, "nodePortAddresses: [127.0.0.0/8, '::1/128']");
+    let _node = world.node("n1", &["--config", &config]);
+    let (v4, v6) = ("127.0.0.1:9376", "[::1]:9376");
+    let one = Some((200, "1".to_owned()));
+    world.until("one endpoint in each family", || health(v4) == one && health(v6) == one);
+    world.put(on("10.1.0.1", "n2"));
+    world.until("none of IPv4", || health(v4) == Some((503, "0".to_owned())));
+    assert_eq!(health(v6), one, "an IPv6 endpoint is none of IPv4, and the other way round");
+    object["spec"]["clusterIPs"] = json!(["10.96.0.7"]);
+    world.put(object);
+    world.until("a family without a cluster IP does not answer", || get(v6, "/").is_none());
+    assert!(get(v4, "/").is_some());
+}
+
 pub(crate) fn metrics_have_the_names_that_dashboards_know() {
     let world = World::new("metrics");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
@@ -86,7 +126,8 @@ pub(crate) fn metrics_have_the_names_that_dashboards_know() {
     let _node = world.node("n1", &["--proxy-mode=nftables"]);
     world.until("programmed", || endpoints("10.96.0.7:80") == ["10.1.0.1:8080"]);
     world.until("counted", || {
-        metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds").is_some_and(|at| at > 0.0)
+        metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}")
+            .is_some_and(|at| at > 0.0)
     });
     let (_, _, text) = get("127.0.0.1:10249", "/metrics").unwrap();
     for name in [
@@ -94,7 +135,7 @@ pub(crate) fn metrics_have_the_names_that_dashboards_know() {
         "kubeproxy_sync_full_proxy_rules_duration_seconds_count",
         "kubeproxy_sync_proxy_rules_service_changes_total",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total",
-        "kubeproxy_sync_proxy_rules_nftables_sync_failures_total 0",
+        "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 0",
         "zoneward_node_programmed_revision",
     ] {
         assert!(text.contains(name), "{name} is missing in:\n{text}");

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use super::namespace::run;
 use super::world::{World, config, endpoints, fate, held, metric, service, slice};
@@ -40,6 +41,23 @@ pub(crate) fn what_somebody_altered_is_repaired() {
     }
     let table = &held().tables[&dataplane::nftables::render::table_id(model::Family::V4)];
     assert!(!table.chains.contains_key("mine"), "what is not ours does not stay in our table");
+}
+
+/// As `deploy/node/daemonset.yaml` has it: the variables of its ConfigMap in the place of the kubelet's.
+pub(crate) fn rebooted_node_reaches_the_api_at_its_real_address() {
+    let world = shop();
+    let address = world.serve_pods();
+    let port = address.port().to_string();
+    assert!(!is_served(), "nothing is programmed after a reboot");
+    let words = ["node", "--hostname-override", "n1", "--proxy-mode=nftables"];
+    let through_the_service = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+    let mut lost = world.start(&words, &through_the_service);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!is_served(), "the cluster IP of the API leads nowhere");
+    lost.signal(Signal::SIGKILL);
+    let real = [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", port.as_str())];
+    let _node = world.start(&words, &real);
+    world.until("served", is_served);
 }
 
 pub(crate) fn rules_stay_and_hold_while_the_api_is_away() {
@@ -114,4 +132,29 @@ pub(crate) fn new_service_cidr_and_new_zone_count_at_once() {
     world.until("addresses of the new range are dropped", is_dropped);
     world.put_node("n1", "zb");
     world.until("the other zone", || endpoints("10.96.0.7:80") == ["10.1.0.2:8080"]);
+}
+
+pub(crate) fn requirement_ends_with_the_service_that_asked_for_it() {
+    let world = World::new("handed-back");
+    world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
+    world.put_node("n1", "za");
+    let mut asking = service("web", &["10.96.0.7"]);
+    asking["metadata"]["annotations"] = json!({"endpointslice.kubernetes.io/same-zone": "Require"});
+    world.put(asking);
+    let mut endpoints_elsewhere = slice("web", &[("10.1.0.1", "zb")]);
+    endpoints_elsewhere["metadata"]["annotations"] = json!({"zoneward.dev/mechanism": "RequireZone"});
+    world.put(endpoints_elsewhere.clone());
+    // A Service that says when the rules are there.
+    world.put(service("other", &["10.96.0.8"]));
+    world.put(slice("other", &[("10.1.0.9", "")]));
+    let _node = world.node("n1", &["--proxy-mode=nftables"]);
+    world.until("programmed", || endpoints("10.96.0.8:80") == ["10.1.0.9:8080"]);
+    assert_eq!(endpoints("10.96.0.7:80"), [""; 0], "the zone has no endpoint");
+    // The annotation goes from the Service alone: kube-controller-manager leaves the slice as it is.
+    world.put(service("web", &["10.96.0.7"]));
+    world.until("reachable again", || endpoints("10.96.0.7:80") == ["10.1.0.1:8080"]);
+    // What a default asks for is on the slice alone.
+    endpoints_elsewhere["metadata"]["annotations"]["zoneward.dev/mechanism-source"] = "namespace".into();
+    world.put(endpoints_elsewhere);
+    world.until("bound by a default", || endpoints("10.96.0.7:80").is_empty());
 }

@@ -99,3 +99,53 @@ pub(crate) fn trace_of_the_live_kernel_answers_as_the_files_do() {
     assert_eq!(answer["verdict"], "untouched", "{answer}");
     assert_eq!(output.status.code(), Some(1), "what the kernel holds is not what it should");
 }
+
+fn zoneward(words: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_zoneward")).args(words).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
+}
+
+pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
+    let place = Place::new("effective");
+    place.put_web(json!({"externalIPs": ["198.18.0.5"]}), &[here(1), there(5)]);
+    let node = place.start(
+        "clusterCIDR: 10.1.0.0/16,fd00:1::/64\nfeatureGates: {AllowServiceExternalIPs: false}\nmetricsBindAddress: ''",
+    );
+    // A pod is no stranger, external IPs are not served, and no flag says so.
+    let packet = |src: &str, dst: &str| {
+        let packet = format!("tcp {src}:40000 -> {dst}:80");
+        let (ok, answer, errors) =
+            zoneward(&["trace", "packet", "--live", "-o", "json", "--packet", &packet]);
+        assert!(ok, "{packet}: {errors}\n{answer}");
+        serde_json::from_str::<Value>(&answer).unwrap()
+    };
+    let from_pod = packet("10.1.0.9", VIPS[0]);
+    assert_eq!((&from_pod["verdict"], &from_pod["masquerade"]), (&"dnat".into(), &false.into()));
+    assert_eq!(packet(OUTSIDE[0], VIPS[0])["masquerade"], true);
+    assert_eq!(packet("10.1.0.9", "198.18.0.5")["verdict"], "untouched");
+    let (ok, text, errors) = zoneward(&["plan", "node", "--live"]);
+    assert!(ok, "{errors}");
+    assert!(text.contains("running node proxy: node n1") && text.contains("Nothing changes"), "{text}");
+
+    // Somebody's hand: the summary names the Service and no element, the full list has them all.
+    super::namespace::run("nft", &["flush", "map", "ip", "zoneward", "endpoints-1k"]);
+    let (_, text, errors) = zoneward(&["plan", "node", "--live"]);
+    assert!(
+        text.contains("ns/web:") && text.contains("endpoints") && !text.contains("10.1.0.1"),
+        "{text}{errors}"
+    );
+    let (_, text, _) = zoneward(&["plan", "node", "--live", "--full"]);
+    assert!(text.contains("10.1.0.1 . 8080"), "{text}");
+
+    // Another node's name, and no node at all: said, and the defaults explain.
+    let socket = place.world.socket().display().to_string();
+    let elsewhere = ["plan", "node", "--live", "--node", "n2", "--api-socket", &socket];
+    let (_, text, _) = zoneward(&elsewhere);
+    assert!(text.contains("is that of node n1"), "{text}");
+    drop(node);
+    let (_, text, _) = zoneward(&elsewhere);
+    assert!(text.contains("no node proxy answers in this network namespace"), "{text}");
+    let (ok, _, errors) = zoneward(&["plan", "node", "--live", "--api-socket", &socket]);
+    assert!(!ok && errors.contains("--node"), "{errors}");
+}

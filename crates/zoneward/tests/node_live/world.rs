@@ -65,6 +65,27 @@ impl World {
         *self.stop.lock().unwrap() = Some((stop, self.runtime.spawn(server.serve_unix(listener))));
     }
 
+    /// Serves the API with TLS on loopback, too, and mounts for this process what a pod's service account has.
+    pub(crate) fn serve_pods(&self) -> SocketAddr {
+        let _inside = self.runtime.enter();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let credentials = Credentials::open(&self.folder).unwrap();
+        let tls = credentials.server_config(&[address.ip()]).unwrap();
+        let stopped = self.stop.lock().unwrap().as_ref().map(|(stop, _)| stop.subscribe()).unwrap();
+        let server = Server::new(self.api.clone(), Arc::new(credentials), stopped);
+        self.runtime.spawn(server.serve_tls(tokio::net::TcpListener::from_std(listener).unwrap(), tls));
+        super::namespace::run("mount", &["-t", "tmpfs", "none", "/run"]);
+        let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount");
+        std::fs::create_dir_all(account).unwrap();
+        for (from, to) in [("admin.token", "token"), ("ca.crt", "ca.crt")] {
+            std::fs::copy(self.folder.join("pki").join(from), account.join(to)).unwrap();
+        }
+        std::fs::write(account.join("namespace"), "kube-system").unwrap();
+        address
+    }
+
     /// The API is away, and every watch with it.
     pub(crate) fn go_away(&self) {
         let (stop, task) = self.stop.lock().unwrap().take().unwrap();
@@ -130,11 +151,18 @@ impl World {
 
     /// Starts any other part of the program on the same API.
     pub(crate) fn part(&self, words: &[&str]) -> Proxy {
+        let socket = self.socket().display().to_string();
+        self.start(&[words, &["--api-socket", &socket]].concat(), &[])
+    }
+
+    /// Starts the program, which has to find its way to the API by what a pod has.
+    pub(crate) fn start(&self, words: &[&str], variables: &[(&str, &str)]) -> Proxy {
         let log = std::fs::File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
             .args(words)
-            .arg("--api-socket")
-            .arg(self.socket())
+            .env_remove("KUBECONFIG")
+            .env("HOME", &self.folder)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

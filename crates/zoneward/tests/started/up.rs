@@ -37,12 +37,27 @@ impl Up {
 
     /// Starts it and waits for nothing.
     pub fn spawn(data: &Path, more: &[&str]) -> Up {
+        Up::spawn_with(data, more, Stdio::null())
+    }
+
+    /// Starts it and waits as [`Up::start`] does; the second is what it has logged by then.
+    pub fn start_logged(data: &Path) -> (Up, String) {
+        let log = data.join("log");
+        let mut up = Up::spawn_with(data, &[], fs::File::create(&log).unwrap().into());
+        let mut line = String::new();
+        BufReader::new(up.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let log = fs::read_to_string(log).unwrap();
+        assert!(line.ends_with("kubeconfig\n"), "it did not start: {log}");
+        (up, log)
+    }
+
+    fn spawn_with(data: &Path, more: &[&str], log: Stdio) -> Up {
         let child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
             .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(data)
             .args(more)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         Up { child, kubeconfig: String::new(), data: data.to_owned() }

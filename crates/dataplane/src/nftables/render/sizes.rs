@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use model::Family;
 use model::forward::NodeRules;
 
-use super::names::SetName;
-use crate::nftables::ir::{Comment, Name, SetSpec};
+use super::names::{SetName, table_id};
+use crate::nftables::ir::{Comment, Name, Program, SetSpec};
 
 /// The smallest size of a hash table: a few kilobytes.
 const SMALLEST: u32 = 1024;
@@ -32,12 +32,35 @@ pub struct Sizes {
     has_v6: bool,
 }
 
+/// Whether a set is of this kind, whatever its size.
+fn is_named(set: &str, stem: &str) -> bool {
+    let size = set.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-')?.strip_suffix('k'));
+    size.is_some_and(|size| size.parse::<u32>().is_ok())
+}
+
 impl Sizes {
     /// Sizes for so many elements, with half as much again as headroom.
     pub fn for_counts(counts: impl IntoIterator<Item = ((Family, SetName), usize)>) -> Self {
         let mut sizes = Self::default();
         for ((family, name), count) in counts {
             sizes.make_room(family, name, count);
+        }
+        sizes
+    }
+
+    /// The sizes that the sets of a program have; where there are two of a kind, the larger one is in use.
+    pub fn of_program(program: &Program) -> Self {
+        let mut sizes = Self::default();
+        for family in [Family::V4, Family::V6] {
+            let Some(table) = program.tables.get(&table_id(family)) else { continue };
+            sizes.has_v6 |= family == Family::V6;
+            for name in SetName::all().into_iter().filter(|name| name.grows()) {
+                let of_name = table.sets.iter().filter(|(set, _)| is_named(set.as_str(), name.stem()));
+                let largest = of_name.filter_map(|(_, set)| set.spec.size).max().unwrap_or(SMALLEST);
+                if largest > SMALLEST {
+                    sizes.larger.insert((family, name), largest);
+                }
+            }
         }
         sizes
     }

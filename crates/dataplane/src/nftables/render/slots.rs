@@ -1,7 +1,7 @@
 //! Endpoints on numbered slots, out of which the kernel picks one at random.
 //!
 //! Equal shares take one slot each, so that they are exact. Unequal ones take 256 slots or more, by rounding
-//! the running sum of the shares.
+//! the running sum of the shares. The sum starts at another fraction of a slot on each node.
 
 use model::forward::EndpointSet;
 
@@ -28,16 +28,17 @@ pub(super) fn slots(set: &EndpointSet) -> impl Iterator<Item = usize> {
 ///
 /// The running sum is rounded, not each share: so the endpoints of a zone, which weigh the same and stand together,
 /// have as a group what the plan gives them, to one slot. A share far below one slot may get none; a least of one
-/// for each would send a zone many times what it was meant to get.
+/// for each would send a zone many times what it was meant to get. Which endpoints of the group get one depends on where
+/// the sum starts (`set.rounding`), so over the nodes of a zone each has its share.
 fn portions(set: &EndpointSet, total: usize) -> Vec<usize> {
     let shares: Vec<f64> = set.shares().map(|(_, share)| share * total as f64).collect();
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by(|a, b| shares[*b].total_cmp(&shares[*a]).then(a.cmp(b)));
     let mut portions = vec![0; shares.len()];
-    let (mut sum, mut given) = (0.0, 0);
+    let (mut sum, mut given) = (f64::from(set.rounding) / 2f64.powi(32), 0);
     for (rank, index) in order.iter().enumerate() {
         sum += shares[*index];
-        let until = if rank + 1 == order.len() { total } else { (sum.round() as usize).clamp(given, total) };
+        let until = if rank + 1 == order.len() { total } else { (sum.floor() as usize).clamp(given, total) };
         portions[*index] = until - given;
         given = until;
     }
@@ -56,7 +57,7 @@ mod tests {
             weight: *weight,
             is_local: false,
         };
-        EndpointSet { endpoints: weights.iter().enumerate().map(endpoint).collect() }
+        EndpointSet { endpoints: weights.iter().enumerate().map(endpoint).collect(), rounding: 1 << 31 }
     }
 
     fn counts(weights: &[f32]) -> Vec<usize> {
@@ -84,6 +85,24 @@ mod tests {
         assert_eq!(counted[..6].iter().sum::<usize>(), 1);
         assert_eq!(counted[6..14].iter().sum::<usize>(), 79);
         assert_eq!(counted[14..].iter().sum::<usize>(), 176);
+    }
+
+    #[test]
+    fn a_small_spill_reaches_each_endpoint_over_the_nodes_of_a_zone() {
+        // 8 endpoints elsewhere get 0.4 % together, about one slot; the zone's own two get the rest.
+        let weights = [vec![0.004f32 / 8.0; 8], vec![0.498; 2]].concat();
+        const NODES: u32 = 1000;
+        let mut total = vec![0usize; weights.len()];
+        for node in 0..NODES {
+            let set = EndpointSet { rounding: node * (u32::MAX / NODES), ..set(&weights) };
+            slots(&set).for_each(|index| total[index] += 1);
+        }
+        let all = NODES as usize * WEIGHTED;
+        assert_eq!(total.iter().sum::<usize>(), all);
+        for (count, weight) in total.iter().zip(&weights) {
+            let wanted = f64::from(*weight) * all as f64;
+            assert!((*count as f64 - wanted).abs() < 0.05 * wanted + 2.0, "{total:?}");
+        }
     }
 
     #[test]

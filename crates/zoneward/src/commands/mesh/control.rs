@@ -75,7 +75,7 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let source = source(&args.input).await?;
     let listener = serve::listen(args.listen, "--listen").await?;
     let health = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
-    info!("Envoys connect to {}", listener.local_addr().unwrap_or(args.listen));
+    info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
     let desk = Arc::new(Desk::new(settings.streams));
     let (stop, stopped) = watch::channel(false);
     let shown = tokio::spawn(serve::serve(health, pages(&desk), stopped.clone()));

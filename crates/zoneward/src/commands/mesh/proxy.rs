@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
-use http::StatusCode;
 use model::Name;
 use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeouts};
 use tokio::sync::watch;
@@ -18,7 +17,7 @@ use crate::cli;
 use crate::mesh::run::{Plan, Shown, outbound};
 use crate::mesh::source::Source;
 use crate::mesh::{Consumer, Role, run};
-use crate::serve::{self, Checks, Page, Routes};
+use crate::serve::{self, Checks, Routes};
 use crate::signals::Signals;
 use crate::{cluster, log};
 
@@ -26,7 +25,6 @@ use crate::{cluster, log};
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
 /// The port that connections are redirected to, unless `--redirect=PORT` says otherwise.
 const REDIRECT_PORT: &str = "15001";
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// `zoneward mesh proxy`
 #[derive(Debug, Args)]
@@ -300,13 +298,9 @@ fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
     let (asked, counted) = (shown.clone(), shown.clone());
     let ready = Checks::default().check("tables", move || asked.check());
     let proxy = proxy.clone();
-    Routes::default().checks("/healthz", alive.clone()).checks("/livez", alive).checks("/readyz", ready).page(
-        "/metrics",
-        move |_| Page {
-            status: StatusCode::OK,
-            content_type: METRICS,
-            body: counted.metrics() + &proxy.metrics(),
-            header: None,
-        },
-    )
+    Routes::default()
+        .checks("/healthz", alive.clone())
+        .checks("/livez", alive)
+        .checks("/readyz", ready)
+        .metrics_and(serve::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
 }

@@ -1,31 +1,41 @@
 //! `zoneward plan node`: the nftables changes of a node when objects change.
+//!
+//! With `--live` they are summed up by Service: an operator asks whether the kernel holds what it should, and for which
+//! Services not.
+
+mod summary;
 
 use anyhow::{Context, Result, bail};
 use dataplane::nftables::apply::read;
 use dataplane::nftables::diff::{Difference, Line, diff, lines};
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Renderer, render, table_id};
+use dataplane::nftables::render::{Renderer, Sizes, render, table_id};
 use model::Family;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, Input, PlanNode};
 use crate::input::World;
-use crate::node::NodeWorld;
+use crate::node::{NodeChoice, NodeWorld};
 use crate::output::{count, notices_text, notices_value, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {
-    let mut world = World::read(&args.input.for_node())?;
-    let mut node = NodeWorld::new(&args.node, &world)?;
+    let choice = NodeChoice::new(&args.node, args.live)?;
+    let mut world = World::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &world)?;
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {
-        (held()?, program)
+        let held = held()?;
+        // Sets of a node that runs keep their sizes as long as everything fits.
+        let sizes = Sizes::of_program(&held);
+        let fits = renderer.fits(&sizes);
+        (held, if fits { render(&node.table, &sizes) } else { program })
     } else if args.with.is_empty() {
         (Program::default(), program)
     } else {
         add(args, &mut world)?;
-        node = NodeWorld::new(&args.node, &world)?;
+        node = NodeWorld::new(&choice, &world)?;
         let after = Renderer::start(&node.table);
         // Sets keep their sizes as long as everything fits, as they would on a node that runs.
         let fits = after.0.fits(renderer.sizes());
@@ -34,10 +44,18 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     world.notices.append(&mut node.notices);
     let difference = diff(&old, &new);
     let answer = Answer::new(&difference, &old, &new);
+    let rows = if args.live { summary::rows(&answer.now, &answer.later, [&old, &new]) } else { Vec::new() };
     match args.output.format {
-        Format::Table => print_text(&(answer.text() + &notices_text(&world.notices)))?,
+        Format::Table => {
+            let changes = if args.live && !args.full { summary::text(&rows) } else { answer.text() };
+            let source = choice.source().unwrap_or_default();
+            print_text(&(source + &changes + &notices_text(&world.notices)))?;
+        }
         format => {
             let mut value = answer.value();
+            if args.live {
+                value["summary"] = rows.iter().map(summary::Row::value).collect();
+            }
             value["notices"] = notices_value(&world.notices);
             print_value(&value, format)?;
         }

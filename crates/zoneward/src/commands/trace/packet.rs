@@ -4,7 +4,10 @@
 //! table's own decision gives the reasons; should the two ever differ, the answer says so.
 
 pub(crate) mod parse;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
@@ -20,22 +23,27 @@ use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
 use crate::input::World;
-use crate::node::NodeWorld;
+use crate::node::{NodeChoice, NodeWorld};
 use crate::output::{notices_text, print_text, print_value};
+
+/// The share of one slot, where there are as few as unequal shares have.
+const ONE_SLOT: f64 = 1.0 / 256.0;
 
 /// Runs the command.
 pub fn run(args: &TracePacket) -> Result<bool> {
-    let mut world = World::read(&args.input.for_node())?;
     let packets = packets(args)?;
-    let mut node = NodeWorld::new(&args.node, &world)?;
+    let choice = NodeChoice::new(&args.node, args.live)?;
+    let mut world = World::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &world)?;
     world.notices.append(&mut node.notices);
     let program = if args.live { held()? } else { sent(&node)? };
     let traces: Vec<Trace<'_>> =
         packets.iter().map(|packet| trace(packet, &program, &node, &world)).collect::<Result<_>>()?;
     match args.output.format {
         Format::Table => {
-            let text: Vec<String> = traces.iter().map(|t| t.text(&args.node.node)).collect();
-            print_text(&(text.join("\n") + &notices_text(&world.notices)))?;
+            let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
+            let source = choice.source().unwrap_or_default();
+            print_text(&(source + &text.join("\n") + &notices_text(&world.notices)))?;
         }
         format => {
             eprint!("{}", notices_text(&world.notices).trim_start());
@@ -107,17 +115,19 @@ fn trace<'a>(
     Ok(Trace { packet, evaluation, decision, why, differs })
 }
 
-/// Where rules and table differ: the kernel holds something else than what these objects ask for.
+/// Where rules and table differ: the kernel holds something else than what these objects ask for. A share below one slot
+/// may have none on this node.
 fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String> {
-    let (fate, mut planned) = match &decision.verdict {
-        Verdict::Send(shares) => (Fate::Dnat, shares.iter().map(|(address, _)| *address).collect()),
-        Verdict::Reject => (Fate::Reject, Vec::new()),
-        Verdict::Drop => (Fate::Drop, Vec::new()),
-        Verdict::Untouched => (Fate::Untouched, Vec::new()),
+    let (fate, shares) = match &decision.verdict {
+        Verdict::Send(shares) => (Fate::Dnat, &shares[..]),
+        Verdict::Reject => (Fate::Reject, &[][..]),
+        Verdict::Drop => (Fate::Drop, &[][..]),
+        Verdict::Untouched => (Fate::Untouched, &[][..]),
     };
-    planned.sort();
-    let found: Vec<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
-    if evaluation.fate == fate && found == planned {
+    let found: BTreeSet<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
+    let planned: BTreeSet<SocketAddr> = shares.iter().map(|(address, _)| *address).collect();
+    let is_there = |(address, share): &(SocketAddr, f64)| found.contains(address) || *share < ONE_SLOT;
+    if evaluation.fate == fate && found.is_subset(&planned) && shares.iter().all(is_there) {
         return None;
     }
     let planned: Vec<String> = planned.iter().map(SocketAddr::to_string).collect();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Format, TraceSelect};
 use crate::input::World;
+use crate::node::offline;
 use crate::output::{count, notices_text, print_text, print_value};
 
 /// Runs the command.
@@ -19,12 +20,16 @@ pub fn run(args: &TraceSelect) -> Result<bool> {
         world.notices.push(unknown_node(&args.node));
     }
     let zone = world.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
-    let view = NodeView { name: &args.node, zone, gates: args.feature_gates };
+    let mut remarks = Vec::new();
+    let settings =
+        offline::settings(args.config.as_deref(), args.feature_gates.as_ref(), None, &mut remarks)?;
+    let view = NodeView { name: &args.node, zone, gates: settings.gates.select };
     let mut answer = Answer { rows: Vec::new(), text: String::new(), notices: Vec::new() };
     let services = world.snapshot.services().filter(|(service, _)| is_wanted(service, args));
     for (service, slices) in services {
         answer.add(service, slices, &view);
     }
+    world.notices.append(&mut remarks);
     world.notices.append(&mut answer.notices);
     match args.output.format {
         Format::Table => {

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use kube::Client;
 use model::Name;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::children::{self, Backoff, Program};
 use crate::cli;
 use crate::cluster::{Event, Feed, Kind, Wanted};
+use crate::log::LogFormat;
 use crate::mesh::Role;
 use crate::mesh::run::outbound;
 
@@ -29,6 +30,9 @@ pub struct Proxies {
     common: Vec<OsString>,
     bind: Vec<IpAddr>,
     sidecars: Vec<Sidecar>,
+    /// Health and metrics of the first proxy; the others have the ports after it.
+    metrics: SocketAddr,
+    log: LogFormat,
 }
 
 /// A sidecar listener.
@@ -47,28 +51,63 @@ impl Proxies {
         let mut common: Vec<OsString> =
             vec!["mesh".into(), "proxy".into(), "--api-socket".into(), socket.into()];
         // Below the time that children have to stop, so that they end by themselves.
-        common.extend(["--drain", "5s", "--bind-address", "127.0.0.1:0"].map(OsString::from));
+        let log = args.log.logging_format;
+        common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
         if let Some(zone) = &args.zone {
             common.extend(["--zone".into(), zone.into()]);
         }
         let sidecars: Result<Vec<Sidecar>> = args.sidecar.iter().map(|text| sidecar(text)).collect();
-        Ok(Self { program, common, bind: args.mesh_bind.clone(), sidecars: sidecars? })
-    }
-
-    fn gateway(&self, namespace: &str, name: &str) -> Program {
-        let mut args = self.common.clone();
-        args.extend(["-n", namespace, "--gateway", name].map(OsString::from));
-        for ip in &self.bind {
-            args.extend(["--bind".into(), ip.to_string().into()]);
+        let proxies = Self {
+            program,
+            common,
+            bind: args.mesh_bind.clone(),
+            sidecars: sidecars?,
+            metrics: args.mesh_metrics_bind_address,
+            log,
+        };
+        let most = proxies.sidecars.len() + MOST;
+        if proxies.metrics.port() != 0 && usize::from(u16::MAX - proxies.metrics.port()) < most {
+            bail!(
+                "--mesh-metrics-bind-address {}: {most} ports from there on are needed; choose a lower one",
+                proxies.metrics
+            );
         }
-        Program { name: format!("gateway {namespace}/{name}"), path: self.program.clone(), args }
+        Ok(proxies)
     }
 
-    fn sidecar(&self, sidecar: &Sidecar) -> Program {
-        let Sidecar { namespace, from, outbound } = sidecar;
+    /// Where the proxy with this number has its health and metrics: sidecars come first, in their order.
+    fn metrics(&self, number: usize) -> SocketAddr {
+        let port = match self.metrics.port() {
+            0 => 0,
+            first => first.saturating_add(u16::try_from(number).unwrap_or(u16::MAX)),
+        };
+        SocketAddr::new(self.metrics.ip(), port)
+    }
+
+    fn program(&self, name: String, number: usize, more: [&str; 4]) -> Program {
         let mut args = self.common.clone();
-        args.extend(["-n", namespace, "--from", from, "--outbound", outbound].map(OsString::from));
-        Program { name: format!("sidecar {from}:{outbound}"), path: self.program.clone(), args }
+        args.extend(["--bind-address".into(), self.metrics(number).to_string().into()]);
+        args.extend(more.map(OsString::from));
+        Program { name, path: self.program.clone(), args, log: self.log }
+    }
+
+    /// The gateway with this number among the gateways.
+    fn gateway(&self, number: usize, namespace: &str, name: &str) -> Program {
+        let more = ["-n", namespace, "--gateway", name];
+        let title = format!("gateway {namespace}/{name}");
+        let mut program = self.program(title, self.sidecars.len() + number, more);
+        for ip in &self.bind {
+            program.args.extend(["--bind".into(), ip.to_string().into()]);
+        }
+        program
+    }
+
+    fn sidecar(&self, number: usize, sidecar: &Sidecar) -> Program {
+        let Sidecar { namespace, from, outbound } = sidecar;
+        let more = ["-n", namespace, "--from", from];
+        let mut program = self.program(format!("sidecar {from}:{outbound}"), number, more);
+        program.args.extend(["--outbound".into(), outbound.into()]);
+        program
     }
 }
 
@@ -85,14 +124,16 @@ fn sidecar(text: &str) -> Result<Sidecar> {
 
 /// A process that is kept running.
 struct Kept {
+    /// Its number among its kind, which decides its port for metrics.
+    number: usize,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Kept {
-    fn start(program: Program) -> Self {
+    fn start(number: usize, program: Program) -> Self {
         let (stop, stopped) = watch::channel(false);
-        Self { stop, task: tokio::spawn(children::keep(program, Backoff::default(), stopped)) }
+        Self { number, stop, task: tokio::spawn(children::keep(program, Backoff::default(), stopped)) }
     }
 
     async fn stop(self) {
@@ -104,7 +145,8 @@ impl Kept {
 
 /// Keeps the proxies running until `stop` turns true.
 pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bool>) {
-    let sidecars: Vec<Kept> = proxies.sidecars.iter().map(|s| Kept::start(proxies.sidecar(s))).collect();
+    let sidecars = proxies.sidecars.iter().enumerate();
+    let sidecars: Vec<Kept> = sidecars.map(|(i, s)| Kept::start(i, proxies.sidecar(i, s))).collect();
     let mut feed = Feed::start(&client, [Wanted::all(Kind::Gateway)]);
     let mut gateways = Gateways { proxies, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
     loop {
@@ -139,30 +181,42 @@ impl Gateways {
     fn take(&mut self, event: Event) {
         match event {
             Event::Listing(_) => self.listing = Some(BTreeSet::new()),
-            Event::Put(_, object) => self.put((object.namespace().to_owned(), object.name().to_owned())),
+            Event::Put(_, object) => {
+                let key = (object.namespace().to_owned(), object.name().to_owned());
+                match &mut self.listing {
+                    Some(seen) => drop(seen.insert(key)),
+                    None => self.put(key),
+                }
+            }
             Event::Gone(_, object) => self.gone(&(object.namespace().to_owned(), object.name().to_owned())),
             Event::Listed(_) => {
                 let seen = self.listing.take().unwrap_or_default();
                 let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains(*key)).cloned().collect();
                 gone.iter().for_each(|key| self.gone(key));
+                // In the order of their names, so that the same gateways get the same ports at every start.
+                seen.into_iter().for_each(|key| self.put(key));
             }
-            Event::Trouble(_, why) => warn!("MeshGateways cannot be watched: {why}"),
+            Event::Trouble(..) => {}
         }
     }
 
     fn put(&mut self, key: (String, String)) {
-        if let Some(seen) = &mut self.listing {
-            seen.insert(key.clone());
-        }
         if self.kept.contains_key(&key) {
             return;
         }
         let (namespace, name) = &key;
-        if self.kept.len() >= MOST {
-            return warn!("MeshGateway {namespace}/{name} is not served: this machine serves {MOST} already");
-        }
-        info!("a proxy for MeshGateway {namespace}/{name}");
-        let kept = Kept::start(self.proxies.gateway(namespace, name));
+        let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.number).collect();
+        let Some(number) = (0..MOST).find(|number| !taken.contains(number)) else {
+            return warn!(
+                namespace,
+                name,
+                most = MOST,
+                "MeshGateway is not served: too many on this machine"
+            );
+        };
+        let address = self.proxies.metrics(self.proxies.sidecars.len() + number);
+        info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
+        let kept = Kept::start(number, self.proxies.gateway(number, namespace, name));
         self.kept.insert(key, kept);
     }
 

@@ -45,6 +45,6 @@ impl Head {
         for key in keys.chain(orphans).collect::<Vec<_>>() {
             self.queue.add(&key, now);
         }
-        info!(services = self.queue.waiting(), "every Service is planned");
+        info!(services = self.queue.waiting(), "planning every Service");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::Watched;
+use crate::controller::commit::WrittenSlices;
 
 fn at(millis: u64) -> Moment {
     Moment(Duration::from_millis(millis))
@@ -52,7 +53,11 @@ fn slice(revision: u64, manager: Option<&str>, addresses: &[&str]) -> Value {
 
 /// A head that leads and has listed a node, the Service, one pod and these slices.
 fn head(settings: Settings, slices: &[Value]) -> Head {
-    let mut head = Head::new(settings, Metrics::default());
+    head_with(Metrics::default(), settings, slices)
+}
+
+fn head_with(metrics: Metrics, settings: Settings, slices: &[Value]) -> Head {
+    let mut head = Head::new(settings, metrics);
     head.lead(at(0));
     let node = json!({"metadata": {"name": "n1"}});
     let first = pod("pod-10.0.0.1", "10.0.0.1");
@@ -100,6 +105,36 @@ fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
     let work = next(&mut head, 3).expect("the second pod, at once");
     assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
     assert_eq!(work.updates[0].1.endpoints.len(), 2);
+}
+
+#[test]
+fn changes_count_what_the_api_took_not_what_was_planned() {
+    let metrics = Metrics::default();
+    let changes = |operation: &str| {
+        let mut registry = prometheus_client::registry::Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        let name = format!("endpoint_slice_controller_changes{{operation=\"{operation}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.and_then(|value| value.parse().ok())
+    };
+    let mut head = head_with(metrics.clone(), Settings::default(), &[]);
+    let work = next(&mut head, 0).expect("a slice to make");
+    assert_eq!(changes("create"), Some(0), "there before the first event");
+    let refused = Done { failure: Some(Failure::Refused("the disk is full".into())), ..done(&work, None) };
+    head.done(refused, at(1), Timestamp::UNIX_EPOCH);
+    assert_eq!(changes("create"), Some(0), "planned, and not written");
+    let work = next(&mut head, 3_600_000).expect("it is tried again");
+    let written = WrittenSlices { creates: 1, ..WrittenSlices::default() };
+    let partly = Done {
+        failure: Some(Failure::Refused("its status".into())),
+        slices: written,
+        ..done(&work, Some(7))
+    };
+    head.done(partly, at(3_600_001), Timestamp::UNIX_EPOCH);
+    assert_eq!(changes("create"), Some(1), "written, whatever failed afterwards");
+    assert_eq!(changes("delete"), Some(0));
 }
 
 #[test]

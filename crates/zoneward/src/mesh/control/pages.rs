@@ -9,9 +9,7 @@ use xds::server::{Count, Refused, StreamStatus};
 
 use super::Desk;
 use crate::output::notices_value;
-use crate::serve::{Checks, Page, Routes};
-
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+use crate::serve::{self, Checks, Page, Routes};
 
 /// The pages.
 pub fn pages(desk: &Arc<Desk>) -> Routes {
@@ -22,12 +20,7 @@ pub fn pages(desk: &Arc<Desk>) -> Routes {
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .page("/metrics", move |_| Page {
-            status: StatusCode::OK,
-            content_type: METRICS,
-            body: metrics(&counted),
-            header: None,
-        })
+        .metrics_and(serve::registry("mesh-control"), move || metrics(&counted))
         .page("/status", move |_| Page::json(StatusCode::OK, &status(&shown)))
 }
 

@@ -10,7 +10,6 @@ use model::GoDuration;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
-use super::gates;
 use crate::cluster::Connection;
 
 /// `zoneward node`
@@ -57,7 +56,7 @@ pub struct LoggingFlags {
     #[arg(short = 'v', long = "v", value_name = "N")]
     pub v: Option<u32>,
     /// text or json
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, visible_alias = "log-format", value_name = "FORMAT")]
     pub logging_format: Option<String>,
     /// No effect: RUST_LOG chooses by module
     #[arg(long, value_name = "PATTERN")]
@@ -230,8 +229,8 @@ pub struct FieldFlags {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateList(pub BTreeMap<String, bool>);
 
-fn parse_gates(text: &str) -> Result<GateList, String> {
-    gates::parse(text).map(GateList)
+pub(crate) fn parse_gates(text: &str) -> Result<GateList, String> {
+    plan::gates::parse_list(text).map(GateList).map_err(|error| error.to_string())
 }
 
 impl FieldFlags {

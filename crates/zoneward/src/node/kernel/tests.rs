@@ -12,7 +12,6 @@ use nix::errno::Errno;
 use plan::forward::{NodeConfig, ProxySettings};
 use serde_json::json;
 
-use super::super::config::Gates;
 use dataplane::nftables::diff::diff;
 
 use super::*;
@@ -67,7 +66,7 @@ impl World {
     fn new() -> Self {
         let kernel = Shared { kernel: Arc::new(Mutex::new(FakeKernel::new())), refuses: Arc::default() };
         let tables = Tables::new(Box::new(kernel.clone()));
-        let forwarder = Forwarder::new(config(), Gates::default());
+        let forwarder = Forwarder::new(config());
         Self { kernel, tables, forwarder, snapshot: Snapshot::default() }
     }
 

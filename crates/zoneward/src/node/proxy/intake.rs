@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use model::{AddressType, Family, Notice, Object, ObjectKey, ServiceKey, Slice, Timestamp, annotation};
 
-use super::{FAMILIES, Proxy, seconds_now};
+use super::{FAMILIES, Proxy, family as of, seconds_now};
 use crate::cluster::{Change, Event, Kind};
 
 /// Changes whose delay is measured, at most at once.
@@ -40,19 +40,8 @@ impl Proxy {
                 self.note_gone(*kind, key);
             }
             Change::Gone(kind, key) => self.note_gone(*kind, key),
-            Change::Trouble(kind, text) => {
-                if self.troubled.insert(*kind) {
-                    tracing::warn!(kind = kind.as_str(), error = %text, "the API is away; the rules stay as they are");
-                } else {
-                    tracing::debug!(kind = kind.as_str(), error = %text, "the API is still away");
-                }
-            }
-            Change::Listed(kind, _) => {
-                if self.troubled.remove(kind) {
-                    tracing::info!(kind = kind.as_str(), "the API is back");
-                }
-            }
-            Change::Other(..) => {}
+            // The rules stay as they are while the API is away.
+            Change::Trouble(..) | Change::Listed(..) | Change::Other(..) => {}
         }
     }
 
@@ -117,7 +106,9 @@ impl Proxy {
 
     fn touch(&mut self, service: ServiceKey, families: &[Family]) {
         let now = Instant::now();
-        self.shared.metrics.last_queued.set(seconds_now());
+        for family in families {
+            self.shared.metrics.last_queued.get_or_create(&of(*family)).set(seconds_now());
+        }
         self.shared.health(|health| families.iter().for_each(|family| health.queued(*family, now)));
         self.dirty.insert(service);
         self.pace.change();

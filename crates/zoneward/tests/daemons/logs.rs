@@ -1,0 +1,196 @@
+//! Logs of running daemons: their form, and that a failure that lasts does not flood them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::exposition;
+use crate::world::{Daemon, Folder, get, has_own_network, until};
+
+const CONTROLLER: &str = "127.0.0.1:10400";
+
+#[test]
+fn no_daemon_complains_about_colours_on_a_terminal() {
+    let folder = Folder::new("terminal");
+    let data = folder.path("data");
+    let nowhere = ["--kubeconfig", "/nonexistent"];
+    let ranges = ["--service-cluster-ip-range", "10.0.0.0/16,10.1.0.0/16"];
+    let commands: [Vec<&str>; 5] = [
+        [&["controller"][..], &nowhere].concat(),
+        [&["node", "--proxy-mode", "nftables"][..], &nowhere].concat(),
+        [&["mesh", "proxy", "--from", "a", "--outbound", "8081=b"][..], &nowhere].concat(),
+        [&["mesh", "control"][..], &nowhere].concat(),
+        [&["up", "--no-node", "--data-dir", &data][..], &ranges].concat(),
+    ];
+    for words in commands {
+        let line = format!("{} {}", env!("CARGO_BIN_EXE_zoneward"), words.join(" "));
+        // It runs the line with a terminal of its own.
+        let output = Command::new("script")
+            .args(["-q", "-e", "-c", &line, "/dev/null"])
+            .stdin(Stdio::null())
+            .env("RUST_LOG", "trace")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains("zoneward: "), "{line} says why it ended: {said}");
+        assert!(!said.contains("`ansi`") && !said.contains('\u{1b}'), "{line}: {said}");
+    }
+}
+
+#[test]
+fn children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode() {
+    if !has_own_network("logs::children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode") {
+        return;
+    }
+    let folder = Folder::new("json");
+    let data = folder.path("data");
+    let sidecar = "frontend:18081=backend";
+    // The alias, which was the name before.
+    let words = ["up", "--data-dir", &data, "--log-format", "json", "--sidecar", sidecar];
+    let up = Daemon::start(&folder, "up", &words);
+    until("the rules", || up.log().contains("all rules are programmed").then_some(()));
+    until("the sidecar", || get("127.0.0.1:10280", "/livez"));
+    let log = folder.0.join("up.log");
+    up.stop();
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for child in ["node", "sidecar frontend:18081=backend"] {
+        let own = |line: &&Value| line["child"] == *child && line["level"] == "INFO";
+        assert!(lines.iter().filter(own).count() > 1, "{child} logs JSON of its own: {text}");
+    }
+    assert!(!text.contains("KubeProxyDefaultMode") && !text.contains("runs as nftables"), "{text}");
+}
+
+#[test]
+fn an_api_that_is_away_is_one_line_and_its_return_another() {
+    if !has_own_network("logs::an_api_that_is_away_is_one_line_and_its_return_another") {
+        return;
+    }
+    let folder = Folder::new("away");
+    let (data, kubeconfig) = (folder.path("data"), folder.path("data/kubeconfig"));
+    let start = || {
+        Daemon::start(
+            &folder,
+            "up",
+            &["up", "--data-dir", &data, "--no-node", "--no-mesh", "--no-controllers"],
+        )
+    };
+    let up = start();
+    until("the API", || get("127.0.0.1:10270", "/readyz"));
+    let controller = Daemon::start(
+        &folder,
+        "controller",
+        &["controller", "--kubeconfig", &kubeconfig, "--bind-address", CONTROLLER],
+    );
+    until("the leader", || controller.log().contains(" leading").then_some(()));
+    up.kill();
+    let failures = || {
+        let families = exposition::parse(&get(CONTROLLER, "/metrics")?);
+        families["rest_client_requests_total"].value(&[("code", "<error>")])
+    };
+    until("failures", || failures().filter(|count| *count >= 30.0));
+    let log = controller.log();
+    let count = |word: &str| log.lines().filter(|line| line.contains(word)).count();
+    assert_eq!(count("API unreachable; retrying"), 1, "{log}");
+    assert_eq!(count("ERROR"), 0, "{log}");
+    // Beside that line: reminders of a slow machine, and that it leads no longer.
+    let warnings = count("WARN") - count("API still unreachable") - count("no longer leading");
+    assert_eq!(warnings, 1, "{log}");
+    let up = start();
+    until("the return", || controller.log().contains("API reachable again").then_some(()));
+    controller.stop();
+    up.stop();
+}
+
+#[test]
+fn rust_log_says_how_much_is_logged() {
+    if !has_own_network("logs::rust_log_says_how_much_is_logged") {
+        return;
+    }
+    let folder = Folder::new("level");
+    for (level, wanted) in [("info", true), ("warn", false), ("zoneward::serve=info", true)] {
+        let log = folder.0.join(format!("{level}.log"));
+        let words = ["mesh", "control", "-f", "/dev/null", "--logging-format", "text"];
+        let control = Daemon::start_at(level, &folder, level, &words);
+        until("it serves", || get("127.0.0.1:10272", "/livez"));
+        control.stop();
+        let text = std::fs::read_to_string(log).unwrap();
+        assert_eq!(text.contains("serving health and metrics"), wanted, "{level}: {text}");
+    }
+}
+
+#[test]
+fn messages_of_log_lines_are_constant() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for name in ["zoneward", "proxy", "xds", "store", "dataplane"] {
+        for file in sources(&crates.join(name).join("src")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for call in calls(&text) {
+                seen += 1;
+                if message(call).is_some_and(|message| message.contains('{')) {
+                    wrong.push(format!("{}: {call}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 50, "log lines are found");
+    assert_eq!(wrong, Vec::<String>::new(), "what changes belongs into fields");
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        })
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .collect()
+}
+
+/// The arguments of each call of a logging macro.
+fn calls(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for word in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
+        for (at, _) in text.match_indices(word) {
+            if text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+                continue;
+            }
+            let inside = &text[at + word.len()..];
+            found.push(&inside[..end_of_arguments(inside)]);
+        }
+    }
+    found
+}
+
+fn end_of_arguments(text: &str) -> usize {
+    let (mut depth, mut quoted, mut escaped) = (1, false, false);
+    for (at, c) in text.char_indices() {
+        match (quoted, c) {
+            (true, _) if escaped => escaped = false,
+            (true, '\\') => escaped = true,
+            (_, '"') => quoted = !quoted,
+            (false, '(') => depth += 1,
+            (false, ')') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// The last argument, if it is a text.
+fn message(arguments: &str) -> Option<&str> {
+    let last = arguments.trim_end().trim_end_matches(',').trim_end();
+    let inner = last.strip_suffix('"')?;
+    inner.rfind('"').map(|at| &inner[at + 1..])
+}
