@@ -173,9 +173,9 @@ async fn tell(args: &Demo) -> Result<bool> {
     let mut kept = Ok(());
     if told.is_ok() && args.keep {
         let teller = Teller::new(args.output.format == Format::Table);
-        teller.say(&closing(&world, args));
+        let closing = closing(&world, args);
         kept = tokio::select! {
-            kept = kept::run(&mut world, &teller) => kept,
+            kept = kept::run(&mut world, &teller, &closing) => kept,
             () = signals.wait() => Ok(()),
         };
     }

@@ -50,17 +50,18 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("demo.sock")
 }
 
-/// Runs until it is dropped.
-pub async fn run(world: &mut World, teller: &Teller) -> Result<()> {
+/// Runs until it is dropped. Commands are served by the time that the closing text is said.
+pub async fn run(world: &mut World, teller: &Teller, closing: &str) -> Result<()> {
     let path = socket(&world.folder);
     let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
     world.write_places()?;
+    teller.say(closing);
     loop {
         tokio::select! {
             restarted = world.next() => {
                 if let Some(restarted) = restarted {
-                    teller.say(&told(&restarted));
                     world.restarted(&restarted)?;
+                    teller.say(&told(&restarted));
                 }
             }
             accepted = listener.accept() => {

@@ -410,8 +410,10 @@ impl World {
             "pid": self.stage.pid(), "api": self.api.id(), "threads": self.threads,
             "nodes": nodes, "processes": self.processes,
         });
-        let path = self.folder.join("places.json");
-        std::fs::write(&path, places.to_string()).with_context(|| format!("{}", path.display()))
+        // Whole at any moment: commands read it while processes are restarted.
+        let (new, path) = (self.folder.join("places.json.new"), self.folder.join("places.json"));
+        let written = std::fs::write(&new, places.to_string()).and_then(|()| std::fs::rename(&new, &path));
+        written.with_context(|| format!("{}", path.display()))
     }
 
     /// Ends everything.
