@@ -1,16 +1,19 @@
 //! The configuration in force of the node proxy of a network namespace, for the commands that explain it.
 //!
-//! The proxy answers on an abstract Unix socket. Such names belong to the network namespace, as the rules do: whoever can
-//! read the rules of a node finds its proxy, whatever ports it serves health and metrics on. The answer is that of
-//! /configz.
+//! The proxy answers on an abstract Unix socket. Such names belong to the network namespace, as the rules do: a command that
+//! reads the rules of a node finds its proxy, whatever ports it serves health and metrics on. The answer is that of
+//! /configz. Any process of the namespace may take the name first, so only root and the asking user are believed, and the
+//! way to the API (a kubeconfig may name programs to run) only if it comes from the same program file.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{getsockopt, sockopt};
 use serde_json::{Value, json};
 
 use super::config::{Configuration, Settings, file};
@@ -37,8 +40,8 @@ pub struct Effective {
     pub node: String,
     /// The configuration with its defaults.
     pub configuration: Configuration,
-    /// The way to the API.
-    pub connection: Connection,
+    /// The way to the API, if it can be trusted.
+    pub connection: Option<Connection>,
 }
 
 /// What /configz answers.
@@ -65,7 +68,8 @@ fn parse(mut value: Value) -> Result<Effective> {
         api_socket: text(&more["apiSocket"]).map(PathBuf::from),
         server: text(&more["server"]),
     };
-    Ok(Effective { node: text(&more["nodeName"]).unwrap_or_default(), configuration, connection })
+    let node = text(&more["nodeName"]).unwrap_or_default();
+    Ok(Effective { node, configuration, connection: Some(connection) })
 }
 
 fn address() -> std::io::Result<SocketAddr> {
@@ -101,6 +105,15 @@ pub fn serve(value: &Value) {
 /// Asks the node proxy of this network namespace; `None` if there is none.
 pub fn ask() -> Result<Option<Effective>> {
     let Ok(mut stream) = UnixStream::connect_addr(&address()?) else { return Ok(None) };
+    let peer =
+        getsockopt(&stream, sockopt::PeerCredentials).context("asking who answers for the node proxy")?;
+    if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
+        bail!(
+            "process {} of user {} answers for the node proxy, which is not trusted",
+            peer.pid(),
+            peer.uid()
+        );
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
     (&mut stream)
@@ -108,7 +121,18 @@ pub fn ask() -> Result<Option<Effective>> {
         .read_to_string(&mut text)
         .context("reading the running node's configuration")?;
     let value = serde_json::from_str(&text).context("the running node's configuration is no JSON")?;
-    parse(value).context("the running node's configuration").map(Some)
+    let mut read = parse(value).context("the running node's configuration")?;
+    read.connection = read.connection.filter(|_| is_same_program(peer.pid()));
+    Ok(Some(read))
+}
+
+/// Whether a process runs the same file as we do.
+fn is_same_program(pid: i32) -> bool {
+    let file = |process: &str| {
+        let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    file("self").is_some_and(|own| file(&pid.to_string()) == Some(own))
 }
 
 #[cfg(test)]
@@ -129,7 +153,7 @@ mod tests {
         let connection = Connection { api_socket: Some("/run/api.sock".into()), ..Connection::default() };
         let read = parse(value(&settings, "n1", &connection)).unwrap();
         assert_eq!((read.node.as_str(), &read.configuration), ("n1", &settings.configuration));
-        assert_eq!(read.connection.api_socket, connection.api_socket);
+        assert_eq!(read.connection.unwrap().api_socket, connection.api_socket);
         let (again, _) = resolve(read.configuration, false).unwrap();
         assert_eq!(again.proxy, settings.proxy);
     }

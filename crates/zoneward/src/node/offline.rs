@@ -57,8 +57,9 @@ impl NodeChoice {
             || connection.context.is_some()
             || connection.api_socket.is_some()
             || !input.files.is_empty();
-        if let (Some(running), false) = (&self.running, said) {
-            input.connection = running.connection.clone();
+        let known = self.running.as_ref().and_then(|running| running.connection.as_ref());
+        if let (Some(known), false) = (known, said) {
+            input.connection = known.clone();
         }
         input
     }

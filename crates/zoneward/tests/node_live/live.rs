@@ -109,9 +109,8 @@ fn zoneward(words: &[&str]) -> (bool, String, String) {
 pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
     let place = Place::new("effective");
     place.put_web(json!({"externalIPs": ["198.18.0.5"]}), &[here(1), there(5)]);
-    let node = place.start(
-        "clusterCIDR: 10.1.0.0/16,fd00:1::/64\nfeatureGates: {AllowServiceExternalIPs: false}\nmetricsBindAddress: ''",
-    );
+    let node =
+        place.start("clusterCIDR: 10.1.0.0/16,fd00:1::/64\nfeatureGates: {AllowServiceExternalIPs: false}");
     // A pod is no stranger, external IPs are not served, and no flag says so.
     let packet = |src: &str, dst: &str| {
         let packet = format!("tcp {src}:40000 -> {dst}:80");
