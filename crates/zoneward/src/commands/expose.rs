@@ -22,6 +22,9 @@ use changes::{Changes, Found};
 use wish::Wish;
 pub use wish::{PortWish, Target};
 
+/// How often objects that change meanwhile are read again.
+const ATTEMPTS: usize = 5;
+
 /// `zoneward expose`
 #[derive(Debug, Args)]
 pub struct Expose {
@@ -91,14 +94,29 @@ pub fn run(args: &Expose) -> Result<bool> {
 async fn expose(args: &Expose, wish: &Wish) -> Result<Changes> {
     let (client, address) = cluster::open(&args.connection).await?;
     let at = || format!("the API at {address}");
-    let found: Found = api::find(&client, wish).await.with_context(at)?;
+    for _ in 1..ATTEMPTS {
+        match attempt(&client, args, wish).await {
+            Err(error) if is_conflict(&error) => {}
+            done => return done.with_context(at),
+        }
+    }
+    attempt(&client, args, wish).await.with_context(at)
+}
+
+/// The controller writes hints and conditions on the same objects: what changed meanwhile is read and planned again.
+fn is_conflict(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 409)
+}
+
+async fn attempt(client: &kube::Client, args: &Expose, wish: &Wish) -> Result<Changes> {
+    let found: Found = api::find(client, wish).await?;
     let mut changes = if args.remove { changes::remove(wish, &found) } else { changes::put(wish, &found) }?;
     if !changes.violations.is_empty() {
         let list: Vec<String> = changes.violations.iter().map(ToString::to_string).collect();
         bail!("the API would refuse this:\n  {}", list.join("\n  "));
     }
     if !args.dry_run {
-        api::write(&client, wish, &mut changes).await.with_context(at)?;
+        api::write(client, wish, &mut changes).await?;
     }
     Ok(changes)
 }

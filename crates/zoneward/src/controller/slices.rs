@@ -491,6 +491,10 @@ impl Head {
         };
         self.metrics.synced("error");
         self.queue.done(key, Outcome::Failed, now);
+        if let (Failure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
+            // Conditions that were on their way have been overtaken by the refusal.
+            kept.sent = None;
+        }
         self.report_failure(key, &failure, clock)
     }
 

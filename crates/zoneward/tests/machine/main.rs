@@ -81,9 +81,12 @@ fn expose_registers_processes_replaces_them_and_takes_them_away() {
     let owner = &made["slices"][0]["metadata"]["ownerReferences"][0]["uid"];
     assert_eq!(*owner, made["service"]["metadata"]["uid"]);
     assert_eq!(machine.expose(&both)["changed"], json!(false), "again is nothing");
-    machine.expose(&["--port", "80", "--to", "10.0.0.8:9090@a"]);
+    let ip = made["service"]["spec"]["clusterIP"].as_str().unwrap();
+    let shown = machine.zoneward(&["expose", "shop", "--port", "80", "--to", "10.0.0.8:9090@a"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains(&format!("Cluster IP of default/shop: {ip}")), "{shown}");
     assert_eq!(addresses(&machine, "shop"), ["10.0.0.8"]);
-    // The controller leaves them alone, and a restart keeps them.
+    // The controller leaves the endpoints alone, and a restart keeps them.
     machine.kill();
     let mut machine = machine.again(&[]);
     std::thread::sleep(Duration::from_secs(1));
