@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use model::Name;
+use model::{Name, Service};
 
 /// What a Service asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,17 @@ impl fmt::Display for Refusal {
 }
 
 impl Request {
+    /// A Service that gets what it names and nothing else.
+    pub fn naming(service: &Service) -> Self {
+        let port = |port: &model::ServicePort| PortRequest {
+            port: port.port,
+            protocol: Name::new(port.protocol.as_str()),
+            node_port: port.node_port,
+        };
+        let ports = service.ports.iter().map(port).collect();
+        Self { ports, health_check: service.health_check_node_port, ..Self::default() }
+    }
+
     /// The ports that the Service names itself, each with its field.
     pub fn named(&self) -> impl Iterator<Item = (u16, String)> + '_ {
         let ports = self.ports.iter().enumerate();

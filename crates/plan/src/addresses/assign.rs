@@ -9,6 +9,8 @@ use model::{Family, IpAddress, Service, ServiceKey};
 use super::allocator::{AllocateError, Allocator, Pool, start_offset};
 use super::families::{self, ClusterFamilies};
 use super::{AddressPlan, Assignment, FieldError, Objects, Rejection, allocator, is_established, repair};
+use crate::node_ports::{Refusal, Request, allocate};
+use crate::validate::Settings;
 
 /// Assigns into `plan` and gives back the allocator with everything that is taken then.
 pub(super) fn assign(objects: &Objects<'_>, seed: u64, plan: &mut AddressPlan) -> Allocator {
@@ -38,6 +40,8 @@ struct Assigner<'a> {
     wishes: Vec<IpAddr>,
     /// IPAddresses by the Service that they name.
     locks_by_service: BTreeMap<ServiceKey, Vec<&'a IpAddress>>,
+    /// Node ports, and the health check's, by number.
+    holders_by_port: BTreeMap<u16, ServiceKey>,
 }
 
 /// Addresses found for a Service, before they are its own.
@@ -63,6 +67,7 @@ impl<'a> Assigner<'a> {
             listed: BTreeSet::new(),
             wishes: Vec::new(),
             locks_by_service: BTreeMap::new(),
+            holders_by_port: BTreeMap::new(),
         };
         assigner.take_what_is_held();
         assigner
@@ -82,6 +87,9 @@ impl<'a> Assigner<'a> {
         }
         for (key, service) in self.objects.services.iter().filter(|(_, s)| families::needs_addresses(s)) {
             let established = is_established(service, self.objects);
+            if established {
+                self.hold_ports(service);
+            }
             for ip in service.cluster_ips.addresses() {
                 self.listed.insert(*ip);
                 if established {
@@ -91,6 +99,33 @@ impl<'a> Assigner<'a> {
                     self.wishes.push(*ip);
                 }
             }
+        }
+    }
+
+    fn hold_ports(&mut self, service: &Service) {
+        for (port, _) in Request::naming(service).named() {
+            self.holders_by_port.entry(port).or_insert_with(|| service.key.clone());
+        }
+    }
+
+    /// An API server refuses all of a Service that names a node port of another one.
+    fn check_ports(&self, service: &Service) -> Result<(), FieldError> {
+        let request = Request::naming(service);
+        if request.named().next().is_none() {
+            return Ok(());
+        }
+        let in_use: BTreeSet<u16> = self.holders_by_port.keys().copied().collect();
+        let range = Settings::default().node_ports;
+        match allocate(&request, &range, &in_use, self.seed) {
+            Err(Refusal::Taken { field, port }) => {
+                let holder = self.holders_by_port.get(&port).map(|key| format!("Service {key}"));
+                let holder = holder.unwrap_or_else(|| "another Service".to_owned());
+                let reason = format!(
+                    "{port} is held by {holder}; choose a free port, or leave the field out to be given one"
+                );
+                Err(FieldError::new(field, reason))
+            }
+            Ok(_) | Err(Refusal::Full) => Ok(()),
         }
     }
 
@@ -113,6 +148,7 @@ impl<'a> Assigner<'a> {
         for ip in &found.cluster_ips {
             self.holders.entry(*ip).or_insert_with(|| format!("Service {}", service.key));
         }
+        self.hold_ports(service);
         plan.creates.extend(found.unlocked.into_iter().map(|ip| (ip, service.key.clone())));
         if found.cluster_ips.len() > service.cluster_ips.addresses().len() {
             plan.assigned.push(Assignment { service: service.key.clone(), cluster_ips: found.cluster_ips });
@@ -137,6 +173,7 @@ impl<'a> Assigner<'a> {
             found.cluster_ips.extend(service.cluster_ips.addresses());
             return self.find_free(service, missing, found);
         }
+        self.check_ports(service)?;
         for (i, family) in families::wanted(service, &self.cluster)?.into_iter().enumerate() {
             match service.cluster_ips.addresses().get(i) {
                 Some(ip) => self.find_asked_for(*ip, i, found)?,

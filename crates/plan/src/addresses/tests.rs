@@ -302,3 +302,25 @@ fn a_service_that_is_being_deleted_gets_nothing_and_keeps_what_it_has() {
     let plan = plan_of(&[bare, holding], &[service_cidr("kubernetes", &["10.0.0.0/24"])], &ips, 1000);
     assert_eq!(text(&plan), "10.0.0.0/24 free 253\n");
 }
+
+#[test]
+fn a_node_port_of_another_service_is_refused() {
+    let at_port = |name: &str, port: u16| {
+        service(name, json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}))
+    };
+    let spec = json!({"type": "NodePort", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"],
+        "ports": [{"port": 80, "nodePort": 30_090}]});
+    let services = [at_port("a", 30_080), at_port("b", 30_080), at_port("c", 30_090), stored("d", spec)];
+    let cidrs = [service_cidr("kubernetes", &["10.0.0.0/24"])];
+    let plan = plan_of(&services, &cidrs, &[ip_address("10.0.0.9", "d", 100)], 1_000);
+    let rejected = plan.rejected.iter().map(|r| format!("{} {}: {}", r.service, r.field, r.reason));
+    expect![[r#"
+        [
+            "ns/b spec.ports[0].nodePort: 30080 is held by Service ns/a; choose a free port, or leave the field out to be given one",
+            "ns/c spec.ports[0].nodePort: 30090 is held by Service ns/d; choose a free port, or leave the field out to be given one",
+        ]
+    "#]]
+    .assert_debug_eq(&rejected.collect::<Vec<_>>());
+    let assigned: Vec<&str> = plan.assigned.iter().map(|a| a.service.name.as_str()).collect();
+    assert_eq!(assigned, ["a"]);
+}
