@@ -127,7 +127,7 @@ fn what_if_prefers_less_overload_at_equal_locality_and_says_why_not_the_runner_u
     assert_eq!(advice["mechanism"], "Spill", "{advice}");
     assert_eq!(advice["runner_up"]["mechanism"], "PreferSameZone", "{advice}");
     let why = advice["runner_up"]["why_not"].as_str().expect("text");
-    assert!(why.contains("as much in its zone") && why.contains("20 % above"), "{why}");
+    assert!(why.contains("as much in its zone") && why.contains("20.0 % above"), "{why}");
     let commands = advice["commands"].as_array().expect("a list");
     let annotate =
         "kubectl annotate service cart -n shop --overwrite \\\n  zoneward.dev/traffic-distribution=Spill";
@@ -141,7 +141,8 @@ fn tables_of_simulate_fit_80_columns() {
         &shop[..],
         &[&shop[..], &["-A"]].concat(),
         &[&shop[..], &["--traffic", "100000", "--price", "0.02"]].concat(),
-        &["run", "--input", "small", "--algorithm", "balanced,local,local-shared,spill,prefer"],
+        &["run", "--input", "representative", "--algorithm", "balanced,local-shared,shared-multizone,best"],
+        &["run", "--input", "representative", "--algorithm", "balanced,local-shared", "--per-input"],
         &["replay", "--zones", "3", "--events", "20"],
     ] {
         let output = zoneward(args);

@@ -203,7 +203,7 @@ mod tests {
             ("plan routes --from fr", Some(Kind::Service), "fr"),
             ("plan slices ", None, ""),
             ("trace select --no", None, ""),
-            ("trace select --config ", None, ""),
+            ("plan node --config ", None, ""),
             ("trace packet --packet ", None, ""),
         ] {
             let found = wanted(line);

@@ -71,11 +71,11 @@ impl Report {
         let one =
             |v: &Violation| json!({"object": v.object.to_string(), "field": v.field, "reason": v.reason});
         let list = |list: &[Violation]| list.iter().map(one).collect::<Vec<Value>>();
-        json!({
-            "accepted": self.violations.is_empty(),
-            "violations": list(&self.violations),
-            "warnings": list(&self.warnings),
-        })
+        let mut value = json!({"accepted": self.violations.is_empty(), "violations": list(&self.violations)});
+        if !self.warnings.is_empty() {
+            value["warnings"] = list(&self.warnings).into();
+        }
+        value
     }
 
     fn text(&self) -> String {

@@ -13,7 +13,7 @@ use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
 use crate::input::World;
 use crate::output::{
-    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within,
+    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, wrapped,
 };
 
 /// Runs the command.
@@ -184,7 +184,7 @@ impl Report<'_> {
         }
         let figures = if wide { vec![1, 3, 4, 5, 6, 7, 8, 9] } else { (1..7).collect() };
         align_right(&mut table, &figures);
-        format!("{}\n{}: {}\n", render(&table), self.cluster(), self.says())
+        format!("{}\n{}", render(&table), wrapped(&format!("{}: {}", self.cluster(), self.says()), ""))
     }
 
     fn value(&self) -> Value {

@@ -201,8 +201,8 @@ const HEADS: [&str; 10] = [
     "MEAN OVERLOAD",
     "SLICES",
 ];
-/// The columns that fit: the mean is in `-o wide`, and whether a row is valid shows by its figures.
-const NARROW: [usize; 7] = [0, 1, 3, 4, 5, 7, 9];
+/// The columns that fit; the others are in `-o wide`. Whether a row is valid shows by its figures.
+const NARROW: [usize; 6] = [0, 1, 3, 4, 7, 9];
 
 struct Writer {
     format: ReportFormat,

@@ -91,7 +91,7 @@ impl Advice {
 
 fn reason(chosen: &Outcome, stays: bool) -> String {
     format!(
-        "{}{}: {:.0} % of the traffic stays in its zone, and no endpoint gets more than {:.0} % above its fair share",
+        "{}{}: {:.1} % of the traffic stays in its zone, and no endpoint gets more than {:.1} % above its fair share",
         if stays { "keep " } else { "" },
         chosen.mechanism.as_str(),
         100.0 * chosen.figures.in_zone,
@@ -100,7 +100,7 @@ fn reason(chosen: &Outcome, stays: bool) -> String {
 }
 
 fn why_not(other: &Outcome, chosen: &Outcome, why: WhyNot) -> String {
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let (in_zone, load) = (percent(other.figures.in_zone), percent(other.figures.max_overload));
     match why {
         WhyNot::HeldBack(why) => format!("its hints would be held back: {why}"),

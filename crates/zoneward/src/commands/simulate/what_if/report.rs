@@ -134,11 +134,11 @@ fn mechanisms(one: &Asked<'_>, args: &SimulateWhatIf, wide: bool) -> String {
     render(&table)
 }
 
-/// Where traffic is known, what crosses zones and costs is shown in the place of the rollout.
+/// Where traffic is known, what crosses zones and costs is shown in the place of idle endpoints and the rollout.
 fn narrow_heads(one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
-    let mut heads = vec!["MECHANISM", "IN ZONE", "OVERLOAD", "REFUSED", "IDLE", "A ZONE FAILS"];
+    let mut heads = vec!["MECHANISM", "IN ZONE", "OVERLOAD", "REFUSED", "A ZONE FAILS"];
     match (one.gb, args.price) {
-        (None, _) => heads.push("ROLLOUT"),
+        (None, _) => heads.extend(["ROLLOUT", "IDLE"]),
         (Some(_), None) => heads.push("GB/MONTH"),
         (Some(_), Some(_)) => heads.extend(["GB/MONTH", "COST"]),
     }
@@ -153,11 +153,13 @@ fn narrow_cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<Stri
         percent(f.in_zone),
         percent(f.max_overload),
         percent(f.refused),
-        f.idle.to_string(),
         then(o.worst_failure.as_ref().map(|(_, figures)| figures)),
     ];
     match (one.gb, args.price) {
-        (None, _) => cells.push(then(o.rolling_update.as_ref().map(|(_, figures)| figures))),
+        (None, _) => {
+            let rollout = o.rolling_update.as_ref().map(|(_, figures)| figures);
+            cells.extend([then(rollout), f.idle.to_string()]);
+        }
         (Some(_), None) => cells.push(number(crossing(f, one), 1)),
         (Some(_), Some(_)) => cells.extend([number(crossing(f, one), 1), number(cost(f, one, args), 2)]),
     }
