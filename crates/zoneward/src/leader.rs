@@ -98,7 +98,7 @@ pub async fn while_leading<F: Future<Output = ()>>(
 /// Logs a refusal; that the API is away is logged by its client.
 fn report(error: &anyhow::Error) {
     if let Some(Error::Api(status)) = error.chain().find_map(|cause| cause.downcast_ref::<Error>())
-        && status.code < 500
+        && !outage::means_away(status.code)
     {
         outage::request_failed(RENEW, &failure::text(error));
     }

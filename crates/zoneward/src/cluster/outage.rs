@@ -79,7 +79,12 @@ fn change<T>(act: impl FnOnce(&mut Outages) -> T) -> T {
     result
 }
 
-/// The API did not answer, or could not (429 and from 500 on).
+/// Whether a status says that no API server could answer. Other failures are about the single request.
+pub fn means_away(code: u16) -> bool {
+    matches!(code, 502..=504)
+}
+
+/// The API did not answer, or its proxy said so.
 pub fn api_failed(error: &str) {
     match change(|outages| outages.failed(Subject::Api, Instant::now())) {
         Some(Line::Began) => warn!(error, "API unreachable; retrying"),

@@ -137,7 +137,7 @@ where
                 Ok(response) => {
                     let status = response.status();
                     REQUESTS.count(status.as_str(), method.as_str(), &host, began);
-                    if status.is_server_error() || status == http::StatusCode::TOO_MANY_REQUESTS {
+                    if outage::means_away(status.as_u16()) {
                         outage::api_failed(&status.to_string());
                     } else {
                         outage::api_answered();

@@ -341,7 +341,7 @@ fn report(request: &str, error: &watcher::Error) {
         // The place in the history is gone, so everything is listed again.
         410 => tracing::debug!(request, "watch expired"),
         404 => outage::request_missing(request),
-        429 | 500.. => {}
+        code if outage::means_away(code) => {}
         _ => outage::request_failed(request, &watch_cause(error)),
     }
 }

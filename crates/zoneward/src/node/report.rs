@@ -193,7 +193,9 @@ pub async fn keep_lease(
 
 /// Logs a refusal; that the API is away is logged by its client.
 fn report_lease(error: &Error) {
-    if let Error::Api(status) = error {
+    if let Error::Api(status) = error
+        && !outage::means_away(status.code)
+    {
         outage::request_failed(WRITE_LEASE, &status.message);
     }
 }
