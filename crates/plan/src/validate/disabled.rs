@@ -10,18 +10,16 @@ use crate::gates::FeatureGates;
 /// KEP-4444, and seed 002 for hints: drops what is disabled from a new object, or from a new version of `old`.
 pub fn drop_disabled(gates: &FeatureGates, old: Option<&Value>, new: &mut Value) {
     match new["kind"].as_str() {
-        Some("Service") if !gates.service_traffic_distribution => {
-            let in_use = old.is_some_and(|old| !old["spec"]["trafficDistribution"].is_null());
-            if let (false, Some(spec)) = (in_use, new.get_mut("spec").and_then(Value::as_object_mut)) {
-                spec.shift_remove("trafficDistribution");
-            }
-        }
-        Some("EndpointSlice") if !gates.prefer_same_traffic_distribution => {
-            if !old.is_some_and(has_node_hints) {
-                drop_node_hints(new);
-            }
-        }
+        Some("Service") if !gates.service_traffic_distribution => drop_distribution(old, new),
+        Some("EndpointSlice") if !gates.prefer_same_traffic_distribution => drop_node_hints(old, new),
         _ => {}
+    }
+}
+
+fn drop_distribution(old: Option<&Value>, new: &mut Value) {
+    let in_use = old.is_some_and(|old| !old["spec"]["trafficDistribution"].is_null());
+    if let (false, Some(spec)) = (in_use, new.get_mut("spec").and_then(Value::as_object_mut)) {
+        spec.shift_remove("trafficDistribution");
     }
 }
 
@@ -54,8 +52,11 @@ fn has_node_hints(slice: &Value) -> bool {
         .any(|endpoint| endpoint["hints"]["forNodes"].as_array().is_some_and(|l| !l.is_empty()))
 }
 
-fn drop_node_hints(slice: &mut Value) {
-    for endpoint in slice.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
+fn drop_node_hints(old: Option<&Value>, new: &mut Value) {
+    if old.is_some_and(has_node_hints) {
+        return;
+    }
+    for endpoint in new.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(hints) = endpoint.get_mut("hints").and_then(Value::as_object_mut) {
             hints.shift_remove("forNodes");
         }
