@@ -92,7 +92,7 @@ impl Wanted {
             return Ok(documents.objects.iter().filter_map(|object| self.name_in(object)).collect());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.from_cluster())
+        runtime.block_on(self.list_cluster())
     }
 
     /// The name that an object of a file stands for.
@@ -108,7 +108,7 @@ impl Wanted {
         wanted.is_none_or(|wanted| wanted == namespace).then(|| name.to_owned())
     }
 
-    async fn from_cluster(&self) -> Result<Vec<String>> {
+    async fn list_cluster(&self) -> Result<Vec<String>> {
         let client = cluster::connect(&self.input.connection).await?;
         let resource = self.kind.resource();
         let namespace = self.input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
