@@ -18,10 +18,10 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step {
-        say: "A cluster with live traffic on this machine: three zones, six nodes and thirty pods,\n\
-              made of network namespaces, without root. It takes about 20 seconds.",
+        say: "A cluster with live traffic on this machine: three zones, six nodes and thirty\n\
+              pods, made of network namespaces, without root. It takes about 20 seconds.",
         args: &["demo"],
-        notice: "Spill keeps less traffic in its zone than PreferSameZone, and overloads no pod.",
+        notice: "Spill keeps less in its zone than PreferSameZone, and overloads no pod.",
     },
     Step {
         say: "The same decisions on files; nothing is written. Which EndpointSlices would the\n\
@@ -46,7 +46,7 @@ const STEPS: &[Step] = &[
             "--packet",
             "tcp 10.244.1.9:40000 -> 10.96.1.20:80",
         ],
-        notice: "The reasons go from the Service's policy down to the rule and the map element.",
+        notice: "The reasons go from the Service's policy down to rule and map element.",
     },
     Step {
         say: "What would another traffic distribution do for a Service?",
@@ -145,7 +145,7 @@ mod tests {
     fn every_step_explains_itself_in_lines_that_fit() {
         for step in STEPS {
             assert!(!step.say.is_empty() && !step.notice.contains('\n'), "{:?}", step.args);
-            assert!(step.say.lines().chain([step.notice]).all(|line| line.len() <= 90), "{:?}", step.args);
+            assert!(step.say.lines().chain([step.notice]).all(|line| line.len() <= 80), "{:?}", step.args);
         }
     }
 
