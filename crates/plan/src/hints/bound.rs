@@ -100,7 +100,10 @@ pub(super) fn put(
     if width == Width::TooWide {
         shapes.fill(None);
     }
-    let tag = Tag::new(task, mechanism);
+    let tag = match width {
+        Width::Fits => Tag::new(task, mechanism),
+        Width::TooWide => Tag::by_region(task, mechanism),
+    };
     let by_node = mechanism.prefers_node() || mechanism == Mechanism::RequireNode;
     write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
         let hints = serves[place].and_then(|zone| shapes[zone].as_ref());

@@ -10,6 +10,7 @@ use model::{Hints, Labels, Name, Node, annotation};
 
 use super::choice::Origin;
 use super::mechanism::Mechanism;
+use crate::regions::Regions;
 use crate::spill::Demand;
 
 /// The zones of the cluster and what each can send.
@@ -189,6 +190,12 @@ impl ClusterFacts {
         let at = Mechanism::ALL.iter().position(|m| *m == mechanism);
         let tags = at.and_then(|at| self.tags.get(at));
         tags.map(|tags| tags[origin as usize].clone()).unwrap_or_default()
+    }
+
+    /// The zones of each region; nodes without the label make up the region `-`, which no label can name.
+    pub(super) fn regions(&self) -> Regions {
+        let region = |zone: &ZoneFacts| zone.region.clone().unwrap_or_else(|| Name::new("-"));
+        Regions::new(self.zones.iter().map(|zone| (zone.name.clone(), region(zone))))
     }
 
     /// The demand as the slices of Spill name it, and all annotations: shared where they are the cluster's own.

@@ -37,7 +37,8 @@ pub(super) enum Unready {
 }
 
 /// The annotations of a slice that a mechanism decides.
-const OURS: [&str; 3] = [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND];
+const OURS: [&str; 4] =
+    [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
 
 /// What the slices say about themselves.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub(super) struct Tag {
     mechanism: Mechanism,
     origin: Origin,
     demand: Option<Name>,
+    regions: Option<Name>,
     /// All of it as the only annotations of a slice, shared by all slices that have no other.
     alone: Labels,
 }
@@ -56,13 +58,22 @@ impl Tag {
             Mechanism::None => Labels::EMPTY,
             named => task.facts.tag(named, task.origin),
         };
-        Self { mechanism, origin: task.origin, demand: None, alone }
+        Self { mechanism, origin: task.origin, demand: None, regions: None, alone }
+    }
+
+    /// The annotations of a mechanism whose hints cannot name all zones of a region: nodes go by the zones listed here.
+    pub(super) fn by_region(task: &Task<'_>, mechanism: Mechanism) -> Self {
+        let tag = Self::new(task, mechanism);
+        let regions = Name::new(&task.facts.regions().to_string());
+        let own = (Name::new(annotation::REGIONS), regions.clone());
+        let alone = Labels::from_pairs(tag.alone.iter().cloned().chain([own]).collect());
+        Self { regions: Some(regions), alone, ..tag }
     }
 
     /// The annotations of Spill.
     pub(super) fn spill(task: &Task<'_>, demand: &Demand) -> Self {
         let (demand, alone) = task.facts.spill_tag(demand, task.origin);
-        Self { mechanism: Mechanism::Spill, origin: task.origin, demand: Some(demand), alone }
+        Self { mechanism: Mechanism::Spill, origin: task.origin, demand: Some(demand), regions: None, alone }
     }
 
     /// Whether a stored slice may keep its annotations.
@@ -76,7 +87,9 @@ impl Tag {
             }
             None => self.mechanism.is_told_by_hints_alone() && source.is_none(),
         };
-        mechanism_fits && annotations.value(annotation::DEMAND) == self.demand.as_ref()
+        mechanism_fits
+            && annotations.value(annotation::DEMAND) == self.demand.as_ref()
+            && annotations.value(annotation::REGIONS) == self.regions.as_ref()
     }
 
     /// The annotations of a slice that is written, with those of others that stay.

@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use model::annotation as a;
 use plan::hints::levels::{Level, combine};
 use plan::hints::{Mechanism, Scope};
+use plan::regions::Regions;
 
 use crate::world::{self, World, name, notices};
 
@@ -267,6 +268,21 @@ fn a_region_of_more_than_eight_zones_gets_no_hints_for_zones_and_says_so() {
         Service shop/web: TooManyZonesForHints: endpointslice.kubernetes.io/same-region: Require: a region has more than 8 zones, and an endpoint's hints can name no more, so endpoints carry none for zones. Zoneward's nodes go by their region; consumers that know only hints go everywhere. Use same-zone, or smaller regions, for those.
         Service shop/web: UnreachableFromSome: Clients in w (1 node) cannot reach the Service: it has no ready endpoint that they may use. Add one there, or write Prefer instead of Require.
     "#]].assert_eq(&notices(&wide.sync()));
+}
+
+#[test]
+fn slices_list_the_zones_of_regions_that_hints_cannot_name() {
+    for level in ["Prefer", "Require"] {
+        let regions = |world: &World| world.slices[0].content.annotation(a::REGIONS).cloned();
+        let mut world = wide(&[(a::SAME_REGION, level)], 9);
+        world.sync();
+        let listed = regions(&world).and_then(|text| Regions::parse(&text)).expect("nodes watch only their own Node");
+        assert!(listed.are_together("z00", "z08") && !listed.are_together("z00", "w"), "{listed}");
+        world.nodes.retain(|_, node| node.zone.as_deref() != Some("z08"));
+        world.endpoints.retain(|endpoint| endpoint.zone.as_deref() != Some("z08"));
+        world.sync();
+        assert_eq!(regions(&world), None, "eight zones fit into hints");
+    }
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::cluster::{self, Kind};
 
 /// The annotations that we write on slices. Hints and the time of the last change are fields that Kubernetes' own
 /// controller writes, too: it puts them right when it takes over.
-const ANNOTATIONS: [&str; 3] = [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND];
+const ANNOTATIONS: [&str; 4] =
+    [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
 /// How often a slice is read again because it changed meanwhile.
 const ATTEMPTS: usize = 5;
 const NOT_FOUND: u16 = 404;
