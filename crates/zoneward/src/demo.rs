@@ -310,7 +310,7 @@ fn closing(world: &World, args: &Demo) -> String {
          {exec} client-b1 -- curl -s http://{host}/\n\n\
          Where a node's kernel sends a packet, and why:\n  \
          {exec} node-b1 -- \\\n    \
-         zoneward trace packet --live --node node-b1 \\\n    \
+         zoneward trace packet --live \\\n    \
          --packet 'tcp 10.1.3.2:40000 -> {spill}'\n\n\
          The cluster itself:\n  \
          kubectl --kubeconfig {} get pods -o wide",

@@ -89,7 +89,7 @@ fn asks_for_something(key: &str, value: &str) -> bool {
     };
     let settings: Vec<(&str, &str)> = [(key, value)].into_iter().chain(beside).collect();
     let choice = asking(&settings).map(|service| choose(&service, &Defaults::default(), &gates));
-    choice.is_some_and(|choice| choice.accepted.is_ok())
+    choice.is_some_and(|choice| choice.accepted.is_ok() && choice.refused.is_none())
 }
 
 /// A Service with these annotations and nothing else that decides.
