@@ -116,7 +116,11 @@ fn routes_are_shown_with_the_columns_of_their_definition() {
     );
     let shown = kubectl.run("get meshhttproutes");
     let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["NAME", "TARGET", "NAME", "ACCEPTED", "AGE"], "{shown}");
+    assert_eq!(
+        lines[0],
+        ["NAME", "TARGET", "NAME", "ACCEPTED", "RESOLVEDREFS", "PROGRAMMED", "AGE"],
+        "{shown}"
+    );
     assert_eq!(lines[1][..4], ["r", "MeshService", "web", "True"], "{shown}");
 }
 

@@ -164,7 +164,7 @@ fn a_pattern_of_the_owner_is_hit_by_a_client_of_another_namespace() {
         ("bank/teller", "svc/cart", &["-n", "shop"]),
         ("svc/cart", "svc/cart", &["-n", "shop"]),
     ] {
-        let request = "examples/routes/requests/v2.json";
+        let request = "examples/routes/requests/v2.request";
         let words = ["trace", "http", "-f", &file, "--from", from, "--to", to, "--request", request];
         let trace = answer(&[&words[..], rest].concat());
         let matched = json!({"policy": "MeshHTTPRoute shop/owner", "rule": 0, "match": 0});

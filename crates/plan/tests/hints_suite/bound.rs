@@ -276,7 +276,8 @@ fn slices_list_the_zones_of_regions_that_hints_cannot_name() {
         let regions = |world: &World| world.slices[0].content.annotation(a::REGIONS).cloned();
         let mut world = wide(&[(a::SAME_REGION, level)], 9);
         world.sync();
-        let listed = regions(&world).and_then(|text| Regions::parse(&text)).expect("nodes watch only their own Node");
+        let listed =
+            regions(&world).and_then(|text| Regions::parse(&text)).expect("nodes watch only their own Node");
         assert!(listed.are_together("z00", "z08") && !listed.are_together("z00", "w"), "{listed}");
         world.nodes.retain(|_, node| node.zone.as_deref() != Some("z08"));
         world.endpoints.retain(|endpoint| endpoint.zone.as_deref() != Some("z08"));
