@@ -118,8 +118,8 @@ pub(crate) fn cleanup_removes_what_a_killed_sidecar_left() {
     until("an answer after the kill", || body(&vip, "/").is_some());
     again.signal(Signal::SIGKILL);
     again.child.wait().unwrap();
-    let cleaned =
-        std::process::Command::new(env!("CARGO_BIN_EXE_zoneward")).args(["cleanup"]).output().unwrap();
+    let mut cleanup = std::process::Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    let cleaned = cleanup.arg("cleanup").env("PATH", toolbox::search_path()).output().unwrap();
     assert!(cleaned.status.success(), "{cleaned:?}");
     let said = String::from_utf8_lossy(&cleaned.stdout).into_owned();
     assert!(said.contains("removed nftables table ip zoneward-mesh"), "{said}");

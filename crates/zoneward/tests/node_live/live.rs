@@ -139,6 +139,7 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
 
     // Another node's name, and no node at all: said, and the defaults explain.
     let socket = place.world.socket().display().to_string();
+    place.world.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}));
     let elsewhere = ["plan", "node", "--live", "--node", "n2", "--api-socket", &socket];
     let (_, text, _) = zoneward(&elsewhere);
     assert!(text.contains("is that of node n1"), "{text}");

@@ -76,7 +76,8 @@ impl World {
         let stopped = self.stop.lock().unwrap().as_ref().map(|(stop, _)| stop.subscribe()).unwrap();
         let server = Server::new(self.api.clone(), Arc::new(credentials), stopped);
         self.runtime.spawn(server.serve_tls(tokio::net::TcpListener::from_std(listener).unwrap(), tls));
-        super::namespace::run("mount", &["-t", "tmpfs", "none", "/run"]);
+        let (nothing, flags) = (None::<&str>, nix::mount::MsFlags::empty());
+        nix::mount::mount(Some("none"), "/run", Some("tmpfs"), flags, nothing).unwrap();
         let account = Path::new("/var/run/secrets/kubernetes.io/serviceaccount");
         std::fs::create_dir_all(account).unwrap();
         for (from, to) in [("admin.token", "token"), ("ca.crt", "ca.crt")] {
