@@ -115,7 +115,7 @@ fn announcement(built_before: bool) -> String {
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     format!(
         "The binary and the libraries that it uses, with little optimisation (profile `quick`).\n\
-         The first time this takes about 5 minutes on two cores; this machine has {cores}."
+         The first time this takes about 3 minutes on two cores; this machine has {cores}."
     )
 }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_first_build_is_announced_with_its_duration() {
-        assert!(announcement(false).contains("5 minutes"));
+        assert!(announcement(false).contains("3 minutes"));
         assert!(announcement(true).contains("seconds"));
     }
 

@@ -66,7 +66,7 @@ SYNOPSIS
     cargo xtask demo [--binary PATH]
 
 DESCRIPTION
-    Builds the binary with the profile `quick` as target/quick/zoneward: about 5 minutes on two cores the
+    Builds the binary with the profile `quick` as target/quick/zoneward: about 3 minutes on two cores the
     first time, seconds later. Then shows live traffic in a cluster of network namespaces (`zoneward demo`),
     four short looks at the files below examples/, and three commands to copy. Changes nothing on this
     machine. A command that fails does not hide the others; the exit status is then 1.
