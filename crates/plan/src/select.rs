@@ -63,6 +63,8 @@ pub struct EndpointSet {
     pub counts: Counts,
     /// How far traffic may go at most, under Require.
     pub bound: Option<Scope>,
+    /// Whether these are the endpoints of this node alone because it comes first, within a wider bound.
+    pub node_first: bool,
     /// The mechanism of a slice that is not obeyed, because the Service does not ask for it any more.
     pub set_aside: Option<Mechanism>,
 }
@@ -435,10 +437,8 @@ fn required_set(
         }
         _ => is_hinted_to_zone(c, node),
     };
-    let stays_on_node = match reach.within {
-        Scope::Node => true,
-        _ => reach.node_first && candidates.iter().any(|c| c.ready && on_node(c)),
-    };
+    let node_first = reach.node_first && candidates.iter().any(|c| c.ready && on_node(c));
+    let stays_on_node = node_first || reach.within == Scope::Node;
     let near: &dyn Fn(&Candidate<'_>) -> bool = if stays_on_node { &on_node } else { &near };
     let ready = candidates.iter().filter(|c| c.ready && near(c));
     let endpoints: Vec<Target> = ready.map(Candidate::target).collect();
@@ -447,7 +447,7 @@ fn required_set(
     } else {
         EndpointSet { endpoints, ..EndpointSet::empty(Mode::Require, counts) }
     };
-    EndpointSet { bound: Some(reach.within), ..set }
+    EndpointSet { bound: Some(reach.within), node_first, ..set }
 }
 
 /// The Local set (semantics C2): what runs on this node; hints are never asked.
@@ -475,7 +475,7 @@ fn terminating_set(
 
 impl EndpointSet {
     fn empty(mode: Mode, counts: Counts) -> Self {
-        Self { mode, endpoints: Vec::new(), counts, bound: None, set_aside: None }
+        Self { mode, endpoints: Vec::new(), counts, bound: None, node_first: false, set_aside: None }
     }
 }
 

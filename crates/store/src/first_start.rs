@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{Interner, IpAddress, Notice, Object, Service, ServiceCidr};
+use model::{Interner, IpAddress, Notice, Object, ObjectRef, Service, ServiceCidr};
 use plan::addresses::{api_address, api_service, check_api_address};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::api::{Api, Caller, create_in};
+use crate::api::{Api, Caller, Terms, create_in};
 use crate::engine::{Key, Lister, Query, ReadError, ResourceId};
 use crate::kinds::{self, Kind};
 use crate::meta;
@@ -52,12 +52,22 @@ pub async fn begin(api: &Api, beginning: Beginning) -> Result<Begun, Failure> {
         ensure(api, kind("Namespace"), object).await?;
     }
     ensure(api, kind("ServiceCIDR"), service_cidr(&beginning)).await?;
-    be_a_service(api, beginning.listen).await?;
-    let notices = check(&|query| api.engine().list(query)).map_err(Failure::internal)?;
+    let made = be_a_service(api, beginning.listen).await;
+    let mut notices = check(&|query| api.engine().list(query)).map_err(Failure::internal)?;
+    notices.extend(made.err().map(|failure| not_made(&failure)));
     let own = api.engine().get(&own_key("Service")).map_err(Failure::internal)?;
     let own: Value = own.map(|stored| parse(&stored)).transpose()?.unwrap_or_default();
     let cluster_ip = own["spec"]["clusterIP"].as_str().and_then(|ip| ip.parse().ok());
     Ok(Begun { cluster_ip, notices })
+}
+
+fn not_made(failure: &Failure) -> Notice {
+    let about = ObjectRef::new("Service", api_service::NAMESPACE, api_service::NAME);
+    let message = format!(
+        "the API's own Service cannot be made: {}. It is tried again every second; free an address of the service range",
+        failure.message
+    );
+    Notice::new(about, "NotMade", message)
 }
 
 /// Makes the API's own Service again whenever it is deleted, until `stop` turns true.
@@ -126,7 +136,8 @@ fn read<T>(
 
 /// Creates an object unless there is one of its name.
 async fn ensure(api: &Api, kind: &'static Kind, object: Value) -> Result<(), Failure> {
-    let terms = api.terms(kind, &Caller::own(), WriteOptions::default())?;
+    // A policy must not keep the API from starting: it could be removed only through the API.
+    let terms = Terms { policies: false, ..api.terms(kind, &Caller::own(), WriteOptions::default())? };
     let work = move |objects: &mut Objects<'_, '_>| {
         if objects.find(kind, meta::text(&object, "namespace"), meta::text(&object, "name"))?.is_some() {
             return Ok(());

@@ -290,6 +290,17 @@ async fn no_search_for_an_address_finds_that_of_the_api() {
 #[tokio::test]
 async fn the_service_of_the_api_comes_back_when_it_is_deleted() {
     let world = World::new().await;
+    // Even where a policy forbids Services.
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]});
+    let policy = json!({"metadata": {"name": "none"}, "spec": {
+        "matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]}});
+    let binding =
+        json!({"metadata": {"name": "none"}, "spec": {"policyName": "none", "validationActions": ["Deny"]}});
+    for (kind, object) in [("policies", policy), ("policybindings", binding)] {
+        let made = world.json("POST", &format!("{group}/validatingadmission{kind}"), &object).await;
+        assert_eq!(made.0, 201, "{}", made.1);
+    }
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let listen = "127.0.0.1:6443".parse().unwrap();
     let keeper = tokio::spawn(store::first_start::keep(world.api.clone(), listen, stopped));

@@ -97,12 +97,23 @@ fn given(path: &Path) -> Result<PathBuf, Stop> {
 }
 
 fn build() -> Result<PathBuf, Stop> {
+    need_ip()?;
     let binary = shell::target_dir().join("quick").join("zoneward");
     report::heading("build zoneward");
     report::say(&announcement(binary.is_file()));
     let mut build = shell::cargo(&["build", "--profile", "quick", "--package", "zoneward"]);
     shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
     Ok(binary)
+}
+
+/// The demo makes interfaces with `ip`: better told before the build than after it.
+fn need_ip() -> Result<(), Stop> {
+    if shell::on_path("ip").next().is_some() {
+        return Ok(());
+    }
+    Err(Stop::Failed(
+        "the demo needs `ip`: install iproute2, on Debian with `apt-get install iproute2`".to_owned(),
+    ))
 }
 
 /// What is built, and how long that takes.

@@ -367,7 +367,7 @@ pub struct Up {
     pub metrics_bind_address: Option<SocketAddr>,
     /// The same of the first L7 proxy; sidecars in the order of their flags, then gateways, have the ports after it;
     /// port 0 takes free ones
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh")]
+    #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh", value_parser = listen_address)]
     pub mesh_metrics_bind_address: SocketAddr,
     /// How slices are made.
     #[command(flatten)]

@@ -45,12 +45,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Whether a flag, $KUBECONFIG or ~/.kube/config names an API.
+    /// Whether a flag, $KUBECONFIG, ~/.kube/config or a pod's service account names an API.
     pub fn is_named(&self) -> bool {
         let flags = self.kubeconfig.is_some() || self.context.is_some() || self.api_socket.is_some();
         let variable = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
         let usual = || std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
-        flags || variable || usual()
+        flags || variable || usual() || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
 }
 

@@ -190,6 +190,7 @@ async fn tell(args: &Demo) -> Result<bool> {
 
 /// Whether the folder is ours to remove. What an earlier demo left behind is replaced.
 fn prepare(folder: &Path, ours: bool) -> Result<bool> {
+    exec::check_owner(folder)?;
     if folder.join("places.json").exists() && exec::is_running(folder) {
         bail!("a demo is running already, with its data in {}: end it with Ctrl-C there", folder.display());
     }

@@ -49,7 +49,7 @@ pub fn start(args: &LogArgs) {
 pub fn start_at(format: LogFormat, usual: &str) {
     let wish = std::env::var("RUST_LOG").ok();
     let (filter, complaint) = filter(wish.as_deref(), usual);
-    let asks_for_client = wish.is_some_and(|wish| wish.contains("kube"));
+    let asks_for_client = wish.as_deref().is_some_and(asks_for_client);
     let repeated = filter_fn(move |line| asks_for_client || !is_repeated(line));
     // No colours: the feature `ansi` is not compiled in, and asking for it prints a complaint.
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
@@ -66,6 +66,12 @@ pub fn start_at(format: LogFormat, usual: &str) {
             "RUST_LOG cannot be read: write it as debug or zoneward=debug,kube=info"
         );
     }
+}
+
+/// Whether details of the API client are asked for, as `kube=debug` or `kube_client::client=trace`.
+fn asks_for_client(wish: &str) -> bool {
+    let details = |directive: &str| matches!(directive.split_once('='), Some((target, "debug" | "trace")) if target.trim().starts_with("kube"));
+    wish.split(',').any(details)
 }
 
 /// Lines of the API client for each failed request and broken watch: [`crate::cluster::outage`] logs those once per

@@ -134,8 +134,11 @@ impl Crowd {
     fn objects(&self, name: &str) -> Vec<Value> {
         let ips = [format!("10.96.0.{}", 100 + self.number), format!("fd00:96::{}", 100 + self.number)];
         let node_port = self.has_node_port.then_some(30_100 + u16::from(self.number));
+        let asked =
+            if self.is_weighted { json!({"zoneward.dev/traffic-distribution": "Spill"}) } else { json!({}) };
         let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "ns"},
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "ns", "annotations": asked},
             "spec": {
                 "type": if self.has_node_port { "NodePort" } else { "ClusterIP" },
                 "clusterIP": ips[0], "clusterIPs": ips,

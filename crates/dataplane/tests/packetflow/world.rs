@@ -66,11 +66,13 @@ const SLICES: [&[(&str, &str)]; 7] = [
     &[(MECHANISM, "PreferRegion"), ("zoneward.dev/regions", "east=za,zb;west=zc")],
     &[(MECHANISM, "Spill"), ("zoneward.dev/demand", "za=128,zb=128")],
 ];
-const ASKED: [Option<(&str, &str)>; 4] = [
+const ASKED: [Option<(&str, &str)>; 6] = [
     None,
     Some(("endpointslice.kubernetes.io/same-zone", "Require")),
     Some(("service.kubernetes.io/topology-mode", "Auto")),
     Some(("zoneward.dev/traffic-distribution", "Balanced")),
+    Some(("zoneward.dev/traffic-distribution", "Spill")),
+    Some(("endpointslice.kubernetes.io/same-region", "Prefer")),
 ];
 /// Where the ServiceCIDRs of the cluster are.
 pub(crate) const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/24", "fd00:96::/112"];

@@ -45,7 +45,7 @@ pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
 }
 
 fn say_all(task: &mut Task<'_>, packing: &Packing<'_>, width: Width) {
-    say(task);
+    say(task, width);
     if width == Width::TooWide {
         remark_too_wide(task);
     }
@@ -159,18 +159,16 @@ fn with_unserved_zones(survey: &Survey<'_>, serves: &[Option<usize>]) -> Vec<Opt
     (0..zones.len()).map(|zone| served[zone].then(|| shape(zone))).collect()
 }
 
-fn say(task: &mut Task<'_>) {
+fn say(task: &mut Task<'_>, width: Width) {
     let m = task.mechanism;
     let node = if m.prefers_node() { "the own node, else " } else { "" };
+    // Between node and region only hints know the zone.
+    let zone = if m.prefers_node() && width == Width::Fits { "the own zone, else " } else { "" };
     let path = match m.required() {
         Some(Scope::Node) => "the own node or nowhere".to_owned(),
         Some(Scope::Zone) => format!("{node}the own zone or nowhere"),
-        Some(Scope::Region) if m.prefers_node() => {
-            format!("{node}the own zone, else the own region or nowhere")
-        }
-        Some(Scope::Region) => "the own region or nowhere".to_owned(),
-        None if m.prefers_node() => format!("{node}the own zone, else the own region, else everywhere"),
-        None => "the own region, else everywhere".to_owned(),
+        Some(Scope::Region) => format!("{node}{zone}the own region or nowhere"),
+        None => format!("{node}{zone}the own region, else everywhere"),
     };
     let duty = match m.required() {
         None => "",

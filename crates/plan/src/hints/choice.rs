@@ -9,8 +9,9 @@
 //! 6 the controller's default
 //! ```
 //!
-//! `topology-mode: Disabled` only turns Auto off: kube-controller-manager obeys the field beside it, and a Service that
-//! uses only settings of Kubernetes gets what Kubernetes gives.
+//! `topology-mode: Disabled` turns Auto off and keeps the two defaults away, but not the field: kube-controller-manager
+//! obeys the field beside it and gives no hints without it, and a Service that uses only settings of Kubernetes gets what
+//! Kubernetes gives.
 
 use model::{Name, Service, annotation};
 
@@ -101,7 +102,7 @@ pub fn is_auto(service: &Service) -> bool {
 
 /// Finds the mechanism of a Service.
 pub fn choose(service: &Service, defaults: &Defaults, gates: &FeatureGates) -> Choice {
-    let mut search = Search { service, gates, remarks: Vec::new(), refused: None };
+    let mut search = Search { service, gates, remarks: Vec::new(), refused: None, takes_defaults: true };
     type Ask<'a> = &'a dyn Fn(&mut Search) -> Answer;
     let settings: [(Origin, Ask); 6] = [
         (Origin::Service, &|s| s.own_annotation()),
@@ -129,11 +130,20 @@ struct Search<'s> {
     gates: &'s FeatureGates,
     remarks: Vec<(&'static str, String)>,
     refused: Option<String>,
+    /// Whether a default may stand in where the Service decides nothing.
+    takes_defaults: bool,
 }
 
 /// The words that end the search.
 fn is_off(value: &str) -> bool {
     matches!(value, "Balanced" | "None" | "Disabled" | "disabled")
+}
+
+fn gate_off(source: &str, gate: &str) -> String {
+    format!(
+        "{source} is ignored and its hints are removed: the feature gate {gate} is off. Switch it on with \
+         --feature-gates={gate}=true."
+    )
 }
 
 impl<'s> Search<'s> {
@@ -153,13 +163,14 @@ impl<'s> Search<'s> {
     }
 
     fn default(&mut self, whose: &str, value: Option<&Name>) -> Answer {
-        let Some(value) = value.filter(|v| !v.is_empty()) else { return Answer::Silent };
+        let value = value.filter(|v| self.takes_defaults && !v.is_empty());
+        let Some(value) = value else { return Answer::Silent };
         self.named(format!("{whose}: {value}"), value, true)
     }
 
     /// A mechanism by its name, wherever we define the names. A default stands in for the field, so the field's gate
-    /// counts for the field's values.
-    fn named(&mut self, source: String, value: &Name, stands_in_for_field: bool) -> Answer {
+    /// counts for the field's values; the Service itself is not to blame for a default.
+    fn named(&mut self, source: String, value: &Name, is_default: bool) -> Answer {
         let mechanism = match value.as_str() {
             off if is_off(off) => Some(Mechanism::None),
             "auto" => Some(Mechanism::Auto),
@@ -170,15 +181,17 @@ impl<'s> Search<'s> {
         let Some(mechanism) = mechanism else {
             let message =
                 format!("{source} is ignored: no mechanism has that name. Known are {KNOWN_TO_US}.");
-            match stands_in_for_field {
-                // The Service itself is not to blame for a default.
+            match is_default {
                 true => self.remarks.push((reason::INVALID_VALUE, message)),
                 false => self.refuse(reason::INVALID_VALUE, message),
             }
             return Answer::Silent;
         };
-        if let Some(gate) = self.closed_gate(mechanism, value, stands_in_for_field) {
-            self.remark_gate(&source, gate);
+        if let Some(gate) = self.closed_gate(mechanism, value, is_default) {
+            match is_default {
+                true => self.remarks.push((reason::GATE_OFF, gate_off(&source, gate))),
+                false => self.refuse_gate(&source, gate),
+            }
             return Answer::Silent;
         }
         self.remark_deprecated(&source, value);
@@ -198,14 +211,8 @@ impl<'s> Search<'s> {
         closed.then_some("PreferSameTrafficDistribution")
     }
 
-    fn remark_gate(&mut self, source: &str, gate: &str) {
-        self.refuse(
-            reason::GATE_OFF,
-            format!(
-                "{source} is ignored and its hints are removed: the feature gate {gate} is off. \
-                 Switch it on with --feature-gates={gate}=true."
-            ),
-        );
+    fn refuse_gate(&mut self, source: &str, gate: &str) {
+        self.refuse(reason::GATE_OFF, gate_off(source, gate));
     }
 
     fn remark_deprecated(&mut self, source: &str, value: &str) {
@@ -255,10 +262,13 @@ impl<'s> Search<'s> {
         match value.as_str() {
             "Auto" | "auto" if self.gates.topology_aware_hints => Answer::Decided(Mechanism::Auto, source),
             "Auto" | "auto" => {
-                self.remark_gate(&source, "TopologyAwareHints");
+                self.refuse_gate(&source, "TopologyAwareHints");
                 Answer::Silent
             }
-            "Disabled" | "disabled" => Answer::Silent,
+            "Disabled" | "disabled" => {
+                self.takes_defaults = false;
+                Answer::Silent
+            }
             _ => {
                 let masks =
                     key == annotation::TOPOLOGY_AWARE_HINTS && self.set(annotation::TOPOLOGY_MODE).is_some();
@@ -276,7 +286,7 @@ impl<'s> Search<'s> {
         let Some(value) = &self.service.traffic_distribution else { return Answer::Silent };
         let source = format!("spec.trafficDistribution: {value}");
         if !self.gates.service_traffic_distribution {
-            self.remark_gate(&source, "ServiceTrafficDistribution");
+            self.refuse_gate(&source, "ServiceTrafficDistribution");
             return Answer::Silent;
         }
         let mechanism = match value.as_str() {
@@ -287,7 +297,7 @@ impl<'s> Search<'s> {
             _ => return self.unknown_field(source, value),
         };
         if let Some(gate) = self.closed_gate(mechanism, value, true) {
-            self.remark_gate(&source, gate);
+            self.refuse_gate(&source, gate);
             return Answer::Refused(source);
         }
         self.remark_deprecated(&source, value);

@@ -16,6 +16,8 @@ pub const ACCEPTED: &str = "zoneward.dev/TrafficDistributionAccepted";
 pub const PROGRAMMED: &str = "zoneward.dev/TrafficDistributionProgrammed";
 /// The reason of Programmed when the API refused the slices.
 pub const WRITE_REFUSED: &str = "WriteRefused";
+/// How many characters of the API's words a condition repeats.
+const MOST_WORDS: usize = 1_000;
 /// The nodes do it.
 pub const HONORED: &str = "zoneward.dev/TrafficDistributionHonored";
 
@@ -91,10 +93,18 @@ pub fn conditions(outcomes: &[HintOutcome], acks: &NodeAcks) -> [Condition; 3] {
 /// What the conditions become when the API refuses the slices that they speak of.
 pub fn after_refusal(conditions: [Condition; 3], why: &str) -> [Condition; 3] {
     let [accepted, _, _] = conditions;
-    let message = format!("The API refused the EndpointSlices, which are as they were: {why}");
+    let message = format!("The API refused the EndpointSlices, not all were written: {}", shortened(why));
     let programmed = Condition { kind: PROGRAMMED, status: Status::False, reason: WRITE_REFUSED, message };
     let honored = honored(Status::False, &NodeAcks::default());
     [accepted, programmed, honored]
+}
+
+/// The start of a text, by characters: an API names each field of each endpoint that it refuses.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MOST_WORDS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn accepted(outcomes: &[HintOutcome]) -> Condition {
@@ -177,4 +187,17 @@ fn not_proxied(why: &str, headless: bool) -> Condition {
     let status = if headless { Status::False } else { Status::Unknown };
     let message = format!("Zoneward's nodes do not proxy this Service: {why}.");
     Condition { kind: HONORED, status, reason: "NotProxied", message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_words_of_the_api_are_cut_between_characters() {
+        assert_eq!(shortened("endpoints: too many"), "endpoints: too many");
+        let exact = "\u{e4}".repeat(MOST_WORDS);
+        assert_eq!(shortened(&exact), exact);
+        assert_eq!(shortened(&format!("{exact}b")), format!("{exact}..."));
+    }
 }

@@ -52,13 +52,18 @@ fn policies(service: &Service, selection: &PortSelection<'_>) -> Reason {
     reason("traffic policy", detail)
 }
 
-/// A requirement that has outlived the setting behind it.
+/// A mechanism that has outlived the setting behind it.
 fn set_aside(set: &EndpointSet) -> Option<Reason> {
-    let mechanism = set.set_aside?.as_str();
+    let mechanism = set.set_aside?;
+    let (rule, effect) = match mechanism.required() {
+        Some(_) => ("requirement set aside", "it does not bind"),
+        None => ("mechanism set aside", "hints alone decide"),
+    };
     let detail = format!(
-        "a slice says {mechanism}, but the Service does not ask for it any more and no default does, so it does not bind"
+        "a slice says {}, but the Service does not ask for it any more and no default does, so {effect}",
+        mechanism.as_str()
     );
-    Some(reason("requirement set aside", detail))
+    Some(reason(rule, detail))
 }
 
 /// What the hints say, and the gate or safeguard that set them aside if one did.
@@ -144,6 +149,12 @@ fn chosen(class: &'static str, set: &EndpointSet, node: &NodeView<'_>) -> Reason
         }
         Mode::Terminating => {
             format!("nothing is ready: {count} of {terminating} that go away but still serve")
+        }
+        Mode::Require if set.node_first => {
+            let (node, bound) = (node.name, bound(set, node));
+            format!(
+                "{chosen} on node {node}, which comes first: the Service requires traffic to stay {bound}"
+            )
         }
         Mode::Require => {
             format!("{chosen} near enough: the Service requires traffic to stay {}", bound(set, node))

@@ -188,7 +188,8 @@ fn spill_weighs_what_leaves_the_zone() {
         endpoint("10.1.0.2", "b1", "b", &[], "ready"),
         endpoint("10.1.0.3", "b1", "b", &[], "ready"),
     ];
-    let world = World::new(json!({}), spill, endpoints);
+    let world =
+        World::new(json!({}), spill, endpoints).asking(&[(annotation::TRAFFIC_DISTRIBUTION, "Spill")]);
     world.check(
         &node("a1", "a"),
         expect![[r#"
@@ -299,6 +300,52 @@ fn a_requirement_that_is_set_aside_says_so() {
             requirement set aside: a slice says RequireZone, but the Service does not ask for it any more and no default does, so it does not bind
             safeguard: zone not represented: no ready endpoint is for zone d, so hints are not used here
             cluster set: every ready endpoint: 3 of 3 listed
+        "#]]);
+}
+
+#[test]
+fn spill_is_obeyed_only_while_it_is_asked_for() {
+    let of = |spec: Value, annotations: &[(&str, &str)], source: &str| {
+        let of_slice = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128",
+            "zoneward.dev/mechanism-source": source});
+        let world = World::new(spec, of_slice, two_zones()).asking(annotations);
+        world.on(&node("a1", "a")).cluster.unwrap().mode
+    };
+    let spill = [(annotation::TRAFFIC_DISTRIBUTION, "Spill")];
+    assert_eq!(of(json!({}), &spill, "service"), Mode::Spill);
+    assert_eq!(of(json!({"trafficDistribution": "zoneward.dev/Spill"}), &[], "service"), Mode::Spill);
+    // kube-controller-manager has written the hints of the new setting and left our annotations.
+    let same_zone = json!({"trafficDistribution": "PreferSameZone"});
+    assert_eq!(of(same_zone.clone(), &[], "service"), Mode::SameZone);
+    assert_eq!(of(json!({}), &[], "service"), Mode::SameZone);
+    for default in ["namespace", "controller"] {
+        assert_eq!(of(json!({}), &[], default), Mode::Spill, "{default}");
+        assert_eq!(of(same_zone.clone(), &[], default), Mode::SameZone, "{default}");
+        let disabled = [(annotation::TOPOLOGY_MODE, "Disabled")];
+        assert_eq!(of(json!({}), &disabled, default), Mode::SameZone, "{default}");
+    }
+}
+
+#[test]
+fn a_preferred_region_is_obeyed_only_while_it_is_asked_for() {
+    let mode = |world: World| world.on(&node("n-w3", "w3")).cluster.unwrap().mode;
+    assert_eq!(mode(wide_region("PreferRegion")), Mode::SameRegion);
+    let node_first = [(annotation::SAME_NODE, "Prefer"), (annotation::SAME_REGION, "Prefer")];
+    assert_eq!(mode(wide_region("PreferRegion").asking(&node_first)), Mode::SameRegion);
+    assert_eq!(mode(wide_region("PreferRegion").asking(&[])), Mode::All);
+    assert_eq!(mode(wide_region("PreferRegion").asking(&[(annotation::SAME_ZONE, "Prefer")])), Mode::All);
+}
+
+#[test]
+fn a_mechanism_that_is_set_aside_says_so() {
+    let of_slice = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    World::new(json!({"trafficDistribution": "PreferSameZone"}), of_slice, two_zones())
+        .check(&node("a1", "a"), expect![[r#"
+            cluster same-zone: 10.1.0.1:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            mechanism set aside: a slice says Spill, but the Service does not ask for it any more and no default does, so hints alone decide
+            zone hints: 1 of 3 ready endpoints are for zone a
+            cluster set: 1 ready endpoint for zone a
         "#]]);
 }
 
@@ -427,4 +474,26 @@ fn a_required_node_is_explained_by_the_node() {
         cluster set: 0 ready endpoints near enough: the Service requires traffic to stay on node b2
         rejected: nothing within reach is ready: connections are refused, they never leave (add endpoints here, or use Prefer)
     "#]]);
+}
+
+#[test]
+fn where_the_own_node_comes_first_the_reason_says_so() {
+    let of_slice = json!({"zoneward.dev/mechanism": "PreferNodeRequireZone"});
+    let mut endpoints = two_zones();
+    endpoints.push(endpoint("10.1.0.4", "b2", "b", &["b"], "ready"));
+    let asked = [(annotation::SAME_NODE, "Prefer"), (annotation::SAME_ZONE, "Require")];
+    let world = World::new(json!({}), of_slice, endpoints).asking(&asked);
+    world.check(&node("b2", "b"), expect![[r#"
+        cluster require: 10.1.0.4:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        cluster set: 1 ready endpoint on node b2, which comes first: the Service requires traffic to stay in zone b
+    "#]]);
+    world.check(
+        &node("b3", "b"),
+        expect![[r#"
+        cluster require: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
+        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+        cluster set: 3 ready endpoints near enough: the Service requires traffic to stay in zone b
+    "#]],
+    );
 }

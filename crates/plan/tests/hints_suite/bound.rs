@@ -271,6 +271,20 @@ fn a_region_of_more_than_eight_zones_gets_no_hints_for_zones_and_says_so() {
 }
 
 #[test]
+fn without_hints_for_zones_no_step_to_the_own_zone_is_promised() {
+    for (level, end) in [("Prefer", ", else everywhere"), ("Require", " or nowhere")] {
+        let said = |zones: usize| {
+            let mut world = wide(&[(a::SAME_NODE, "Prefer"), (a::SAME_REGION, level)], zones);
+            notices(&world.sync())
+        };
+        let fits = format!("the own node, else the own zone, else the own region{end};");
+        assert!(said(8).contains(&fits), "{}", said(8));
+        let too_wide = format!("traffic goes to the own node, else the own region{end};");
+        assert!(said(20).contains(&too_wide), "{}", said(20));
+    }
+}
+
+#[test]
 fn slices_list_the_zones_of_regions_that_hints_cannot_name() {
     for level in ["Prefer", "Require"] {
         let regions = |world: &World| world.slices[0].content.annotation(a::REGIONS).cloned();

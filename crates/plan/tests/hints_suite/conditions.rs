@@ -236,7 +236,7 @@ fn a_refused_write_is_not_programmed() {
     assert_eq!(refused[0], meant[0]);
     let words = refused.map(|c| format!("{} {} {}", c.status.as_str(), c.reason, c.message));
     expect![[r#"
-        False WriteRefused The API refused the EndpointSlices, which are as they were: forZones: Too many: 9
+        False WriteRefused The API refused the EndpointSlices, not all were written: forZones: Too many: 9
         False NotProgrammed There is nothing to honor yet."#]]
     .assert_eq(&words[1..].join("\n"));
 }

@@ -106,6 +106,49 @@ fn topology_mode_disabled_leaves_the_field_in_force() {
 }
 
 #[test]
+fn topology_mode_disabled_keeps_defaults_away() {
+    // Kubernetes knows no defaults: such a Service gets no hints there.
+    let both = Defaults { namespace: Some(name("PreferSameZone")), cluster: Some(name("Spill")) };
+    let cluster = Defaults { namespace: None, ..both.clone() };
+    for key in [a::TOPOLOGY_MODE, a::TOPOLOGY_AWARE_HINTS] {
+        for defaults in [&both, &cluster] {
+            let of = |field| {
+                choose(&world::service(&[(key, "Disabled")], field), defaults, &FeatureGates::default())
+            };
+            let silent = of(None);
+            assert_eq!(
+                (silent.mechanism, silent.source, silent.accepted),
+                (Mechanism::None, None, Ok(())),
+                "{key}"
+            );
+            assert_eq!(of(Some("PreferSameNode")).mechanism, Mechanism::PreferSameNode, "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_default_behind_a_closed_gate_does_not_blame_the_service() {
+    let of = |default: &str, gate: &str| {
+        let defaults = Defaults { namespace: Some(name(default)), cluster: None };
+        choose(&world::service(&[], None), &defaults, &format!("{gate}=false").parse().expect("gates"))
+    };
+    for (default, gate) in [
+        ("Auto", "TopologyAwareHints"),
+        ("PreferClose", "ServiceTrafficDistribution"),
+        ("PreferSameNode", "PreferSameTrafficDistribution"),
+    ] {
+        let choice = of(default, gate);
+        assert_eq!(
+            (choice.mechanism, choice.accepted, choice.refused),
+            (Mechanism::None, Ok(()), None),
+            "{gate}"
+        );
+        assert_eq!(choice.remarks.len(), 1, "{gate}");
+        assert!(choice.remarks[0].1.contains(gate), "{:?}", choice.remarks);
+    }
+}
+
+#[test]
 fn a_choice_says_whose_setting_decided() {
     let defaults = Defaults { namespace: Some(name("RequireZone")), cluster: Some(name("Spill")) };
     let origin = |annotations: &[(&str, &str)], defaults: &Defaults| {

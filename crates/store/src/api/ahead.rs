@@ -103,7 +103,7 @@ mod tests {
         let glanced = glance::members(json.as_bytes(), names).unwrap();
         let (options, ranges) = (WriteOptions::default(), Arc::default());
         let (user, manager) = (String::new(), String::new());
-        let terms = Terms { kind, status: false, options, user, manager, ranges, seed: 0 };
+        let terms = Terms { kind, status: false, options, user, manager, ranges, seed: 0, policies: true };
         for (path, value) in changes {
             let mut new = stored.clone();
             *new.pointer_mut(path).unwrap() = value.clone();

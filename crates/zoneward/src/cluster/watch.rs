@@ -38,6 +38,13 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// What the log calls it; watches of single objects have their own names.
+    fn request(&self) -> String {
+        let of = [self.namespace.as_deref(), self.config.field_selector.as_deref()];
+        let of: String = of.into_iter().flatten().map(|part| format!(" {part}")).collect();
+        format!("watch {}{of}", self.kind.as_str())
+    }
+
     /// All objects of a kind.
     pub fn all(kind: Kind) -> Self {
         Self { kind, config: watcher::Config::default().streaming_lists(), namespace: None, head_only: false }
@@ -258,7 +265,7 @@ where
     Watched: From<K>,
 {
     let mut pause = FIRST_PAUSE;
-    let request = format!("watch {}", wanted.kind.as_str());
+    let request = wanted.request();
     loop {
         let mut stream = std::pin::pin!(watcher(api::<K>(&client, &wanted), wanted.config.clone()));
         let mut listed = false;

@@ -148,6 +148,8 @@ fn takes_value(command: &Command, flag: &str) -> bool {
 /// Keeps what says where names come from.
 fn note(input: &mut Input, flag: &str, value: &str) {
     match flag {
+        // Standard input is the terminal on which the line is being written.
+        "-f" | "--filename" if value == "-" => {}
         "-f" | "--filename" => input.files.push(path(value)),
         "-n" | "--namespace" => input.namespace = Some(value.to_owned()),
         "--kubeconfig" => input.connection.kubeconfig = Some(path(value)),

@@ -28,7 +28,7 @@ use store::server::Server;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::children::{self, Backoff, Program};
 use crate::controller::{self, Metrics};
@@ -85,7 +85,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let api = Api::new(Arc::new(engine), ranges, Limits::default());
     let begun = begin(&api, Beginning { service_cidrs, listen }).await?;
     for notice in &begun.notices {
-        warn!(object = %notice.object, reason = notice.reason, "{}", notice.message);
+        log::notice(notice);
     }
 
     let (stop, stopped) = watch::channel(false);

@@ -12,7 +12,7 @@ use super::commit::{MERGE_PATCH, STRATEGIC_MERGE, send};
 use crate::cluster::{self, Kind};
 
 /// The annotations that we write on slices. Hints and the time of the last change are fields that Kubernetes' own
-/// controller writes, too: it puts them right when it takes over.
+/// controller writes, too: it puts them right when it takes over. It does not touch slices of `expose`, so their hints go.
 const ANNOTATIONS: [&str; 4] =
     [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
 /// How often a slice is read again because it changed meanwhile.
@@ -23,7 +23,7 @@ const CONFLICT: u16 = 409;
 /// What was taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandedBack {
-    /// Slices that lost our annotations: where they are, and what the annotations said.
+    /// Slices that lost our annotations and hints: where they are, and what these said.
     pub annotations: Vec<(String, String)>,
     /// Slices that stood beside those of Kubernetes' own controller, and were deleted.
     pub deleted: Vec<String>,
@@ -38,8 +38,8 @@ pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Resu
         check_leads(leading)?;
         if slice["metadata"]["labels"].get(annotation::BESIDE_SERVICE_NAME).is_some() {
             delete(client, &slice, &mut done).await?;
-        } else if !ours(&slice).is_empty() {
-            clear_annotations(client, slice, &mut done).await?;
+        } else {
+            clear_slice(client, slice, &mut done).await?;
         }
     }
     for service in cluster::list(client, Kind::Service, None).await? {
@@ -65,22 +65,43 @@ fn ours(slice: &Value) -> Vec<(&'static str, String)> {
     ANNOTATIONS.iter().filter_map(value).collect()
 }
 
-async fn clear_annotations(client: &Client, mut slice: Value, done: &mut HandedBack) -> Result<()> {
+/// The endpoints of a slice of `expose` without their hints, and how many had some.
+fn without_hints(slice: &Value) -> Option<(Vec<Value>, usize)> {
+    if slice["metadata"]["labels"][annotation::MANAGED_BY] != annotation::EXPOSE_CONTROLLER_NAME {
+        return None;
+    }
+    let mut endpoints = slice["endpoints"].as_array()?.clone();
+    let fields = endpoints.iter_mut().filter_map(Value::as_object_mut);
+    let hinted =
+        fields.filter_map(|endpoint| endpoint.remove("hints")).filter(|hints| !hints.is_null()).count();
+    (hinted > 0).then_some((endpoints, hinted))
+}
+
+/// What takes our part off a slice, and what it was; none if there is nothing of ours.
+fn cleared(slice: &Value) -> Option<(Value, String)> {
+    let (found, hints) = (ours(slice), without_hints(slice));
+    if found.is_empty() && hints.is_none() {
+        return None;
+    }
+    let none: Map<String, Value> = found.iter().map(|(key, _)| ((*key).to_owned(), Value::Null)).collect();
+    let version = &slice["metadata"]["resourceVersion"];
+    let mut patch = json!({"metadata": {"resourceVersion": version, "annotations": none}});
+    let mut said: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
+    if let Some((endpoints, hinted)) = hints {
+        patch["endpoints"] = endpoints.into();
+        said.push(format!("hints of {}", crate::output::count(hinted, "endpoint")));
+    }
+    Some((patch, said.join(", ")))
+}
+
+async fn clear_slice(client: &Client, mut slice: Value, done: &mut HandedBack) -> Result<()> {
     let place = place(&slice);
     let path = path("/apis/discovery.k8s.io/v1", "endpointslices", &slice);
     for _ in 0..ATTEMPTS {
-        let found = ours(&slice);
-        if found.is_empty() {
-            return Ok(());
-        }
-        let none: Map<String, Value> =
-            found.iter().map(|(key, _)| ((*key).to_owned(), Value::Null)).collect();
-        let version = &slice["metadata"]["resourceVersion"];
-        let patch = json!({"metadata": {"resourceVersion": version, "annotations": none}});
+        let Some((patch, said)) = cleared(&slice) else { return Ok(()) };
         match send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &patch).await {
             Ok(_) => {
-                let said: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
-                done.annotations.push((place, said.join(", ")));
+                done.annotations.push((place, said));
                 return Ok(());
             }
             Err(Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),

@@ -302,7 +302,7 @@ impl Metrics {
 }
 
 /// Why a mechanism may hold back.
-const SAFEGUARDS: [&str; 7] = [
+const SAFEGUARDS: [&str; 8] = [
     "EndpointWithoutZone",
     "FewerEndpointsThanZones",
     "InsufficientNodeInformation",
@@ -310,6 +310,7 @@ const SAFEGUARDS: [&str; 7] = [
     "OneZoneOnly",
     "OverloadUnavoidable",
     "TooFewEndpoints",
+    "TooManyZones",
 ];
 
 /// The values of `spec.trafficDistribution` that have a series of their own.
@@ -318,4 +319,20 @@ const DISTRIBUTIONS: [&str; 4] = ["PreferClose", "PreferSameZone", "PreferSameNo
 /// Any text may stand there, and labels need a bound.
 fn known_distribution(text: &str) -> String {
     if DISTRIBUTIONS.contains(&text) { text.to_owned() } else { "other".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_safeguard_has_a_series_before_the_first_service_is_held_back() {
+        let mut registry = Registry::default();
+        Metrics::default().register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for safeguard in ["OverloadUnavoidable", "TooFewEndpoints", "TooManyZones"] {
+            assert!(text.contains(&format!("{{safeguard=\"{safeguard}\"}} 0")), "{text}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +15,7 @@ use super::world::inner_kubeconfig;
 
 /// Replaces this process by the command, there. The process must have one thread only.
 pub fn run(folder: &Path, place: &str, command: &[String]) -> Result<bool> {
+    check_owner(folder)?;
     if !is_running(folder) {
         bail!(not_running(folder));
     }
@@ -70,8 +72,48 @@ pub fn is_running(folder: &Path) -> bool {
     pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}/ns/net")).exists())
 }
 
+/// What is in the folder is obeyed (processes to enter, a kubeconfig), so it must be this user's own.
+pub fn check_owner(folder: &Path) -> Result<()> {
+    let found = match std::fs::symlink_metadata(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found.with_context(|| format!("{}", folder.display()))?,
+    };
+    let is_own = found.uid() == nix::unistd::Uid::effective().as_raw();
+    let writable_by_all = found.mode() & 0o002 != 0;
+    if !found.is_dir() || !is_own || writable_by_all {
+        bail!(
+            "{}: it is not a folder that only you can write to; remove it, or name another with --data-dir",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
 fn places(folder: &Path) -> Result<Value> {
     let path = folder.join("places.json");
     let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_can_write_to_is_not_obeyed() {
+        let folder = std::env::temp_dir().join(format!("zoneward-demo-owner-{}", std::process::id()));
+        assert!(check_owner(&folder).is_ok(), "what is missing will be made");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        assert!(check_owner(&folder).is_ok());
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        assert!(check_owner(&folder).is_err());
+        std::fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/tmp", &folder).unwrap();
+        assert!(check_owner(&folder).is_err(), "a link leads to another's folder");
+        std::fs::remove_file(&folder).unwrap();
+    }
 }

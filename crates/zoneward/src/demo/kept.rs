@@ -96,6 +96,7 @@ async fn serve(world: &mut World, stream: UnixStream) -> Result<()> {
 
 /// Asks the demo that keeps running with its data in a folder.
 pub fn ask(folder: &Path, command: &Command) -> Result<(String, Value, bool)> {
+    exec::check_owner(folder)?;
     if !exec::is_running(folder) {
         bail!(exec::not_running(folder));
     }

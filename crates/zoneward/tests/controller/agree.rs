@@ -1,11 +1,13 @@
-//! Random worlds: what `plan slices` shows is what the controller writes, label repair, exposed slices and slices without
+//! Random worlds, gates and defaults: what `plan slices` shows is what the controller writes, label repair, exposed slices and slices without
 //! a Service included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use clap::Parser;
 use serde_json::{Value, json};
+use zoneward::cli::SliceMaking;
 
 use crate::world::{World, config, eventually, items, pod_status};
 
@@ -168,9 +170,32 @@ async fn objects(world: &World) -> Vec<Value> {
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
-fn plan(objects: &[Value]) -> Value {
+/// Gates and defaults by chance, as both programs take them.
+fn flags(seed: u64) -> Vec<String> {
+    let dice = &mut Dice(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
+    let mut flags = vec!["--max-endpoints-per-slice=7".to_owned()];
+    let gates = ["ServiceTrafficDistribution", "PreferSameTrafficDistribution", "TopologyAwareHints"];
+    let off: Vec<String> =
+        gates.iter().filter(|_| dice.one_in(4)).map(|gate| format!("{gate}=false")).collect();
+    flags.push(format!("--feature-gates={}", off.join(",")));
+    flags.push(format!("--prefer-by={}", dice.pick(&["nodes", "cpu"])));
+    if dice.one_in(2) {
+        let default = dice.pick(&["Spill", "RequireZone", "PreferSameZone", "Nonsense"]);
+        flags.push(format!("--default-traffic-distribution={default}"));
+    }
+    flags
+}
+
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    making: SliceMaking,
+}
+
+fn plan(objects: &[Value], flags: &[String]) -> Value {
     let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-        .args(["plan", "slices", "-f", "-", "-o", "json", "--max-endpoints-per-slice", "7"])
+        .args(["plan", "slices", "-f", "-", "-o", "json"])
+        .args(flags)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -227,14 +252,16 @@ async fn plan_slices_shows_what_the_controller_writes() {
         let stored = world.slices("default").await;
         let known: BTreeSet<String> =
             stored.iter().filter_map(|slice| Some(slice["metadata"]["name"].as_str()?.to_owned())).collect();
-        let plan_before = plan(&objects(&world).await);
+        let flags = flags(seed);
+        let plan_before = plan(&objects(&world).await, &flags);
         written +=
             ["creates", "updates", "deletes"].map(|c| items(&plan_before[c]).len()).iter().sum::<usize>();
         let mut planned: Vec<String> =
             carried_out(&stored, &plan_before).iter().map(|slice| essence(slice, &known)).collect();
         planned.sort();
         let mut config = config();
-        config.settings.slices.max_endpoints = 7;
+        let making = Flags::parse_from(["controller".to_owned()].iter().chain(&flags)).making;
+        (config.settings.slices, config.settings.hints) = (making.slices(), making.hints());
         world.start(config);
         let running = &world;
         let (known, planned) = (&known, &planned);
@@ -246,7 +273,7 @@ async fn plan_slices_shows_what_the_controller_writes() {
         })
         .await;
         world.stop().await;
-        let again = plan(&objects(&world).await);
+        let again = plan(&objects(&world).await, &flags);
         for change in ["creates", "updates", "deletes"] {
             assert_eq!(again[change], json!([]), "world {seed}: nothing is left to do");
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::expect_condition;
 use crate::world::{World, config, eventually, items, node};
 
-async fn exposed(world: &World) -> Value {
+pub async fn exposed(world: &World) -> Value {
     for (name, zone) in [("n1", "za"), ("n2", "zb")] {
         world.put(&node(name, zone)).await;
     }

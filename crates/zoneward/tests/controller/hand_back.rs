@@ -120,6 +120,33 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_back_takes_the_hints_off_slices_of_expose() {
+    let world = World::new().await;
+    world.namespace("kube-system").await;
+    let before = crate::exposed::exposed(&world).await;
+    let path = format!("{}/web-80-tcp-ipv4-8080", slices_path("default"));
+    let mut hinted = before.clone();
+    for endpoint in hinted["endpoints"].as_array_mut().unwrap() {
+        endpoint["hints"] = json!({"forZones": [{"name": endpoint["zone"]}]});
+    }
+    let annotations = json!({"zoneward.dev/mechanism": "PreferSameZone"});
+    let change = json!({"metadata": {"annotations": annotations}, "endpoints": hinted["endpoints"]});
+    world.merge(&path, &change).await;
+
+    let served = Served::new(&world, "hand-back-exposed");
+    let (code, out, err) = served.hand_back().await;
+    assert_eq!(code, Some(0), "{out}{err}");
+    let line = "EndpointSlice default/web-80-tcp-ipv4-8080: removed zoneward.dev/mechanism: PreferSameZone, hints of 2 endpoints";
+    assert!(out.contains(line), "{out}");
+    let after = world.get(&path).await;
+    assert_eq!(after["endpoints"], before["endpoints"]);
+    assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"]);
+    assert_eq!(traces(&world).await, [""; 0]);
+    let (code, out, _) = served.hand_back().await;
+    assert_eq!((code, out.starts_with("Handed back: 0 EndpointSlices")), (Some(0), true), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hand_back_is_refused_while_another_controller_leads() {
     let world = shop(json!({"trafficDistribution": "PreferSameZone"})).await;
     world.namespace("kube-system").await;

@@ -14,7 +14,8 @@ use crate::{condition, expect_condition};
 /// The API, but as long as `refuses` is true it takes no slice.
 fn refusing(client: Client, refuses: Arc<AtomicBool>) -> Client {
     let answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
-        "metadata": {}, "message": "EndpointSlice \"web-x\" is invalid: endpoints[0].hints: too many"});
+        "metadata": {}, "message": format!("EndpointSlice \"web-x\" is invalid: endpoints[0].hints: too many{}",
+            ", endpoints[1].hints: too many".repeat(1_000))});
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, answer) = (client.clone(), answer.to_string());
         let writes = *request.method() != Method::GET && request.uri().path().contains("endpointslices");
@@ -46,6 +47,7 @@ async fn a_refused_write_makes_programmed_false_with_the_reason() {
     expect_condition(&world, "Programmed", "False", "WriteRefused").await;
     let message = condition(&world, "Programmed").await["message"].as_str().unwrap().to_owned();
     assert!(message.contains("endpoints[0].hints: too many"), "{message}");
+    assert!(message.len() < 1_200 && message.ends_with("..."), "the API's words are cut: {message}");
     expect_condition(&world, "Accepted", "True", "Accepted").await;
     expect_condition(&world, "Honored", "False", "NotProgrammed").await;
     // The same refusal again is not written again.

@@ -135,9 +135,14 @@ pub fn put(wish: &Wish, found: &Found) -> Result<Changes> {
         .filter_map(|slice| Some((slice["metadata"]["name"].as_str()?, slice)))
         .collect();
     let mut changes = Changes::default();
-    for (name, content) in wished_slices(wish, &parsed, found, &mut changes.notices)? {
+    let asks_the_same =
+        found.service.as_ref().is_some_and(|stored| distribution(stored) == distribution(&service));
+    for (name, mut content) in wished_slices(wish, &parsed, found, &mut changes.notices)? {
         let object = match stored.get(name.as_str()) {
             Some(stored) => {
+                if asks_the_same {
+                    keep_hints(&mut content, stored);
+                }
                 let mut object = (*stored).clone();
                 write::update_slice(&mut object, &content);
                 object
@@ -266,6 +271,28 @@ fn set_distribution(service: &mut Value, wish: Option<&str>) {
         let value = value.strip_prefix("zoneward.dev/").unwrap_or(value);
         metadata["annotations"][annotation::TRAFFIC_DISTRIBUTION] = json!(value);
     }
+}
+
+/// What a Service says itself about where its traffic goes.
+fn distribution(service: &Value) -> [&Value; 2] {
+    let annotations = &service["metadata"]["annotations"];
+    [&service["spec"]["trafficDistribution"], &annotations[annotation::TRAFFIC_DISTRIBUTION]]
+}
+
+/// Hints that are written already are the controller's to change, which knows its own defaults and gates. Only endpoints
+/// that are new get some here, because a slice where some have none counts as one without hints.
+fn keep_hints(content: &mut SliceContent, stored: &Value) {
+    let Some(stored) = read_slice(stored).map(|slice| slice.content) else { return };
+    if stored.annotation(annotation::MECHANISM).is_none() {
+        return;
+    }
+    for endpoint in &mut content.endpoints {
+        let same = |old: &&Endpoint| old.addresses == endpoint.addresses && old.zone == endpoint.zone;
+        if let Some(old) = stored.endpoints.iter().find(same) {
+            endpoint.hints = old.hints.clone();
+        }
+    }
+    content.annotations = stored.annotations;
 }
 
 fn read_service(service: &Value) -> Result<Service> {

@@ -64,7 +64,12 @@ fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
 fn made_up(args: &SimulateReplay) -> Option<Size> {
     let asked =
         args.zones.is_some() || args.nodes.is_some() || args.services.is_some() || args.endpoints.is_some();
-    if !asked && (!args.input.files.is_empty() || args.input.connection.is_named()) {
+    let input = &args.input;
+    let a_cluster = !input.files.is_empty()
+        || input.all_namespaces
+        || input.namespace.is_some()
+        || input.connection.is_named();
+    if !asked && a_cluster {
         return None;
     }
     let number = |given: Option<u32>, usual: usize| given.map_or(usual, |given| given as usize);

@@ -65,6 +65,10 @@ impl Process {
 
     /// Asks it to end, and insists after two seconds.
     pub fn end(&mut self) {
+        // It was waited for: its number may be another process's by now.
+        if self.ended.is_some() {
+            return;
+        }
         let pid = nix::unistd::Pid::from_raw(self.pid());
         match nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM) {
             Ok(()) | Err(Errno::ESRCH) => {}

@@ -69,6 +69,29 @@ fn the_same_wish_again_changes_nothing_and_another_list_replaces() {
 }
 
 #[test]
+fn hints_that_the_controller_decided_otherwise_stay_until_the_service_asks_for_another_distribution() {
+    let first = preferring(wish("80", &["10.0.0.7:8080@a", "10.0.1.7:8080@b"]), "PreferSameZone");
+    let mut found = after(Found::default(), put(&first, &Found::default()).expect("a plan"));
+    let slice = &mut found.slices[0];
+    slice["endpoints"][0]["hints"] = json!({"forZones": [{"name": "c"}]});
+    slice["metadata"]["annotations"][annotation::MECHANISM] = json!("Spill");
+    slice["metadata"]["annotations"][annotation::MECHANISM_SOURCE] = json!("controller");
+    let again = put(&first, &found).expect("a plan");
+    assert!(!again.changed(), "{again:?}");
+
+    let more = ["10.0.0.7:8080@a", "10.0.1.7:8080@b", "10.0.1.8:8080@b"];
+    let grown = put(&preferring(wish("80", &more), "PreferSameZone"), &found).expect("a plan");
+    let slice = &grown.slices[0].object;
+    assert_eq!(slice["metadata"]["annotations"], found.slices[0]["metadata"]["annotations"]);
+    let zone = |at: usize| &slice["endpoints"][at]["hints"]["forZones"][0]["name"];
+    assert_eq!([zone(0), zone(1), zone(2)], ["c", "b", "b"]);
+
+    let none = preferring(wish("80", &["10.0.0.7:8080@a", "10.0.1.7:8080@b"]), "None");
+    let none = put(&none, &found).expect("a plan");
+    assert!(none.slices[0].object["endpoints"][0]["hints"].is_null(), "{none:?}");
+}
+
+#[test]
 fn ports_are_wished_for_one_by_one_and_the_last_takes_the_service_along() {
     let http = wish("80:http", &["10.0.0.7:8080"]);
     let found = after(Found::default(), put(&http, &Found::default()).expect("a plan"));

@@ -9,7 +9,7 @@ use serde_json::json;
 use sim::whatif::{Answer, Outcome, WhyNot, recommend};
 
 use super::placement::Placement;
-use super::workload::Workload;
+use super::workload::{Workload, quoted};
 
 /// Traffic in its zone that another placement of pods has to win to be worth it.
 const WORTH_THE_WORK: f64 = 0.05;
@@ -150,7 +150,7 @@ fn by_field(service: &Service, mechanism: Mechanism) -> bool {
 
 /// The command that sets a mechanism: Kubernetes' own field where it will do, else our annotation.
 fn command(service: &Service, mechanism: Mechanism) -> String {
-    let (name, namespace) = (&service.key.name, &service.key.namespace);
+    let [name, namespace] = [&service.key.name, &service.key.namespace].map(|name| quoted(name));
     match by_field(service, mechanism) {
         true => {
             let patch = json!({"spec": {"trafficDistribution": mechanism.as_str()}});

@@ -63,11 +63,26 @@ fn spread_spec(service: &Service) -> Value {
     json!({"template": {"spec": {"topologySpreadConstraints": [constraint]}}})
 }
 
+/// A word as a shell reads it back: names come from files of others, too.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._/=:".contains(letter);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// A command that spreads the pods of a workload.
 pub(super) fn spread_command(service: &Service, workload: &Workload) -> String {
     let (kind, name) = (workload.kind.to_lowercase(), &workload.name);
     let patch = json!({"spec": spread_spec(service)});
-    format!("kubectl patch {kind} {name} -n {} \\\n  -p '{patch}'", service.key.namespace)
+    let patch = quoted(&patch.to_string());
+    format!(
+        "kubectl patch {} {} -n {} \\\n  -p {patch}",
+        quoted(&kind),
+        quoted(name),
+        quoted(&service.key.namespace)
+    )
 }
 
 /// A part of the workload that `kubectl apply --server-side` and `kubectl patch --patch-file` take.
