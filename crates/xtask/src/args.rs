@@ -82,6 +82,8 @@ pub(crate) struct DemoOptions {
 pub(crate) struct BenchOptions {
     /// Which bench; without it they are listed.
     pub(crate) name: Option<String>,
+    /// The build profile, instead of that of packages.
+    pub(crate) profile: Option<String>,
     /// What follows `--`: handed to the bench as it is.
     pub(crate) pass_on: Vec<String>,
 }
@@ -182,10 +184,16 @@ fn parse_bench(rest: &[String]) -> Result<Command, Stop> {
             options.pass_on = words.cloned().collect();
             break;
         }
-        if word.starts_with('-') || options.name.is_some() {
-            return Err(unexpected("bench", word));
+        match split_option(word) {
+            ("--profile", value) => {
+                let name = value_of("bench", "--profile", value, words.next_if_needed(value))?;
+                options.profile = Some(name);
+            }
+            (name, None) if !name.starts_with('-') && options.name.is_none() => {
+                options.name = Some(name.to_string());
+            }
+            _ => return Err(unexpected("bench", word)),
         }
-        options.name = Some(word.clone());
     }
     Ok(Command::Bench(options))
 }
@@ -388,9 +396,11 @@ mod tests {
     fn bench_hands_everything_after_two_dashes_on() {
         let expected = BenchOptions {
             name: Some("plan".to_string()),
+            profile: Some("release".to_string()),
             pass_on: vec!["--help".to_string(), "slices".to_string()],
         };
-        assert_eq!(parsed("bench plan -- --help slices"), Ok(Command::Bench(expected)));
+        assert_eq!(parsed("bench --profile release plan -- --help slices"), Ok(Command::Bench(expected)));
+        assert!(usage("bench plan --profile").contains("--profile"));
         assert_eq!(parsed("bench"), Ok(Command::Bench(BenchOptions::default())));
     }
 

@@ -87,7 +87,7 @@ const BENCHES: &[Bench] = &[
 ];
 
 /// What packages are built with: figures are about what people run.
-const PROFILE: &str = "--profile=dist";
+const PROFILE: &str = "dist";
 
 /// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
 const COUNTED_SERVICES: &str = "2000";
@@ -103,13 +103,14 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
     };
     tools::ensure(bench.needs, true)?;
     report::heading(&format!("bench {}: time", bench.name));
-    time(bench, &options.pass_on)?;
+    let profile = options.profile.as_deref().unwrap_or(PROFILE);
+    time(bench, profile, &options.pass_on)?;
     if !bench.counted {
         return Ok(());
     }
     report::heading(&format!("bench {}: instructions", bench.name));
     tools::ensure(&[tools::VALGRIND], true)?;
-    count(bench, &options.pass_on)
+    count(bench, profile, &options.pass_on)
 }
 
 fn list() -> String {
@@ -122,14 +123,20 @@ pub(crate) fn rows() -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn time(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
-    let mut command = shell::cargo(&["bench", PROFILE, "--package", bench.package, "--bench", bench.name]);
+/// `cargo bench` of one bench.
+fn cargo_bench(bench: &Bench, profile: &str) -> Command {
+    let words = ["bench", "--profile", profile, "--package", bench.package, "--bench", bench.name];
+    shell::cargo(&words)
+}
+
+fn time(bench: &Bench, profile: &str, pass_on: &[String]) -> Result<(), Stop> {
+    let mut command = cargo_bench(bench, profile);
     command.arg("--").args(pass_on).env_remove("ZONEWARD_BENCH_COUNT").env_remove("ZONEWARD_BENCH_SERVICES");
     shell::run(&mut command, "the timed run", "see the output above")
 }
 
-fn count(bench: &Bench, pass_on: &[String]) -> Result<(), Stop> {
-    let executable = executable(bench)?;
+fn count(bench: &Bench, profile: &str, pass_on: &[String]) -> Result<(), Stop> {
+    let executable = executable(bench, profile)?;
     let file = shell::target_dir().join(format!("callgrind.{}.out", bench.name));
     let mut command = shell::program(shell::tools().bin().join("valgrind"));
     command.arg("--tool=callgrind").arg("--quiet").args(callgrind::PLAIN_OUTPUT);
@@ -179,17 +186,9 @@ fn package_dir(bench: &Bench) -> PathBuf {
 }
 
 /// Builds the bench and asks cargo where it put it.
-fn executable(bench: &Bench) -> Result<String, Stop> {
-    let mut build = shell::cargo(&[
-        "bench",
-        PROFILE,
-        "--no-run",
-        "--package",
-        bench.package,
-        "--bench",
-        bench.name,
-        "--quiet",
-    ]);
+fn executable(bench: &Bench, profile: &str) -> Result<String, Stop> {
+    let mut build = cargo_bench(bench, profile);
+    build.args(["--no-run", "--quiet"]);
     build.arg("--message-format=json");
     let messages = shell::capture(&mut build, "building the bench", "the compiler says above what is wrong")?;
     bench_executable(&messages).ok_or_else(|| {
@@ -251,7 +250,7 @@ slices |        2,000 |           20
 
     #[test]
     fn unknown_bench_lists_the_known_ones() {
-        let options = BenchOptions { name: Some("nothing".to_string()), pass_on: Vec::new() };
+        let options = BenchOptions { name: Some("nothing".to_string()), ..BenchOptions::default() };
         let Err(Stop::Usage(why)) = run(&options) else { panic!("should be wrong use") };
         assert!(why.contains("`nothing`") && why.contains("plan"), "{why}");
     }

@@ -139,13 +139,14 @@ NAME
 
 SYNOPSIS
     cargo xtask bench
-    cargo xtask bench NAME [-- ARGS]
+    cargo xtask bench NAME [--profile PROFILE] [-- ARGS]
 
 DESCRIPTION
     Without a name, lists the benches. With one, runs it twice: as it is, for its table of times, and under
     callgrind on a smaller world, for a table of instructions per phase and per endpoint. Instructions hardly
     change from run to run, so they show what a change costs. Valgrind is installed where it is missing
-    (Debian, as root). ARGS go to the bench.
+    (Debian, as root). ARGS go to the bench. It is built with the profile of packages, dist, which takes long;
+    --profile release or quick measures those builds.
 
 ENVIRONMENT
     ZONEWARD_BENCH_SERVICES   size of the world of the counted run (2000 unless set)
