@@ -106,7 +106,7 @@ pub fn validate_update(old: &Value, new: &Value) -> Vec<Violation> {
     Settings::default().validate_update(old, new)
 }
 
-/// What no API server refuses and nobody means: kinds that do not exist, annotations of ours that are misspelled, and
+/// What an API server accepts although it has no effect: kinds that do not exist, annotations of ours that are misspelled, and
 /// values of them that ask for nothing. For files before they are applied; admission does not ask here.
 pub fn lint(object: &Value) -> Vec<Violation> {
     let mut findings = Findings::new(object);

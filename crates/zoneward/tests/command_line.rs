@@ -127,7 +127,7 @@ fn every_duration_is_written_as_in_go() {
 
 #[test]
 fn an_api_that_is_away_is_told_with_address_cause_and_advice() {
-    // The port is taken and refuses: nobody listens behind it once this is dropped.
+    // The port refuses connections once the listener is dropped.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let kubeconfig = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\

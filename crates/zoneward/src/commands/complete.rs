@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// More names than this are not looked through.
 const MOST: u32 = 500;
 
-/// Prints the candidates, one in a line. Never an error: nobody could read it.
+/// Prints the candidates, one in a line. Never an error: a shell has no place to show it.
 pub fn run(words: &[String]) -> Result<bool> {
     if let Some(wanted) = Wanted::at_cursor(words, &Cli::command()) {
         let (sender, names) = mpsc::channel();

@@ -130,7 +130,7 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
         text.contains("Nothing changes")
     });
 
-    // Somebody's hand: the summary names the Service and no element, the full list has them all.
+    // After an external change the summary names the Service and no element, the full list has them all.
     super::namespace::run("nft", &["flush", "map", "ip", "zoneward", "endpoints-1k"]);
     let (_, text, errors) = zoneward(&["plan", "node", "--live"]);
     assert!(
