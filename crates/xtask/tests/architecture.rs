@@ -3,10 +3,12 @@
 
 #[path = "architecture/source.rs"]
 mod source;
+#[path = "architecture/tree.rs"]
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use tree::{assert_none, crates, is_test_file, read, root, sources};
 
 /// Which of our crates each crate may use. A new arrow is a decision: change it here and in ARCHITECTURE.md.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -17,8 +19,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proxy", &["clock", "model"]),
     ("xds", &["clock", "model"]),
     ("store", &["clock", "model", "plan"]),
-    ("sim", &["model", "plan", "dataplane"]),
-    ("zoneward", &["clock", "model", "plan", "dataplane", "proxy", "xds", "store", "sim"]),
+    ("sim", &["model", "plan"]),
+    ("output", &["model"]),
+    ("cluster", &["clock", "model", "plan", "store"]),
+    ("node", &["clock", "cluster", "dataplane", "model", "plan"]),
+    ("controller", &["clock", "cluster", "model", "output", "plan"]),
+    ("mesh", &["clock", "cluster", "dataplane", "model", "output", "plan", "proxy", "xds"]),
+    ("demo", &["clock", "cluster", "model", "output", "plan"]),
+    (
+        "zoneward",
+        &[
+            "clock", "cluster", "controller", "dataplane", "demo", "mesh", "model", "node", "output", "plan", "proxy",
+            "sim", "store", "xds",
+        ],
+    ),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
 ];
@@ -37,52 +51,6 @@ const INTERNER: &str = "crates/model/src/name.rs";
 
 const LONGEST_FILE: usize = 800;
 const LONGEST_ARCHITECTURE: usize = 2_500;
-
-fn root() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.ancestors().nth(2).expect("crates/xtask lies two levels below the root").to_path_buf()
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-fn assert_none(violations: Vec<String>) {
-    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
-}
-
-/// The crates that exist, by folder.
-fn crates() -> BTreeSet<String> {
-    let folders = fs::read_dir(root().join("crates")).expect("crates/ can be read");
-    let with_manifest = folders.flatten().filter(|folder| folder.path().join("Cargo.toml").is_file());
-    with_manifest.map(|folder| folder.file_name().to_string_lossy().into_owned()).collect()
-}
-
-/// Every Rust file below crates/*/src, by its path from the root.
-fn sources() -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    for name in crates() {
-        collect_sources(&format!("crates/{name}/src"), &mut found);
-    }
-    found
-}
-
-fn collect_sources(folder: &str, found: &mut BTreeMap<String, String>) {
-    let Ok(entries) = fs::read_dir(root().join(folder)) else { return };
-    for entry in entries.flatten() {
-        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
-        if entry.path().is_dir() {
-            collect_sources(&path, found);
-        } else if path.ends_with(".rs") {
-            let text = read(&path);
-            found.insert(path, text);
-        }
-    }
-}
-
-fn is_test_file(path: &str) -> bool {
-    path.ends_with("/tests.rs") || path.contains("/tests/")
-}
 
 /// Places where `needle` stands in code, as `path:line`.
 fn places_of(path: &str, code: &str, needle: &str) -> Vec<String> {

@@ -9,8 +9,11 @@ use model::Timestamp;
 use model::forward::Packet;
 use plan::FeatureGates;
 
-use crate::node::config::flags::{GateList, parse_gates};
-use crate::object_name::ObjectName;
+pub use cluster::input::Input;
+use cluster::object_name::ObjectName;
+use node::config::flags::{GateList, parse_gates};
+pub use node::offline::{NodeArgs, ProxyMode};
+pub use output::{Format, Output};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -50,7 +53,7 @@ Examples:
   zoneward node --config /var/lib/kube-proxy/config.conf
   zoneward node --proxy-mode nftables --kubeconfig kubeconfig --cluster-cidr 10.244.0.0/16
   zoneward node --proxy-mode nftables --api-socket ./zoneward-data/api.sock --hostname-override node-a")]
-    Node(Box<crate::node::config::flags::Node>),
+    Node(Box<node::config::flags::Node>),
     /// Remove every rule that a node proxy left: ours, and kube-proxy's of every mode
     ///
     /// Stop the node proxy first, or it will make its rules again. Tables, chains and sets of others are not
@@ -99,7 +102,7 @@ Examples:
   zoneward demo
   zoneward demo --keep
   zoneward demo -o json")]
-    Demo(crate::demo::Demo),
+    Demo(demo::Demo),
     /// Register plain processes as endpoints of a Service
     ///
     /// Makes the Service if there is none, and EndpointSlices of its own beside it, with the hints that its traffic
@@ -273,53 +276,6 @@ pub struct StoreCheck {
     pub output: Output,
 }
 
-/// Where objects come from.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Input {
-    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated [default: the cluster]
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
-    pub files: Vec<PathBuf>,
-    /// Go into the folders of a folder, too
-    #[arg(short = 'R', long, requires = "files")]
-    pub recursive: bool,
-    /// Only Services of this namespace; also the namespace of objects that name none [default: all of the files, the
-    /// context's of the cluster]
-    #[arg(short = 'n', long, value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
-    /// Services of all namespaces
-    #[arg(short = 'A', long, conflicts_with = "namespace")]
-    pub all_namespaces: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub connection: crate::cluster::Connection,
-}
-
-impl Input {
-    /// The same for a node, whose rules know no namespaces: all of them, unless one is named.
-    pub fn for_node(&self) -> Input {
-        Input { all_namespaces: self.namespace.is_none(), ..self.clone() }
-    }
-}
-
-/// How an answer is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Table,
-    /// For programs; the fields are stable
-    Json,
-    /// The same as JSON, as YAML
-    Yaml,
-}
-
-/// `-o`.
-#[derive(Debug, Args)]
-pub struct Output {
-    /// How to write the answer
-    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
-    pub format: Format,
-}
-
 /// `zoneward up`
 #[derive(Debug, Args)]
 pub struct Up {
@@ -374,7 +330,7 @@ pub struct Up {
     pub making: SliceMaking,
     /// How logs look.
     #[command(flatten)]
-    pub log: crate::log::LogArgs,
+    pub log: cluster::log::LogArgs,
 }
 
 /// `zoneward plan slices`
@@ -437,7 +393,7 @@ impl SliceMaking {
 pub struct Controller {
     /// Which API.
     #[command(flatten)]
-    pub connection: crate::cluster::Connection,
+    pub connection: cluster::Connection,
     /// How slices are made.
     #[command(flatten)]
     pub making: SliceMaking,
@@ -452,7 +408,7 @@ pub struct Controller {
     pub lease_namespace: String,
     /// Who of several leads.
     #[command(flatten)]
-    pub leader: crate::leader::LeaderArgs,
+    pub leader: cluster::leader::LeaderArgs,
     /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10270,
     /// or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
@@ -463,27 +419,27 @@ pub struct Controller {
     pub hand_back: bool,
     /// How logs look.
     #[command(flatten)]
-    pub log: crate::log::LogArgs,
+    pub log: cluster::log::LogArgs,
 }
 
 impl Up {
     /// What the slice controller is told.
-    pub fn slice_controller(&self) -> crate::controller::Config {
-        let settings = crate::controller::Settings {
+    pub fn slice_controller(&self) -> controller::Config {
+        let settings = controller::Settings {
             hints: self.making.hints(),
             slices: self.making.slices(),
-            ..crate::controller::Settings::default()
+            ..controller::Settings::default()
         };
-        crate::controller::Config { settings, ..crate::controller::Config::default() }
+        controller::Config { settings, ..controller::Config::default() }
     }
 }
 
 impl Controller {
     /// What the slice controller is told.
-    pub fn slice_controller(&self) -> crate::controller::Config {
+    pub fn slice_controller(&self) -> controller::Config {
         let batch = self.endpoint_updates_batch_period;
-        crate::controller::Config {
-            settings: crate::controller::Settings {
+        controller::Config {
+            settings: controller::Settings {
                 hints: self.making.hints(),
                 slices: self.making.slices(),
                 timing: plan::queue::Timing { batch, ..plan::queue::Timing::default() },
@@ -552,33 +508,6 @@ pub struct TraceSelect {
     /// Switch features on or off, as PreferSameTrafficDistribution=false
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-}
-
-/// Which node, and what it is told.
-#[derive(Debug, Args)]
-pub struct NodeArgs {
-    /// The node to stand on [default with --live: that of the running node proxy]
-    #[arg(long, value_name = "NAME", required_unless_present = "live")]
-    pub node: Option<String>,
-    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) [default with --live: the running node proxy's]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Switch features on or off, as PreferSameTrafficDistribution=false, over those of the configuration
-    #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
-    pub feature_gates: Option<GateList>,
-    /// The way of the kernel to use
-    #[arg(long, value_name = "MODE", default_value = "nftables")]
-    pub proxy_mode: ProxyMode,
-    /// An address that the node has besides those of its Node object; may be repeated
-    #[arg(long = "local-address", value_name = "IP")]
-    pub local_addresses: Vec<IpAddr>,
-}
-
-/// The ways of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProxyMode {
-    /// Maps and sets of nf_tables
-    Nftables,
 }
 
 /// Whose routes: a client's to a Service, or a gateway's.

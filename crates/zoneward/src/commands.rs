@@ -22,7 +22,7 @@ use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
 /// Runs a command. `false`: the answer is "no".
 pub fn run(cli: Cli) -> Result<bool> {
-    crate::children::end_with_parent();
+    cluster::supervisor::end_with_parent();
     match cli.command {
         Command::Plan(PlanCommand::Slices(args)) => plan::slices::run(&args),
         Command::Plan(PlanCommand::Addresses(args)) => plan::addresses::run(&args),
@@ -38,7 +38,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Store(command) => store::run(&command),
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),
-        Command::Demo(args) => crate::demo::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Completion { shell } => completion::run(shell),

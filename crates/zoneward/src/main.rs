@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use cluster::failure;
 use mimalloc::MiMalloc;
-use zoneward::cluster::failure;
-use zoneward::{cli, commands, output};
+use zoneward::{cli, commands};
 
 /// A request is hundreds of small allocations; glibc's allocator took a fifth of the API's time.
 #[global_allocator]

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::route::{Arrival, GatewayPort, Listener, RouteTable, Routing, Scheme};
-use model::{Labels, Name, Notice, ObjectKey, Protocol, Service, ServiceKey, Snapshot};
+use model::{Labels, Name, Notice, ObjectKey, ServiceKey, Snapshot};
 use plan::routes::{Client, gateway, never_matching_within, outbound, unused_targets};
 
+use mesh::destination_port;
+
 use crate::cli::{Input, RouteArgs};
-use crate::object_name::ObjectName;
+use cluster::object_name::ObjectName;
 
 /// The routes that a command is about.
 pub struct Routes {
@@ -149,20 +151,4 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
     }
     let key = object_name("--from", name)?.key(namespace);
     Ok(Client::of_service(snapshot, &key, &Labels::from_pairs(tags)))
-}
-
-pub(crate) fn destination_port<'s>(
-    service: &'s Service,
-    wanted: Option<&str>,
-) -> Result<&'s model::ServicePort> {
-    let key = &service.key;
-    let mut ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
-    if let Some(wanted) = wanted {
-        let is_wanted = |p: &&model::ServicePort| p.name == wanted || p.port.to_string() == wanted;
-        return ports.find(is_wanted).with_context(|| format!("Service {key} has no TCP port {wanted}"));
-    }
-    let speaks_http =
-        |p: &&model::ServicePort| model::route::AppProtocol::of(p.app_protocol.as_deref(), &p.name).is_http();
-    let first = ports.clone().next().with_context(|| format!("Service {key} has no TCP port"))?;
-    Ok(ports.find(speaks_http).unwrap_or(first))
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
 use store::admission::service::Ranges;
 use store::api::{Api as Store, Limits};
 use store::engine::{Engine, Options};
-use zoneward::cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
 
 /// A store in a folder of its own.
 fn store(name: &str) -> Store {

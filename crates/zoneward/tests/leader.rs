@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cluster;
+use cluster::leader::election::Timing;
+use cluster::leader::{Settings, run};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -12,9 +15,6 @@ use store::api::{Api as Store, Limits};
 use store::engine::{Engine, Options};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use zoneward::cluster;
-use zoneward::leader::election::Timing;
-use zoneward::leader::{Settings, run};
 
 async fn client(name: &str) -> Client {
     let folder = std::env::temp_dir().join(format!("zoneward-leader-{name}-{}", std::process::id()));

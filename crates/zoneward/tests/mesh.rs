@@ -5,16 +5,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster;
 use http::Request;
 use kube::Client;
+use mesh::accepted;
 use serde_json::{Value, json};
 use store::admission::service::Ranges;
 use store::api::{Api, Limits};
 use store::engine::{Engine, Options};
 use store::first_start::{Beginning, begin};
 use tokio::sync::watch;
-use zoneward::cluster;
-use zoneward::mesh::accepted;
 
 async fn api(name: &str) -> Api {
     let folder =

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cluster::{self, Connection, Event, Feed, Kind, Wanted};
 use kube::Client;
 use serde_json::{Value, json};
-use zoneward::cluster::{self, Connection, Event, Feed, Kind, Wanted};
 
 use super::load::{self, pod_name, pod_status, service_name};
 

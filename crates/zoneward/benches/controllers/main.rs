@@ -11,11 +11,11 @@ mod process;
 
 use std::time::{Duration, Instant};
 
+use cluster::{self, Event, Feed, Kind, Wanted, Watched};
+use controller::{self, Config, Metrics};
 use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
-use zoneward::cluster::{self, Event, Feed, Kind, Wanted, Watched};
-use zoneward::controller::{self, Config, Metrics};
 
 use load::{PODS_PER_SERVICE, pod_name, pod_status, service_name};
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use cluster::{Event, Kind, Watched};
+use controller::slices::Head;
+use controller::{Metrics, Settings};
 use jiff::Timestamp;
 use plan::queue::Moment;
 use serde_json::Value;
-use zoneward::cluster::{Event, Kind, Watched};
-use zoneward::controller::slices::Head;
-use zoneward::controller::{Metrics, Settings};
 
 use super::load::{PODS_PER_SERVICE, node, pod, pod_status, service};
 

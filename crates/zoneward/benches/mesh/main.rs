@@ -8,16 +8,16 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use cluster;
+use mesh::run::{Plan, Shown, run};
+use mesh::source::Source;
+use mesh::{Consumer, Role};
 use proxy::{Proxy, Settings, Tables};
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use zoneward::cluster;
-use zoneward::mesh::run::{Plan, Shown, run};
-use zoneward::mesh::source::Source;
-use zoneward::mesh::{Consumer, Role};
 
 use world::Shape;
 

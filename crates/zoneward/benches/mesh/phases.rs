@@ -1,9 +1,9 @@
 //! The parts whose instructions are counted: reading 10,000 routes, the first tables, and one route's change.
 
+use cluster::{Event, Kind};
+use mesh::state::KINDS;
+use mesh::{Consumer, Role, State};
 use plan::FeatureGates;
-use zoneward::cluster::{Event, Kind};
-use zoneward::mesh::state::KINDS;
-use zoneward::mesh::{Consumer, Role, State};
 
 use crate::watched;
 use crate::world::{Shape, gateway, routes};

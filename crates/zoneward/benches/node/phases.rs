@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use dataplane::nftables::fake::FakeKernel;
 use model::{Interner, ServiceKey, Snapshot, parse};
+use node::kernel::{Tables, make};
 use plan::forward::{Delta, Forwarder, NodeConfig, ProxySettings};
-use zoneward::node::kernel::{Tables, make};
 
 use super::world::{ENDPOINTS, service, slice};
 
@@ -41,7 +41,7 @@ fn phase_read(texts: &[(&'static str, &'static str, String)]) -> Snapshot {
 
 #[inline(never)]
 fn phase_decide(forwarder: &mut Forwarder, snapshot: &Snapshot) {
-    let node = zoneward::node::unknown("n1");
+    let node = node::unknown("n1");
     let (config, _) = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]);
     forwarder.rebuild(snapshot, config);
 }

@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::cli::{Cleanup, Format};
-use crate::output::{print_text, print_value};
+use output::{print_text, print_value};
 
 /// Something that a node proxy left.
 #[derive(Clone, Debug, PartialEq, Eq)]

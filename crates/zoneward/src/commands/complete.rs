@@ -13,9 +13,9 @@ use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 
 use crate::cli::{Cli, Input};
-use crate::cluster::{self, Kind};
-use crate::input::Documents;
-use crate::output::print_text;
+use cluster::Kind;
+use cluster::input::Documents;
+use output::print_text;
 
 /// A shell that waits longer for its user's key is felt to hang.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
 use crate::cli::Cli;
-use crate::output::print_text;
+use output::print_text;
 
 /// Prints the script for a shell.
 pub fn run(shell: Shell) -> Result<bool> {

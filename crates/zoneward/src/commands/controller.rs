@@ -4,14 +4,15 @@
 use anyhow::{Context, Result, bail};
 use tokio::sync::watch;
 
-use crate::controller::{self, Metrics};
-use crate::leader::{Office, while_leading};
-use crate::mesh::accepted;
-use crate::output::print_text;
-use crate::oversight::{self, Heard};
-use crate::serve::{self, Checks};
-use crate::signals::Signals;
-use crate::{cli, cluster, log};
+use crate::cli;
+use cluster::admin_server::controllers::{self, Heard};
+use cluster::admin_server::{self, Checks};
+use cluster::leader::{LeaderHandle, while_leading};
+use cluster::log;
+use cluster::signals::Signals;
+use controller::Metrics;
+use mesh::accepted;
+use output::print_text;
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Controller) -> Result<bool> {
@@ -30,7 +31,7 @@ async fn hand_back(args: &cli::Controller) -> Result<String> {
     let client = cluster::connect(&args.connection).await?;
     let lease =
         format!("{}/{}", args.leader.leader_elect_resource_namespace, args.leader.leader_elect_resource_name);
-    let office = Office::seek(client.clone(), election);
+    let office = LeaderHandle::seek(client.clone(), election);
     let mut leading = office.leading();
     // The lease of a controller that died runs out in this time.
     let patience = args.leader.leader_elect_lease_duration + args.leader.leader_elect_retry_period * 2;
@@ -52,18 +53,19 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let election = args.leader.settings()?;
     let mut signals = Signals::listen()?;
     let client = cluster::connect(&args.connection).await?;
-    let listener = serve::listen_or_near(args.bind_address, oversight::ADDRESS, "--bind-address").await?;
+    let listener =
+        admin_server::listen_or_near(args.bind_address, controllers::ADDRESS, "--bind-address").await?;
     let (stop, stopped) = watch::channel(false);
 
-    let mut registry = serve::registry("controller");
+    let mut registry = admin_server::registry("controller");
     let metrics = Metrics::default();
     metrics.register(&mut registry);
-    let office = Office::seek(client.clone(), election);
+    let office = LeaderHandle::seek(client.clone(), election);
     office.show(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
     let heard = Heard::follow(client.clone(), finished.clone());
     let ready = Checks::default().check("api", move || heard.check());
-    let server = tokio::spawn(serve::serve(listener, oversight::routes(registry, ready), finished));
+    let server = tokio::spawn(admin_server::serve(listener, controllers::routes(registry, ready), finished));
 
     let config = args.slice_controller();
     let slices = controller::run(client.clone(), config, metrics, office.leading(), stopped.clone());

@@ -16,9 +16,9 @@ use model::Protocol;
 use serde_json::json;
 
 use crate::cli::{Format, Output};
-use crate::cluster::{self, Connection};
-use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
 use changes::{Changes, Found};
+use cluster::Connection;
+use output::{notices_text, notices_value, print_text, print_value, render, table};
 use wish::Wish;
 pub use wish::{PortWish, Target};
 
@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 5;
 #[derive(Debug, Args)]
 pub struct Expose {
     /// The Service, as web or svc/web
-    #[arg(value_name = "NAME", value_parser = crate::object_name::plain)]
+    #[arg(value_name = "NAME", value_parser = cluster::object_name::plain)]
     pub name: String,
     /// The Service's port, as 80 or 80:http with its name
     #[arg(long, value_name = "PORT[:NAME]", required_unless_present = "remove")]

@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::cli::Cli;
-use crate::output::print_text;
+use output::print_text;
 
 /// Prints the page of `zoneward`, or writes the pages of all commands into a folder.
 pub fn run(dir: Option<&Path>) -> Result<bool> {

@@ -4,12 +4,12 @@ use anyhow::{Context, Result};
 use dataplane::nftables::apply::check_kernel;
 
 use crate::cli::{Cleanup, Format, Output};
-use crate::cluster::{self, Connection};
-use crate::log::{self, LogFormat};
-use crate::node::config::flags::Node;
-use crate::node::config::{Configuration, Settings, settings};
-use crate::node::run::{self, End, Start};
-use crate::node::sysctl;
+use cluster::Connection;
+use cluster::log::{self, LogFormat};
+use node::config::flags::Node;
+use node::config::{Configuration, Settings, settings};
+use node::run::{self, End, Start};
+use node::sysctl;
 
 /// Threads for servers and watches; the loop itself has the main one.
 const THREADS: usize = 2;

@@ -73,7 +73,7 @@ pub struct SimulateCapture {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: crate::cli::Input,
+    pub input: cluster::input::Input,
     /// Put hashes for namespaces, names, labels and node names, and other addresses, zones and identities
     #[arg(long)]
     pub hash_names: bool,
@@ -102,7 +102,7 @@ pub enum CaptureFormat {
 pub struct SimulateReplay {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: crate::cli::Input,
+    pub input: cluster::input::Input,
     /// The events: YAML or JSON, as {at: 1m30s, event: roll, service: shop/cart} [default: by chance]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "events"])]
     pub event_file: Option<PathBuf>,
@@ -143,10 +143,10 @@ pub struct SimulateReplay {
 pub struct SimulateWhatIf {
     /// Only this Service, as web or svc/web; its namespace comes from -n
     #[arg(value_name = "SERVICE")]
-    pub service: Option<crate::object_name::ObjectName>,
+    pub service: Option<cluster::object_name::ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: crate::cli::Input,
+    pub input: cluster::input::Input,
     /// What the traffic of a zone is proportional to
     #[arg(long, value_name = "WHAT", default_value = "cpu")]
     pub demand: DemandBy,

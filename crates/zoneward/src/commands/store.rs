@@ -12,7 +12,7 @@ use model::Notice;
 use serde_json::json;
 
 use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile};
-use crate::output::{print_text, print_value};
+use output::{print_text, print_value};
 
 /// Runs the command.
 pub fn run(command: &StoreCommand) -> Result<bool> {

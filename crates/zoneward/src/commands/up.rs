@@ -30,16 +30,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info};
 
-use crate::children::{self, Backoff, Program};
-use crate::controller::{self, Metrics};
-use crate::leader::election::Timing;
-use crate::leader::{Office, Settings, while_leading};
-use crate::log::LogFormat;
-use crate::mesh::accepted;
-use crate::oversight::{self, Heard};
-use crate::serve::{self, Checks};
-use crate::signals::Signals;
-use crate::{addresses, cli, cluster, log, output};
+use crate::cli;
+use ::mesh::accepted;
+use cluster::admin_server::controllers::{self, Heard};
+use cluster::admin_server::{self, Checks};
+use cluster::leader::election::Timing;
+use cluster::leader::{LeaderHandle, Settings, while_leading};
+use cluster::log;
+use cluster::log::LogFormat;
+use cluster::signals::Signals;
+use cluster::supervisor::{self, Backoff, Program};
+use controller::Metrics;
+use controller::addresses;
 
 /// Our name in the Lease of the leader. The data directory belongs to one process, so nobody else has it, and whoever
 /// comes after a crash goes on at once.
@@ -74,9 +76,12 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .await
         .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
     let listen = listener.local_addr().context("asking for the address that we listen on")?;
-    let overseers =
-        serve::listen_or_near(args.metrics_bind_address, oversight::ADDRESS, "--metrics-bind-address")
-            .await?;
+    let overseers = admin_server::listen_or_near(
+        args.metrics_bind_address,
+        controllers::ADDRESS,
+        "--metrics-bind-address",
+    )
+    .await?;
 
     let service_cidrs = args.service_cluster_ip_range.clone();
     let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
@@ -99,22 +104,23 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         tokio::spawn(store::collect::run(api.clone(), stopped.clone())),
         tokio::spawn(first_start::keep(api.clone(), listen, stopped.clone())),
     ];
-    let mut registry = serve::registry("up");
-    oversight::show_api(api.clone(), &mut registry);
+    let mut registry = admin_server::registry("up");
+    admin_server::embedded_api::show_api(api.clone(), &mut registry);
     let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args, &mut registry));
     let heard = Heard::follow(cluster::in_process(api.clone()), stopped.clone());
     let mut ready = Checks::default().check("api", move || heard.check());
     if let Some(controllers) = &controllers {
         ready = controllers.check(ready);
     }
-    let overseen = tokio::spawn(serve::serve(overseers, oversight::routes(registry, ready), stopped));
+    let overseen =
+        tokio::spawn(admin_server::serve(overseers, controllers::routes(registry, ready), stopped));
     if !args.no_node {
         machine::register(cluster::in_process(api.clone()), args.zone.as_deref()).await?;
     }
     let (node_stop, node_stopped) = watch::channel(false);
     let node = match args.no_node {
         true => None,
-        false => Some(tokio::spawn(children::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
+        false => Some(tokio::spawn(supervisor::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
     };
     let mesh_stopped = node_stop.subscribe();
     let mesh = proxies
@@ -185,7 +191,7 @@ fn has_net_admin(status: &str) -> bool {
 struct Controllers {
     stop: watch::Sender<bool>,
     tasks: [JoinHandle<()>; 3],
-    office: Office,
+    office: LeaderHandle,
     /// Why the controller of EndpointSlices has ended, if it has.
     ended: watch::Receiver<Option<String>>,
 }
@@ -202,7 +208,7 @@ impl Controllers {
             timing: Timing::default(),
         };
         let name = settings.name.clone();
-        let office = Office::seek(client.clone(), Some(settings));
+        let office = LeaderHandle::seek(client.clone(), Some(settings));
         office.show(&name, registry);
         let config = args.slice_controller();
         let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());

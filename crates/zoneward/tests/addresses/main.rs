@@ -6,9 +6,9 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use cluster::Kind;
 use serde_json::json;
 use world::World;
-use zoneward::cluster::Kind;
 
 const RANGE: &str = "10.96.0.0/24";
 

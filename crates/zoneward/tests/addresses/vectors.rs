@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use cluster::Kind;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use zoneward::cluster::Kind;
 
 use super::world::{World, ip_address};
 

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::Kind;
+use controller::addresses;
 use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -13,8 +15,6 @@ use store::api::{Api as Store, Limits};
 use store::engine::{Engine, Options};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use zoneward::cluster::Kind;
-use zoneward::{addresses, cluster};
 
 /// Longer than any grace but that of a minute.
 const PATIENCE: Duration = Duration::from_secs(17);

@@ -151,13 +151,13 @@ async fn hand_back_is_refused_while_another_controller_leads() {
     let world = shop(json!({"trafficDistribution": "PreferSameZone"})).await;
     world.namespace("kube-system").await;
     let served = Served::new(&world, "hand-back-refused");
-    let settings = zoneward::leader::Settings {
+    let settings = cluster::leader::Settings {
         namespace: "kube-system".to_owned(),
         name: "zoneward-controller".to_owned(),
         identity: "another".to_owned(),
-        timing: zoneward::leader::election::Timing::default(),
+        timing: cluster::leader::election::Timing::default(),
     };
-    let office = zoneward::leader::Office::seek(world.client.clone(), Some(settings));
+    let office = cluster::leader::LeaderHandle::seek(world.client.clone(), Some(settings));
     office.leading().wait_for(|leading| *leading).await.unwrap();
     eventually("the slices say it", || async {
         let found = traces(&world).await;

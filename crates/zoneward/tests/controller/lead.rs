@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use controller::Metrics;
 use http::{Method, Request};
 use kube::Client;
 use store::api::Caller;
 use store::server::Local;
 use tokio::sync::watch;
-use zoneward::controller::Metrics;
 
 use crate::world::{World, config, eventually, node, pod, ready, service, start_standby};
 

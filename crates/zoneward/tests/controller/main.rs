@@ -14,9 +14,9 @@ mod world;
 
 use std::time::{Duration, Instant};
 
+use controller::Ended;
 use serde_json::{Value, json};
 use world::{World, config, eventually, items, node, pod, pod_status, ready, service, slices_path};
-use zoneward::controller::Ended;
 
 /// A cluster of two zones with one Service of four pods, and a controller at work.
 async fn shop(spec: Value) -> World {

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster;
+use controller::{self, Config, Ended, Metrics};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
@@ -13,8 +15,6 @@ use store::engine::{Engine, Options};
 use store::first_start::{Beginning, begin};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use zoneward::cluster;
-use zoneward::controller::{self, Config, Ended, Metrics};
 
 pub struct World {
     pub store: Store,

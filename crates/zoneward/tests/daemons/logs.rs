@@ -113,7 +113,7 @@ fn rust_log_says_how_much_is_logged() {
         return;
     }
     let folder = Folder::new("level");
-    for (level, wanted) in [("info", true), ("warn", false), ("zoneward::serve=info", true)] {
+    for (level, wanted) in [("info", true), ("warn", false), ("cluster::admin_server=info", true)] {
         let log = folder.0.join(format!("{level}.log"));
         let words = ["mesh", "control", "-f", "/dev/null", "--logging-format", "text"];
         let control = Daemon::start_at(level, &folder, level, &words);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::changes::{Action, Change, Changes, Found};
 use super::wish::Wish;
-use crate::cluster::Kind;
+use cluster::Kind;
 
 /// How many objects come at once.
 const PAGE: u32 = 500;

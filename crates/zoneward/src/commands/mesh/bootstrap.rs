@@ -11,9 +11,8 @@ use xds::bootstrap::{Bootstrap, ClientTls};
 use xds::identity::{CAPTURE_PORT, Entrances, Identity, Role};
 
 use crate::cli::Format;
-use crate::mesh;
-use crate::mesh::run::outbound;
-use crate::output::{print_text, value_text};
+use mesh::run::outbound;
+use output::{print_text, value_text};
 
 /// `zoneward mesh bootstrap`
 #[derive(Debug, Args)]

@@ -11,10 +11,12 @@ use tracing::info;
 use xds::render::Allowed;
 use xds::server::{self, Settings, Tls};
 
-use crate::mesh::control::{Desk, pages, run as serve_envoys};
-use crate::mesh::source::Source;
-use crate::signals::Signals;
-use crate::{cli, cluster, log, serve};
+use crate::cli;
+use cluster::admin_server;
+use cluster::log;
+use cluster::signals::Signals;
+use mesh::control::{Desk, pages, run as serve_envoys};
+use mesh::source::Source;
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
@@ -24,7 +26,7 @@ const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_
 pub struct ControlArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cli::Input,
+    pub input: cluster::input::Input,
     /// Where Envoys connect to
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:15010", value_parser = cli::listen_address)]
     pub listen: SocketAddr,
@@ -73,12 +75,12 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let settings = settings(args)?;
     let mut signals = Signals::listen()?;
     let source = source(&args.input).await?;
-    let listener = serve::listen(args.listen, "--listen").await?;
-    let health = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
+    let listener = admin_server::listen(args.listen, "--listen").await?;
+    let health = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
     let desk = Arc::new(Desk::new(settings.streams));
     let (stop, stopped) = watch::channel(false);
-    let shown = tokio::spawn(serve::serve(health, pages(&desk), stopped.clone()));
+    let shown = tokio::spawn(admin_server::serve(health, pages(&desk), stopped.clone()));
     let talking = tokio::spawn(server::serve(listener, settings, desk.clone(), desk.ledger.clone(), stopped));
     let allowed = Allowed {
         files: args.allow_file.iter().cloned().collect(),
@@ -126,13 +128,13 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cli::Input) -> Result<Source> {
+async fn source(input: &cluster::input::Input) -> Result<Source> {
     if !input.files.is_empty() {
-        let input = cli::Input {
+        let input = cluster::input::Input {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cli::Input::default()
+            ..cluster::input::Input::default()
         };
         return Source::files(input);
     }

@@ -14,12 +14,12 @@ use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeou
 use tokio::sync::watch;
 
 use crate::cli;
-use crate::mesh::run::{Plan, Shown, outbound};
-use crate::mesh::source::Source;
-use crate::mesh::{Consumer, Role, run};
-use crate::serve::{self, Checks, Routes};
-use crate::signals::Signals;
-use crate::{cluster, log};
+use cluster::admin_server::{self, Checks, Routes};
+use cluster::log;
+use cluster::signals::Signals;
+use mesh::run::{Plan, Shown, outbound};
+use mesh::source::Source;
+use mesh::{Consumer, Role, run};
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
@@ -33,7 +33,7 @@ const REDIRECT_PORT: &str = "15001";
 pub struct ProxyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cli::Input,
+    pub input: cluster::input::Input,
     /// Be this MeshGateway, or one listener of it
     #[arg(long, value_name = "NAME[:LISTENER]")]
     pub gateway: Option<String>,
@@ -204,11 +204,11 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let (source, namespace) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
-    let listener = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
+    let listener = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(settings, Tables::default());
     let shown = Arc::new(Shown::new());
     let (done, finished) = watch::channel(false);
-    let server = tokio::spawn(serve::serve(listener, pages(&proxy, &shown), finished));
+    let server = tokio::spawn(admin_server::serve(listener, pages(&proxy, &shown), finished));
     let ended = run::run(plan, source, proxy, shown, signals.wait()).await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;
@@ -223,11 +223,11 @@ async fn source(args: &ProxyArgs) -> Result<(Source, String)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let input = cli::Input {
+        let input = cluster::input::Input {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cli::Input::default()
+            ..cluster::input::Input::default()
         };
         return Ok((Source::files(input)?, namespace));
     }
@@ -302,5 +302,5 @@ fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .metrics_and(serve::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
+        .metrics_and(admin_server::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
 }

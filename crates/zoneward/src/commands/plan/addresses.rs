@@ -8,8 +8,8 @@ use plan::addresses::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanAddresses};
-use crate::input::World;
-use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
+use cluster::input::World;
+use output::{notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanAddresses) -> Result<bool> {

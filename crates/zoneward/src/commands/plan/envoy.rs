@@ -15,10 +15,10 @@ use xds::render::{Entrance, Input, Rendered, render};
 use xds::resource::{Kind, ResourceSet};
 use xds::show;
 
-use crate::cli::{self, Format, PlanRoutes};
-use crate::input::World;
-use crate::output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
+use crate::cli::{Format, PlanRoutes};
 use crate::routes::{Routes, Scope};
+use cluster::input::World;
+use output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
@@ -30,10 +30,10 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
         print_resources(&before.resources, &notices, args.output.format)?;
         return Ok(!world.unreadable);
     }
-    let with = cli::Input {
+    let with = cluster::input::Input {
         files: args.diff.clone(),
         namespace: args.input.namespace.clone(),
-        ..cli::Input::default()
+        ..cluster::input::Input::default()
     };
     world.add(&with)?;
     let (after, mut notices) = rendered(args, &world.snapshot, namespace)?;

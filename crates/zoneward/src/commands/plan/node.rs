@@ -15,9 +15,9 @@ use model::Family;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, Input, PlanNode};
-use crate::input::World;
-use crate::node::{NodeChoice, NodeWorld};
-use crate::output::{count, notices_text, notices_value, print_text, print_value};
+use cluster::input::World;
+use node::{NodeChoice, NodeWorld};
+use output::{count, notices_text, notices_value, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {

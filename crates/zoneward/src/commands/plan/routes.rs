@@ -9,9 +9,9 @@ use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanRoutes, RoutesAs};
-use crate::input::World;
-use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
 use crate::routes::{Routes, Scope};
+use cluster::input::World;
+use output::{notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {

@@ -8,8 +8,8 @@ use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanSlices};
-use crate::input::World;
-use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
+use cluster::input::World;
+use output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {

@@ -8,8 +8,8 @@ use plan::validate::{Fault, Violation, is_known, lint, validate, without_effect}
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
-use crate::input::Documents;
-use crate::output::{count, print_text, print_value, render, table};
+use cluster::input::Documents;
+use output::{count, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanValidate) -> Result<bool> {

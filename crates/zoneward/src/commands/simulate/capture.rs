@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{CaptureFormat, SimulateCapture};
-use crate::input::Documents;
-use crate::output::{count, notices_text, print_text};
+use cluster::input::Documents;
 use disguise::Disguise;
+use output::{count, notices_text, print_text};
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateCapture) -> Result<bool> {

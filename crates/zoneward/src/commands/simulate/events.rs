@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sim::replay::{Change, Event, Millis};
 
-use crate::object_name::ObjectName;
+use cluster::object_name::ObjectName;
 
 /// As it stands in the file.
 #[derive(Debug, Deserialize)]

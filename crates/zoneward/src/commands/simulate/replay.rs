@@ -11,8 +11,8 @@ use sim::whatif::MECHANISMS;
 
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
-use crate::input::World;
-use crate::output::{
+use cluster::input::World;
+use output::{
     align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, wrapped,
 };
 

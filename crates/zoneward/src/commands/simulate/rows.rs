@@ -12,7 +12,7 @@ use sim::score::measure;
 use sim::{Algorithm, Group, Input, Metrics, Rejection, Settings, Zone};
 
 use super::ReportFormat;
-use crate::output::{render, table_within};
+use output::{render, table_within};
 
 /// Inputs that are scored before their rows are written.
 const BLOCK: usize = 4096;

@@ -12,7 +12,7 @@ use sim::{Rejection, Settings};
 
 use super::inputs::Inputs;
 use super::{ReportFormat, SimulateRun, rows};
-use crate::output::{align_right, count, print_text, print_value, render, table_within};
+use output::{align_right, count, print_text, print_value, render, table_within};
 
 /// Runs the command.
 pub(super) fn run(args: &SimulateRun) -> Result<bool> {

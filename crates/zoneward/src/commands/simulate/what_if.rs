@@ -17,10 +17,10 @@ use plan::slices;
 use sim::whatif::{Answer, Cluster, Demand, Question};
 
 use super::{DemandBy, ReportFormat, SimulateWhatIf};
-use crate::input::World;
-use crate::object_name::ObjectName;
-use crate::output::{notices_text, print_text};
 use advice::{Advice, advise};
+use cluster::input::World;
+use cluster::object_name::ObjectName;
+use output::{notices_text, print_text};
 use scrape::Scrape;
 pub use wish::{Scaling, Setting, Traffic};
 

@@ -9,9 +9,9 @@ use plan::routes::{Incoming, Outcome, Trace, trace};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, TraceHttp};
-use crate::input::World;
-use crate::output::{notices_text, print_text, print_value};
 use crate::routes::Routes;
+use cluster::input::World;
+use output::{notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {

@@ -22,9 +22,9 @@ use plan::select;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
-use crate::input::World;
-use crate::node::{NodeChoice, NodeWorld};
-use crate::output::{notices_text, print_text, print_value};
+use cluster::input::World;
+use node::{NodeChoice, NodeWorld};
+use output::{notices_text, print_text, print_value};
 
 /// The share of one slot, where there are as few as unequal shares have.
 const ONE_SLOT: f64 = 1.0 / 256.0;

@@ -6,9 +6,9 @@ use plan::select::{EndpointSet, NodeView, PortSelection, Target, explain, not_pr
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TraceSelect};
-use crate::input::World;
-use crate::node::offline;
-use crate::output::{count, notices_text, print_text, print_value};
+use cluster::input::World;
+use node::offline;
+use output::{count, notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TraceSelect) -> Result<bool> {

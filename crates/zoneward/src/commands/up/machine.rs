@@ -7,7 +7,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use model::annotation;
 use serde_json::json;
 
-use crate::cluster::Kind;
+use cluster::Kind;
 
 /// The name that the node proxy looks for.
 fn name() -> Result<String> {

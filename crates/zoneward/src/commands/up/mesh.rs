@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::children::{self, Backoff, Program};
 use crate::cli;
-use crate::cluster::{Event, Feed, Kind, Wanted};
-use crate::log::LogFormat;
-use crate::mesh::Role;
-use crate::mesh::run::outbound;
+use cluster::log::LogFormat;
+use cluster::supervisor::{self, Backoff, Program};
+use cluster::{Event, Feed, Kind, Wanted};
+use mesh::Role;
+use mesh::run::outbound;
 
 /// How many gateways one machine serves; each is a process.
 const MOST: usize = 64;
@@ -133,7 +133,7 @@ struct Kept {
 impl Kept {
     fn start(number: usize, program: Program) -> Self {
         let (stop, stopped) = watch::channel(false);
-        Self { number, stop, task: tokio::spawn(children::keep(program, Backoff::default(), stopped)) }
+        Self { number, stop, task: tokio::spawn(supervisor::keep(program, Backoff::default(), stopped)) }
     }
 
     async fn stop(self) {

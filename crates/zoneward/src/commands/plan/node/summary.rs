@@ -6,7 +6,7 @@ use dataplane::nftables::diff::{Line, diff, lines};
 use dataplane::nftables::ir::Program;
 use serde_json::{Value, json};
 
-use crate::output::{count, render, table};
+use output::{count, render, table};
 
 /// What all Services share: chains, sets, the node's own ranges.
 const SHARED: &str = "(shared)";

@@ -7,7 +7,7 @@ use model::ObjectRef;
 use plan::validate::{Fault, Violation};
 use serde_json::Value;
 
-use crate::node::config::{self, fields, file};
+use node::config::{self, fields, file};
 
 /// Violations and warnings; `None` for other kinds.
 pub(super) fn check(object: &Value) -> Option<(Vec<Violation>, Vec<Violation>)> {

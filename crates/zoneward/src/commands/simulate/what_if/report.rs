@@ -11,7 +11,7 @@ use sim::whatif::{Cluster, Figures, Outcome};
 
 use super::{Asked, in_parallel};
 use crate::commands::simulate::{DemandBy, ReportFormat, SimulateWhatIf};
-use crate::output::{align_right, count, notices_value, render, table_within, wrapped};
+use output::{align_right, count, notices_value, render, table_within, wrapped};
 
 /// Services on an HTML page; a page with more would not be looked at.
 const MOST_ON_PAGE: usize = 50;

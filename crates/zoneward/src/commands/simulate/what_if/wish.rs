@@ -6,7 +6,7 @@ use std::str::FromStr;
 use plan::hints::Mechanism;
 use sim::whatif::MECHANISMS;
 
-use crate::object_name::ObjectName;
+use cluster::object_name::ObjectName;
 
 /// Gigabytes per month.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@
 use model::{Name, Pod, Service, annotation};
 use serde_json::{Map, Value, json};
 
-use crate::input::World;
+use cluster::input::World;
 
 /// What stands behind the pods of a Service.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,9 +19,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::node::config::{Configuration, resolve};
-use crate::node::kernel::{Tables, make};
-use crate::node::offline::settings;
+use node::config::{Configuration, resolve};
+use node::kernel::{Tables, make};
+use node::offline::settings;
 use world::Spec;
 
 /// A kernel that the test looks into.

@@ -1,0 +1,162 @@
+//! What the keeper of addresses writes. Watches may be behind, so what is there now is read before it is changed, and
+//! writes carry the version that was read.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Error};
+use model::{Interner, IpAddress, Notice, Object, Service, parse, write};
+use plan::addresses::CidrAction;
+use plan::addresses::cidr::DEFAULT_NAME;
+use serde_json::json;
+use tracing::warn;
+
+use cluster::events;
+use cluster::{Kind, failure};
+
+const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
+
+pub(super) struct Hands {
+    client: Client,
+}
+
+impl Hands {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    fn all(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &kind.resource())
+    }
+
+    pub async fn create_default(&self, ranges: &[IpNet]) -> Result<()> {
+        let mut cidr = DynamicObject::new(DEFAULT_NAME, &Kind::ServiceCidr.resource());
+        cidr.data = json!({"spec": {"cidrs": texts(ranges)}});
+        match self.all(Kind::ServiceCidr).create(&PostParams::default(), &cidr).await {
+            Err(error) if !is_conflict(&error) => Err(error).context("creating it"),
+            _ => Ok(()),
+        }
+    }
+
+    pub async fn upgrade_default(&self, ranges: &[IpNet]) -> Result<()> {
+        let change = json!({"spec": {"cidrs": texts(ranges)}});
+        let api = self.all(Kind::ServiceCidr);
+        let patched = api.patch(DEFAULT_NAME, &PatchParams::default(), &Patch::Merge(&change)).await;
+        patched.map(drop).context("giving it the range of the other family")
+    }
+
+    /// Does what is to be done about a ServiceCIDR, if it still is in the state that asks for it.
+    pub async fn sync_cidr(&self, name: &str, action: &CidrAction) -> Result<()> {
+        let api = self.all(Kind::ServiceCidr);
+        match action {
+            CidrAction::Wait(_) => Ok(()),
+            CidrAction::SetReady => {
+                self.set_ready(name, "True", "", "the range is ready for Services to get addresses from")
+                    .await
+            }
+            CidrAction::SetTerminating { message } => {
+                self.set_ready(name, "False", "Terminating", message).await
+            }
+            CidrAction::AddFinalizer | CidrAction::RemoveFinalizer => {
+                let Some(mut cidr) = api.get_opt(name).await.context("reading it")? else { return Ok(()) };
+                let deleting = cidr.metadata.deletion_timestamp.is_some();
+                let finalizers = cidr.metadata.finalizers.get_or_insert_default();
+                let has = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+                match action {
+                    CidrAction::AddFinalizer if !deleting && !has => finalizers.push(FINALIZER.to_owned()),
+                    CidrAction::RemoveFinalizer if deleting && has => finalizers.retain(|f| f != FINALIZER),
+                    _ => return Ok(()),
+                }
+                api.replace(name, &PostParams::default(), &cidr).await.context("writing its finalizers")?;
+                Ok(())
+            }
+        }
+    }
+
+    async fn set_ready(&self, name: &str, status: &str, reason: &str, message: &str) -> Result<()> {
+        let condition = json!({
+            "type": "Ready", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": time(),
+        });
+        let change = json!({"status": {"conditions": [condition]}});
+        let api = self.all(Kind::ServiceCidr);
+        match api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&change)).await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            patched => patched.map(drop).context("writing its condition Ready"),
+        }
+    }
+
+    /// Deletes an IPAddress if it is as the decision saw it. False: it is not.
+    pub async fn delete_ip(&self, decided: &IpAddress) -> Result<bool> {
+        let name = decided.address.to_string();
+        let api = self.all(Kind::IpAddress);
+        let Some(stored) = api.get_opt(&name).await.context("reading it")? else { return Ok(true) };
+        if !matches!(self.read(Kind::IpAddress, &stored)?, Some(Object::IpAddress(now)) if now == *decided) {
+            return Ok(false);
+        }
+        let preconditions = Preconditions {
+            uid: stored.metadata.uid.clone(),
+            resource_version: stored.metadata.resource_version.clone(),
+        };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match api.delete(&name, &params).await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            deleted => deleted.map(|_| true).context("deleting it"),
+        }
+    }
+
+    /// Gives a Service the IPAddress of an address that it still lists. False: it no longer does, or somebody was
+    /// quicker.
+    pub async fn create_ip(&self, ip: IpAddr, service: &Service) -> Result<bool> {
+        let key = &service.key;
+        let services: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &Kind::Service.resource());
+        let Some(stored) = services.get_opt(&key.name).await.context("reading its Service")? else {
+            return Ok(false);
+        };
+        let lists = match self.read(Kind::Service, &stored)? {
+            Some(Object::Service(now)) => now.cluster_ips.addresses().contains(&ip),
+            _ => false,
+        };
+        if !lists {
+            return Ok(false);
+        }
+        let new: DynamicObject =
+            serde_json::from_value(write::new_ip_address(ip, key)).context("an IPAddress")?;
+        match self.all(Kind::IpAddress).create(&PostParams::default(), &new).await {
+            Err(error) if is_conflict(&error) => Ok(false),
+            made => made.map(|_| true).context("creating it"),
+        }
+    }
+
+    fn read(&self, kind: Kind, stored: &DynamicObject) -> Result<Option<Object>> {
+        let text = serde_json::to_string(stored).context("writing JSON")?;
+        let resource = kind.resource();
+        Ok(parse::text(&resource.api_version, &resource.kind, &text, &mut Interner::default()).0)
+    }
+
+    /// Makes an Event of a Notice. That it could not be told is no reason to stop.
+    pub async fn say(&self, notice: &Notice) {
+        let event = events::event(events::ADDRESSES, notice, None, Timestamp::now());
+        let made = events::say(&self.client, &event).await;
+        if let Err(error) = made {
+            warn!(object = %notice.object, reason = notice.reason, error = failure::cause(&error), "failed to write an Event");
+        }
+    }
+}
+
+fn texts(ranges: &[IpNet]) -> Vec<String> {
+    ranges.iter().map(IpNet::to_string).collect()
+}
+
+fn time() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn is_conflict(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 409)
+}

@@ -1,0 +1,241 @@
+//! What a change of an object can alter in the tables of proxies, found by comparing it with what it was.
+//!
+//! ```text
+//! EndpointSlice -> backends of its Service
+//! Service       -> the way to it; what names it as a backend; its backends
+//! route policy  -> the destinations that it named before and names now; itself, for the gateway
+//! Pod's labels  -> who its Services' clients are; subsets that it may be in
+//! Node          -> where proxies are; subsets by zone and region
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::route::{Filter, Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, Rule, TcpRoute, ToHttp};
+use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
+
+use cluster::{Change, Kind};
+
+/// What is to be looked at again.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// All of it.
+    pub(super) everything: bool,
+    /// The way to these Services, for every client.
+    pub(super) destinations: BTreeSet<ServiceKey>,
+    /// The way to these Services, but only what these MeshHTTPRoutes say of it.
+    pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
+    /// The routes of these gateways, as a whole.
+    pub(super) gateways: BTreeSet<ObjectKey>,
+    /// These MeshGatewayHTTPRoutes.
+    pub(super) gateway_routes: BTreeSet<ObjectKey>,
+    /// The endpoints of these Services.
+    pub(super) backends: BTreeSet<ServiceKey>,
+    /// Whoever is a client of these Services.
+    pub(super) clients: BTreeSet<ServiceKey>,
+    /// These pods carry other labels than before.
+    pub(super) pods: BTreeSet<ObjectKey>,
+    /// These nodes are elsewhere than before.
+    pub(super) nodes: BTreeSet<Name>,
+    /// These Secrets changed.
+    pub(super) secrets: BTreeSet<ObjectKey>,
+}
+
+impl Touched {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.everything
+            && self.destinations.is_empty()
+            && self.http_routes_by_destination.is_empty()
+            && self.gateways.is_empty()
+            && self.gateway_routes.is_empty()
+            && self.backends.is_empty()
+            && self.clients.is_empty()
+            && self.pods.is_empty()
+            && self.nodes.is_empty()
+            && self.secrets.is_empty()
+    }
+
+    /// Notes what a change alters. The snapshot is the one before the change.
+    pub(super) fn note(&mut self, change: &Change, snapshot: &Snapshot) {
+        match change {
+            Change::Put(object, _) => self.put(object, snapshot),
+            Change::Gone(kind, key) | Change::Unreadable(kind, key, _) => self.gone(*kind, key, snapshot),
+            Change::Other(..) | Change::Listed(..) | Change::Trouble(..) => {}
+        }
+    }
+
+    fn put(&mut self, object: &Object, snapshot: &Snapshot) {
+        match object {
+            Object::Service(new) => self.service(snapshot.service(&new.key), Some(new), snapshot),
+            Object::Slice(new) => self.slice(snapshot.slice(&new.key), Some(new)),
+            Object::Pod(new) => self.pod(snapshot.pod(&new.key), Some(new), snapshot),
+            Object::Node(new) => self.node(snapshot.node(&new.name), Some(new)),
+            Object::HttpRoute(new) => self.http_route(snapshot.http_route(&new.key), Some(new)),
+            Object::GatewayHttpRoute(new) => {
+                self.gateway_route(snapshot.gateway_http_route(&new.key), Some(new))
+            }
+            Object::TcpRoute(new) => self.tcp_route(snapshot.tcp_route(&new.key), Some(new)),
+            Object::Gateway(new) => self.gateway(snapshot.gateway(&new.key), Some(new)),
+            Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {}
+        }
+    }
+
+    fn gone(&mut self, kind: Kind, key: &ObjectKey, snapshot: &Snapshot) {
+        match kind {
+            Kind::Service => {
+                let key = ServiceKey::new(&key.namespace, &key.name);
+                self.service(snapshot.service(&key), None, snapshot);
+            }
+            Kind::Slice => self.slice(snapshot.slice(key), None),
+            Kind::Pod => self.pod(snapshot.pod(key), None, snapshot),
+            Kind::Node => self.node(snapshot.node(&key.name), None),
+            Kind::HttpRoute => self.http_route(snapshot.http_route(key), None),
+            Kind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
+            Kind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
+            Kind::Gateway => self.gateway(snapshot.gateway(key), None),
+            Kind::Namespace | Kind::ServiceCidr | Kind::IpAddress | Kind::Lease | Kind::Secret => {}
+        }
+    }
+
+    fn service(&mut self, old: Option<&Service>, new: Option<&Service>, snapshot: &Snapshot) {
+        let Some(key) = old.or(new).map(|service| service.key.clone()) else { return };
+        if !same(old, new, |a, b| a.selector == b.selector) {
+            self.clients.insert(key.clone());
+        }
+        if !same(old, new, chooses_alike) {
+            self.backends.insert(key.clone());
+        }
+        if !same(old, new, looks_alike) {
+            self.users_of(&key, snapshot);
+            self.destinations.insert(key);
+        }
+    }
+
+    /// Destinations, gateways and their routes whose policies name a Service as a backend: whether it can be had has changed.
+    fn users_of(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
+        let (namespace, name) = (&service.namespace, &service.name);
+        for policy in snapshot.http_routes(namespace) {
+            self.http_route_to(policy, |to| to.rules.iter().any(|rule| names(rule, name)));
+        }
+        for policy in snapshot.gateway_http_routes(namespace) {
+            if policy.rules.iter().any(|rule| names(rule, name)) {
+                self.gateway_routes.insert(policy.key.clone());
+            }
+        }
+        for policy in snapshot.tcp_routes(namespace) {
+            for to in policy.to.iter().filter(|to| to.backends.iter().any(|b| b.name == *name)) {
+                match &to.service {
+                    Some(key) => drop(self.destinations.insert(key.clone())),
+                    None => self.target(&policy.target, namespace),
+                }
+            }
+        }
+    }
+
+    fn slice(&mut self, old: Option<&Slice>, new: Option<&Slice>) {
+        if same(old, new, |a, b| a.content == b.content && a.deleting == b.deleting) {
+            return;
+        }
+        // A slice may pass from one Service to another.
+        self.backends.extend([old, new].into_iter().flatten().filter_map(Slice::service));
+    }
+
+    fn pod(&mut self, old: Option<&Pod>, new: Option<&Pod>, snapshot: &Snapshot) {
+        let Some(key) = old.or(new).map(|pod| pod.key.clone()) else { return };
+        if same(old, new, |a, b| a.labels == b.labels) {
+            return;
+        }
+        let carries = |selector: &Labels| {
+            let mut labels = [old, new].into_iter().flatten().map(|pod| &pod.labels);
+            !selector.is_empty() && labels.any(|labels| selector.selects(labels))
+        };
+        for service in snapshot.services_within(&key.namespace) {
+            if service.selector.as_ref().is_some_and(carries) {
+                self.clients.insert(service.key.clone());
+            }
+        }
+        self.pods.insert(key);
+    }
+
+    fn node(&mut self, old: Option<&Node>, new: Option<&Node>) {
+        if let Some(node) = old.or(new)
+            && !same(old, new, |a, b| (&a.zone, &a.region) == (&b.zone, &b.region))
+        {
+            self.nodes.insert(node.name.clone());
+        }
+    }
+
+    fn http_route(&mut self, old: Option<&HttpRoute>, new: Option<&HttpRoute>) {
+        if same(old, new, |a, b| a == b) {
+            return;
+        }
+        for policy in [old, new].into_iter().flatten() {
+            self.http_route_to(policy, |_| true);
+        }
+    }
+
+    /// Notes a policy for those of its destinations that are meant.
+    fn http_route_to(&mut self, policy: &HttpRoute, is_meant: impl Fn(&ToHttp) -> bool) {
+        for to in policy.to.iter().filter(|to| is_meant(to)) {
+            let routes = self.http_routes_by_destination.entry(to.service.clone()).or_default();
+            routes.insert(policy.key.clone());
+        }
+    }
+
+    fn gateway_route(&mut self, old: Option<&GatewayHttpRoute>, new: Option<&GatewayHttpRoute>) {
+        if let Some(policy) = old.or(new)
+            && !same(old, new, |a, b| a == b)
+        {
+            self.gateway_routes.insert(policy.key.clone());
+        }
+    }
+
+    fn tcp_route(&mut self, old: Option<&TcpRoute>, new: Option<&TcpRoute>) {
+        if same(old, new, |a, b| a == b) {
+            return;
+        }
+        for policy in [old, new].into_iter().flatten() {
+            self.target(&policy.target, &policy.key.namespace);
+            self.destinations.extend(policy.to.iter().filter_map(|to| to.service.clone()));
+        }
+    }
+
+    fn gateway(&mut self, old: Option<&Gateway>, new: Option<&Gateway>) {
+        if let Some(gateway) = old.or(new)
+            && !same(old, new, |a, b| a == b)
+        {
+            self.gateways.insert(gateway.key.clone());
+        }
+    }
+
+    fn target(&mut self, target: &PolicyTarget, namespace: &Name) {
+        if let PolicyTarget::Gateway(name, _) = target {
+            self.gateways.insert(ObjectKey::new(namespace, name));
+        }
+    }
+}
+
+fn same<T>(old: Option<&T>, new: Option<&T>, alike: impl Fn(&T, &T) -> bool) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => alike(old, new),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether routes see the same in two states of a Service.
+fn looks_alike(a: &Service, b: &Service) -> bool {
+    (a.kind, &a.ports, &a.cluster_ips) == (b.kind, &b.ports, &b.cluster_ips)
+}
+
+/// Whether the same endpoints are chosen: everything counts but what is said about a Service, or only for people.
+fn chooses_alike(a: &Service, b: &Service) -> bool {
+    let strip = |service: &Service| Service { conditions: Labels::EMPTY, created: None, ..service.clone() };
+    strip(a) == strip(b)
+}
+
+fn names(rule: &Rule, service: &Name) -> bool {
+    let mut backends = rule.backends.iter().flatten();
+    let mut filters = rule.filters.iter().flatten();
+    backends.any(|backend| backend.name == *service)
+        || filters.any(|f| matches!(f, Filter::Mirror { backend, .. } if backend.name == *service))
+}

@@ -1,0 +1,105 @@
+//! Health-check node ports: for each Service of type LoadBalancer under externalTrafficPolicy Local, a port on which
+//! its load balancer asks whether this node has endpoints, and how many.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::StatusCode;
+use model::{Family, Notice, ObjectRef, ServiceKey};
+use plan::forward::HealthCheck;
+use serde_json::json;
+use tokio::sync::watch;
+
+use cluster::admin_server::{self, Page, Routes};
+
+/// Whether the rules keep up, asked at each request.
+pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The servers that run.
+pub struct Checks {
+    is_healthy: IsHealthy,
+    checks: Arc<Mutex<BTreeMap<ServiceKey, HealthCheck>>>,
+    /// Each with what ends it when it goes.
+    servers: BTreeMap<(ServiceKey, SocketAddr), watch::Sender<bool>>,
+    lacks_some: bool,
+}
+
+impl Checks {
+    /// None yet.
+    pub fn new(is_healthy: IsHealthy) -> Self {
+        Self { is_healthy, checks: Arc::default(), servers: BTreeMap::new(), lacks_some: false }
+    }
+
+    /// Makes the servers those that are wanted, on these addresses. What cannot be listened on is a Notice and is
+    /// tried again the next time.
+    pub fn set(&mut self, wanted: &BTreeMap<ServiceKey, HealthCheck>, addresses: &[IpAddr]) -> Vec<Notice> {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone_from(wanted);
+        let is_wanted = |key: &ServiceKey, at: &SocketAddr| {
+            let answers = |check: &HealthCheck| check.port == at.port() && has_family(check, at.ip());
+            wanted.get(key).is_some_and(answers) && addresses.contains(&at.ip())
+        };
+        self.servers.retain(|(key, at), _| is_wanted(key, at));
+        let mut notices = Vec::new();
+        for (key, check) in wanted {
+            for address in addresses.iter().filter(|address| has_family(check, **address)) {
+                let at = SocketAddr::new(*address, check.port);
+                if !self.servers.contains_key(&(key.clone(), at)) {
+                    match admin_server::listen_alone(at) {
+                        Ok(listener) => {
+                            let (stop, stopped) = watch::channel(false);
+                            tokio::spawn(admin_server::serve(
+                                listener,
+                                self.routes(key, Family::of(*address)),
+                                stopped,
+                            ));
+                            self.servers.insert((key.clone(), at), stop);
+                        }
+                        Err(error) => notices.push(failed(key, at, &error)),
+                    }
+                }
+            }
+        }
+        self.lacks_some = !notices.is_empty();
+        notices
+    }
+
+    /// Whether a port could not be listened on.
+    pub fn lacks_some(&self) -> bool {
+        self.lacks_some
+    }
+
+    /// The same answer at every path.
+    fn routes(&self, key: &ServiceKey, family: Family) -> Routes {
+        let (key, checks, is_healthy) = (key.clone(), self.checks.clone(), self.is_healthy.clone());
+        Routes::default().otherwise(move |_| {
+            let checks = checks.lock().unwrap_or_else(PoisonError::into_inner);
+            let local = checks.get(&key).and_then(|check| check.local(family)).unwrap_or(0);
+            drop(checks);
+            answer(&key, local, is_healthy())
+        })
+    }
+}
+
+fn has_family(check: &HealthCheck, address: IpAddr) -> bool {
+    check.local(Family::of(address)).is_some()
+}
+
+// Semantics D8: the proxy's health counts, the node's eligibility does not (pitfall 27).
+fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Page {
+    let body = json!({
+        "service": {"namespace": key.namespace.as_str(), "name": key.name.as_str()},
+        "localEndpoints": local,
+        "serviceProxyHealthy": is_healthy,
+    });
+    let is_up = local > 0 && is_healthy;
+    let status = if is_up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Page::json(status, &body).with_header("x-load-balancing-endpoint-weight", local.to_string())
+}
+
+fn failed(key: &ServiceKey, at: SocketAddr, error: &std::io::Error) -> Notice {
+    let message = format!(
+        "spec.healthCheckNodePort: node cannot listen on {at}: {error}; the load balancer will take this node for one without endpoints until the port is free"
+    );
+    Notice::new(ObjectRef::service(key), "FailedToStartServiceHealthcheck", message)
+}

@@ -1,0 +1,267 @@
+//! The configuration in force of the node proxy of a network namespace, for the commands that explain it.
+//!
+//! The proxy answers on an abstract Unix socket. Such names belong to the network namespace, as the rules do: a command that
+//! reads the rules of a node finds its proxy, whatever ports it serves health and metrics on. The answer is that of
+//! /configz. Any process of the namespace may take the name first, so only root and the asking user are believed, and the
+//! way to the API (a kubeconfig may name programs to run) only if it comes from the same program file.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{getsockopt, sockopt};
+use serde_json::{Value, json};
+
+use super::config::{Configuration, Settings, file};
+use cluster::Connection;
+
+/// The name of the socket.
+const NAME: &[u8] = b"zoneward-node";
+/// How long either side waits for the other, all in all.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long until the name is tried again that another process has.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long until the next connection is taken after one could not be, as without free file descriptors.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A configuration is a few kilobytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The key of the configuration, as kube-proxy's /configz has it.
+const CONFIGURATION: &str = "kubeproxy.config.k8s.io";
+/// The key of what else is in force.
+const ZONEWARD: &str = "zoneward.dev";
+
+/// What a running node proxy goes by.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    /// The name of its Node.
+    pub node: String,
+    /// The configuration with its defaults.
+    pub configuration: Configuration,
+    /// The way to the API, if it can be trusted.
+    pub connection: Option<Connection>,
+}
+
+/// What /configz answers. Those that ask have another working directory, so paths are absolute.
+pub fn value(settings: &Settings, node: &str, connection: &Connection) -> Value {
+    let absolute = |path: &Option<PathBuf>| path.as_deref().and_then(|path| std::path::absolute(path).ok());
+    json!({
+        CONFIGURATION: settings.configuration,
+        ZONEWARD: {
+            "nodeName": node,
+            "kubeconfig": absolute(&connection.kubeconfig),
+            "context": connection.context,
+            "apiSocket": absolute(&connection.api_socket),
+            "server": connection.server,
+        },
+    })
+}
+
+fn parse(mut value: Value) -> Result<Effective> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let more = value[ZONEWARD].take();
+    let (configuration, _) = file::parse(&value[CONFIGURATION].to_string())?;
+    let connection = Connection {
+        kubeconfig: path(&more, "kubeconfig")?,
+        context: text(&more["context"]),
+        api_socket: path(&more, "apiSocket")?,
+        server: text(&more["server"]),
+    };
+    let node = text(&more["nodeName"]).unwrap_or_default();
+    Ok(Effective { node, configuration, connection: Some(connection) })
+}
+
+/// A relative path would be looked for where the command runs.
+fn path(more: &Value, field: &str) -> Result<Option<PathBuf>> {
+    let path = more[field].as_str().map(Path::new);
+    if let Some(path) = path.filter(|path| !path.is_absolute()) {
+        bail!("{ZONEWARD}.{field}: {} is not an absolute path", path.display());
+    }
+    Ok(path.map(Path::to_owned))
+}
+
+/// Answers all that ask, until the process ends.
+pub fn serve(value: &Value) {
+    let text = value.to_string();
+    std::thread::spawn(move || match bind(NAME) {
+        Ok(listener) => answer_all(&listener, &text),
+        Err(error) => tracing::warn!(%error, "commands with --live cannot read this node's configuration"),
+    });
+}
+
+/// Waits for the name if another process has it: the proxy that this one replaces, or one that only took the name.
+fn bind(name: &[u8]) -> std::io::Result<UnixListener> {
+    let address = SocketAddr::from_abstract_name(name)?;
+    let mut warned = false;
+    loop {
+        match UnixListener::bind_addr(&address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                if !std::mem::replace(&mut warned, true) {
+                    let socket = format!("@{}", String::from_utf8_lossy(name));
+                    tracing::warn!(
+                        socket,
+                        "another process of this network namespace holds the socket that commands with --live ask"
+                    );
+                }
+                std::thread::sleep(AGAIN);
+            }
+            bound => return bound,
+        }
+    }
+}
+
+fn answer_all(listener: &UnixListener, text: &str) {
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        // One that does not read is one that does not get an answer.
+        drop(stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes())));
+    }
+}
+
+/// Asks the node proxy of this network namespace; `None` if there is none.
+pub fn ask() -> Result<Option<Effective>> {
+    ask_within(NAME, PATIENCE)
+}
+
+/// Connecting waits while a listener's queue is full, and every byte that comes would start a read timeout anew: a thread
+/// asks, and is left alone when the time is over.
+fn ask_within(name: &[u8], patience: Duration) -> Result<Option<Effective>> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let name = name.to_owned();
+    std::thread::spawn(move || drop(sender.send(ask_at(&name))));
+    match receiver.recv_timeout(patience) {
+        Ok(answer) => answer,
+        Err(_) => bail!("what holds the node proxy's socket gave no full answer within {patience:?}"),
+    }
+}
+
+fn ask_at(name: &[u8]) -> Result<Option<Effective>> {
+    let Ok(mut stream) = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?) else {
+        return Ok(None);
+    };
+    let peer =
+        getsockopt(&stream, sockopt::PeerCredentials).context("asking who answers for the node proxy")?;
+    check_trust(peer.pid(), peer.uid(), nix::unistd::geteuid().as_raw())?;
+    let mut text = String::new();
+    (&mut stream)
+        .take(LONGEST)
+        .read_to_string(&mut text)
+        .context("reading the running node's configuration")?;
+    let value = serde_json::from_str(&text).context("the running node's configuration is no JSON")?;
+    let mut read = parse(value).context("the running node's configuration")?;
+    read.connection = read.connection.filter(|_| is_same_program(peer.pid()));
+    Ok(Some(read))
+}
+
+fn check_trust(pid: i32, uid: u32, own: u32) -> Result<()> {
+    if uid != 0 && uid != own {
+        bail!("process {pid} of user {uid} answers for the node proxy, which is not trusted");
+    }
+    Ok(())
+}
+
+/// Whether a process runs the same file as we do.
+fn is_same_program(pid: i32) -> bool {
+    let file = |process: &str| {
+        let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    file("self").is_some_and(|own| file(&pid.to_string()) == Some(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::resolve;
+
+    fn settings() -> Settings {
+        let written = Configuration {
+            api_version: file::API_VERSION.to_owned(),
+            kind: file::KIND.to_owned(),
+            cluster_cidr: "10.1.0.0/16".to_owned(),
+            feature_gates: [("AllowServiceExternalIPs".to_owned(), false)].into(),
+            ..Configuration::default()
+        };
+        resolve(written, false).unwrap().0
+    }
+
+    #[test]
+    fn what_is_answered_is_read_back() {
+        let settings = settings();
+        let connection = Connection { api_socket: Some("/run/api.sock".into()), ..Connection::default() };
+        let read = parse(value(&settings, "n1", &connection)).unwrap();
+        assert_eq!((read.node.as_str(), &read.configuration), ("n1", &settings.configuration));
+        assert_eq!(read.connection.unwrap().api_socket, connection.api_socket);
+        let (again, _) = resolve(read.configuration, false).unwrap();
+        assert_eq!(again.proxy, settings.proxy);
+    }
+    #[test]
+    fn relative_paths_are_handed_over_as_absolute_ones_and_refused_when_read() {
+        let settings = settings();
+        let connection = Connection { kubeconfig: Some("proxy.conf".into()), ..Connection::default() };
+        let mut written = value(&settings, "n1", &connection);
+        let there = std::env::current_dir().unwrap().join("proxy.conf");
+        assert_eq!(written[ZONEWARD]["kubeconfig"], json!(there));
+        written[ZONEWARD]["kubeconfig"] = json!("proxy.conf");
+        let error = parse(written).unwrap_err().to_string();
+        assert_eq!(error, "zoneward.dev.kubeconfig: proxy.conf is not an absolute path");
+    }
+
+    #[test]
+    fn only_root_and_the_asking_user_are_trusted() {
+        assert!(check_trust(7, 0, 1000).is_ok() && check_trust(7, 1000, 1000).is_ok());
+        let error = check_trust(7, 1001, 1000).unwrap_err().to_string();
+        assert_eq!(error, "process 7 of user 1001 answers for the node proxy, which is not trusted");
+    }
+
+    /// Other tests in this network namespace take other names.
+    fn name(test: &str) -> Vec<u8> {
+        format!("zoneward-test-{test}-{}", std::process::id()).into_bytes()
+    }
+
+    #[test]
+    fn a_listener_that_never_ends_its_answer_is_given_up() {
+        let name = name("drip");
+        let listener = bind(&name).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let error = ask_within(&name, Duration::from_millis(200)).unwrap_err().to_string();
+        assert!(error.contains("no full answer within 200ms"), "{error}");
+    }
+
+    #[test]
+    fn a_listener_whose_queue_is_full_is_given_up() {
+        let name = name("full");
+        let listener = bind(&name).unwrap();
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let _waiting = UnixStream::connect_addr(&address).unwrap();
+        let error = ask_within(&name, Duration::from_millis(200)).unwrap_err().to_string();
+        assert!(error.contains("no full answer within 200ms"), "{error}");
+    }
+
+    #[test]
+    fn the_configuration_is_answered_to_all_that_ask() {
+        let name = name("all");
+        let settings = settings();
+        let text = value(&settings, "n1", &Connection::default()).to_string();
+        assert!(ask_within(&name, PATIENCE).unwrap().is_none(), "there is none yet");
+        let listener = bind(&name).unwrap();
+        std::thread::spawn(move || answer_all(&listener, &text));
+        for _ in 0..2 {
+            assert_eq!(ask_within(&name, PATIENCE).unwrap().unwrap().node, "n1");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What is measured: kube-proxy's names for what they measure there (semantics D14), and ours.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use cluster::admin_server;
+
+const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
+
+/// Labels as pairs.
+pub type Labels = Vec<(&'static str, String)>;
+type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+type Counters = Family<Labels, Counter>;
+type Times = Gauge<f64, AtomicU64>;
+
+/// All metrics. What is cheap to clone is shared.
+pub struct Metrics {
+    registry: Registry,
+    /// One run that changed rules, of any kind.
+    pub sync: Histograms,
+    /// One run that compared everything.
+    pub sync_full: Histograms,
+    /// One run that sent changes.
+    pub sync_partial: Histograms,
+    /// When rules were last right.
+    pub last_sync: Family<Labels, Times>,
+    /// When a change last came.
+    pub last_queued: Family<Labels, Times>,
+    /// From the cause of a slice's change to the kernel.
+    pub programming: Histograms,
+    /// Changes of endpoints that wait.
+    pub endpoint_pending: Gauge,
+    /// Changes of endpoints that came.
+    pub endpoint_changes: Counter,
+    /// Changes of Services that wait.
+    pub service_pending: Gauge,
+    /// Changes of Services that came.
+    pub service_changes: Counter,
+    /// Transactions that failed.
+    sync_failures: Counters,
+    /// Deletions of unused chains that failed.
+    cleanup_failures: Counters,
+    /// Frontends under a policy of Local without an endpoint here.
+    pub no_local: Family<Labels, Gauge>,
+    /// Answers of /healthz by code.
+    pub healthz: Counters,
+    /// Answers of /livez by code.
+    pub livez: Counters,
+    /// One pass over stale flows.
+    pub conntrack: Histograms,
+    /// Flows that were deleted.
+    conntrack_deleted: Counters,
+    /// Services whose last change the kernel refused.
+    pub failed_services: Gauge,
+    /// Repairs of what others altered.
+    pub repairs: Counter,
+    /// The highest version of a slice that is in the kernel.
+    pub programmed: Gauge,
+    /// Connections by Service and zones.
+    pub connections: Counters,
+    /// Bytes by Service and zones.
+    pub bytes: Counters,
+}
+
+/// The upper bounds of kube-proxy: 1 ms, 2 ms, ... 16 s.
+fn durations() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+/// The upper bounds of kube-proxy: a quarter and half a second, each second of the first minute, every 5 s of the second,
+/// every 30 s up to five minutes.
+fn delays() -> Histogram {
+    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    Histogram::new([0.25, 0.5].into_iter().chain(seconds.map(f64::from)))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: admin_server::registry("node"),
+            sync: Family::new_with_constructor(durations),
+            sync_full: Family::new_with_constructor(durations),
+            sync_partial: Family::new_with_constructor(durations),
+            last_sync: Family::default(),
+            last_queued: Family::default(),
+            programming: Family::new_with_constructor(delays),
+            endpoint_pending: Gauge::default(),
+            endpoint_changes: Counter::default(),
+            service_pending: Gauge::default(),
+            service_changes: Counter::default(),
+            sync_failures: Family::default(),
+            cleanup_failures: Family::default(),
+            no_local: Family::default(),
+            healthz: Family::default(),
+            livez: Family::default(),
+            conntrack: Family::new_with_constructor(durations),
+            conntrack_deleted: Family::default(),
+            failed_services: Gauge::default(),
+            repairs: Counter::default(),
+            programmed: Gauge::default(),
+            connections: Family::default(),
+            bytes: Family::default(),
+        };
+        metrics.prepare();
+        metrics.register_kube_proxy();
+        metrics.register_ours();
+        metrics
+    }
+}
+
+impl Metrics {
+    /// Series that exist before the first event, so that rates and alerts see the first one.
+    fn prepare(&self) {
+        for at in FAMILIES {
+            for histograms in
+                [&self.sync, &self.sync_full, &self.sync_partial, &self.programming, &self.conntrack]
+            {
+                drop(histograms.get_or_create(&family(at)));
+            }
+            for times in [&self.last_sync, &self.last_queued] {
+                drop(times.get_or_create(&family(at)));
+            }
+            for counters in [&self.sync_failures, &self.cleanup_failures, &self.conntrack_deleted] {
+                drop(counters.get_or_create(&family(at)));
+            }
+            for policy in ["internal", "external"] {
+                drop(self.no_local.get_or_create(&local_policy(at, policy)));
+            }
+        }
+        for answers in [&self.healthz, &self.livez] {
+            for code in [200, 503] {
+                drop(answers.get_or_create(&status(code)));
+            }
+        }
+    }
+
+    fn register_kube_proxy(&mut self) {
+        let all = &mut self.registry;
+        // The names of counters get their `_total` when they are written.
+        for (name, family) in [("proxy_healthz", &self.healthz), ("proxy_livez", &self.livez)] {
+            all.register(name, "Answers by code", family.clone());
+            all.register(format!("kubeproxy_{name}"), "Answers by code", family.clone());
+        }
+        let all = all.sub_registry_with_prefix("kubeproxy");
+        let rules = "sync_proxy_rules";
+        all.register(format!("{rules}_duration_seconds"), "One change of rules", self.sync.clone());
+        all.register(
+            format!("sync_full_{}_duration_seconds", "proxy_rules"),
+            "One comparison of all rules",
+            self.sync_full.clone(),
+        );
+        all.register(
+            format!("sync_partial_{}_duration_seconds", "proxy_rules"),
+            "One change of some Services",
+            self.sync_partial.clone(),
+        );
+        all.register(
+            format!("{rules}_last_timestamp_seconds"),
+            "When rules were last right",
+            self.last_sync.clone(),
+        );
+        all.register(
+            format!("{rules}_last_queued_timestamp_seconds"),
+            "When a change last came",
+            self.last_queued.clone(),
+        );
+        all.register(
+            "network_programming_duration_seconds",
+            "From a pod's change to the kernel",
+            self.programming.clone(),
+        );
+        all.register(
+            format!("{rules}_endpoint_changes_pending"),
+            "Changes of endpoints that wait",
+            self.endpoint_pending.clone(),
+        );
+        all.register(
+            format!("{rules}_endpoint_changes"),
+            "Changes of endpoints that came",
+            self.endpoint_changes.clone(),
+        );
+        all.register(
+            format!("{rules}_service_changes_pending"),
+            "Changes of Services that wait",
+            self.service_pending.clone(),
+        );
+        all.register(
+            format!("{rules}_service_changes"),
+            "Changes of Services that came",
+            self.service_changes.clone(),
+        );
+        all.register(
+            format!("{rules}_nftables_sync_failures"),
+            "Transactions that failed",
+            self.sync_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_nftables_cleanup_failures"),
+            "Deletions of unused chains that failed",
+            self.cleanup_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_no_local_endpoints_total"),
+            "Frontends under a policy of Local without an endpoint here",
+            self.no_local.clone(),
+        );
+        all.register(
+            "conntrack_reconciler_sync_duration_seconds",
+            "One pass over stale flows",
+            self.conntrack.clone(),
+        );
+        all.register(
+            "conntrack_reconciler_deleted_entries",
+            "Flows that were deleted",
+            self.conntrack_deleted.clone(),
+        );
+    }
+
+    fn register_ours(&mut self) {
+        let all = self.registry.sub_registry_with_prefix("zoneward");
+        all.register(
+            "node_services_failed",
+            "Services whose last change the kernel refused",
+            self.failed_services.clone(),
+        );
+        all.register("node_repairs", "Repairs of what others altered in our tables", self.repairs.clone());
+        all.register(
+            "node_programmed_revision",
+            "The highest version of an EndpointSlice in the kernel",
+            self.programmed.clone(),
+        );
+        all.register(
+            "service_connections",
+            "Connections to Services, by where they went",
+            self.connections.clone(),
+        );
+        all.register("service_bytes", "Bytes to and from Services, by where they went", self.bytes.clone());
+    }
+
+    /// A transaction failed. One holds the rules of both families.
+    pub fn sync_failed(&self) {
+        for at in FAMILIES {
+            self.sync_failures.get_or_create(&family(at)).inc();
+        }
+    }
+
+    /// Unused chains could not be deleted.
+    pub fn cleanup_failed(&self) {
+        for at in FAMILIES {
+            self.cleanup_failures.get_or_create(&family(at)).inc();
+        }
+    }
+
+    /// A pass over stale flows came to its end.
+    pub fn deleted_flows(&self, cleaned: &dataplane::conntrack::Cleaned) {
+        let ipv4 = cleaned.deleted.saturating_sub(cleaned.deleted_ipv6);
+        for (at, count) in [(model::Family::V4, ipv4), (model::Family::V6, cleaned.deleted_ipv6)] {
+            self.conntrack_deleted.get_or_create(&family(at)).inc_by(count as u64);
+        }
+    }
+
+    /// All of it, to be shown.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    #[cfg(test)]
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+}
+
+/// The labels of what is counted by answer.
+pub fn status(code: u16) -> Labels {
+    vec![("code", code.to_string())]
+}
+
+/// The labels of frontends under a policy of Local.
+pub fn local_policy(family: model::Family, policy: &str) -> Labels {
+    vec![("ip_family", family.to_string()), ("traffic_policy", policy.to_owned())]
+}
+
+/// The label that most of kube-proxy's carry.
+pub fn family(family: model::Family) -> Labels {
+    vec![("ip_family", family.to_string())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_that_dashboards_know() {
+        // Semantics D14.
+        let metrics = Metrics::default();
+        metrics.healthz.get_or_create(&status(200)).inc();
+        metrics.programming.get_or_create(&family(model::Family::V4)).observe(0.001);
+        let text = metrics.text();
+        for name in [
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds_count",
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds_count",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 0",
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv6\"} 0",
+            "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 1",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_total 0",
+            "kubeproxy_sync_proxy_rules_service_changes_total 0",
+            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"} 0",
+            "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
+            "\nproxy_healthz_total{code=\"200\"} 1",
+            "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
+            "zoneward_node_services_failed 0",
+        ] {
+            assert!(text.contains(name), "{name} is missing in:\n{text}");
+        }
+    }
+}

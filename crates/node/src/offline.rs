@@ -1,0 +1,266 @@
+//! A node as its proxy would see it: the proxy that runs here, or one out of files, a KubeProxyConfiguration and addresses
+//! given by hand.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use model::{ForwardingTable, Node, Notice, ObjectRef};
+use plan::forward::{Forwarder, NodeConfig, ProxySettings};
+
+use super::config::{
+    self, Configuration, Mode, file,
+    flags::{GateList, parse_gates},
+};
+use super::effective::{self, Effective};
+use super::{addresses, unknown};
+use cluster::input::{Input, World};
+
+/// Which node, and what it is told.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The node to stand on [default with --live: that of the running node proxy]
+    #[arg(long, value_name = "NAME", required_unless_present = "live")]
+    pub node: Option<String>,
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) [default with --live: the running node proxy's]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Switch features on or off, as PreferSameTrafficDistribution=false, over those of the configuration
+    #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
+    pub feature_gates: Option<GateList>,
+    /// The way of the kernel to use
+    #[arg(long, value_name = "MODE", default_value = "nftables")]
+    pub proxy_mode: ProxyMode,
+    /// An address that the node has besides those of its Node object; may be repeated
+    #[arg(long = "local-address", value_name = "IP")]
+    pub local_addresses: Vec<IpAddr>,
+}
+
+/// The ways of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProxyMode {
+    /// Maps and sets of nf_tables
+    Nftables,
+}
+
+/// Which node, and what it goes by.
+pub struct NodeChoice {
+    /// Its name.
+    pub name: String,
+    settings: ProxySettings,
+    addresses: Vec<IpAddr>,
+    /// The proxy that runs here, if it is the one.
+    running: Option<Effective>,
+    /// What its configuration is, in a line for people, if it is the running proxy's.
+    source: Option<String>,
+    notices: Vec<Notice>,
+}
+
+impl NodeChoice {
+    /// The node that the arguments name. With `live` it is the one whose proxy runs in this network namespace, with its
+    /// configuration, as far as no argument says otherwise.
+    pub fn new(args: &NodeArgs, live: bool) -> Result<Self> {
+        let mut notices = Vec::new();
+        let running = if live { running(args, effective::ask(), &mut notices) } else { None };
+        let Some(name) = args.node.clone().or_else(|| running.as_ref().map(|r| r.node.clone())) else {
+            let why: Vec<&str> = notices.iter().map(|notice| notice.message.as_str()).collect();
+            bail!("name the node with --node: {}", why.join("; "));
+        };
+        let source = running.as_ref().filter(|_| args.config.is_none());
+        let source = source.map(|running| source_text(running, args.feature_gates.as_ref()));
+        let base = running.as_ref().map(|running| running.configuration.clone());
+        let settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
+        let mut addresses = args.local_addresses.clone();
+        if running.is_some() {
+            addresses.extend(addresses::local());
+        }
+        Ok(Self { name, settings, addresses, running, source, notices })
+    }
+
+    /// A node that goes by these settings.
+    pub fn of(name: &str, settings: ProxySettings, addresses: Vec<IpAddr>) -> Self {
+        Self { name: name.to_owned(), settings, addresses, running: None, source: None, notices: Vec::new() }
+    }
+
+    /// Where its objects come from: without a word about that, from where the running proxy has them.
+    pub fn input(&self, input: &Input) -> Input {
+        let mut input = input.for_node();
+        let connection = &input.connection;
+        let said = connection.kubeconfig.is_some()
+            || connection.context.is_some()
+            || connection.api_socket.is_some()
+            || !input.files.is_empty();
+        let known = self.running.as_ref().and_then(|running| running.connection.as_ref());
+        if let (Some(known), false) = (known, said) {
+            input.connection = known.clone();
+        }
+        input
+    }
+
+    /// What its configuration is, in a line for people, if it is the running proxy's.
+    pub fn source(&self) -> Option<String> {
+        self.source.clone()
+    }
+}
+
+/// The running proxy's configuration, and the gates of the command line over its own.
+fn source_text(running: &Effective, over: Option<&GateList>) -> String {
+    let list = |gates: &BTreeMap<String, bool>| {
+        let gates: Vec<String> = gates.iter().map(|(name, on)| format!("{name}={on}")).collect();
+        gates.join(",")
+    };
+    let configuration = &running.configuration;
+    let mut line = format!("Configuration of the running node proxy: node {}", running.node);
+    if !configuration.cluster_cidr.is_empty() {
+        line += &format!(", clusterCIDR {}", configuration.cluster_cidr);
+    }
+    if !configuration.feature_gates.is_empty() {
+        line += &format!(", featureGates {}", list(&configuration.feature_gates));
+    }
+    if let Some(over) = over {
+        line += &format!("; --feature-gates {} over it", list(&over.0));
+    }
+    line + "\n"
+}
+
+/// The proxy that runs here, unless it is another node's. One that cannot be believed or read is none: any process may
+/// take its name, and may not keep the commands from working.
+fn running(
+    args: &NodeArgs,
+    asked: Result<Option<Effective>>,
+    notices: &mut Vec<Notice>,
+) -> Option<Effective> {
+    let message = match asked {
+        Ok(Some(running)) if args.node.as_ref().is_none_or(|name| *name == running.node) => {
+            return Some(running);
+        }
+        Ok(Some(running)) => format!(
+            "the node proxy of this network namespace is that of node {}, so its configuration is not used",
+            running.node
+        ),
+        Ok(None) => "no node proxy answers in this network namespace, so defaults and --config explain the rules; run this where the node proxy runs".to_owned(),
+        Err(error) => format!(
+            "the configuration of this network namespace's node proxy is not used, so defaults and --config explain the rules: {error:#}"
+        ),
+    };
+    let node = ObjectRef::new("Node", "", args.node.as_deref().unwrap_or("(this one)"));
+    notices.push(Notice::new(node, "ConfigurationUnknown", message));
+    None
+}
+
+/// What a node forwards, with what there is to say about it.
+pub struct NodeWorld {
+    /// What the node knows of itself.
+    pub config: NodeConfig,
+    /// What it forwards.
+    pub table: ForwardingTable,
+    /// What is wrong with the configuration or with Services.
+    pub notices: Vec<Notice>,
+}
+
+impl NodeWorld {
+    /// The node in the world that was read.
+    pub fn new(choice: &NodeChoice, world: &World) -> Result<Self> {
+        let mut notices = choice.notices.clone();
+        let node = node(choice, world, &mut notices)?;
+        let cidrs: Vec<_> = world.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
+        let (config, remarks) = NodeConfig::new(&choice.settings, &node, &cidrs, &choice.addresses);
+        notices.extend(remarks);
+        let (table, remarks) = Forwarder::of(&world.snapshot, config.clone()).into_table();
+        notices.extend(remarks);
+        Ok(Self { config, table, notices })
+    }
+}
+
+/// The Node object; without one, a node that has only its name and the addresses given by hand.
+fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
+    let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
+        let message = "no Node is in the input: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
+        notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));
+        unknown(&choice.name)
+    });
+    if node.addresses.is_empty() && choice.running.is_none() {
+        node.addresses = choice.addresses.clone().into();
+    }
+    if node.addresses.is_empty() {
+        let message = "no address is known of it, so no packet can be for a node port or from the node itself; give --local-address";
+        notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NoAddress", message));
+    }
+    Ok(node)
+}
+
+/// What decides where packets go: a file, or `base`, or the defaults of mode nftables; gates of the command line go first.
+pub fn settings(
+    path: Option<&Path>,
+    gates: Option<&GateList>,
+    base: Option<Configuration>,
+    notices: &mut Vec<Notice>,
+) -> Result<ProxySettings> {
+    let mut configuration = match (path, base) {
+        (Some(path), _) => {
+            let (configuration, remarks) = config::file::read(path)?;
+            notices.extend(remarks);
+            configuration
+        }
+        (None, Some(base)) => base,
+        (None, None) => {
+            Configuration { mode: Mode::Nftables.as_str().to_owned(), ..Configuration::default() }
+        }
+    };
+    configuration.feature_gates.extend(gates.iter().flat_map(|gates| gates.0.clone()));
+    let (settings, remarks) = config::resolve(configuration, false)?;
+    notices.extend(remarks);
+    if settings.mode != Mode::Nftables {
+        let message = format!(
+            "mode: {}; the answer is for nftables, which the node proxy runs in its place",
+            settings.mode.as_str()
+        );
+        notices.push(Notice::new(ObjectRef::new(file::KIND, "", "config"), "OtherMode", message));
+    }
+    Ok(settings.proxy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(node: Option<&str>) -> NodeArgs {
+        NodeArgs {
+            node: node.map(str::to_owned),
+            config: None,
+            feature_gates: None,
+            proxy_mode: ProxyMode::Nftables,
+            local_addresses: Vec::new(),
+        }
+    }
+
+    fn effective(node: &str) -> Effective {
+        let configuration = Configuration { cluster_cidr: "10.1.0.0/16".into(), ..Configuration::default() };
+        Effective { node: node.to_owned(), configuration, connection: None }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_used_is_a_notice_and_no_failure() {
+        let untrusted = || Err(anyhow::anyhow!("process 7 of user 1001 is not trusted"));
+        let mut notices = Vec::new();
+        assert!(running(&args(Some("n1")), untrusted(), &mut notices).is_none());
+        assert!(running(&args(Some("n1")), Ok(Some(effective("n2"))), &mut notices).is_none());
+        assert!(running(&args(Some("n1")), Ok(None), &mut notices).is_none());
+        assert!(notices.iter().all(|notice| notice.reason == "ConfigurationUnknown"));
+        assert!(notices[0].message.contains("process 7 of user 1001"), "{}", notices[0]);
+        assert!(notices[1].message.contains("node n2"), "{}", notices[1]);
+        assert!(running(&args(Some("n1")), Ok(Some(effective("n1"))), &mut notices).is_some());
+        assert_eq!(notices.len(), 3);
+    }
+
+    #[test]
+    fn gates_of_the_command_line_are_shown_over_the_running_proxys_configuration() {
+        let gates = GateList([("AllowServiceExternalIPs".to_owned(), false)].into());
+        let line = source_text(&effective("n1"), Some(&gates));
+        let wanted = "Configuration of the running node proxy: node n1, clusterCIDR 10.1.0.0/16; \
+                      --feature-gates AllowServiceExternalIPs=false over it\n";
+        assert_eq!(line, wanted);
+    }
+}
