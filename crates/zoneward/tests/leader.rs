@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster;
 use cluster::leader::election::Timing;
 use cluster::leader::{Settings, run};
 use k8s_openapi::api::coordination::v1::Lease;

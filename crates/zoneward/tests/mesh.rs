@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster;
 use http::Request;
 use kube::Client;
 use mesh::accepted;

@@ -8,7 +8,6 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use cluster;
 use mesh::run::{Plan, Shown, run};
 use mesh::source::Source;
 use mesh::{Consumer, Role};

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster;
 use controller::{self, Config, Ended, Metrics};
 use http::Request;
 use kube::Client;
