@@ -4,6 +4,8 @@
 //! the workspace may call `Instant::now` or `SystemTime::now` (clippy.toml). Waiting is tokio's: its paused time
 //! follows the same tests. Random numbers come from `model::random::Random`, seeded once per process by [`os_seed`].
 
+#![warn(missing_docs)]
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

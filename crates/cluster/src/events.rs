@@ -1,35 +1,50 @@
-//! Notices -> Events on the object that they are about, for every controller. The name of an Event follows from what it
-//! says, so a controller that starts anew finds the one that is there instead of making a second.
+//! Notices as Events on the object that they are about, for every daemon. The name of an Event is a hash of its content,
+//! so a restarted controller updates the existing Event instead of creating another.
 
 use http::Method;
 use jiff::Timestamp;
 use kube::{Client, Error};
+use model::hash::{BASIS_64, fnv1a_64};
 use model::{Notice, ObjectRef};
 use plan::hints::reason;
 use serde_json::{Value, json};
 
 use crate::write::{JSON, MERGE_PATCH, send};
 
-/// Longer texts are cut: the API refuses them.
+/// The API refuses longer messages.
 const LONGEST_MESSAGE: usize = 1_000;
 
-/// Who says it.
+/// The component that records an Event.
 #[derive(Clone, Copy, Debug)]
-pub struct Speaker {
+pub struct EventSource<'a> {
     component: &'static str,
     controller: &'static str,
     action: &'static str,
+    host: Option<&'a str>,
 }
 
-/// The controller of EndpointSlices.
-pub const SLICES: Speaker =
-    Speaker { component: "zoneward-controller", controller: "zoneward.dev/controller", action: "Plan" };
-/// The keeper of addresses.
-pub const ADDRESSES: Speaker =
-    Speaker { component: "zoneward-addresses", controller: "zoneward.dev/addresses", action: "Repair" };
+pub const SLICE_CONTROLLER: EventSource<'static> = EventSource {
+    component: "zoneward-controller",
+    controller: "zoneward.dev/controller",
+    action: "Plan",
+    host: None,
+};
+pub const ADDRESS_CONTROLLER: EventSource<'static> = EventSource {
+    component: "zoneward-addresses",
+    controller: "zoneward.dev/addresses",
+    action: "Repair",
+    host: None,
+};
+
+impl<'a> EventSource<'a> {
+    /// The node proxy of a node.
+    pub fn node(name: &'a str) -> Self {
+        Self { component: "zoneward-node", controller: "zoneward-node", action: "Sync", host: Some(name) }
+    }
+}
 
 /// An Event about an object, as `core/v1`.
-pub fn event(speaker: Speaker, notice: &Notice, uid: Option<&str>, now: Timestamp) -> Value {
+pub fn event(source: EventSource<'_>, notice: &Notice, uid: Option<&str>, now: Timestamp) -> Value {
     let object = &notice.object;
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let namespace = if object.namespace.is_empty() { "default" } else { object.namespace.as_str() };
@@ -41,19 +56,23 @@ pub fn event(speaker: Speaker, notice: &Notice, uid: Option<&str>, now: Timestam
     if let Some(uid) = uid {
         involved["uid"] = uid.into();
     }
+    let mut reporter = json!({"component": source.component});
+    if let Some(host) = source.host {
+        reporter["host"] = host.into();
+    }
     json!({
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"namespace": namespace, "name": name(notice, uid)},
         "involvedObject": involved,
-        "type": kind, "reason": notice.reason, "message": cut(&notice.message), "action": speaker.action,
+        "type": kind, "reason": notice.reason, "message": cut(&notice.message), "action": source.action,
         "count": 1, "firstTimestamp": time, "lastTimestamp": time,
-        "source": {"component": speaker.component},
-        "reportingComponent": speaker.controller, "reportingInstance": speaker.component,
+        "source": reporter,
+        "reportingComponent": source.controller, "reportingInstance": source.host.unwrap_or(source.component),
     })
 }
 
-/// Writes an Event; one that is there already gets a new time.
-pub async fn say(client: &Client, event: &Value) -> Result<(), Error> {
+/// Creates an Event; an existing one gets a new lastTimestamp.
+pub async fn record(client: &Client, event: &Value) -> Result<(), Error> {
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or("default");
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match send::<Value>(client, Method::POST, &path, JSON, event).await {
@@ -86,17 +105,11 @@ fn cut(message: &str) -> &str {
 
 fn name(notice: &Notice, uid: Option<&str>) -> String {
     let texts = [uid.unwrap_or_default(), notice.object.kind.as_str(), notice.reason, &notice.message];
-    let hash = texts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, text| fnv(hash, text));
+    let hash = texts.iter().fold(BASIS_64, |hash, text| fnv1a_64(fnv1a_64(hash, text.as_bytes()), &[0xff]));
     // An IPv6 address has colons, a name of an Event may not.
     let plain = |c| if c == ':' { '-' } else { c };
     let object: String = notice.object.name.chars().take(200).map(plain).collect();
     format!("{}.{hash:016x}", object.trim_end_matches(['-', '.']))
-}
-
-/// FNV-1a: the same on every machine and in every version, which is all that a name needs.
-fn fnv(hash: u64, text: &str) -> u64 {
-    let bytes = text.bytes().chain([0xff]);
-    bytes.fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -107,7 +120,7 @@ mod tests {
     fn the_same_words_about_the_same_object_are_the_same_event() {
         let say = |message: &str| {
             let notice = Notice::new(ObjectRef::new("Service", "shop", "web"), reason::PROGRAMMED, message);
-            event(SLICES, &notice, Some("u"), Timestamp::UNIX_EPOCH)
+            event(SLICE_CONTROLLER, &notice, Some("u"), Timestamp::UNIX_EPOCH)
         };
         let (one, same, other) = (say("a"), say("a"), say("b"));
         assert_eq!(one["metadata"]["name"], same["metadata"]["name"]);
@@ -119,7 +132,7 @@ mod tests {
     #[test]
     fn an_ipv6_address_makes_a_name_that_the_api_takes() {
         let notice = Notice::new(ObjectRef::new("IPAddress", "", "fd00::"), "IPAddressNotAllocated", "m");
-        let event = event(ADDRESSES, &notice, None, Timestamp::UNIX_EPOCH);
+        let event = event(ADDRESS_CONTROLLER, &notice, None, Timestamp::UNIX_EPOCH);
         let name = event["metadata"]["name"].as_str().unwrap_or_default();
         assert!(name.starts_with("fd00.") && !name.contains(':'), "{name}");
         assert_eq!(event["involvedObject"]["apiVersion"], "networking.k8s.io/v1");

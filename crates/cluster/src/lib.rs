@@ -37,7 +37,7 @@ pub use kind::Kind;
 pub use list::list;
 use requests::Counting;
 pub use watch::{Event, Feed, Wanted, Watched};
-pub use watch_cache::{Change, Mirror};
+pub use watch_cache::{Change, WatchCache};
 
 /// Which API to speak to.
 #[derive(Clone, Debug, Default, Args)]

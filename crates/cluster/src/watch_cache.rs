@@ -1,7 +1,7 @@
 //! The world as the watches tell it: events in, changes to a Snapshot out.
 //!
 //! ```text
-//! Feed -> Event -> Mirror::read -> Change -> (look at the snapshot before) -> Mirror::apply -> Snapshot
+//! Feed -> Event -> WatchCache::read -> Change -> (look at the snapshot before) -> WatchCache::apply -> Snapshot
 //! ```
 //! Reading and applying are two steps, because whoever plans wants to compare an object with what it was.
 
@@ -31,7 +31,7 @@ pub enum Change {
 
 /// A snapshot that follows the API.
 #[derive(Debug, Default)]
-pub struct Mirror {
+pub struct WatchCache {
     snapshot: Snapshot,
     interner: Interner,
     /// The kinds that are being listed, with what has come so far.
@@ -43,7 +43,7 @@ pub struct Mirror {
     swept: usize,
 }
 
-impl Mirror {
+impl WatchCache {
     /// The world as last seen.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
@@ -59,7 +59,7 @@ impl Mirror {
         self.listing.contains_key(&kind)
     }
 
-    /// What an event means. Each change is to be given to [`Mirror::apply`].
+    /// What an event means. Each change is to be given to [`WatchCache::apply`].
     pub fn read(&mut self, event: Event) -> Vec<Change> {
         match event {
             Event::Listing(kind) => {
@@ -203,7 +203,7 @@ mod tests {
         serde_json::from_str(&text).expect("a node")
     }
 
-    fn take(mirror: &mut Mirror, event: Event) {
+    fn take(mirror: &mut WatchCache, event: Event) {
         for change in mirror.read(event) {
             mirror.apply(change);
         }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_list_after_a_gap_removes_what_was_deleted_meanwhile() {
-        let mut mirror = Mirror::default();
+        let mut mirror = WatchCache::default();
         assert!(!mirror.has_listed(&[Kind::Node]));
         for event in [
             Event::Listing(Kind::Node),
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_object_that_turns_unreadable_counts_as_absent() {
-        let mut mirror = Mirror::default();
+        let mut mirror = WatchCache::default();
         take(&mut mirror, Event::Put(Kind::Node, node("a")));
         let bad = r#"{"metadata":{"name":"a","labels":7}}"#;
         let changes = mirror.read(Event::Put(Kind::Node, serde_json::from_str(bad).expect("JSON")));

@@ -2,7 +2,7 @@
 //! finalizer and condition, the default one is kept, and Services and IPAddresses are made to name each other.
 //!
 //! ```text
-//! watches -> Mirror -> plan::addresses (what differs, what to do) -> act, on what the API has now
+//! watches -> WatchCache -> plan::addresses (what differs, what to do) -> act, on what the API has now
 //! ```
 
 mod act;
@@ -24,7 +24,7 @@ use tracing::warn;
 
 use act::Hands;
 use cluster::log;
-use cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure};
+use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure};
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceCidr, Kind::IpAddress];
 /// Semantics E2: how often the default ServiceCIDR is looked for.
@@ -50,7 +50,7 @@ pub async fn run(client: Client, ranges: Vec<IpNet>, mut stop: watch::Receiver<b
 struct Keeper {
     hands: Hands,
     feed: Feed,
-    mirror: Mirror,
+    mirror: WatchCache,
     ranges: Vec<IpNet>,
     /// Services that are there and cannot be read: what they hold stays theirs.
     unreadable: BTreeSet<ServiceKey>,
@@ -69,7 +69,7 @@ impl Keeper {
         Self {
             hands,
             feed,
-            mirror: Mirror::default(),
+            mirror: WatchCache::default(),
             ranges,
             unreadable: BTreeSet::new(),
             repair_at: now,

@@ -148,7 +148,7 @@ pub async fn commit(client: &Client, work: Work) -> Done {
         writer.done.failure = Some(failure);
     }
     for event in &work.events {
-        match events::say(client, event).await {
+        match events::record(client, event).await {
             Ok(()) => done.events.0 += 1,
             Err(error) => {
                 debug!(service = %work.service, error = failure::cause(&error), "an Event could not be written");

@@ -272,7 +272,7 @@ impl Loop {
     /// was said lately is not even tried.
     fn say(&mut self, notices: &[Notice]) {
         for notice in notices {
-            let event = events::event(events::SLICES, notice, None, Timestamp::now());
+            let event = events::event(events::SLICE_CONTROLLER, notice, None, Timestamp::now());
             let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             if self.said.len() >= MOST_SAID {
                 self.said.clear();

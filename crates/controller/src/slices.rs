@@ -26,7 +26,7 @@ use super::metrics::{Metrics, SyncCounts};
 use super::tally::{count_changes, counts, highest_revision};
 use super::work::{events_of, find, stored_slice, updates};
 use cluster::events;
-use cluster::{Change, Event, Kind, Mirror, outage};
+use cluster::{Change, Event, Kind, WatchCache, outage};
 
 /// The manager that an API server notes for Kubernetes' own controller.
 const KUBERNETES_WRITER: &str = "kube-controller-manager";
@@ -52,7 +52,7 @@ pub struct Settings {
 /// The controller without its hands.
 #[derive(Debug)]
 pub struct Head {
-    mirror: Mirror,
+    mirror: WatchCache,
     selectors: Selectors,
     queue: Queue,
     expectations: Expectations,
@@ -91,7 +91,7 @@ struct UnderWay {
 impl Head {
     /// A head that has seen nothing.
     pub fn new(settings: Settings, metrics: Metrics) -> Self {
-        let mirror = Mirror::default();
+        let mirror = WatchCache::default();
         Self {
             planner: Planner::new(mirror.snapshot(), settings.hints, settings.slices),
             queue: Queue::new(settings.timing),
@@ -515,7 +515,7 @@ impl Head {
         let message = format!("Writing the EndpointSlices of this Service fails and is tried again: {text}");
         let notice = Notice::new(ObjectRef::service(key), FAILED_TO_UPDATE, message);
         let uid = service.uid.as_ref().map(ToString::to_string);
-        Some(events::event(events::SLICES, &notice, uid.as_deref(), clock))
+        Some(events::event(events::SLICE_CONTROLLER, &notice, uid.as_deref(), clock))
     }
 }
 

@@ -53,5 +53,7 @@ pub(super) fn events_of(
     for notice in &news {
         debug!(service = %service.key, reason = notice.reason, message = %notice.message, "noticed");
     }
-    news.into_iter().map(|notice| events::event(events::SLICES, notice, uid.as_deref(), clock)).collect()
+    news.into_iter()
+        .map(|notice| events::event(events::SLICE_CONTROLLER, notice, uid.as_deref(), clock))
+        .collect()
 }

@@ -28,7 +28,7 @@ use super::measure::{Client as Sender, Planned};
 use super::objects::{self, NAMESPACE, Pod};
 use super::protocol::{Request, Restarted};
 use cluster::supervisor;
-use cluster::{Connection, Feed, Kind, Mirror, Wanted};
+use cluster::{Connection, Feed, Kind, Wanted, WatchCache};
 
 const WATCHED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Node, Kind::Pod];
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ pub struct World {
     api: Child,
     client: Client,
     feed: Feed,
-    mirror: Mirror,
+    mirror: WatchCache,
     pods: BTreeMap<String, Pod>,
     /// Threads of the stage, by node or pod: how `demo exec` finds their namespaces.
     threads: BTreeMap<String, i32>,
@@ -81,7 +81,7 @@ impl World {
             api,
             client,
             feed,
-            mirror: Mirror::default(),
+            mirror: WatchCache::default(),
             pods: BTreeMap::new(),
             threads: BTreeMap::new(),
             processes: BTreeMap::new(),

@@ -2,7 +2,7 @@
 //! Programmed (proxies get something of it), with Events when they turn.
 //!
 //! ```text
-//! watches -> Mirror (Services, routes, gateways), Secrets that listeners name
+//! watches -> WatchCache (Services, routes, gateways), Secrets that listeners name
 //!         -> plan::routes: Standing -> conditions -> differ from the stored ones? -> the API
 //! ```
 //!
@@ -36,7 +36,7 @@ use super::secret::{self, Pair};
 use super::secrets::Secrets;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
-use cluster::{Change, Event, Feed, Kind, Mirror, Wanted, failure, outage};
+use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure, outage};
 
 /// How many are written at once.
 const WRITERS: usize = 5;
@@ -85,7 +85,7 @@ pub async fn run(client: Client, mut stop: watch::Receiver<bool>) {
 /// The objects, and what of them is to be looked at.
 #[derive(Default)]
 struct Desk {
-    mirror: Mirror,
+    mirror: WatchCache,
     records: BTreeMap<Key, Record>,
     secrets: BTreeMap<ObjectKey, SecretState>,
     wants_other_secrets: bool,
@@ -301,7 +301,7 @@ fn record(kind: Kind, text: &str) -> Option<Record> {
 async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
     send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
     for event in &work.events {
-        if let Err(error) = events::say(client, event).await {
+        if let Err(error) = events::record(client, event).await {
             debug!(error = failure::cause(&error), "failed to write an Event");
         }
     }

@@ -1,7 +1,7 @@
 //! The L7 side: the same routes and endpoints for the embedded proxy and for Envoy, kept up as the world changes.
 //!
 //! ```text
-//! watches or files -> State: Mirror (Snapshot) -> what a change touches -> a View for each consumer
+//! watches or files -> State: WatchCache (Snapshot) -> what a change touches -> a View for each consumer
 //!    View: RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
 

@@ -20,7 +20,7 @@ use super::secret::Pair;
 use super::touch::Touched;
 pub use super::view::Turned;
 use super::view::{Round, View};
-use cluster::{Change, Event, Kind, Mirror, Wanted};
+use cluster::{Change, Event, Kind, Wanted, WatchCache};
 
 /// What is watched.
 pub const KINDS: [Kind; 8] = [
@@ -69,7 +69,7 @@ pub struct Tables {
 /// The world and the tables.
 #[derive(Debug)]
 pub struct State {
-    mirror: Mirror,
+    mirror: WatchCache,
     gates: FeatureGates,
     with_fallbacks: bool,
     views: BTreeMap<Consumer, View>,
@@ -85,7 +85,7 @@ impl State {
     /// A world of which nothing is known yet.
     pub fn new(gates: FeatureGates) -> Self {
         Self {
-            mirror: Mirror::default(),
+            mirror: WatchCache::default(),
             gates,
             with_fallbacks: false,
             views: BTreeMap::new(),

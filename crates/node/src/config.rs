@@ -1,7 +1,7 @@
 //! What the node proxy was told: kube-proxy's flags, or a KubeProxyConfiguration, as settings that work.
 //!
 //! ```text
-//! flags | file -> Configuration (every field) -> defaults -> check -> Settings | what is refused, and why
+//! flags | file -> Configuration (every field) -> defaults -> check -> NodeSettings | what is refused, and why
 //! ```
 //!
 //! A value that kube-proxy would refuse is refused here; so is what asks for something that this program does not do.
@@ -27,16 +27,16 @@ use plan::gates::ReadGates;
 pub use file::Configuration;
 pub use modes::Mode;
 
-use super::pace::Spacing;
+use super::sync_schedule::MinSyncPeriod;
 
 /// kube-proxy's default for both periods of rules.
 const SYNC_PERIOD: GoDuration = GoDuration::seconds(30);
 /// The most that changes are spaced where nobody said how much.
-const MOST_SPACING: Duration = Duration::from_secs(1);
+const MAX_ADAPTIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Settings that work.
+/// NodeSettings that work.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NodeSettings {
     /// The configuration with its defaults, as it is in force.
     pub configuration: Configuration,
     /// The mode that was asked for.
@@ -46,7 +46,7 @@ pub struct Settings {
     /// How often the kernel's rules are compared with what they should be.
     pub sync_period: Duration,
     /// How changes are spaced.
-    pub spacing: Spacing,
+    pub min_sync_period: MinSyncPeriod,
     /// Where health is served.
     pub healthz: Option<SocketAddr>,
     /// Where metrics are served.
@@ -56,7 +56,7 @@ pub struct Settings {
 }
 
 /// The settings that flags and file come to, with what there is to say about them.
-pub fn settings(flags: &flags::Node) -> Result<(Settings, Vec<Notice>)> {
+pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)> {
     let (mut config, mut notices) = match &flags.config {
         Some(path) => {
             let (config, mut notices) = file::read(path)?;
@@ -79,7 +79,7 @@ pub fn settings(flags: &flags::Node) -> Result<(Settings, Vec<Notice>)> {
 }
 
 /// Flags beside a file that the file replaces.
-fn ignored_flags(flags: &flags::Node) -> Vec<Notice> {
+fn ignored_flags(flags: &flags::NodeFlags) -> Vec<Notice> {
     let given = flags::FieldFlags { hostname_override: None, ..flags.fields.clone() };
     let said = given.configuration() != flags::FieldFlags::default().configuration();
     let message = "flags that stand for fields of the configuration are ignored beside --config; write them into the file";
@@ -94,7 +94,7 @@ fn notice(reason: &'static str, message: impl Into<String>) -> Notice {
 }
 
 /// Fills defaults in and checks everything.
-pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec<Notice>)> {
+pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings, Vec<Notice>)> {
     let value = serde_json::to_value(&config)?;
     let without_effect = fields::without_effect(&value).into_iter();
     let mut notices: Vec<Notice> = without_effect
@@ -114,13 +114,13 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(Settings, Vec
     let (Some(mode), true) = (mode, refusals.is_empty()) else {
         bail!("the configuration is refused:\n  {}", refusals.join("\n  "));
     };
-    let (period, spacing) = periods(&config, mode);
+    let (period, min_sync_period) = periods(&config, mode);
     let kubeconfig = &config.client_connection.kubeconfig;
-    let settings = Settings {
+    let settings = NodeSettings {
         mode,
         proxy: proxy_settings(&config, mode, gates),
         sync_period: period,
-        spacing,
+        min_sync_period,
         healthz,
         metrics,
         kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
@@ -175,14 +175,15 @@ fn listen(field: &str, text: Option<&str>, port: u16, refusals: &mut Vec<String>
 }
 
 /// Semantics D15: the pair of the mode that was asked for counts. Seed 002: an explicit 0s is obeyed.
-fn periods(config: &Configuration, mode: Mode) -> (Duration, Spacing) {
+fn periods(config: &Configuration, mode: Mode) -> (Duration, MinSyncPeriod) {
     let (period, least) = match mode {
         Mode::Nftables => (config.nftables.sync_period, config.nftables.min_sync_period),
         Mode::Iptables | Mode::Default => (config.iptables.sync_period, config.iptables.min_sync_period),
         Mode::Ipvs => (config.ipvs.sync_period, config.ipvs.min_sync_period),
     };
-    let spacing = least.map_or(Spacing::ByLoad { most: MOST_SPACING }, |least| Spacing::Exactly(least.0));
-    (period.unwrap_or(SYNC_PERIOD).0, spacing)
+    let min_sync_period = least
+        .map_or(MinSyncPeriod::Adaptive { max: MAX_ADAPTIVE_PERIOD }, |least| MinSyncPeriod::Fixed(least.0));
+    (period.unwrap_or(SYNC_PERIOD).0, min_sync_period)
 }
 
 /// The fields that decide where packets go.

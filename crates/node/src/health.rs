@@ -1,7 +1,7 @@
-//! Whether this node's rules keep up with the cluster, and whether the node should get new traffic.
+//! /healthz and /livez of the node proxy: whether syncs keep up, and whether the node is eligible for new traffic.
 //!
 //! The state is pure, time is an argument. Seed 002: healthy means that no change has waited longer than two
-//! sync periods, whatever else happens (pitfall 28); /healthz also asks whether the node is about to go.
+//! sync periods (pitfall 28); /healthz also requires that the node is not being deleted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,9 +10,8 @@ use jiff::Timestamp;
 use model::{Family, Node};
 use serde_json::{Value, json};
 
-/// The state.
 #[derive(Clone, Debug)]
-pub struct Health {
+pub struct ProxyHealth {
     timeout: Duration,
     families: BTreeMap<Family, Progress>,
     is_eligible: bool,
@@ -20,31 +19,30 @@ pub struct Health {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// When the kernel last had everything.
+    /// The last successful sync.
     updated: Option<Instant>,
-    /// Since when a change waits; the first one counts until all are through.
+    /// The oldest change that is not synced.
     queued: Option<Instant>,
 }
 
-/// Which of the two questions is asked.
+/// The two endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// /healthz: should this node get traffic from load balancers?
+pub enum HealthEndpoint {
+    /// /healthz: whether load balancers should send traffic to this node.
     Healthz,
-    /// /livez: is the proxy itself well?
+    /// /livez: whether the proxy itself is healthy.
     Livez,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct HealthResponse {
     /// 200 or 503.
     pub code: u16,
     /// The body.
     pub body: Value,
 }
 
-impl Health {
+impl ProxyHealth {
     /// Healthy until a family has reported and then falls behind. `period` is syncPeriod.
     pub fn new(period: Duration) -> Self {
         // Seed 002: progress within 2 x syncPeriod.
@@ -81,10 +79,10 @@ impl Health {
         progress.updated.is_none() || waits.is_none_or(|waits| waits < self.timeout)
     }
 
-    /// The answer to a question. `wall` is the time of day at `now`.
-    pub fn answer(&self, question: Question, now: Instant, wall: Timestamp) -> Answer {
+    /// `wall` is the time of day at `now`.
+    pub fn response(&self, endpoint: HealthEndpoint, now: Instant, wall: Timestamp) -> HealthResponse {
         let healthy = self.is_healthy(now);
-        let is_good = healthy && (question == Question::Livez || self.is_eligible);
+        let is_good = healthy && (endpoint == HealthEndpoint::Livez || self.is_eligible);
         let time = |at: Option<Instant>| at.map_or_else(|| wall.to_string(), |at| ago(wall, now, at));
         let mut status = serde_json::Map::new();
         for (family, progress) in self.families.iter().filter(|(_, p)| p.updated.is_some()) {
@@ -94,12 +92,12 @@ impl Health {
         let oldest = self.families.values().filter_map(|progress| progress.updated).min();
         let last = if is_good { wall.to_string() } else { time(oldest) };
         let mut body = json!({"lastUpdated": last, "currentTime": wall.to_string()});
-        if question == Question::Healthz {
+        if endpoint == HealthEndpoint::Healthz {
             body["nodeEligible"] = self.is_eligible.into();
         }
         body["healthy"] = healthy.into();
         body["status"] = Value::Object(status);
-        Answer { code: if is_good { 200 } else { 503 }, body }
+        HealthResponse { code: if is_good { 200 } else { 503 }, body }
     }
 }
 
@@ -125,8 +123,12 @@ mod tests {
         for case in file["vectors"].as_array().unwrap() {
             let steps = case["steps"].as_array().unwrap();
             let Some(timeout) = steps[0]["healthTimeoutSeconds"].as_u64() else { continue };
-            let mut health = Health::with_timeout(Duration::from_secs(timeout));
-            let question = if steps[0]["endpoint"] == "/livez" { Question::Livez } else { Question::Healthz };
+            let mut health = ProxyHealth::with_timeout(Duration::from_secs(timeout));
+            let endpoint = if steps[0]["endpoint"] == "/livez" {
+                HealthEndpoint::Livez
+            } else {
+                HealthEndpoint::Healthz
+            };
             let mut now = Instant::now();
             for (i, step) in steps.iter().enumerate().skip(1) {
                 match step["op"].as_str().unwrap() {
@@ -145,7 +147,7 @@ mod tests {
                     "query" => {
                         queries += 1;
                         check(
-                            &health.answer(question, now, Timestamp::now()),
+                            &health.response(endpoint, now, Timestamp::now()),
                             &step["expect"],
                             &case["id"],
                             i,
@@ -158,8 +160,8 @@ mod tests {
         assert_eq!(queries, 13);
     }
 
-    fn check(answer: &Answer, expect: &Value, id: &Value, step: usize) {
-        let Answer { code, body } = answer;
+    fn check(answer: &HealthResponse, expect: &Value, id: &Value, step: usize) {
+        let HealthResponse { code, body } = answer;
         let about = format!("{id} step {step}: {body}");
         assert_eq!(expect["code"].as_u64(), Some(u64::from(*code)), "{about}");
         for field in ["healthy", "nodeEligible"].iter().filter(|field| !expect[**field].is_null()) {
@@ -172,10 +174,10 @@ mod tests {
 
     #[test]
     fn missing_node_is_not_eligible_but_alive() {
-        let mut health = Health::new(Duration::from_secs(30));
+        let mut health = ProxyHealth::new(Duration::from_secs(30));
         health.node(None);
         let (now, wall) = (Instant::now(), Timestamp::now());
-        assert_eq!(health.answer(Question::Healthz, now, wall).code, 503);
-        assert_eq!(health.answer(Question::Livez, now, wall).code, 200);
+        assert_eq!(health.response(HealthEndpoint::Healthz, now, wall).code, 503);
+        assert_eq!(health.response(HealthEndpoint::Livez, now, wall).code, 200);
     }
 }

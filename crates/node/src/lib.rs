@@ -1,25 +1,24 @@
-//! The node proxy: what the cluster wants of this node, in this node's kernel.
+//! The node proxy: the rules that the cluster's Services need, in this node's kernel.
 //!
 //! ```text
-//! flags, file -> config ----------------------------\
-//! API -> watch -> Snapshot -> forward: table, changes -> kernel: render, diff, apply -> conntrack
-//!                                  pace says when        health, metrics, Lease and events say how it went
+//! flags, file -> config --------------------------------\
+//! API -> watch -> WatchCache -> Forwarder: table, deltas -> kernel: render, diff, apply -> conntrack
+//!                                 sync_schedule: when      health, metrics, Lease and Events: the result
 //! ```
-//!
-//! `run` ties them together; everything else decides or does one thing.
 
-pub mod addresses;
-pub mod checks;
 pub mod config;
-pub mod effective;
 pub mod health;
+pub mod health_check_ports;
 pub mod kernel;
+pub mod local_addresses;
 pub mod metrics;
+pub mod node_events;
+pub mod node_lease;
 pub mod offline;
-pub mod pace;
-pub mod proxy;
-pub mod report;
 pub mod run;
+pub mod running_config;
+pub mod sync_loop;
+pub mod sync_schedule;
 pub mod sysctl;
 pub mod traffic;
 

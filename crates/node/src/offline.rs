@@ -14,8 +14,8 @@ use super::config::{
     self, Configuration, Mode, file,
     flags::{GateList, parse_gates},
 };
-use super::effective::{self, Effective};
-use super::{addresses, unknown};
+use super::running_config::{self, RunningConfig};
+use super::{local_addresses, unknown};
 use cluster::input::{Input, World};
 
 /// Which node, and what it is told.
@@ -52,7 +52,7 @@ pub struct NodeChoice {
     settings: ProxySettings,
     addresses: Vec<IpAddr>,
     /// The proxy that runs here, if it is the one.
-    running: Option<Effective>,
+    running: Option<RunningConfig>,
     /// What its configuration is, in a line for people, if it is the running proxy's.
     source: Option<String>,
     notices: Vec<Notice>,
@@ -63,7 +63,7 @@ impl NodeChoice {
     /// configuration, as far as no argument says otherwise.
     pub fn new(args: &NodeArgs, live: bool) -> Result<Self> {
         let mut notices = Vec::new();
-        let running = if live { running(args, effective::ask(), &mut notices) } else { None };
+        let running = if live { running(args, running_config::ask(), &mut notices) } else { None };
         let Some(name) = args.node.clone().or_else(|| running.as_ref().map(|r| r.node.clone())) else {
             let why: Vec<&str> = notices.iter().map(|notice| notice.message.as_str()).collect();
             bail!("name the node with --node: {}", why.join("; "));
@@ -74,7 +74,7 @@ impl NodeChoice {
         let settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
         let mut addresses = args.local_addresses.clone();
         if running.is_some() {
-            addresses.extend(addresses::local());
+            addresses.extend(local_addresses::local());
         }
         Ok(Self { name, settings, addresses, running, source, notices })
     }
@@ -106,7 +106,7 @@ impl NodeChoice {
 }
 
 /// The running proxy's configuration, and the gates of the command line over its own.
-fn source_text(running: &Effective, over: Option<&GateList>) -> String {
+fn source_text(running: &RunningConfig, over: Option<&GateList>) -> String {
     let list = |gates: &BTreeMap<String, bool>| {
         let gates: Vec<String> = gates.iter().map(|(name, on)| format!("{name}={on}")).collect();
         gates.join(",")
@@ -129,9 +129,9 @@ fn source_text(running: &Effective, over: Option<&GateList>) -> String {
 /// take its name, and may not keep the commands from working.
 fn running(
     args: &NodeArgs,
-    asked: Result<Option<Effective>>,
+    asked: Result<Option<RunningConfig>>,
     notices: &mut Vec<Notice>,
-) -> Option<Effective> {
+) -> Option<RunningConfig> {
     let message = match asked {
         Ok(Some(running)) if args.node.as_ref().is_none_or(|name| *name == running.node) => {
             return Some(running);
@@ -236,9 +236,9 @@ mod tests {
         }
     }
 
-    fn effective(node: &str) -> Effective {
+    fn effective(node: &str) -> RunningConfig {
         let configuration = Configuration { cluster_cidr: "10.1.0.0/16".into(), ..Configuration::default() };
-        Effective { node: node.to_owned(), configuration, connection: None }
+        RunningConfig { node: node.to_owned(), configuration, connection: None }
     }
 
     #[test]

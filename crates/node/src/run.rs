@@ -1,11 +1,12 @@
-//! The loop: events in, rules out, until somebody asks for a stop. Rules stay when it ends.
+//! Runs the node proxy: watches, sync loop, servers, Lease, until a signal or a configuration change. Rules stay.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use dataplane::conntrack::CtSocket;
 use dataplane::nftables::netlink::Socket;
 use http::StatusCode;
@@ -16,108 +17,108 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::config::Settings;
-use super::health::{Health, Question};
+use super::config::NodeSettings;
+use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{Metrics, status};
-use super::proxy::{Parts, Proxy};
-use super::report::{self, Reporter};
-use super::{addresses, effective, sysctl, traffic};
+use super::node_events::EventRecorder;
+use super::node_lease::{self, ProgrammedState};
+use super::sync_loop::{SyncLoop, SyncLoopParts};
+use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::{self, Page, Routes};
 use cluster::{Connection, Feed, Kind, Wanted};
 
-/// Events that are taken before rules are looked at again.
-const BATCH: usize = 1000;
-/// How often the configuration file is looked at.
-const CONFIG_LOOK: Duration = Duration::from_secs(2);
+/// Most watch events applied between two syncs.
+const EVENT_BATCH: usize = 1000;
+/// Poll interval of the configuration file.
+const CONFIG_POLL: Duration = Duration::from_secs(2);
 
-/// What others see of a running proxy.
-pub struct Shared {
-    /// Whether rules keep up.
-    pub health: Mutex<Health>,
-    /// What is measured.
+/// Health and metrics, shared with the servers.
+pub struct SharedState {
+    pub health: Mutex<ProxyHealth>,
     pub metrics: Metrics,
 }
 
-impl Shared {
-    /// The health, for as short as it takes.
-    pub fn health<T>(&self, look: impl FnOnce(&mut Health) -> T) -> T {
+impl SharedState {
+    /// Calls a function with the locked health.
+    pub fn health<T>(&self, look: impl FnOnce(&mut ProxyHealth) -> T) -> T {
         look(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What a run needs beside the settings.
-pub struct Start<'a> {
-    /// The API.
+/// What a run needs beside its settings.
+pub struct RunOptions<'a> {
     pub client: Client,
-    /// How the API is reached, for commands that ask.
+    /// How the API is reached; served to commands with --live.
     pub connection: Connection,
-    /// The name of the Node.
     pub node: String,
-    /// Where the Lease is kept; empty: nowhere.
+    /// Namespace of the node's Lease; empty writes none.
     pub lease_namespace: String,
-    /// The file whose change ends the run.
+    /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
-    /// What there is to say already.
+    /// Warnings from reading the configuration.
     pub notices: Vec<Notice>,
+    pub clock: Clock,
 }
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Somebody asked for it.
+pub enum RunEnd {
+    /// SIGTERM or SIGINT.
     Stopped,
-    /// The configuration changed: whoever started us starts us anew.
+    /// The configuration changed: the supervisor restarts the process.
     Reconfigured,
 }
 
 /// Runs until a signal or a change of the configuration.
-pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
+pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let kernel = Socket::open().context("speaking to nf_tables; NET_ADMIN is needed")?;
-    let mut reporter = Reporter::start(start.client.clone(), &start.node);
-    start.notices.into_iter().for_each(|notice| reporter.warn(notice));
-    let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());
-    sysctl::set(&wishes).into_iter().for_each(|notice| reporter.warn(notice));
+    let kernel = Socket::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
+    options.notices.into_iter().for_each(|notice| events.warn(notice));
+    let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
+    sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
-    sysctl::set_oom_score(score).into_iter().for_each(|notice| reporter.warn(notice));
+    sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
-    let shared = Arc::new(Shared {
-        health: Mutex::new(Health::new(settings.sync_period)),
+    let shared = Arc::new(SharedState {
+        health: Mutex::new(ProxyHealth::new(settings.sync_period)),
         metrics: Metrics::default(),
     });
-    // The servers end with this.
+    // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
-    let configz = effective::value(&settings, &start.node, &start.connection);
-    effective::serve(&configz);
-    serve_all(&settings, &shared, &configz, &served)?;
-    let (progress, heard) = watch::channel(report::Progress::default());
-    if !start.lease_namespace.is_empty() {
-        tokio::spawn(report::keep_lease(
-            start.client.clone(),
-            start.lease_namespace,
-            start.node.clone(),
-            heard,
+    let configz = running_config::value(&settings, &options.node, &options.connection);
+    running_config::serve(&configz);
+    serve_all(&settings, &shared, &configz, &served, &options.clock)?;
+    let (programmed, lease_state) = watch::channel(ProgrammedState::default());
+    if !options.lease_namespace.is_empty() {
+        tokio::spawn(node_lease::keep_lease(
+            options.client.clone(),
+            options.lease_namespace,
+            options.node.clone(),
+            lease_state,
+            options.clock.clone(),
         ));
     }
-    let feed = Feed::start(&start.client, wanted(&start.node));
-    let parts = Parts {
+    let feed = Feed::start(&options.client, wanted(&options.node));
+    let parts = SyncLoopParts {
         settings,
-        node: start.node,
+        node: options.node,
         shared,
-        reporter,
-        progress,
+        events,
+        programmed,
         kernel: Box::new(kernel),
         conntrack: CtSocket::open().ok(),
-        traffic: traffic::start(),
+        traffic: traffic::start(&options.clock),
+        clock: options.clock.clone(),
     };
-    let proxy = Proxy::new(parts, Instant::now());
-    let reconfigured = config_change(start.config_file);
+    let reconfigured = config_change(options.config_file);
     tokio::select! {
-        end = turn(proxy, feed) => end,
-        _ = terminate.recv() => Ok(End::Stopped),
-        _ = interrupt.recv() => Ok(End::Stopped),
-        () = reconfigured => Ok(End::Reconfigured),
+        biased;
+        _ = terminate.recv() => Ok(RunEnd::Stopped),
+        _ = interrupt.recv() => Ok(RunEnd::Stopped),
+        () = reconfigured => Ok(RunEnd::Reconfigured),
+        end = run_loop(SyncLoop::new(parts), feed) => end,
     }
 }
 
@@ -131,38 +132,39 @@ fn wanted(node: &str) -> Vec<Wanted> {
     ]
 }
 
-async fn turn(mut proxy: Proxy, mut feed: Feed) -> Result<End> {
-    let mut moved = addresses::changes();
-    let mut hears_of_moves = true;
+async fn run_loop(mut sync_loop: SyncLoop, mut feed: Feed) -> Result<RunEnd> {
+    let mut address_changes = local_addresses::changes();
+    let mut watches_addresses = true;
     loop {
-        let wake = tokio::time::Instant::from_std(proxy.wake(Instant::now()));
+        let wake = tokio::time::Instant::from_std(sync_loop.wake_at());
         tokio::select! {
+            biased;
             event = feed.next() => {
-                proxy.take(event);
-                for _ in 0..BATCH {
+                sync_loop.observe(event);
+                for _ in 0..EVENT_BATCH {
                     let Some(event) = feed.ready() else { break };
-                    proxy.take(event);
+                    sync_loop.observe(event);
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
-            change = moved.changed(), if hears_of_moves => {
-                hears_of_moves = change.is_ok();
-                proxy.take_addresses(addresses::local());
+            change = address_changes.changed(), if watches_addresses => {
+                watches_addresses = change.is_ok();
+                sync_loop.set_local_addresses(local_addresses::local());
             }
         }
-        proxy.work();
-        // The servers of this process are tasks, too.
+        sync_loop.work();
+        // Lets the servers of this process run.
         tokio::task::yield_now().await;
     }
 }
 
-/// Ends when the file is another one than at first.
+/// Returns when the content of the file changes.
 async fn config_change(path: Option<&Path>) {
     let Some(path) = path else { return std::future::pending().await };
     let first = std::fs::read(path).ok();
     loop {
-        tokio::time::sleep(CONFIG_LOOK).await;
-        // A file that is away for a moment is being replaced.
+        tokio::time::sleep(CONFIG_POLL).await;
+        // A missing file is being replaced.
         if let Ok(now) = std::fs::read(path)
             && Some(&now) != first.as_ref()
         {
@@ -173,14 +175,15 @@ async fn config_change(path: Option<&Path>) {
 }
 
 fn serve_all(
-    settings: &Settings,
-    shared: &Arc<Shared>,
+    settings: &NodeSettings,
+    shared: &Arc<SharedState>,
     configz: &Value,
     stop: &watch::Receiver<bool>,
+    clock: &Clock,
 ) -> Result<()> {
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, Routes); 2] = [
-        ("health", settings.healthz, health_pages(shared)),
+        ("health", settings.healthz, health_pages(shared, clock)),
         ("metrics", settings.metrics, metrics_pages(shared, configz.clone())),
     ];
     for (name, address, routes) in servers {
@@ -188,7 +191,7 @@ fn serve_all(
         match admin_server::listen_alone(address) {
             Ok(listener) => drop(tokio::spawn(admin_server::serve(listener, routes, stop.clone()))),
             Err(error) if config.bind_address_hard_fail => {
-                bail!("cannot listen on {address} for {name}: {error}; bindAddressHardFail asks to stop then")
+                bail!("cannot listen on {address} for {name}: {error}; bindAddressHardFail is set")
             }
             Err(_) => drop(tokio::spawn(admin_server::keep_serving(name, address, routes, stop.clone()))),
         }
@@ -196,25 +199,26 @@ fn serve_all(
     Ok(())
 }
 
-fn health_pages(shared: &Arc<Shared>) -> Routes {
-    let page = |question: Question| {
-        let shared = shared.clone();
+fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> Routes {
+    let page = |endpoint: HealthEndpoint| {
+        let (shared, clock) = (shared.clone(), clock.clone());
         move |_: &http::request::Parts| {
-            let now = jiff::Timestamp::now();
-            let answer = shared.health(|health| health.answer(question, Instant::now(), now));
-            let counts = match question {
-                Question::Healthz => &shared.metrics.healthz,
-                Question::Livez => &shared.metrics.livez,
+            let answer = shared.health(|health| health.response(endpoint, clock.now(), clock.timestamp()));
+            let counts = match endpoint {
+                HealthEndpoint::Healthz => &shared.metrics.healthz,
+                HealthEndpoint::Livez => &shared.metrics.livez,
             };
             counts.get_or_create(&status(answer.code)).inc();
             let status = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             Page::json(status, &answer.body)
         }
     };
-    Routes::default().page("/healthz", page(Question::Healthz)).page("/livez", page(Question::Livez))
+    Routes::default()
+        .page("/healthz", page(HealthEndpoint::Healthz))
+        .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<Shared>, configz: Value) -> Routes {
+fn metrics_pages(shared: &Arc<SharedState>, configz: Value) -> Routes {
     let shared = shared.clone();
     Routes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))

@@ -1,4 +1,4 @@
-//! Kernel variables and the process's own standing: set where that is possible, said where it is not.
+//! Sysctls and oom_score_adj, with a Notice where they cannot be set.
 //!
 //! `route_localnet` is never set: it opens 127.0.0.0/8 to neighbours (pitfall 16).
 
@@ -8,32 +8,31 @@ use model::{GoDuration, Notice, ObjectRef};
 
 use super::config::Configuration;
 
-/// More tracked connections than this are never asked for (pitfall 26).
-const MOST_CONNECTIONS: i64 = 1 << 20;
+/// Upper bound of nf_conntrack_max (pitfall 26).
+const MAX_CONNTRACK: i64 = 1 << 20;
 
-/// A variable and the value that it should have.
+/// A kernel variable and its wanted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Sysctl {
     /// Below /proc/sys, or elsewhere if it begins with a slash.
     pub path: &'static str,
-    /// The value.
     pub value: i64,
     /// Whether a greater value is as good.
     pub at_least: bool,
 }
 
-/// What the configuration asks for on a machine with so many CPUs.
+/// The sysctls of a configuration on a machine with this number of CPUs.
 // Semantics D7: max = min(max(maxPerCore * CPUs, min), 1048576), 0 leaves it; hashsize at least a quarter.
-pub fn wishes(config: &Configuration, cpus: usize) -> Vec<Wish> {
+pub fn wanted(config: &Configuration, cpus: usize) -> Vec<Sysctl> {
     let conntrack = &config.conntrack;
-    let mut wishes = vec![exactly("net/netfilter/nf_conntrack_acct", 1)];
+    let mut sysctls = vec![exactly("net/netfilter/nf_conntrack_acct", 1)];
     let per_core = conntrack.max_per_core.unwrap_or(0);
     if per_core > 0 {
         let cpus = i64::try_from(cpus).unwrap_or(1);
-        let wanted = per_core.saturating_mul(cpus).max(conntrack.min.unwrap_or(0)).min(MOST_CONNECTIONS);
-        wishes.push(Wish { path: "net/netfilter/nf_conntrack_max", value: wanted, at_least: false });
+        let wanted = per_core.saturating_mul(cpus).max(conntrack.min.unwrap_or(0)).min(MAX_CONNTRACK);
+        sysctls.push(Sysctl { path: "net/netfilter/nf_conntrack_max", value: wanted, at_least: false });
         let buckets = "/sys/module/nf_conntrack/parameters/hashsize";
-        wishes.push(Wish { path: buckets, value: wanted / 4, at_least: true });
+        sysctls.push(Sysctl { path: buckets, value: wanted / 4, at_least: true });
     }
     let times = [
         ("net/netfilter/nf_conntrack_tcp_timeout_established", conntrack.tcp_established_timeout),
@@ -42,50 +41,53 @@ pub fn wishes(config: &Configuration, cpus: usize) -> Vec<Wish> {
         ("net/netfilter/nf_conntrack_udp_timeout_stream", conntrack.udp_stream_timeout),
     ];
     let seconds = |period: GoDuration| i64::try_from(period.0.as_secs()).unwrap_or(i64::MAX);
-    wishes.extend(times.into_iter().filter_map(|(path, period)| {
+    sysctls.extend(times.into_iter().filter_map(|(path, period)| {
         let period = period.filter(|period| !period.is_zero())?;
         Some(exactly(path, seconds(period)))
     }));
     if conntrack.tcp_be_liberal {
-        wishes.push(exactly("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
+        sysctls.push(exactly("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
     }
-    wishes
+    sysctls
 }
 
-fn exactly(path: &'static str, value: i64) -> Wish {
-    Wish { path, value, at_least: false }
+fn exactly(path: &'static str, value: i64) -> Sysctl {
+    Sysctl { path, value, at_least: false }
 }
 
-/// Sets what differs. What cannot be set is a Notice.
-pub fn set(wishes: &[Wish]) -> Vec<Notice> {
-    wishes.iter().filter_map(|wish| set_one(wish).err().map(|error| denied(wish, &error))).collect()
+/// Sets the sysctls that differ.
+pub fn set(wanted: &[Sysctl]) -> Vec<Notice> {
+    wanted.iter().filter_map(|sysctl| set_one(sysctl).err().map(|error| denied(sysctl, &error))).collect()
 }
 
-fn set_one(wish: &Wish) -> std::io::Result<()> {
-    let path =
-        if wish.path.starts_with('/') { wish.path.to_owned() } else { format!("/proc/sys/{}", wish.path) };
+fn set_one(sysctl: &Sysctl) -> std::io::Result<()> {
+    let path = if sysctl.path.starts_with('/') {
+        sysctl.path.to_owned()
+    } else {
+        format!("/proc/sys/{}", sysctl.path)
+    };
     let held: Option<i64> = fs::read_to_string(&path)?.trim().parse().ok();
-    let is_fine = held.is_some_and(|held| held == wish.value || (wish.at_least && held > wish.value));
-    if is_fine { Ok(()) } else { fs::write(&path, wish.value.to_string()) }
+    let is_fine = held.is_some_and(|held| held == sysctl.value || (sysctl.at_least && held > sysctl.value));
+    if is_fine { Ok(()) } else { fs::write(&path, sysctl.value.to_string()) }
 }
 
-fn denied(wish: &Wish, error: &std::io::Error) -> Notice {
-    let Wish { path, value, .. } = wish;
+fn denied(sysctl: &Sysctl, error: &std::io::Error) -> Notice {
+    let Sysctl { path, value, .. } = sysctl;
     let message = format!(
         "{path}: cannot be set to {value}: {error}; set it on the host, or run --init-only with privileges"
     );
-    // No API object: an event about it is the Node's.
+    // Not an API object: the Event is recorded on the Node.
     Notice::new(ObjectRef::new("Kernel", "", "sysctl"), "SysctlNotSet", message)
 }
 
-/// How readily the kernel ends this process for want of memory.
+/// Sets oom_score_adj of this process.
 pub fn set_oom_score(score: i64) -> Option<Notice> {
     let error = fs::write("/proc/self/oom_score_adj", score.to_string()).err()?;
     let message = format!("oomScoreAdj: {score} cannot be set: {error}; it needs CAP_SYS_RESOURCE");
     Some(Notice::new(ObjectRef::new("Kernel", "", "oom_score_adj"), "OomScoreNotSet", message))
 }
 
-/// The CPUs of the machine, not those that this process may use (pitfall 26).
+/// Online CPUs of the machine, not those in the cgroup of this process (pitfall 26).
 pub fn cpus() -> usize {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let count = |part: &str| -> Option<usize> {
@@ -99,15 +101,15 @@ pub fn cpus() -> usize {
 mod tests {
     use super::*;
 
-    fn of(text: &str, cpus: usize) -> Vec<Wish> {
+    fn of(text: &str, cpus: usize) -> Vec<Sysctl> {
         let head =
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n";
         let config = super::super::config::file::parse(&format!("{head}{text}")).unwrap().0;
-        wishes(&super::super::config::resolve(config, false).unwrap().0.configuration, cpus)
+        wanted(&super::super::config::resolve(config, false).unwrap().0.configuration, cpus)
     }
 
-    fn value(wishes: &[Wish], name: &str) -> Option<i64> {
-        wishes.iter().find(|wish| wish.path.ends_with(name)).map(|wish| wish.value)
+    fn value(wanted: &[Sysctl], name: &str) -> Option<i64> {
+        wanted.iter().find(|sysctl| sysctl.path.ends_with(name)).map(|sysctl| sysctl.value)
     }
 
     #[test]
@@ -122,6 +124,6 @@ mod tests {
         assert_eq!(value(&of("conntrack: {tcpEstablishedTimeout: 0s}", 2), "timeout_established"), None);
         assert_eq!(value(&of("conntrack: {udpTimeout: 10s}", 2), "udp_timeout"), Some(10));
         assert_eq!(value(&of("conntrack: {tcpBeLiberal: true}", 2), "be_liberal"), Some(1));
-        assert!(of("", 2).iter().all(|wish| !wish.path.contains("route_localnet")));
+        assert!(of("", 2).iter().all(|sysctl| !sysctl.path.contains("route_localnet")));
     }
 }

@@ -1,37 +1,38 @@
-//! Where connections went, and how many bytes they carried: by Service, on this node, in this zone, or elsewhere.
+//! Traffic metrics: connections and bytes by Service, source and destination zone, and locality.
 //!
 //! ```text
-//! rules count each new connection -> read every few seconds -> by (frontend, endpoint) --\
-//! connection ends -> the kernel tells its bytes ---------------> likewise ---------------+-> by Service, zone -> metrics
-//! every half minute: open ones are asked for theirs -----------> likewise --------------/
+//! rule counters, new connections -> read every few seconds --> by (frontend, endpoint) --\
+//! conntrack destroy events, bytes ---------------------------> likewise ---------------+-> by Service, zone -> metrics
+//! conntrack dump every half minute, bytes of open flows -----> likewise --------------/
 //! ```
 
-mod hear;
+mod conntrack_events;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use clock::Clock;
 use model::forward::{ForwardingTable, Place};
 use model::{Locality, ServiceKey, Snapshot};
 use plan::forward::NodeConfig;
 
 use super::metrics::{Labels, Metrics};
-use hear::{Ears, Heard, Pair, Sums};
+use conntrack_events::{ConntrackReader, FlowPair, Sums, TrafficCounts};
 
-/// How often what was heard goes into the metrics.
+/// Interval between updates of the metrics.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What was heard, and what of it is in the metrics.
+/// What was counted, and what of it is in the metrics.
 pub struct Traffic {
-    heard: Option<Arc<Mutex<Heard>>>,
+    counts: Option<Arc<Mutex<TrafficCounts>>>,
     due: Instant,
     /// Bytes of connections that ended.
     ended: Routes,
-    /// Bytes of those that are open.
+    /// Bytes of open connections.
     open: Routes,
     /// Bytes in the metrics.
-    told: Routes,
+    reported: Routes,
 }
 
 type Routes = BTreeMap<Route, u64>;
@@ -57,90 +58,89 @@ impl Route {
     }
 }
 
-/// Starts to listen. Where the kernel does not tell, nothing is counted.
-pub fn start() -> Traffic {
-    let heard = match Ears::open() {
-        Ok(ears) => {
-            let heard = Arc::new(Mutex::new(Heard::default()));
-            let theirs = heard.clone();
-            std::thread::spawn(move || ears.listen(&theirs));
-            Some(heard)
+/// Starts counting. Without conntrack accounting, nothing is counted.
+pub fn start(clock: &Clock) -> Traffic {
+    let counts = match ConntrackReader::open() {
+        Ok(reader) => {
+            let counts = Arc::new(Mutex::new(TrafficCounts::default()));
+            let theirs = counts.clone();
+            let clock = clock.clone();
+            #[allow(clippy::disallowed_methods, reason = "blocks on netlink for the life of the process")]
+            std::thread::spawn(move || reader.run(&theirs, &clock));
+            Some(counts)
         }
         Err(error) => {
             tracing::warn!(%error, "cannot count the traffic of Services");
             None
         }
     };
-    Traffic::new(heard)
+    Traffic::new(counts, clock.now())
 }
 
-/// What is known of this node and its Services when traffic is told.
+/// What addresses are resolved with.
 pub struct Known<'a> {
-    /// All Services and slices.
     pub snapshot: &'a Snapshot,
-    /// Where frontends lead.
     pub table: &'a ForwardingTable,
-    /// This node.
     pub node: &'a NodeConfig,
 }
 
 impl Traffic {
-    fn new(heard: Option<Arc<Mutex<Heard>>>) -> Self {
+    fn new(counts: Option<Arc<Mutex<TrafficCounts>>>, now: Instant) -> Self {
         Traffic {
-            heard,
-            due: Instant::now() + PERIOD,
+            counts,
+            due: now + PERIOD,
             ended: Routes::new(),
             open: Routes::new(),
-            told: Routes::new(),
+            reported: Routes::new(),
         }
     }
 
-    /// When to count again.
+    /// When to call [`Self::count`] again.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// Puts what was heard into the metrics.
-    pub fn count(&mut self, known: &Known<'_>, metrics: &Metrics) {
-        self.due = Instant::now() + PERIOD;
-        let Some(heard) = &self.heard else { return };
-        let heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Adds new counts to the metrics.
+    pub fn count(&mut self, known: &Known<'_>, metrics: &Metrics, now: Instant) {
+        self.due = now + PERIOD;
+        let Some(counts) = &self.counts else { return };
+        let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
         let mut connections = Routes::new();
-        add_all(&mut connections, &heard.connections, known);
+        add_all(&mut connections, &counts.connections, known);
         for (route, count) in connections {
             metrics.connections.get_or_create(&route.labels()).inc_by(count);
-            // So that it is forgotten with its Service.
-            self.told.entry(route).or_default();
+            // Removes the metric with its Service.
+            self.reported.entry(route).or_default();
         }
-        add_all(&mut self.ended, &heard.ended, known);
-        if let Some(open) = heard.open {
+        add_all(&mut self.ended, &counts.ended, known);
+        if let Some(open) = counts.open {
             self.open.clear();
             add_all(&mut self.open, &open, known);
         }
-        self.tell_bytes(metrics);
+        self.report_bytes(metrics);
         self.forget(known.snapshot, metrics);
     }
 
-    /// Counters only grow: what a connection carried that ended since the open ones were asked is in both sums until they
-    /// are asked again, and is told once.
-    fn tell_bytes(&mut self, metrics: &Metrics) {
+    /// Counters only grow: a connection that ended after the last dump is in both sums until the next dump, and is
+    /// reported once.
+    fn report_bytes(&mut self, metrics: &Metrics) {
         let mut now = self.ended.clone();
         for (route, bytes) in &self.open {
             *now.entry(route.clone()).or_default() += bytes;
         }
         for (route, bytes) in now {
-            let told = self.told.entry(route.clone()).or_default();
-            metrics.bytes.get_or_create(&route.labels()).inc_by(bytes.saturating_sub(*told));
-            *told = bytes.max(*told);
+            let reported = self.reported.entry(route.clone()).or_default();
+            metrics.bytes.get_or_create(&route.labels()).inc_by(bytes.saturating_sub(*reported));
+            *reported = bytes.max(*reported);
         }
     }
 
-    /// Services that are gone take their counts with them.
+    /// Removes the metrics of deleted Services.
     fn forget(&mut self, snapshot: &Snapshot, metrics: &Metrics) {
         let is_there = |route: &Route| snapshot.service(&route.service).is_some();
         self.ended.retain(|route, _| is_there(route));
         self.open.retain(|route, _| is_there(route));
-        self.told.retain(|route, _| {
+        self.reported.retain(|route, _| {
             let keep = is_there(route);
             if !keep {
                 metrics.connections.remove(&route.labels());
@@ -160,9 +160,9 @@ fn add_all(routes: &mut Routes, sums: &Sums, known: &Known<'_>) {
     }
 }
 
-fn route(pair: &Pair, known: &Known<'_>) -> Option<Route> {
+fn route(pair: &FlowPair, known: &Known<'_>) -> Option<Route> {
     let Known { snapshot, table, node } = known;
-    let Pair { protocol, frontend, endpoint } = *pair;
+    let FlowPair { protocol, frontend, endpoint } = *pair;
     let at = Place::address(frontend.ip(), protocol, frontend.port());
     let port = Place::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());
     let by_port = || table.frontend(&port).filter(|_| node.rules.addresses.contains(&frontend.ip()));

@@ -4,6 +4,8 @@
 //! the commands that explain cannot disagree. No I/O, no clock, no randomness, no hash-map order: what a
 //! function needs is an argument, what it has to remember is a result.
 
+#![warn(missing_docs)]
+
 pub mod addresses;
 pub mod backends;
 pub mod forward;

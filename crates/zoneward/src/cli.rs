@@ -53,7 +53,7 @@ Examples:
   zoneward node --config /var/lib/kube-proxy/config.conf
   zoneward node --proxy-mode nftables --kubeconfig kubeconfig --cluster-cidr 10.244.0.0/16
   zoneward node --proxy-mode nftables --api-socket ./zoneward-data/api.sock --hostname-override node-a")]
-    Node(Box<node::config::flags::Node>),
+    Node(Box<node::config::flags::NodeFlags>),
     /// Remove every rule that a node proxy left: ours, and kube-proxy's of every mode
     ///
     /// Stop the node proxy first, or it will make its rules again. Tables, chains and sets of others are not

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{self, Connection, Feed, Kind, Mirror, Wanted};
+use cluster::{self, Connection, Feed, Kind, Wanted, WatchCache};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
@@ -28,7 +28,7 @@ async fn put_node(client: &Client, name: &str) {
     api.create(&PostParams::default(), &node).await.expect("the node is created");
 }
 
-async fn until(feed: &mut Feed, mirror: &mut Mirror, what: &str, done: impl Fn(&Mirror) -> bool) {
+async fn until(feed: &mut Feed, mirror: &mut WatchCache, what: &str, done: impl Fn(&WatchCache) -> bool) {
     let waiting = async {
         while !done(mirror) {
             for change in mirror.read(feed.next().await) {
@@ -41,7 +41,7 @@ async fn until(feed: &mut Feed, mirror: &mut Mirror, what: &str, done: impl Fn(&
 
 async fn follows(client: Client) {
     put_node(&client, "early").await;
-    let (mut feed, mut mirror) = (Feed::start(&client, [Wanted::all(Kind::Node)]), Mirror::default());
+    let (mut feed, mut mirror) = (Feed::start(&client, [Wanted::all(Kind::Node)]), WatchCache::default());
     until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[Kind::Node])).await;
     assert!(mirror.snapshot().node("early").is_some());
     put_node(&client, "late").await;

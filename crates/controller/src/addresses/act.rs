@@ -141,8 +141,8 @@ impl Hands {
 
     /// Makes an Event of a Notice. That it could not be told is no reason to stop.
     pub async fn say(&self, notice: &Notice) {
-        let event = events::event(events::ADDRESSES, notice, None, Timestamp::now());
-        let made = events::say(&self.client, &event).await;
+        let event = events::event(events::ADDRESS_CONTROLLER, notice, None, Timestamp::now());
+        let made = events::record(&self.client, &event).await;
         if let Err(error) = made {
             warn!(object = %notice.object, reason = notice.reason, error = failure::cause(&error), "failed to write an Event");
         }

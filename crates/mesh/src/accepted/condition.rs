@@ -127,7 +127,7 @@ impl Record {
             _ => finding.reason,
         };
         let notice = Notice::new(about.clone(), reason, finding.message.clone());
-        let mut event = events::event(events::SLICES, &notice, self.uid.as_deref(), now);
+        let mut event = events::event(events::SLICE_CONTROLLER, &notice, self.uid.as_deref(), now);
         event["type"] = if is_true && !is_idle { "Normal" } else { "Warning" }.into();
         Some(event)
     }

@@ -15,7 +15,7 @@ use cluster::Connection;
 /// `zoneward node`
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The proxy itself")]
-pub struct Node {
+pub struct NodeFlags {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); the process ends when it changes, to be started anew
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

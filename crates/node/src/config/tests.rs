@@ -10,21 +10,21 @@ use super::*;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    node: flags::Node,
+    node: flags::NodeFlags,
 }
 
-fn line(words: &[&str]) -> flags::Node {
+fn line(words: &[&str]) -> flags::NodeFlags {
     let words = std::iter::once("node").chain(words.iter().copied());
     Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).node
 }
 
-fn with_flags(words: &[&str]) -> Result<(Settings, Vec<Notice>)> {
+fn with_flags(words: &[&str]) -> Result<(NodeSettings, Vec<Notice>)> {
     settings(&line(words))
 }
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-fn with_file(text: &str) -> Result<(Settings, Vec<Notice>)> {
+fn with_file(text: &str) -> Result<(NodeSettings, Vec<Notice>)> {
     let (config, mut notices) = file::parse(&format!("{HEAD}{text}"))?;
     let (settings, more) = resolve(config, false)?;
     notices.extend(more);
@@ -115,13 +115,16 @@ fn the_configuration_of_kubeadm_is_read_without_a_complaint() {
 #[test]
 fn explicit_0s_is_obeyed_and_nothing_said_goes_by_load() {
     // Seed 002: minSyncPeriod.
-    let spacing = |text: &str| with_file(text).unwrap().0.spacing;
-    assert_eq!(spacing("mode: nftables"), Spacing::ByLoad { most: Duration::from_secs(1) });
-    assert_eq!(spacing("mode: nftables\nnftables: {minSyncPeriod: 0s}"), Spacing::Exactly(Duration::ZERO));
-    let five = Spacing::Exactly(Duration::from_secs(5));
-    assert_eq!(spacing("mode: nftables\nnftables: {minSyncPeriod: 5s}"), five);
+    let min_sync_period = |text: &str| with_file(text).unwrap().0.min_sync_period;
+    assert_eq!(min_sync_period("mode: nftables"), MinSyncPeriod::Adaptive { max: Duration::from_secs(1) });
+    assert_eq!(
+        min_sync_period("mode: nftables\nnftables: {minSyncPeriod: 0s}"),
+        MinSyncPeriod::Fixed(Duration::ZERO)
+    );
+    let five = MinSyncPeriod::Fixed(Duration::from_secs(5));
+    assert_eq!(min_sync_period("mode: nftables\nnftables: {minSyncPeriod: 5s}"), five);
     let (settings, _) = with_flags(&["--proxy-mode", "nftables", "--iptables-min-sync-period=5s"]).unwrap();
-    assert_eq!(settings.spacing, five, "semantics D15: the flags count for nftables, too");
+    assert_eq!(settings.min_sync_period, five, "semantics D15: the flags count for nftables, too");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From what was heard to what is told.
+//! From what was heard to what is reported.
 
 use model::{Interner, parse};
 use plan::forward::{ProxySettings, table};
@@ -10,7 +10,7 @@ struct World {
     snapshot: Snapshot,
     table: ForwardingTable,
     node: NodeConfig,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<TrafficCounts>>,
     traffic: Traffic,
     metrics: Metrics,
 }
@@ -37,20 +37,20 @@ fn world() -> World {
     let node = snapshot.node("n1").unwrap().clone();
     let node = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]).0;
     let table = table(&snapshot, &node).0;
-    let heard: Arc<Mutex<Heard>> = Arc::default();
-    let traffic = Traffic::new(Some(heard.clone()));
+    let heard: Arc<Mutex<TrafficCounts>> = Arc::default();
+    let traffic = Traffic::new(Some(heard.clone()), Clock::system().now());
     World { snapshot, table, node, heard, traffic, metrics: Metrics::default() }
 }
 
-fn pair(frontend: &str, endpoint: &str) -> Pair {
+fn pair(frontend: &str, endpoint: &str) -> FlowPair {
     let (frontend, endpoint) = (frontend.parse().unwrap(), endpoint.parse().unwrap());
-    Pair { protocol: model::Protocol::Tcp, frontend, endpoint }
+    FlowPair { protocol: model::Protocol::Tcp, frontend, endpoint }
 }
 
 impl World {
     fn count(&mut self) {
         let known = Known { snapshot: &self.snapshot, table: &self.table, node: &self.node };
-        self.traffic.count(&known, &self.metrics);
+        self.traffic.count(&known, &self.metrics, Clock::system().now());
     }
 
     fn value(&self, name: &str, locality: &str) -> Option<u64> {
@@ -65,7 +65,7 @@ impl World {
 }
 
 #[test]
-fn connections_are_told_by_how_far_they_went() {
+fn connections_are_reported_by_how_far_they_went() {
     let mut world = world();
     let sums = Sums::from([
         (pair("10.96.0.7:80", "10.1.0.1:8080"), 3),
@@ -87,7 +87,7 @@ fn connections_are_told_by_how_far_they_went() {
 }
 
 #[test]
-fn bytes_of_a_connection_that_ends_are_told_once() {
+fn bytes_of_a_connection_that_ends_are_reported_once() {
     let mut world = world();
     let at = pair("10.96.0.7:80", "10.1.0.3:8080");
     let bytes = |world: &World| world.value("zoneward_service_bytes_total", "cross-zone");
@@ -99,8 +99,8 @@ fn bytes_of_a_connection_that_ends_are_told_once() {
     world.count();
     world.heard.lock().unwrap().open = Some(Sums::from([(at, 50)]));
     world.count();
-    let told = bytes(&world).unwrap();
-    assert!((1250..=2200).contains(&told), "{told}");
+    let reported = bytes(&world).unwrap();
+    assert!((1250..=2200).contains(&reported), "{reported}");
     // From here on the sum is right again as soon as it has caught up.
     world.heard.lock().unwrap().open = Some(Sums::from([(at, 2000)]));
     world.count();

@@ -1,21 +1,22 @@
 //! `zoneward node`: the node proxy, in kube-proxy's place.
 
 use anyhow::{Context, Result};
+use clock::Clock;
 use dataplane::nftables::apply::check_kernel;
 
 use crate::cli::{Cleanup, Format, Output};
 use cluster::Connection;
 use cluster::log::{self, LogFormat};
-use node::config::flags::Node;
-use node::config::{Configuration, Settings, settings};
-use node::run::{self, End, Start};
+use node::config::flags::NodeFlags;
+use node::config::{Configuration, NodeSettings, settings};
+use node::run::{self, RunEnd, RunOptions};
 use node::sysctl;
 
 /// Threads for servers and watches; the loop itself has the main one.
 const THREADS: usize = 2;
 
 /// Runs the command.
-pub fn run(args: &Node) -> Result<bool> {
+pub fn run(args: &NodeFlags) -> Result<bool> {
     let (settings, notices) = settings(args)?;
     if let Some(path) = &args.write_config_to {
         let text = serde_saphyr::to_string(&settings.configuration).context("writing the configuration")?;
@@ -27,8 +28,8 @@ pub fn run(args: &Node) -> Result<bool> {
         return super::cleanup::run(&Cleanup { output: Output { format: Format::Table }, dry_run: false });
     }
     if args.init_only == Some(true) {
-        let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());
-        let denied = sysctl::set(&wishes);
+        let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
+        let denied = sysctl::set(&sysctls);
         denied.iter().for_each(log::notice);
         return Ok(denied.is_empty());
     }
@@ -42,7 +43,8 @@ pub fn run(args: &Node) -> Result<bool> {
         .context("starting threads")?;
     let end = runtime.block_on(async {
         let connection = connection(args, &settings);
-        let start = Start {
+        let start = RunOptions {
+            clock: Clock::system(),
             client: cluster::connect(&connection).await?,
             connection,
             node: node_name(&settings.configuration)?,
@@ -54,11 +56,11 @@ pub fn run(args: &Node) -> Result<bool> {
         run::run(settings, start).await
     })?;
     tracing::info!("stopping; rules in the kernel stay in force");
-    Ok(end == End::Stopped)
+    Ok(end == RunEnd::Stopped)
 }
 
 /// The flags say how to reach the API, or the configuration does.
-fn connection(args: &Node, settings: &Settings) -> Connection {
+fn connection(args: &NodeFlags, settings: &NodeSettings) -> Connection {
     let mut connection = args.connection.clone();
     if connection.api_socket.is_none() {
         connection.kubeconfig = settings.kubeconfig.clone().or(connection.kubeconfig);

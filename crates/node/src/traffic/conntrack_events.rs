@@ -1,11 +1,12 @@
-//! What the kernel tells of traffic, summed by frontend and endpoint. A thread of its own does the listening and asking: a
-//! large table of connections shall not hold up rules.
+//! Conntrack events and dumps, summed by frontend and endpoint. Read on a thread of its own: dumping a large conntrack
+//! table must not delay a sync.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use clock::Clock;
 use dataplane::conntrack::{Account, CtSocket, Ended, Family};
 use dataplane::nftables::apply::counted;
 use dataplane::nftables::netlink::Socket;
@@ -14,92 +15,93 @@ use model::Protocol;
 
 use super::PERIOD;
 
-/// How often open connections are asked what they carried so far. That walks the whole table of connections.
-const SLOW: Duration = Duration::from_secs(30);
-/// Pairs of frontend and endpoint that are told apart.
-const MOST_PAIRS: usize = 200_000;
+/// Interval between dumps of open connections, which walk the whole conntrack table.
+const DUMP_INTERVAL: Duration = Duration::from_secs(30);
+/// Most pairs of frontend and endpoint.
+const MAX_PAIRS: usize = 200_000;
 
 /// A frontend and the endpoint behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pair {
+pub(super) struct FlowPair {
     pub(super) protocol: Protocol,
     pub(super) frontend: SocketAddr,
     pub(super) endpoint: SocketAddr,
 }
 
 /// Something counted, by pair.
-pub(super) type Sums = BTreeMap<Pair, u64>;
+pub(super) type Sums = BTreeMap<FlowPair, u64>;
 
-/// What was heard since it was last taken.
+/// Counts since the last update of the metrics.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct TrafficCounts {
     /// New connections.
     pub(super) connections: Sums,
     /// Bytes of connections that ended.
     pub(super) ended: Sums,
-    /// Bytes of the connections that are open, as of the last time that they were asked.
+    /// Bytes of open connections, as of the last dump.
     pub(super) open: Option<Sums>,
 }
 
-/// The sockets on which the kernel tells.
-pub(super) struct Ears {
+/// The netlink sockets.
+pub(super) struct ConntrackReader {
     ended: Ended,
     open: CtSocket,
     counts: Socket,
-    /// What the counters showed the last time.
+    /// Values of the rule counters at the last read.
     last: Sums,
 }
 
-impl Ears {
-    /// Opens them. What was counted before is not counted again.
-    pub(super) fn open() -> Result<Ears, dataplane::nftables::netlink::NetlinkError> {
-        let mut ears = Ears {
+impl ConntrackReader {
+    /// Opens the sockets. Earlier counts are not counted again.
+    pub(super) fn open() -> Result<ConntrackReader, dataplane::nftables::netlink::NetlinkError> {
+        let mut reader = ConntrackReader {
             ended: Ended::open()?,
             open: CtSocket::open()?,
             counts: Socket::open()?,
             last: Sums::new(),
         };
-        ears.read_counts(&mut Sums::new());
-        Ok(ears)
+        reader.read_counts(&mut Sums::new());
+        Ok(reader)
     }
 
-    /// Listens until nobody else holds what is heard.
-    pub(super) fn listen(mut self, heard: &Arc<Mutex<Heard>>) {
-        let (mut counted_at, mut asked_at) = (Instant::now(), Instant::now());
+    /// Runs until the other holder of the counts is dropped.
+    pub(super) fn run(mut self, counts: &Arc<Mutex<TrafficCounts>>, clock: &Clock) {
+        let (mut counted_at, mut dumped_at) = (clock.now(), clock.now());
         let step = PERIOD / 2;
-        while Arc::strong_count(heard) > 1 {
+        while Arc::strong_count(counts) > 1 {
             let mut ended = Vec::new();
-            // What was lost is lost: the sum is a little low, and goes on rightly.
+            // Lost events make the sum a little low.
             let _ = self.ended.wait(&mut |account| ended.extend(bytes(&account)));
             let mut new = Sums::new();
-            if counted_at.elapsed() >= step {
-                counted_at = Instant::now();
+            if clock.since(counted_at) >= step {
+                counted_at = clock.now();
                 self.read_counts(&mut new);
             }
-            let open = (asked_at.elapsed() >= SLOW).then(|| {
-                asked_at = Instant::now();
-                self.ask()
+            let open = (clock.since(dumped_at) >= DUMP_INTERVAL).then(|| {
+                dumped_at = clock.now();
+                self.dump_open()
             });
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.into_iter().for_each(|(pair, bytes)| add(&mut heard.ended, pair, bytes));
-            new.into_iter().for_each(|(pair, count)| add(&mut heard.connections, pair, count));
-            heard.open = open.or(heard.open.take());
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.into_iter().for_each(|(pair, bytes)| add(&mut counts.ended, pair, bytes));
+            new.into_iter().for_each(|(pair, count)| add(&mut counts.connections, pair, count));
+            counts.open = open.or(counts.open.take());
         }
     }
 
-    /// Adds what was counted since the last time.
+    /// Adds the connections since the last read.
     fn read_counts(&mut self, new: &mut Sums) {
         let mut now = Sums::new();
         for family in [model::Family::V4, model::Family::V6] {
             let found = match counted(&mut self.counts, family) {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::debug!(%error, "connections will be counted the next time");
+                    tracing::debug!(%error, "failed to read connection counters; the next read retries");
                     return;
                 }
             };
             for one in found {
-                let pair = Pair { protocol: one.protocol, frontend: one.frontend, endpoint: one.endpoint };
+                let pair =
+                    FlowPair { protocol: one.protocol, frontend: one.frontend, endpoint: one.endpoint };
                 now.insert(pair, one.connections);
             }
         }
@@ -107,7 +109,7 @@ impl Ears {
         self.last = now;
     }
 
-    fn ask(&mut self) -> Sums {
+    fn dump_open(&mut self) -> Sums {
         let mut sums = Sums::new();
         for family in [Family::Ip, Family::Ip6] {
             let _ = self.open.accounts(family, &mut |account| {
@@ -118,27 +120,27 @@ impl Ears {
     }
 }
 
-/// What counters grew by. One that is lower than it was expired in between and began anew.
-fn since<'a>(last: &'a Sums, now: &'a Sums) -> impl Iterator<Item = (Pair, u64)> + 'a {
+/// Increases of counters. A counter that is lower than before expired and restarted.
+fn since<'a>(last: &'a Sums, now: &'a Sums) -> impl Iterator<Item = (FlowPair, u64)> + 'a {
     now.iter().filter_map(|(pair, count)| {
         let before = last.get(pair).copied().filter(|before| before <= count).unwrap_or(0);
         (*count > before).then_some((*pair, count - before))
     })
 }
 
-/// Adds to a pair, if it is known or there is room for another.
-pub(super) fn add(sums: &mut Sums, pair: Pair, count: u64) {
-    if sums.len() < MOST_PAIRS || sums.contains_key(&pair) {
+/// Adds to a pair if it is known or fits.
+pub(super) fn add(sums: &mut Sums, pair: FlowPair, count: u64) {
+    if sums.len() < MAX_PAIRS || sums.contains_key(&pair) {
         let sum = sums.entry(pair).or_default();
         *sum = sum.saturating_add(count);
     }
 }
 
-/// Only what was sent elsewhere than it was addressed to can be a Service's.
-fn bytes(account: &Account) -> Option<(Pair, u64)> {
+/// Only translated flows can belong to a Service.
+fn bytes(account: &Account) -> Option<(FlowPair, u64)> {
     let flow = &account.flow;
     let protocol = protocol_of(flow.protocol).filter(|_| flow.dst != flow.reply_src)?;
-    Some((Pair { protocol, frontend: flow.dst, endpoint: flow.reply_src }, account.bytes))
+    Some((FlowPair { protocol, frontend: flow.dst, endpoint: flow.reply_src }, account.bytes))
 }
 
 #[cfg(test)]
@@ -147,14 +149,14 @@ mod tests {
 
     #[test]
     fn counter_that_expired_in_between_counts_from_nothing() {
-        let pair = |port: u16| Pair {
+        let pair = |port: u16| FlowPair {
             protocol: Protocol::Tcp,
             frontend: ([10, 96, 0, 1], 80).into(),
             endpoint: ([10, 1, 0, 1], port).into(),
         };
         let last = Sums::from([(pair(1), 5), (pair(2), 5), (pair(3), 5), (pair(4), 5)]);
         let now = Sums::from([(pair(1), 5), (pair(2), 8), (pair(3), 2), (pair(5), 1)]);
-        let grown: Vec<(Pair, u64)> = since(&last, &now).collect();
+        let grown: Vec<(FlowPair, u64)> = since(&last, &now).collect();
         assert_eq!(grown, [(pair(2), 3), (pair(3), 2), (pair(5), 1)]);
     }
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde_json::{Value, json};
 
-use super::config::{Configuration, Settings, file};
+use super::config::{Configuration, NodeSettings, file};
 use cluster::Connection;
 
 /// The name of the socket.
@@ -38,7 +38,7 @@ const ZONEWARD: &str = "zoneward.dev";
 
 /// What a running node proxy goes by.
 #[derive(Clone, Debug)]
-pub struct Effective {
+pub struct RunningConfig {
     /// The name of its Node.
     pub node: String,
     /// The configuration with its defaults.
@@ -48,7 +48,7 @@ pub struct Effective {
 }
 
 /// What /configz answers. Those that ask have another working directory, so paths are absolute.
-pub fn value(settings: &Settings, node: &str, connection: &Connection) -> Value {
+pub fn value(settings: &NodeSettings, node: &str, connection: &Connection) -> Value {
     let absolute = |path: &Option<PathBuf>| path.as_deref().and_then(|path| std::path::absolute(path).ok());
     json!({
         CONFIGURATION: settings.configuration,
@@ -62,7 +62,7 @@ pub fn value(settings: &Settings, node: &str, connection: &Connection) -> Value 
     })
 }
 
-fn parse(mut value: Value) -> Result<Effective> {
+fn parse(mut value: Value) -> Result<RunningConfig> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let more = value[ZONEWARD].take();
     let (configuration, _) = file::parse(&value[CONFIGURATION].to_string())?;
@@ -73,7 +73,7 @@ fn parse(mut value: Value) -> Result<Effective> {
         server: text(&more["server"]),
     };
     let node = text(&more["nodeName"]).unwrap_or_default();
-    Ok(Effective { node, configuration, connection: Some(connection) })
+    Ok(RunningConfig { node, configuration, connection: Some(connection) })
 }
 
 /// A relative path would be looked for where the command runs.
@@ -127,13 +127,13 @@ fn answer_all(listener: &UnixListener, text: &str) {
 }
 
 /// Asks the node proxy of this network namespace; `None` if there is none.
-pub fn ask() -> Result<Option<Effective>> {
+pub fn ask() -> Result<Option<RunningConfig>> {
     ask_within(NAME, PATIENCE)
 }
 
 /// Connecting waits while a listener's queue is full, and every byte that comes would start a read timeout anew: a thread
 /// asks, and is left alone when the time is over.
-fn ask_within(name: &[u8], patience: Duration) -> Result<Option<Effective>> {
+fn ask_within(name: &[u8], patience: Duration) -> Result<Option<RunningConfig>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = name.to_owned();
     std::thread::spawn(move || drop(sender.send(ask_at(&name))));
@@ -143,7 +143,7 @@ fn ask_within(name: &[u8], patience: Duration) -> Result<Option<Effective>> {
     }
 }
 
-fn ask_at(name: &[u8]) -> Result<Option<Effective>> {
+fn ask_at(name: &[u8]) -> Result<Option<RunningConfig>> {
     let Ok(mut stream) = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?) else {
         return Ok(None);
     };
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::config::resolve;
 
-    fn settings() -> Settings {
+    fn settings() -> NodeSettings {
         let written = Configuration {
             api_version: file::API_VERSION.to_owned(),
             kind: file::KIND.to_owned(),

@@ -13,35 +13,49 @@ use tokio::sync::watch;
 
 use cluster::admin_server::{self, Page, Routes};
 
-/// Whether the rules keep up, asked at each request.
+/// Evaluated at each request.
 pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// The servers that run.
-pub struct Checks {
+/// One server per Service and address.
+pub struct HealthCheckServers {
     is_healthy: IsHealthy,
+    /// Shared with the servers.
     checks: Arc<Mutex<BTreeMap<ServiceKey, HealthCheck>>>,
-    /// Each with what ends it when it goes.
+    /// Dropping the sender stops the server.
     servers: BTreeMap<(ServiceKey, SocketAddr), watch::Sender<bool>>,
-    lacks_some: bool,
+    has_failed_ports: bool,
 }
 
-impl Checks {
-    /// None yet.
+impl HealthCheckServers {
     pub fn new(is_healthy: IsHealthy) -> Self {
-        Self { is_healthy, checks: Arc::default(), servers: BTreeMap::new(), lacks_some: false }
+        Self { is_healthy, checks: Arc::default(), servers: BTreeMap::new(), has_failed_ports: false }
     }
 
-    /// Makes the servers those that are wanted, on these addresses. What cannot be listened on is a Notice and is
-    /// tried again the next time.
-    pub fn set(&mut self, wanted: &BTreeMap<ServiceKey, HealthCheck>, addresses: &[IpAddr]) -> Vec<Notice> {
-        self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone_from(wanted);
+    /// Sets or removes the checks of some Services; whether anything changed.
+    pub fn update(&mut self, checks: Vec<(ServiceKey, Option<HealthCheck>)>) -> bool {
+        let mut held = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_changed = false;
+        for (key, check) in checks {
+            is_changed |= held.get(&key) != check.as_ref();
+            match check {
+                Some(check) => drop(held.insert(key, check)),
+                None => drop(held.remove(&key)),
+            }
+        }
+        is_changed
+    }
+
+    /// Starts and stops servers until each check is answered on these addresses. A port that cannot be bound is a Notice,
+    /// and the next call retries it.
+    pub fn listen(&mut self, addresses: &[IpAddr]) -> Vec<Notice> {
+        let wanted = self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_wanted = |key: &ServiceKey, at: &SocketAddr| {
             let answers = |check: &HealthCheck| check.port == at.port() && has_family(check, at.ip());
             wanted.get(key).is_some_and(answers) && addresses.contains(&at.ip())
         };
         self.servers.retain(|(key, at), _| is_wanted(key, at));
         let mut notices = Vec::new();
-        for (key, check) in wanted {
+        for (key, check) in &wanted {
             for address in addresses.iter().filter(|address| has_family(check, **address)) {
                 let at = SocketAddr::new(*address, check.port);
                 if !self.servers.contains_key(&(key.clone(), at)) {
@@ -60,16 +74,16 @@ impl Checks {
                 }
             }
         }
-        self.lacks_some = !notices.is_empty();
+        self.has_failed_ports = !notices.is_empty();
         notices
     }
 
-    /// Whether a port could not be listened on.
-    pub fn lacks_some(&self) -> bool {
-        self.lacks_some
+    /// Whether a port could not be bound.
+    pub fn has_failed_ports(&self) -> bool {
+        self.has_failed_ports
     }
 
-    /// The same answer at every path.
+    /// Every path has the same response.
     fn routes(&self, key: &ServiceKey, family: Family) -> Routes {
         let (key, checks, is_healthy) = (key.clone(), self.checks.clone(), self.is_healthy.clone());
         Routes::default().otherwise(move |_| {
@@ -99,7 +113,7 @@ fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Page {
 
 fn failed(key: &ServiceKey, at: SocketAddr, error: &std::io::Error) -> Notice {
     let message = format!(
-        "spec.healthCheckNodePort: node cannot listen on {at}: {error}; the load balancer will take this node for one without endpoints until the port is free"
+        "spec.healthCheckNodePort: node cannot listen on {at}: {error}; the load balancer treats this node as one without endpoints until the port is free"
     );
     Notice::new(ObjectRef::service(key), "FailedToStartServiceHealthcheck", message)
 }

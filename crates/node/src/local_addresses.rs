@@ -1,4 +1,4 @@
-//! The machine's own addresses, and word when they change (pitfall 8).
+//! The addresses of this machine, and notification of changes (pitfall 8).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use tokio::sync::watch;
 
-/// The groups of rtnetlink that tell of addresses: RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR.
+/// rtnetlink multicast groups of addresses: RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR.
 const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
 
 /// The addresses of all interfaces.
@@ -25,9 +25,9 @@ pub fn local() -> Vec<IpAddr> {
     found.into_iter().collect()
 }
 
-/// Counts up when an address comes or goes. Where that cannot be heard, it never does.
+/// Counts changes of addresses. Without rtnetlink, it never changes.
 pub fn changes() -> watch::Receiver<u64> {
-    let (say, hear) = watch::channel(0);
+    let (sender, receiver) = watch::channel(0);
     let listen = move || -> std::io::Result<()> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, ADDRESS_GROUPS))?;
@@ -35,28 +35,29 @@ pub fn changes() -> watch::Receiver<u64> {
         loop {
             match socket.recv(&mut &mut buffer[..], 0) {
                 Ok(_) => {}
-                // More came than the buffer holds: something changed, whatever it was.
+                // Overrun: some address changed.
                 Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ENOBUFS as i32) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            if say.is_closed() {
+            if sender.is_closed() {
                 return Ok(());
             }
-            say.send_modify(|count| *count += 1);
+            sender.send_modify(|count| *count += 1);
         }
     };
+    #[allow(clippy::disallowed_methods, reason = "blocks in recv for the life of the process")]
     std::thread::spawn(move || {
         if let Err(error) = listen() {
             tracing::warn!(%error, "cannot watch the addresses of this machine");
         }
     });
-    hear
+    receiver
 }
 
-/// Where health checks of Services are answered: on the addresses that take node ports.
+/// The addresses that accept node ports; health check servers listen there.
 // Semantics D8: every address as one socket for each family.
-pub fn listening(rules: &NodeRules, local: &[IpAddr]) -> Vec<IpAddr> {
+pub fn of_node_ports(rules: &NodeRules, local: &[IpAddr]) -> Vec<IpAddr> {
     let mut found = BTreeSet::new();
     for family in [Family::V4, Family::V6] {
         match rules.node_ports(family) {
@@ -89,8 +90,8 @@ mod tests {
             ..NodeRules::default()
         };
         let local: Vec<IpAddr> = ["127.0.0.1", "10.0.0.1", "::1"].map(|a| a.parse().unwrap()).into();
-        assert_eq!(listening(&rules, &local), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
-        let all = listening(&NodeRules::default(), &local);
+        assert_eq!(of_node_ports(&rules, &local), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+        let all = of_node_ports(&NodeRules::default(), &local);
         assert_eq!(all, ["0.0.0.0", "::"].map(|a| a.parse::<IpAddr>().unwrap()));
     }
 }

@@ -1,0 +1,455 @@
+//! The sync loop of the node proxy: watch events in, rules into the kernel, conntrack and health checks after them.
+//!
+//! ```text
+//!                      caches listed                 full sync                kernel accepted
+//! Phase: WaitingForCaches ---------> Rebuild(config) ---------> Rebuilt ------------------> Steady
+//!                                        ^                                                    |
+//!                                        +---- the node, its addresses or a ServiceCIDR changed
+//! ```
+//!
+//! A failed sync stays in its phase; the schedule retries with backoff. Watch events only mark what is [`Pending`].
+
+mod watch_events;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clock::Clock;
+use cluster::{Kind, WatchCache};
+use dataplane::conntrack::{CtSocket, clean};
+use dataplane::nftables::netlink::Kernel;
+use model::forward::UdpService;
+use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
+use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
+use tokio::sync::watch;
+
+use super::config::{Mode, NodeSettings, modes};
+use super::health_check_ports::HealthCheckServers;
+use super::kernel::{Tables, Trouble, make};
+use super::metrics::{family, local_policy};
+use super::node_events::EventRecorder;
+use super::node_lease::ProgrammedState;
+use super::run::SharedState;
+use super::sync_schedule::{SyncKind, SyncSchedule};
+use super::traffic::{Known, Traffic};
+use super::{local_addresses, unknown};
+
+/// Startup timeout for this node's Node object (semantics D15).
+const NODE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Startup timeout for the Node's podCIDRs in mode NodeCIDR (semantics D3).
+const POD_CIDR_TIMEOUT: Duration = Duration::from_secs(300);
+/// Startup timeout for ServiceCIDRs, which older clusters do not serve.
+const SERVICE_CIDR_TIMEOUT: Duration = Duration::from_secs(2);
+/// Delay between a sync and the deletion of chains that it left unused.
+const CLEANUP_DELAY: Duration = Duration::from_millis(200);
+/// Poll interval while waiting for caches.
+const CACHE_POLL: Duration = Duration::from_millis(500);
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// What a sync loop is built from.
+pub struct SyncLoopParts {
+    pub settings: NodeSettings,
+    pub node: String,
+    pub shared: Arc<SharedState>,
+    pub events: EventRecorder,
+    pub programmed: watch::Sender<ProgrammedState>,
+    pub kernel: Box<dyn Kernel + Send>,
+    pub conntrack: Option<CtSocket>,
+    pub traffic: Traffic,
+    pub clock: Clock,
+}
+
+/// How far this node's configuration and all rules that follow from it are in the kernel.
+enum Phase {
+    /// The kernel keeps the rules that it has.
+    WaitingForCaches { since: Instant },
+    /// The next full sync decides everything with this configuration.
+    Rebuild(Box<NodeConfig>),
+    /// Everything is decided; the kernel has not accepted it yet.
+    Rebuilt,
+    /// The kernel holds all rules; changes are synced Service by Service.
+    Steady,
+}
+
+/// What watch events changed since the last sync.
+#[derive(Default)]
+struct Pending {
+    services: BTreeSet<ServiceKey>,
+    /// The Node, a ServiceCIDR or a local address changed.
+    node: bool,
+    /// Trigger times whose programming latency is measured.
+    triggers: Vec<(Family, Timestamp)>,
+    /// The highest resourceVersion of an EndpointSlice.
+    revision: u64,
+}
+
+/// The state of a running node proxy.
+pub struct SyncLoop {
+    settings: NodeSettings,
+    node: String,
+    clock: Clock,
+    started_at: Timestamp,
+    shared: Arc<SharedState>,
+    events: EventRecorder,
+    programmed: watch::Sender<ProgrammedState>,
+    cache: WatchCache,
+    forwarder: Forwarder,
+    tables: Tables,
+    conntrack: Option<CtSocket>,
+    traffic: Traffic,
+    health_checks: HealthCheckServers,
+    local_addresses: Vec<IpAddr>,
+    schedule: SyncSchedule,
+    phase: Phase,
+    pending: Pending,
+    /// Services that the kernel refused, with its reason.
+    refused: BTreeMap<ServiceKey, String>,
+    cleanup_at: Option<Instant>,
+}
+
+impl SyncLoop {
+    pub fn new(parts: SyncLoopParts) -> Self {
+        let now = parts.clock.now();
+        let (shared, clock) = (parts.shared.clone(), parts.clock.clone());
+        let is_healthy = Arc::new(move || shared.health(|health| health.is_healthy(clock.now())));
+        let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
+        Self {
+            schedule: SyncSchedule::new(parts.settings.min_sync_period, parts.settings.sync_period, now),
+            forwarder: Forwarder::new(config),
+            tables: Tables::new(parts.kernel),
+            health_checks: HealthCheckServers::new(is_healthy),
+            settings: parts.settings,
+            node: parts.node,
+            started_at: parts.clock.timestamp().into(),
+            clock: parts.clock,
+            shared: parts.shared,
+            events: parts.events,
+            programmed: parts.programmed,
+            cache: WatchCache::default(),
+            conntrack: parts.conntrack,
+            traffic: parts.traffic,
+            local_addresses: local_addresses::local(),
+            phase: Phase::WaitingForCaches { since: now },
+            pending: Pending { node: true, ..Pending::default() },
+            refused: BTreeMap::new(),
+            cleanup_at: None,
+        }
+    }
+
+    /// When to call [`Self::work`] again if no event comes.
+    pub fn wake_at(&self) -> Instant {
+        let now = self.clock.now();
+        if matches!(self.phase, Phase::WaitingForCaches { .. }) {
+            return now + CACHE_POLL;
+        }
+        let due = self.schedule.next_at().unwrap_or(now);
+        let due = self.cleanup_at.map_or(due, |cleanup| cleanup.min(due));
+        self.traffic.due().min(due)
+    }
+
+    /// Runs what is due.
+    pub fn work(&mut self) {
+        let now = self.clock.now();
+        if let Phase::WaitingForCaches { since } = self.phase
+            && !self.has_caches(now.duration_since(since))
+        {
+            return;
+        }
+        if self.pending.node {
+            self.update_node_config();
+        }
+        if let Some(kind) = self.schedule.due(now) {
+            self.sync(kind, now);
+        } else if self.cleanup_at.is_some_and(|at| at <= now) {
+            self.delete_unused_chains(now);
+        }
+        if self.traffic.due() <= now {
+            let (snapshot, table) = (self.cache.snapshot(), self.forwarder.table());
+            let known = Known { snapshot, table, node: self.forwarder.config() };
+            self.traffic.count(&known, &self.shared.metrics, now);
+        }
+    }
+
+    /// Semantics D1: no sync until Services and EndpointSlices are listed.
+    fn has_caches(&self, waited: Duration) -> bool {
+        let snapshot = self.cache.snapshot();
+        let node = snapshot.node(&self.node);
+        let needs_pod_cidrs = self.settings.proxy.detect_local_mode == "NodeCIDR";
+        let has_pod_cidrs = !needs_pod_cidrs || node.is_some_and(|node| !node.pod_cidrs.is_empty());
+        self.cache.has_listed(&[Kind::Service, Kind::Slice])
+            && (node.is_some() || waited >= NODE_TIMEOUT)
+            && (has_pod_cidrs || waited >= POD_CIDR_TIMEOUT)
+            && (self.cache.has_listed(&[Kind::ServiceCidr]) || waited >= SERVICE_CIDR_TIMEOUT)
+    }
+
+    /// Computes the node's configuration, and rebuilds where rules depend on what changed (pitfall 7: a ServiceCIDR does).
+    fn update_node_config(&mut self) {
+        self.pending.node = false;
+        let snapshot = self.cache.snapshot();
+        let node = snapshot.node(&self.node);
+        if self.cache.has_listed(&[Kind::Node]) {
+            self.shared.health(|health| health.node(node));
+        }
+        let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
+        let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
+        let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local_addresses);
+        self.warn_all(&notices);
+        let is_first = matches!(self.phase, Phase::WaitingForCaches { .. });
+        let in_force = match &self.phase {
+            Phase::Rebuild(config) => config,
+            _ => self.forwarder.config(),
+        };
+        if is_first || !is_same_but_for_addresses(&config, in_force) {
+            self.phase = Phase::Rebuild(Box::new(config));
+            self.schedule.request_full();
+        } else if config != *in_force {
+            // Rules match local addresses by the kernel's own lookup: only health check servers depend on the list.
+            if let Phase::Rebuild(pending) = &mut self.phase {
+                **pending = config;
+            } else {
+                self.forwarder.set_addresses(config.rules.addresses);
+                self.listen_for_health_checks();
+            }
+        }
+    }
+
+    fn sync(&mut self, kind: SyncKind, started: Instant) {
+        let revision = self.pending.revision;
+        let services = std::mem::take(&mut self.pending.services);
+        let outcome = match kind {
+            SyncKind::Full => self.sync_full(&services),
+            SyncKind::Partial => self.sync_services(&services),
+            SyncKind::Verify => self.verify(),
+        };
+        let ended = self.clock.now();
+        self.schedule.finished(kind, started, ended, outcome.is_ok());
+        match outcome {
+            Ok(()) => self.synced(kind, started, ended, revision),
+            Err(trouble) => {
+                // The full sync that follows covers them (pitfall 1).
+                self.pending.services.extend(services);
+                self.shared.metrics.sync_failed();
+                self.events.warn_of_node("SyncFailed", trouble.to_string());
+            }
+        }
+    }
+
+    fn synced(&mut self, kind: SyncKind, started: Instant, ended: Instant, revision: u64) {
+        let metrics = &self.shared.metrics;
+        let took = ended.duration_since(started).as_secs_f64();
+        let wall = self.clock.timestamp();
+        let of_kind = if kind == SyncKind::Partial { &metrics.sync_partial } else { &metrics.sync_full };
+        for at in FAMILIES {
+            if kind != SyncKind::Verify {
+                metrics.sync.get_or_create(&family(at)).observe(took);
+                of_kind.get_or_create(&family(at)).observe(took);
+            }
+            metrics.last_sync.get_or_create(&family(at)).set(wall.as_duration().as_secs_f64());
+            self.shared.health(|health| health.updated(at, ended));
+        }
+        metrics.service_pending.set(0);
+        metrics.endpoint_pending.set(0);
+        metrics.programmed.set(i64::try_from(revision).unwrap_or(i64::MAX));
+        metrics.failed_services.set(i64::try_from(self.refused.len()).unwrap_or(i64::MAX));
+        let wall = Timestamp::from(wall);
+        for (at, trigger) in self.pending.triggers.drain(..) {
+            metrics.programming.get_or_create(&family(at)).observe(wall.seconds_since(trigger).max(0.0));
+        }
+        self.count_dropped();
+        let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
+        self.programmed.send_if_modified(|state| {
+            let new = ProgrammedState { revision: Some(revision), failed };
+            let changed = *state != new;
+            *state = new;
+            changed
+        });
+        if kind != SyncKind::Verify {
+            self.cleanup_at = Some(ended + CLEANUP_DELAY);
+        }
+    }
+
+    fn count_dropped(&self) {
+        let dropped = self.forwarder.dropped();
+        let no_local = &self.shared.metrics.no_local;
+        for (i, at) in FAMILIES.into_iter().enumerate() {
+            for (policy, count) in [("internal", dropped.internal[i]), ("external", dropped.external[i])] {
+                no_local.get_or_create(&local_policy(at, policy)).set(i64::from(count));
+            }
+        }
+    }
+
+    /// Warns once where another proxy mode is configured, with what differs.
+    fn warn_of_mode(&mut self) {
+        let mode = self.settings.mode;
+        if mode == Mode::Nftables {
+            return;
+        }
+        let lines = modes::differences(mode, &self.settings.configuration, self.cache.snapshot());
+        let reason = if mode == Mode::Default { "KubeProxyDefaultMode" } else { "ProxyModeReplaced" };
+        let message = format!("mode {} runs as nftables. What differs: {}", mode.as_str(), lines.join("; "));
+        self.events.warn_of_node(reason, message);
+    }
+
+    /// Decides everything if a rebuild is due, then reconciles the kernel with the table.
+    fn sync_full(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+        let snapshot = self.cache.snapshot();
+        let mut lost = Vec::new();
+        match std::mem::replace(&mut self.phase, Phase::Rebuilt) {
+            Phase::Rebuild(config) => self.forwarder.rebuild(snapshot, *config),
+            phase => {
+                self.phase = phase;
+                let keys: BTreeSet<ServiceKey> =
+                    services.iter().chain(self.refused.keys()).cloned().collect();
+                lost.extend(self.forwarder.update(snapshot, &keys).iter().filter_map(udp::lost));
+            }
+        }
+        self.tables.forget();
+        let compared = self.tables.compare(self.forwarder.table());
+        self.refused.clear();
+        match compared {
+            Ok(compared) => {
+                let (changes, first) = (compared.changes, compared.is_first);
+                tracing::debug!(changes, first, "reconciled the kernel's tables");
+                for problem in compared.problems {
+                    self.events.warn_of_node("ForeignRules", problem);
+                }
+            }
+            Err(trouble) if trouble.is_refusal() => self.load_service_by_service(&trouble)?,
+            Err(trouble) => return Err(trouble),
+        }
+        if matches!(self.phase, Phase::Rebuilt) {
+            self.phase = Phase::Steady;
+            let mut all = services.clone();
+            all.extend(self.cache.snapshot().services().map(|(service, _)| service.key.clone()));
+            self.after_sync(&all, lost);
+            // The addresses that accept node ports may have changed.
+            self.listen_for_health_checks();
+            let services = self.forwarder.table().services().count();
+            tracing::info!(services, "all rules are programmed");
+            self.warn_of_mode();
+        } else {
+            self.after_sync(services, lost);
+        }
+        Ok(())
+    }
+
+    /// The kernel refused the whole table: finds the Services that it refuses, so that the others work.
+    fn load_service_by_service(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
+        tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
+        let all: Vec<Delta> = self
+            .forwarder
+            .table()
+            .services()
+            .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
+            .collect();
+        if self.tables.holds_services()? {
+            // The rules in the kernel carry traffic: they stay until the cause is fixed.
+            return Err(Trouble::Kept(trouble.to_string()));
+        }
+        self.tables.forget();
+        self.tables.compare(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
+        let refused = make(&mut self.tables, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
+        self.refused.extend(refused.into_iter().map(|refused| (refused.service, refused.reason)));
+        Ok(())
+    }
+
+    fn sync_services(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+        let deltas = self.forwarder.update(self.cache.snapshot(), services);
+        let refused = make(&mut self.tables, &mut self.forwarder, &deltas.iter().collect::<Vec<_>>())?;
+        for key in services {
+            self.refused.remove(key);
+        }
+        for refused in refused {
+            let object = model::ObjectRef::service(&refused.service);
+            self.events.warn(Notice::new(object, "NotProgrammed", &refused.reason));
+            self.refused.insert(refused.service, refused.reason);
+        }
+        self.after_sync(services, deltas.iter().filter_map(udp::lost).collect());
+        Ok(())
+    }
+
+    /// Every syncPeriod: repairs external modifications and retries what was refused.
+    fn verify(&mut self) -> Result<(), Trouble> {
+        if !self.tables.is_untouched() {
+            let compared = self.tables.compare(self.forwarder.table())?;
+            if compared.changes > 0 {
+                self.shared.metrics.repairs.inc();
+                tracing::warn!(changes = compared.changes, "tables were modified externally; restored");
+            }
+        }
+        if self.health_checks.has_failed_ports() {
+            self.listen_for_health_checks();
+        }
+        if self.refused.is_empty() {
+            return Ok(());
+        }
+        let retried: BTreeSet<ServiceKey> = self.refused.keys().cloned().collect();
+        self.sync_services(&retried)
+    }
+
+    /// What follows a sync: health checks, warnings, stale UDP flows.
+    fn after_sync(&mut self, services: &BTreeSet<ServiceKey>, lost: Vec<UdpService>) {
+        let snapshot = self.cache.snapshot();
+        let mut udp_services = lost;
+        let mut checks: Vec<(ServiceKey, Option<HealthCheck>)> = Vec::new();
+        for key in services {
+            udp_services.extend(self.forwarder.udp(snapshot, key));
+            let service = snapshot.service(key);
+            let check = service.and_then(|service| health_check(service, snapshot.slices(key), &self.node));
+            checks.push((key.clone(), check));
+        }
+        if self.health_checks.update(checks) {
+            self.listen_for_health_checks();
+        }
+        let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
+        let notices: Vec<Notice> = notices.collect();
+        self.warn_all(&notices);
+        if !udp_services.is_empty() {
+            self.delete_stale_udp(&udp_services);
+        }
+    }
+
+    fn listen_for_health_checks(&mut self) {
+        let addresses = local_addresses::of_node_ports(&self.forwarder.config().rules, &self.local_addresses);
+        let notices = self.health_checks.listen(&addresses);
+        self.warn_all(&notices);
+    }
+
+    /// Pitfall 20: after the rules, never before.
+    fn delete_stale_udp(&mut self, services: &[UdpService]) {
+        let Some(conntrack) = &mut self.conntrack else { return };
+        let started = self.clock.now();
+        let metrics = &self.shared.metrics;
+        match clean(conntrack, services, &self.local_addresses) {
+            Ok(cleaned) => {
+                metrics.deleted_flows(&cleaned);
+                let took = self.clock.since(started).as_secs_f64();
+                FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to delete stale UDP flows; the next change retries")
+            }
+        }
+    }
+
+    fn delete_unused_chains(&mut self, now: Instant) {
+        self.cleanup_at = match self.tables.tidy() {
+            Ok(true) => Some(now + CLEANUP_DELAY),
+            Ok(false) => None,
+            Err(error) => {
+                tracing::warn!(%error, "failed to delete unused chains; scheduling a full sync");
+                self.shared.metrics.cleanup_failed();
+                self.schedule.request_full();
+                None
+            }
+        };
+    }
+}
+
+fn is_same_but_for_addresses(a: &NodeConfig, b: &NodeConfig) -> bool {
+    let mut a = a.clone();
+    a.rules.addresses.clone_from(&b.rules.addresses);
+    a == *b
+}

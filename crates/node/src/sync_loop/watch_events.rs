@@ -1,0 +1,124 @@
+//! Watch events into the cache, and which Services they leave pending.
+
+use std::net::IpAddr;
+
+use model::{AddressType, Family, Notice, Object, ObjectKey, ServiceKey, Slice, Timestamp, annotation};
+
+use cluster::{Change, Event, Kind};
+
+use super::{FAMILIES, SyncLoop, family as of};
+
+/// Most programming latencies measured per sync.
+const MAX_TRIGGERS: usize = 10_000;
+
+impl SyncLoop {
+    /// Applies a watch event to the cache.
+    pub fn observe(&mut self, event: Event) {
+        for mut change in self.cache.read(event) {
+            if let Change::Put(Object::Slice(slice), _) = &mut change {
+                drop_unused_fields(slice);
+            }
+            self.observe_change(&change);
+            self.cache.apply(change);
+        }
+    }
+
+    /// Replaces the local addresses.
+    pub fn set_local_addresses(&mut self, local: Vec<IpAddr>) {
+        self.pending.node |= local != self.local_addresses;
+        self.local_addresses = local;
+    }
+
+    fn observe_change(&mut self, change: &Change) {
+        match change {
+            Change::Put(object, notices) => {
+                self.warn_all(notices);
+                self.observe_object(object);
+            }
+            Change::Unreadable(kind, key, notices) => {
+                self.warn_all(notices);
+                self.observe_deletion(*kind, key);
+            }
+            Change::Gone(kind, key) => self.observe_deletion(*kind, key),
+            // Rules stay while the API is unreachable.
+            Change::Trouble(..) | Change::Listed(..) | Change::Other(..) => {}
+        }
+    }
+
+    pub(super) fn warn_all(&mut self, notices: &[Notice]) {
+        notices.iter().for_each(|notice| self.events.warn(notice.clone()));
+    }
+
+    fn observe_object(&mut self, object: &Object) {
+        match object {
+            Object::Service(service) => {
+                self.shared.metrics.service_changes.inc();
+                self.shared.metrics.service_pending.inc();
+                self.mark_pending(service.key.clone(), &FAMILIES);
+            }
+            Object::Slice(slice) => self.observe_slice(slice),
+            Object::Node(_) | Object::ServiceCidr(_) => self.pending.node = true,
+            _ => {}
+        }
+    }
+
+    fn observe_slice(&mut self, slice: &Slice) {
+        self.shared.metrics.endpoint_changes.inc();
+        self.shared.metrics.endpoint_pending.inc();
+        let families: &[Family] = match slice.content.address_type {
+            AddressType::Ip(Family::V4) => &FAMILIES[..1],
+            AddressType::Ip(Family::V6) => &FAMILIES[1..],
+            AddressType::Fqdn => &[],
+        };
+        let version = slice.resource_version.as_deref().and_then(|version| version.parse().ok());
+        self.pending.revision = self.pending.revision.max(version.unwrap_or(0));
+        let trigger = slice.content.annotation(annotation::TRIGGER_TIME);
+        // Semantics D14: only changes after the start are measured.
+        let trigger = trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.started_at);
+        if let (Some(at), Some(family)) = (trigger, families.first())
+            && self.pending.triggers.len() < MAX_TRIGGERS
+        {
+            self.pending.triggers.push((*family, at));
+        }
+        // A slice may move from one Service to another.
+        let before = self.cache.snapshot().service_of_slice(&slice.key);
+        for key in before.into_iter().chain(slice.service()) {
+            self.mark_pending(key, families);
+        }
+    }
+
+    fn observe_deletion(&mut self, kind: Kind, key: &ObjectKey) {
+        match kind {
+            Kind::Service => {
+                self.shared.metrics.service_changes.inc();
+                self.mark_pending(ServiceKey::new(&key.namespace, &key.name), &FAMILIES);
+            }
+            Kind::Slice => {
+                self.shared.metrics.endpoint_changes.inc();
+                if let Some(service) = self.cache.snapshot().service_of_slice(key) {
+                    self.mark_pending(service, &FAMILIES);
+                }
+            }
+            Kind::Node | Kind::ServiceCidr => self.pending.node = true,
+            _ => {}
+        }
+    }
+
+    fn mark_pending(&mut self, service: ServiceKey, families: &[Family]) {
+        let (now, wall) = (self.clock.now(), self.clock.timestamp().as_duration().as_secs_f64());
+        for family in families {
+            self.shared.metrics.last_queued.get_or_create(&of(*family)).set(wall);
+        }
+        self.shared.health(|health| families.iter().for_each(|family| health.queued(*family, now)));
+        self.pending.services.insert(service);
+        self.schedule.request_partial();
+    }
+}
+
+/// No rule depends on an endpoint's targetRef and hostname, and they are most of a slice's memory.
+fn drop_unused_fields(slice: &mut Slice) {
+    for endpoint in &mut slice.content.endpoints {
+        endpoint.target = None;
+        endpoint.hostname = None;
+    }
+}
