@@ -1,17 +1,17 @@
-//! The controllers of cluster IPs, for the embedded API only: elsewhere Kubernetes has them. ServiceCIDRs get their
-//! finalizer and condition, the default one is kept, and Services and IPAddresses are made to name each other.
+//! The ServiceCIDR and IPAddress controllers, for the embedded API only: a cluster has its own. They set the finalizer
+//! and condition of ServiceCIDRs, keep the default ServiceCIDR, and repair IPAddresses of Services.
 //!
 //! ```text
-//! watches -> WatchCache -> plan::addresses (what differs, what to do) -> act, on what the API has now
+//! watches -> WatchCache -> plan::addresses (what differs, what to do) -> AddressWriter, on what the API has now
 //! ```
 
-mod act;
+mod writes;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use clock::Clock;
 use ipnet::IpNet;
-use jiff::Timestamp;
 use kube::Client;
 use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
 use plan::addresses::cidr::DEFAULT_NAME;
@@ -19,86 +19,90 @@ use plan::addresses::{
     AddressPlan, CidrAction, DefaultAction, Input, repair_all, sync_default, sync_service_cidr,
 };
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::warn;
 
-use act::Hands;
 use cluster::log;
 use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure};
+use writes::AddressWriter;
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceCidr, Kind::IpAddress];
-/// Semantics E2: how often the default ServiceCIDR is looked for.
+/// Semantics E2: resync period of the default ServiceCIDR.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(10);
-/// Semantics E5: how often everything is compared without a reason.
+/// Semantics E5: resync period of everything else.
 const RESYNC: Duration = Duration::from_secs(180);
-/// Watches of different kinds come in any order: what belongs together has come by then.
+/// Watches of different kinds are not ordered: related changes arrive within this delay.
 const SETTLE: Duration = Duration::from_secs(1);
-/// After a write that did not succeed.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
-const EVENTS_PER_TURN: usize = 1_024;
+const EVENT_BATCH: usize = 1_024;
 
-/// Keeps addresses right until `stop` turns true. `ranges` are those of `--service-cluster-ip-range`.
-pub async fn run(client: Client, ranges: Vec<IpNet>, mut stop: watch::Receiver<bool>) {
+/// Runs until `stop` is true. `ranges` are those of `--service-cluster-ip-range`.
+pub async fn run(client: Client, ranges: Vec<IpNet>, clock: Clock, mut stop: watch::Receiver<bool>) {
     let feed = Feed::start(&client, KINDS.map(Wanted::all));
-    let mut keeper = Keeper::new(Hands::new(client), feed, ranges);
+    let mut controller =
+        AddressController::new(AddressWriter::new(client, clock.clone()), feed, ranges, clock);
     tokio::select! {
-        () = keeper.keep() => {}
+        biased;
         _ = stop.wait_for(|stop| *stop) => {}
+        () = controller.run() => {}
     }
 }
 
-struct Keeper {
-    hands: Hands,
+struct AddressController {
+    writer: AddressWriter,
+    clock: Clock,
     feed: Feed,
-    mirror: WatchCache,
+    cache: WatchCache,
     ranges: Vec<IpNet>,
-    /// Services that are there and cannot be read: what they hold stays theirs.
+    /// Services that exist and cannot be parsed: they keep their addresses.
     unreadable: BTreeSet<ServiceKey>,
-    /// When to compare Services with IPAddresses, when to look after ServiceCIDRs, and when after the default one.
+    /// When the next repair, ServiceCIDR sync and sync of the default ServiceCIDR are due.
     repair_at: Instant,
     cidrs_at: Instant,
     default_at: Instant,
-    /// What the last comparison had to say: it is not said again.
-    said: BTreeSet<Notice>,
-    said_of_default: Option<Notice>,
+    /// Notices of the last repair, which are not repeated.
+    reported: BTreeSet<Notice>,
+    reported_default: Option<Notice>,
 }
 
-impl Keeper {
-    fn new(hands: Hands, feed: Feed, ranges: Vec<IpNet>) -> Self {
-        let now = Instant::now();
+impl AddressController {
+    fn new(writer: AddressWriter, feed: Feed, ranges: Vec<IpNet>, clock: Clock) -> Self {
+        let now = clock.now();
         Self {
-            hands,
+            writer,
+            clock,
             feed,
-            mirror: WatchCache::default(),
+            cache: WatchCache::default(),
             ranges,
             unreadable: BTreeSet::new(),
             repair_at: now,
             cidrs_at: now,
             default_at: now,
-            said: BTreeSet::new(),
-            said_of_default: None,
+            reported: BTreeSet::new(),
+            reported_default: None,
         }
     }
 
-    async fn keep(&mut self) {
+    async fn run(&mut self) {
         loop {
             let wake = self.repair_at.min(self.cidrs_at).min(self.default_at);
             tokio::select! {
-                event = self.feed.next() => self.take(event),
-                () = tokio::time::sleep_until(wake), if self.mirror.has_listed(&KINDS) => {}
+                biased;
+                event = self.feed.next() => self.apply_events(event),
+                () = tokio::time::sleep_until(wake.into()), if self.cache.has_listed(&KINDS) => {}
             }
-            if !self.mirror.has_listed(&KINDS) {
+            if !self.cache.has_listed(&KINDS) {
                 continue;
             }
-            // A look at one of them may change what the next one sees; the watch brings that.
-            let now = Instant::now();
+            // One sync may change what the next one reads; the watch brings that.
+            let now = self.clock.now();
             if now >= self.default_at {
                 self.default_at = now + DEFAULT_PERIOD;
-                self.keep_default().await;
+                self.sync_default_cidr().await;
             }
             if now >= self.cidrs_at {
                 self.cidrs_at = now + RESYNC;
-                self.look_after_cidrs().await;
+                self.sync_cidrs().await;
             }
             if now >= self.repair_at {
                 self.repair_at = now + RESYNC;
@@ -107,21 +111,21 @@ impl Keeper {
         }
     }
 
-    fn take(&mut self, first: Event) {
+    fn apply_events(&mut self, first: Event) {
         let mut next = Some(first);
-        for _ in 0..EVENTS_PER_TURN {
+        for _ in 0..EVENT_BATCH {
             let Some(event) = next.take().or_else(|| self.feed.ready()) else { return };
-            for change in self.mirror.read(event) {
-                self.note(&change);
-                self.mirror.apply(change);
+            for change in self.cache.read(event) {
+                self.schedule(&change);
+                self.cache.apply(change);
             }
         }
     }
 
-    /// Decides whom a change concerns, before it is applied.
-    fn note(&mut self, change: &Change) {
-        let snapshot = self.mirror.snapshot();
-        let settled = Instant::now() + SETTLE;
+    /// Schedules the syncs that a change needs, before it is applied.
+    fn schedule(&mut self, change: &Change) {
+        let snapshot = self.cache.snapshot();
+        let settled = self.clock.now() + SETTLE;
         let (mut addresses, mut cidrs) = (false, false);
         match change {
             Change::Put(Object::Service(new), _) => {
@@ -156,34 +160,34 @@ impl Keeper {
         }
     }
 
-    /// Semantics E2, pitfall 42: the default ServiceCIDR is made when it is missing, and gets a second family.
-    async fn keep_default(&mut self) {
-        let stored = self.mirror.snapshot().service_cidrs().find(|cidr| cidr.name == *DEFAULT_NAME).cloned();
+    /// Semantics E2, pitfall 42: creates the default ServiceCIDR, and adds a second family to it.
+    async fn sync_default_cidr(&mut self) {
+        let stored = self.cache.snapshot().service_cidrs().find(|cidr| cidr.name == *DEFAULT_NAME).cloned();
         let done = match sync_default(&self.ranges, stored.as_ref()) {
             DefaultAction::Nothing => Ok(()),
-            DefaultAction::Create(ranges) => self.hands.create_default(&ranges).await,
-            DefaultAction::Upgrade(ranges) => self.hands.upgrade_default(&ranges).await,
+            DefaultAction::Create(ranges) => self.writer.create_default(&ranges).await,
+            DefaultAction::Upgrade(ranges) => self.writer.upgrade_default(&ranges).await,
             DefaultAction::Mismatch(notice) => {
-                if self.said_of_default.as_ref() != Some(&notice) {
+                if self.reported_default.as_ref() != Some(&notice) {
                     log::notice(&notice);
-                    self.hands.say(&notice).await;
-                    self.said_of_default = Some(notice);
+                    self.writer.record(&notice).await;
+                    self.reported_default = Some(notice);
                 }
                 Ok(())
             }
         };
         if let Err(error) = done {
             warn!(error = failure::text(&error), "failed to sync the default ServiceCIDR; retrying");
-            self.default_at = Instant::now() + RETRY;
+            self.default_at = self.clock.now() + RETRY;
         }
     }
 
     /// Semantics E4.
-    async fn look_after_cidrs(&mut self) {
-        let snapshot = self.mirror.snapshot();
+    async fn sync_cidrs(&mut self) {
+        let snapshot = self.cache.snapshot();
         let all: Vec<&ServiceCidr> = snapshot.service_cidrs().collect();
         let ips: Vec<&IpAddress> = snapshot.ip_addresses().collect();
-        let now = Timestamp::now().into();
+        let now = self.clock.timestamp().into();
         let decide = |cidr: &&ServiceCidr| (cidr.name.clone(), sync_service_cidr(cidr, &all, &ips, now));
         let wanted: Vec<(Name, Vec<CidrAction>)> = all.iter().map(decide).collect();
         for (name, action) in wanted
@@ -192,7 +196,7 @@ impl Keeper {
         {
             let again = match &action {
                 CidrAction::Wait(seconds) => Some(Duration::from_secs(*seconds)),
-                action => match self.hands.sync_cidr(&name, action).await {
+                action => match self.writer.sync_cidr(&name, action).await {
                     Ok(()) => None,
                     Err(error) => {
                         warn!(%name, error = failure::text(&error), "failed to sync a ServiceCIDR; retrying");
@@ -201,7 +205,7 @@ impl Keeper {
                 },
             };
             if let Some(again) = again {
-                self.cidrs_at = self.cidrs_at.min(Instant::now() + again);
+                self.cidrs_at = self.cidrs_at.min(self.clock.now() + again);
             }
         }
     }
@@ -210,24 +214,24 @@ impl Keeper {
     async fn repair(&mut self) {
         let plan = self.plan();
         if let Some(seconds) = plan.look_again_after {
-            self.repair_at = self.repair_at.min(Instant::now() + Duration::from_secs(seconds));
+            self.repair_at = self.repair_at.min(self.clock.now() + Duration::from_secs(seconds));
         }
         let mut settled = true;
         for ip in &plan.deletes {
-            let stored = self.mirror.snapshot().ip_addresses().find(|stored| stored.address == *ip);
+            let stored = self.cache.snapshot().ip_addresses().find(|stored| stored.address == *ip);
             let Some(stored) = stored.cloned() else { continue };
-            settled &= self.worked(self.hands.delete_ip(&stored).await, &stored.address.to_string());
+            settled &= self.worked(self.writer.delete_ip(&stored).await, &stored.address.to_string());
         }
         for (ip, service) in &plan.creates {
-            let Some(lists) = self.mirror.snapshot().service(service).cloned() else { continue };
-            settled &= self.worked(self.hands.create_ip(*ip, &lists).await, &ip.to_string());
+            let Some(lists) = self.cache.snapshot().service(service).cloned() else { continue };
+            settled &= self.worked(self.writer.create_ip(*ip, &lists).await, &ip.to_string());
         }
         if !settled {
-            // What was found is not what is there now: nothing is told of it, and it is compared anew.
-            self.repair_at = self.repair_at.min(Instant::now() + RETRY);
+            // The plan is outdated: it is not reported, and made again.
+            self.repair_at = self.repair_at.min(self.clock.now() + RETRY);
             return;
         }
-        self.tell(plan.notices).await;
+        self.report(plan.notices).await;
     }
 
     fn worked(&self, done: anyhow::Result<bool>, ip: &str) -> bool {
@@ -241,7 +245,7 @@ impl Keeper {
     }
 
     fn plan(&self) -> AddressPlan {
-        let snapshot = self.mirror.snapshot();
+        let snapshot = self.cache.snapshot();
         let services: Vec<&Service> = snapshot.services().map(|(service, _)| service).collect();
         let service_cidrs: Vec<&ServiceCidr> = snapshot.service_cidrs().collect();
         let ip_addresses: Vec<&IpAddress> = snapshot.ip_addresses().collect();
@@ -252,16 +256,16 @@ impl Keeper {
             service_cidrs: &service_cidrs,
             ip_addresses: &ip_addresses,
             seed: 0,
-            now: Some(Timestamp::now().into()),
+            now: Some(self.clock.timestamp().into()),
         })
     }
 
-    async fn tell(&mut self, notices: Vec<Notice>) {
+    async fn report(&mut self, notices: Vec<Notice>) {
         let now: BTreeSet<Notice> = notices.into_iter().collect();
-        for notice in now.difference(&self.said) {
+        for notice in now.difference(&self.reported) {
             log::notice(notice);
-            self.hands.say(notice).await;
+            self.writer.record(notice).await;
         }
-        self.said = now;
+        self.reported = now;
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// What the nodes say about a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acks {
+pub enum AckState {
     /// All that matter have spoken, or had time to.
     Settled(NodeAcks),
     /// Some have not reached the slices yet and may still do so in time: what was said before stands.
@@ -29,7 +29,7 @@ pub struct Turned {
 /// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before.
 pub fn turned(
     outcomes: &[HintOutcome],
-    acks: &Acks,
+    acks: &AckState,
     stored: &Labels,
     sent: Option<&Labels>,
     now: Timestamp,
@@ -62,9 +62,9 @@ impl Refusal {
 
     /// The patch of the Service's status that says so, once: the API's words differ with each attempt.
     pub fn patch(&self, why: &str, now: Timestamp) -> Option<Value> {
-        let said = condition_text(Status::False.as_str(), WRITE_REFUSED, "");
+        let reported = condition_text(Status::False.as_str(), WRITE_REFUSED, "");
         let stored = self.stored.value(PROGRAMMED);
-        if stored.is_some_and(|text| text.starts_with(said.trim_end())) {
+        if stored.is_some_and(|text| text.starts_with(reported.trim_end())) {
             return None;
         }
         Some(patch(&after_refusal(self.conditions.clone(), why), &self.stored, now))
@@ -72,17 +72,17 @@ impl Refusal {
 }
 
 /// The conditions that a Service should have. None where it asks for nothing.
-fn wanted(outcomes: &[HintOutcome], acks: &Acks) -> Vec<Condition> {
+fn wanted(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
     if !outcomes.iter().any(|outcome| outcome.requested) {
         return Vec::new();
     }
     let unsettled = NodeAcks { waiting: 1, ..NodeAcks::default() };
     let settled = match acks {
-        Acks::Settled(acks) => acks,
-        Acks::Open => &unsettled,
+        AckState::Settled(acks) => acks,
+        AckState::Open => &unsettled,
     };
     let all = hints::conditions(outcomes, settled);
-    let open = *acks == Acks::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
+    let open = *acks == AckState::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
     if open {
         // Design, "Honored": written when it turns. A pod that came a moment ago turns nothing.
         return all.into_iter().filter(|c| c.kind != HONORED).collect();

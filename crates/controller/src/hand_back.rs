@@ -86,22 +86,22 @@ fn cleared(slice: &Value) -> Option<(Value, String)> {
     let none: Map<String, Value> = found.iter().map(|(key, _)| ((*key).to_owned(), Value::Null)).collect();
     let version = &slice["metadata"]["resourceVersion"];
     let mut patch = json!({"metadata": {"resourceVersion": version, "annotations": none}});
-    let mut said: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
+    let mut reported: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
     if let Some((endpoints, hinted)) = hints {
         patch["endpoints"] = endpoints.into();
-        said.push(format!("hints of {}", output::count(hinted, "endpoint")));
+        reported.push(format!("hints of {}", output::count(hinted, "endpoint")));
     }
-    Some((patch, said.join(", ")))
+    Some((patch, reported.join(", ")))
 }
 
 async fn clear_slice(client: &Client, mut slice: Value, done: &mut HandedBack) -> Result<()> {
     let place = place(&slice);
     let path = path("/apis/discovery.k8s.io/v1", "endpointslices", &slice);
     for _ in 0..ATTEMPTS {
-        let Some((patch, said)) = cleared(&slice) else { return Ok(()) };
+        let Some((patch, reported)) = cleared(&slice) else { return Ok(()) };
         match send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &patch).await {
             Ok(_) => {
-                done.annotations.push((place, said));
+                done.annotations.push((place, reported));
                 return Ok(());
             }
             Err(Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),
@@ -162,8 +162,8 @@ impl HandedBack {
     /// One line per object, the sums, and what comes next.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (slice, said) in &self.annotations {
-            text += &format!("EndpointSlice {slice}: removed {said}\n");
+        for (slice, reported) in &self.annotations {
+            text += &format!("EndpointSlice {slice}: removed {reported}\n");
         }
         for slice in &self.deleted {
             text += &format!("EndpointSlice {slice}: deleted, only Zoneward's nodes used it\n");

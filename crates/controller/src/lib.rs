@@ -1,31 +1,30 @@
-//! The slice controller: EndpointSlices, Events and conditions, kept as the plan says.
+//! The EndpointSlice controller: reconciles EndpointSlices, Events and conditions with the plan.
 //!
 //! ```text
-//! watches -> Head (snapshot, queue, plan) -> Work -> commit, several at once -> the API
-//!              ^                              ^         |
-//!              |                           leading      |
-//!              +---------------- Done ------------------+
+//! watches -> SliceReconciler (cache, work queue, plan) -> SliceWrites -> commit, concurrently -> the API
+//!              ^                                           ^         |
+//!              |                                        leading      |
+//!              +---------------- WriteResult --------------------------+
 //! ```
 //!
-//! The loop is thin: it carries events in, work out and results back, and it waits. One task owns the world, so a plan
-//! never sees half a change. It watches from the beginning and writes only while it leads: whoever takes over has
-//! everything in memory.
+//! The loop only moves events, writes and results. One task owns the cache, so a plan never sees half a change. A standby
+//! watches as well and writes nothing: a new leader starts with a warm cache.
 
 pub mod addresses;
-pub mod commit;
 pub mod conditions;
 pub mod hand_back;
-pub mod leases;
-pub mod memory;
 pub mod metrics;
-pub mod slices;
-mod tally;
+pub mod node_leases;
+mod plan_counts;
+pub mod service_state;
+pub mod slice_reconciler;
+pub mod slice_writes;
 mod work;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use clock::Clock;
 use kube::Client;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
 use plan::queue::Moment;
@@ -36,83 +35,85 @@ use tracing::{debug, info};
 
 use cluster::events;
 use cluster::{Event, Feed, Kind, Wanted};
-use commit::{Done, Failure, Work};
 pub use metrics::Metrics;
-use slices::Head;
-pub use slices::Settings;
+pub use slice_reconciler::ReconcilerSettings;
+use slice_reconciler::SliceReconciler;
+use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 
-/// How many events are taken in before plans are made.
-const EVENTS_PER_TURN: usize = 1_024;
-/// How many Events may wait to be written; more than that would be noise.
-const MOST_UNSAID: usize = 1_000;
-/// How many are remembered as said.
-const MOST_SAID: usize = 10_000;
-/// How long writes under way may take after the stop.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Most watch events applied between two plans.
+const EVENT_BATCH: usize = 1_024;
+/// Most Events that wait to be written.
+const MAX_QUEUED_EVENTS: usize = 1_000;
+/// Most names of recorded Events that are remembered.
+const MAX_REPORTED: usize = 10_000;
+/// Time for writes in flight after a stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an operator can choose.
+/// Options of the controller.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// How plans are made.
-    pub settings: Settings,
-    /// How many Services are written at once.
+pub struct ControllerConfig {
+    pub settings: ReconcilerSettings,
+    /// Services written concurrently.
     pub concurrent_syncs: usize,
-    /// Where the nodes' Leases are.
+    /// Namespace of the node proxies' Leases.
     pub lease_namespace: String,
+    pub clock: Clock,
 }
 
-impl Default for Config {
+impl Default for ControllerConfig {
     fn default() -> Self {
-        let settings = Settings::default();
-        Self { settings, concurrent_syncs: 5, lease_namespace: "kube-system".to_owned() }
+        let settings = ReconcilerSettings::default();
+        Self {
+            settings,
+            concurrent_syncs: 5,
+            lease_namespace: "kube-system".to_owned(),
+            clock: Clock::system(),
+        }
     }
 }
 
-/// Why the controller ended.
+/// Why the controller exited.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was told to.
+pub enum ControllerExit {
     Stopped,
-    /// Kubernetes' own controller writes slices, too: the one that it wrote.
-    Rival(ObjectKey),
-    /// Nobody says any more who leads.
-    NoElection,
+    /// kube-controller-manager's EndpointSlice controller is running too, and wrote this slice.
+    CompetingController(ObjectKey),
+    /// Leader election ended.
+    ElectionFailed,
 }
 
-impl Ended {
-    /// What an operator can do about it; nothing where all is as it should be.
+impl ControllerExit {
+    /// What an operator can do; `None` after a normal stop.
     pub fn advice(&self) -> Option<String> {
         match self {
             Self::Stopped => None,
-            Self::NoElection => {
-                Some("the election of a leader ended badly: start this controller again".into())
-            }
-            Self::Rival(slice) => Some(format!(
-                "kube-controller-manager's EndpointSlice controller is at work: it has just written EndpointSlice \
-                 {slice}. Two writers would undo each other's hints, so this one stops. Either turn that one off \
-                 (kube-controller-manager --controllers=*,-endpointslice-controller), or, where that cannot be done, \
-                 start this one with --coexist: it then writes slices of its own that only Zoneward's nodes use."
+            Self::ElectionFailed => Some("leader election failed: restart this controller".into()),
+            Self::CompetingController(slice) => Some(format!(
+                "kube-controller-manager's EndpointSlice controller is running: it wrote EndpointSlice \
+                 {slice}. Two controllers would overwrite each other's hints, so this one exits. Either disable the other one \
+                 (kube-controller-manager --controllers=*,-endpointslice-controller), or, where that is impossible, \
+                 start this one with --coexist: it then writes separate slices that only Zoneward's nodes use."
             )),
         }
     }
 }
 
-/// Runs until `stop` turns true, or until somebody else turns out to write the same slices. It writes only while
-/// `leading` is true, and stops at once when that turns false. Dropping the future ends everything that it began.
+/// Runs until `stop` is true or another controller writes the same slices. Writes only while `leading` is true, and
+/// cancels writes in flight when it turns false. Dropping the future cancels everything.
 pub async fn run(
     client: Client,
-    config: Config,
+    config: ControllerConfig,
     metrics: Metrics,
     mut leading: watch::Receiver<bool>,
     mut stop: watch::Receiver<bool>,
-) -> Ended {
-    let mut running = Loop::new(client, &config, metrics);
-    let mut tick = tokio::time::interval(slices::TICK);
+) -> ControllerExit {
+    let mut running = ControllerLoop::new(client, &config, metrics);
+    let mut tick = tokio::time::interval(slice_reconciler::TICK);
     loop {
-        if let Some(slice) = running.head.rival() {
-            return Ended::Rival(slice.clone());
+        if let Some(slice) = running.reconciler.competing_slice() {
+            return ControllerExit::CompetingController(slice.clone());
         }
-        running.hand_out();
+        running.start_writes();
         let (leads, due) = (running.leads, running.wake_at());
         tokio::select! {
             biased;
@@ -120,102 +121,103 @@ pub async fn run(
             turned = leading.wait_for(|leading| *leading != leads) => match turned.map(|now| *now) {
                 Ok(true) => running.lead(),
                 Ok(false) => running.stand_by(),
-                Err(_) => return Ended::NoElection,
+                Err(_) => return ControllerExit::ElectionFailed,
             },
-            Some(done) = running.writers.join_next_with_id() => running.take_done(done),
-            event = running.feed.next() => running.take_events(event),
+            Some(done) = running.writers.join_next_with_id() => running.write_finished(done),
+            event = running.feed.next() => running.apply_events(event),
             _ = tick.tick() => {
                 let now = running.now();
-                running.head.tick(now);
+                running.reconciler.tick(now);
             }
             () = tokio::time::sleep_until(due.into()) => {}
         }
     }
-    running.farewell(leading).await;
-    Ended::Stopped
+    running.drain(leading).await;
+    ControllerExit::Stopped
 }
 
-fn wanted(config: &Config) -> Vec<Wanted> {
+fn wanted(config: &ControllerConfig) -> Vec<Wanted> {
     let kinds = [Kind::Service, Kind::Slice, Kind::Pod, Kind::Node, Kind::Namespace];
     let node_proxies = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
     let leases = Wanted::all(Kind::Lease).within(&config.lease_namespace).labels(&node_proxies);
     kinds.into_iter().map(Wanted::all).chain([leases]).collect()
 }
 
-struct Loop {
-    head: Head,
+struct ControllerLoop {
+    reconciler: SliceReconciler,
     feed: Feed,
     client: Client,
-    writers: JoinSet<Done>,
-    /// Whose sync a writer's end is; those that only say something have none.
+    writers: JoinSet<WriteResult>,
+    /// The Service of each writer; writers of Events have none.
     services: HashMap<task::Id, ServiceKey>,
-    /// Events about objects that are not right, and the names of those that were said.
-    unsaid: Vec<Value>,
-    said: BTreeSet<String>,
-    speaking: bool,
-    /// Whether we may write.
+    /// Events about malformed objects, and the names of those recorded.
+    queued_events: Vec<Value>,
+    reported: BTreeSet<String>,
+    writing_events: bool,
     leads: bool,
-    /// How many may write at once, and how many more may now.
-    writers_at_once: usize,
+    concurrent_syncs: usize,
     free: usize,
     start: Instant,
+    clock: Clock,
 }
 
-impl Loop {
-    fn new(client: Client, config: &Config, metrics: Metrics) -> Self {
-        let writers_at_once = config.concurrent_syncs.max(1);
+impl ControllerLoop {
+    fn new(client: Client, config: &ControllerConfig, metrics: Metrics) -> Self {
+        let concurrent_syncs = config.concurrent_syncs.max(1);
         Self {
-            head: Head::new(config.settings.clone(), metrics),
+            reconciler: SliceReconciler::new(config.settings.clone(), metrics),
             feed: Feed::start(&client, wanted(config)),
             client,
             writers: JoinSet::new(),
             services: HashMap::new(),
-            unsaid: Vec::new(),
-            said: BTreeSet::new(),
-            speaking: false,
+            queued_events: Vec::new(),
+            reported: BTreeSet::new(),
+            writing_events: false,
             leads: false,
-            writers_at_once,
-            free: writers_at_once,
-            start: Instant::now(),
+            concurrent_syncs,
+            free: concurrent_syncs,
+            start: config.clock.now(),
+            clock: config.clock.clone(),
         }
     }
 
     fn lead(&mut self) {
         self.leads = true;
-        self.head.lead(self.now());
-        self.speak();
+        self.reconciler.lead(self.now());
+        self.write_events();
     }
 
-    /// Writes under way are left at once. The API may still carry them out: whoever leads repairs that.
+    /// Cancels writes in flight. The API may still apply them; the leader repairs that.
     fn stand_by(&mut self) {
         self.leads = false;
         self.writers = JoinSet::new();
         self.services.clear();
-        self.speaking = false;
-        self.free = self.writers_at_once;
-        self.head.stand_by();
+        self.writing_events = false;
+        self.free = self.concurrent_syncs;
+        self.reconciler.stand_by();
     }
 
-    /// Writes under way come to their end, as long as we lead.
-    async fn farewell(mut self, mut leading: watch::Receiver<bool>) {
+    /// Waits for writes in flight while leading.
+    async fn drain(mut self, mut leading: watch::Receiver<bool>) {
         info!(writes = self.writers.len(), "stopping");
         let written = async { while self.writers.join_next().await.is_some() {} };
         tokio::select! {
-            _ = tokio::time::timeout(FAREWELL, written) => {}
+            biased;
             _ = leading.wait_for(|leading| !*leading) => {}
+            _ = tokio::time::timeout(DRAIN_TIMEOUT, written) => {}
         }
         if !self.writers.is_empty() {
-            debug!("some writes were still under way");
+            debug!("writes in flight were cancelled");
         }
     }
 
     fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
+        Moment(self.clock.since(self.start))
     }
 
-    fn hand_out(&mut self) {
+    fn start_writes(&mut self) {
         while self.free > 0 {
-            let Some(work) = self.head.next(self.now(), Timestamp::now()) else { return };
+            let Some(work) = self.reconciler.next(self.now(), self.clock.timestamp()) else { return };
             self.free -= 1;
             let service = work.service.clone();
             let writer = self.write(work);
@@ -223,72 +225,71 @@ impl Loop {
         }
     }
 
-    fn write(&mut self, work: Work) -> task::Id {
+    fn write(&mut self, work: SliceWrites) -> task::Id {
         let client = self.client.clone();
-        self.writers.spawn(async move { commit::commit(&client, work).await }).id()
+        self.writers.spawn(async move { slice_writes::commit(&client, work).await }).id()
     }
 
     fn wake_at(&self) -> Instant {
-        let idle = self.start + self.now().0 + slices::TICK;
-        let due = self.head.due().filter(|_| self.free > 0).map(|due| self.start + due.0);
+        let idle = self.start + self.now().0 + slice_reconciler::TICK;
+        let due = self.reconciler.due().filter(|_| self.free > 0).map(|due| self.start + due.0);
         due.map_or(idle, |due| due.min(idle))
     }
 
-    fn take_done(&mut self, ended: Result<(task::Id, Done), task::JoinError>) {
+    fn write_finished(&mut self, ended: Result<(task::Id, WriteResult), task::JoinError>) {
         let (writer, done) = match ended {
             Ok((writer, done)) => (writer, Some(done)),
             Err(error) => (error.id(), None),
         };
         let Some(service) = self.services.remove(&writer) else {
-            self.speaking = false;
-            return self.speak();
+            self.writing_events = false;
+            return self.write_events();
         };
         self.free += 1;
-        // A writer that broke is a failure like others: its Service is planned again.
-        let broken = || Done {
+        // A panic is a failure like others: the Service is requeued.
+        let broken = || WriteResult {
             service,
-            failure: Some(Failure::Unavailable("a writer broke".into())),
-            ..Done::default()
+            failure: Some(WriteFailure::Unavailable("a writer panicked".into())),
+            ..WriteResult::default()
         };
         let done = done.unwrap_or_else(broken);
-        let event = self.head.done(done, self.now(), Timestamp::now());
-        self.unsaid.extend(event);
-        self.speak();
+        let event = self.reconciler.done(done, self.now(), self.clock.timestamp());
+        self.queued_events.extend(event);
+        self.write_events();
     }
 
-    fn take_events(&mut self, first: Event) {
+    fn apply_events(&mut self, first: Event) {
         let now = self.now();
         let mut next = Some(first);
-        for _ in 0..EVENTS_PER_TURN {
+        for _ in 0..EVENT_BATCH {
             let Some(event) = next.take().or_else(|| self.feed.ready()) else { break };
-            let notices = self.head.saw(event, now);
+            let notices = self.reconciler.observe(event, now);
             if !notices.is_empty() {
-                self.say(&notices);
+                self.record(&notices);
             }
         }
     }
 
-    /// About objects that are not right. Their Events are named by what they say, so saying it again makes none; what
-    /// was said lately is not even tried.
-    fn say(&mut self, notices: &[Notice]) {
+    /// Queues Events about malformed objects. Equal Events have equal names, so a recorded one is skipped.
+    fn record(&mut self, notices: &[Notice]) {
         for notice in notices {
-            let event = events::event(events::SLICE_CONTROLLER, notice, None, Timestamp::now());
+            let event = events::event(events::SLICE_CONTROLLER, notice, None, self.clock.timestamp());
             let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            if self.said.len() >= MOST_SAID {
-                self.said.clear();
+            if self.reported.len() >= MAX_REPORTED {
+                self.reported.clear();
             }
-            if self.unsaid.len() < MOST_UNSAID && self.said.insert(name) {
-                self.unsaid.push(event);
+            if self.queued_events.len() < MAX_QUEUED_EVENTS && self.reported.insert(name) {
+                self.queued_events.push(event);
             }
         }
-        self.speak();
+        self.write_events();
     }
 
-    fn speak(&mut self) {
-        if self.leads && !self.speaking && !self.unsaid.is_empty() {
-            self.speaking = true;
-            let events = std::mem::take(&mut self.unsaid);
-            self.write(Work { events, ..Work::default() });
+    fn write_events(&mut self) {
+        if self.leads && !self.writing_events && !self.queued_events.is_empty() {
+            self.writing_events = true;
+            let events = std::mem::take(&mut self.queued_events);
+            self.write(SliceWrites { events, ..SliceWrites::default() });
         }
     }
 }

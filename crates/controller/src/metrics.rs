@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::commit::WrittenSlices;
-use super::memory::Counts;
+use super::service_state::ServiceCounts;
+use super::slice_writes::WrittenSlices;
 use cluster::admin_server::BareCounter;
 
 /// Names of the EndpointSlice controller start with this.
@@ -238,7 +238,7 @@ impl Metrics {
     }
 
     /// A Service counts otherwise than before.
-    pub fn recount(&self, before: &Counts, after: &Counts) {
+    pub fn recount(&self, before: &ServiceCounts, after: &ServiceCounts) {
         if before == after {
             return;
         }
@@ -247,7 +247,7 @@ impl Metrics {
             self.desired_slices.inc_by(sign * counts.desired_slices);
             self.endpoints_desired.inc_by(sign * counts.endpoints);
             self.total_endpoints.inc_by(sign * counts.endpoints);
-            if *counts == Counts::default() {
+            if *counts == ServiceCounts::default() {
                 continue;
             }
             let mechanism = ByMechanism { mechanism: counts.mechanism.as_str() };
@@ -277,7 +277,7 @@ impl Metrics {
     }
 
     /// A sync that came to its end changed this, for a Service that counts like this.
-    pub fn changed(&self, changes: &SyncCounts, counts: &Counts) {
+    pub fn changed(&self, changes: &SyncCounts, counts: &ServiceCounts) {
         self.endpoints_added.observe(changes.added as f64);
         self.endpoints_removed.observe(changes.removed as f64);
         self.reallocated.observe(changes.reallocated as f64);

@@ -6,8 +6,8 @@ use plan::hints::HintOutcome;
 use plan::slices::SlicePlan;
 use tracing::debug;
 
-use super::commit::Stored;
-use super::memory::Kept;
+use super::service_state::ServiceState;
+use super::slice_writes::StoredSlice;
 use cluster::events;
 
 /// A stored slice by its key.
@@ -16,8 +16,8 @@ pub(super) fn find<'s>(stored: &'s [Slice], key: &ObjectKey) -> Option<&'s Slice
 }
 
 /// A stored slice as deleting it needs it.
-pub(super) fn stored_slice(slice: &Slice) -> Stored {
-    Stored {
+pub(super) fn stored_slice(slice: &Slice) -> StoredSlice {
+    StoredSlice {
         key: slice.key.clone(),
         uid: slice.uid.clone(),
         resource_version: slice.resource_version.as_ref().map(ToString::to_string),
@@ -36,13 +36,13 @@ pub(super) fn updates(
 /// The Notices that were not said before.
 pub(super) fn events_of(
     service: &Service,
-    kept: &Kept,
+    kept: &ServiceState,
     plan: &SlicePlan,
     outcomes: &[HintOutcome],
     clock: Timestamp,
 ) -> Vec<serde_json::Value> {
     let uid = service.uid.as_ref().map(ToString::to_string);
-    let of_plan = plan.notices.iter().filter(|notice| !kept.said.contains(&notice.reason));
+    let of_plan = plan.notices.iter().filter(|notice| !kept.reported.contains(&notice.reason));
     let mut news: Vec<&Notice> = of_plan.collect();
     for notice in outcomes.iter().flat_map(HintOutcome::news) {
         // Two families often have the same to say.

@@ -424,28 +424,29 @@ pub struct Controller {
 
 impl Up {
     /// What the slice controller is told.
-    pub fn slice_controller(&self) -> controller::Config {
-        let settings = controller::Settings {
+    pub fn slice_controller(&self) -> controller::ControllerConfig {
+        let settings = controller::ReconcilerSettings {
             hints: self.making.hints(),
             slices: self.making.slices(),
-            ..controller::Settings::default()
+            ..controller::ReconcilerSettings::default()
         };
-        controller::Config { settings, ..controller::Config::default() }
+        controller::ControllerConfig { settings, ..controller::ControllerConfig::default() }
     }
 }
 
 impl Controller {
     /// What the slice controller is told.
-    pub fn slice_controller(&self) -> controller::Config {
+    pub fn slice_controller(&self) -> controller::ControllerConfig {
         let batch = self.endpoint_updates_batch_period;
-        controller::Config {
-            settings: controller::Settings {
+        controller::ControllerConfig {
+            settings: controller::ReconcilerSettings {
                 hints: self.making.hints(),
                 slices: self.making.slices(),
                 timing: plan::queue::Timing { batch, ..plan::queue::Timing::default() },
             },
             concurrent_syncs: self.concurrent_syncs.into(),
             lease_namespace: self.lease_namespace.clone(),
+            clock: clock::Clock::system(),
         }
     }
 }

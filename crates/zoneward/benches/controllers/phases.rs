@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cluster::{Event, Kind, Watched};
-use controller::slices::Head;
+use controller::slice_reconciler::Head;
 use controller::{Metrics, Settings};
 use jiff::Timestamp;
 use plan::queue::Moment;

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use ipnet::IpNet;
 use prometheus_client::registry::Registry;
 use store::admission::service::Ranges;
@@ -211,7 +212,8 @@ impl Controllers {
         let office = LeaderHandle::seek(client.clone(), Some(settings));
         office.show(&name, registry);
         let config = args.slice_controller();
-        let keeping = addresses::run(client.clone(), args.service_cluster_ip_range.clone(), stopped.clone());
+        let ranges = args.service_cluster_ip_range.clone();
+        let keeping = addresses::run(client.clone(), ranges, Clock::system(), stopped.clone());
         let (leading, accepting) = (office.leading(), office.leading());
         let metrics = Metrics::default();
         metrics.register(registry);

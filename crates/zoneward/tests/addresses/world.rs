@@ -66,7 +66,10 @@ impl World {
     pub fn keep(&self, ranges: &[&str]) -> Keeper {
         let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("a range")).collect();
         let (stop, stopped) = watch::channel(false);
-        Keeper { task: tokio::spawn(addresses::run(self.client.clone(), ranges, stopped)), _stop: stop }
+        Keeper {
+            task: tokio::spawn(addresses::run(self.client.clone(), ranges, clock::Clock::system(), stopped)),
+            _stop: stop,
+        }
     }
 
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {

@@ -14,7 +14,7 @@ use crate::world::{self, Running, World, config, eventually};
 use change::{Model, check_plan};
 use faulty::{Dice, Faulty};
 
-fn limits() -> controller::Config {
+fn limits() -> controller::ControllerConfig {
     let mut config = config();
     config.settings.slices.max_endpoints = 4;
     config

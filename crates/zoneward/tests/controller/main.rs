@@ -14,7 +14,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use controller::Ended;
+use controller::ControllerExit;
 use serde_json::{Value, json};
 use world::{World, config, eventually, items, node, pod, pod_status, ready, service, slices_path};
 

@@ -1,7 +1,7 @@
 //! The controller's head: the world as last seen, the queue over it, and the plan for one Service at a time. It waits
 //! for nothing and writes nothing: changes come in, work goes out, and what became of it comes back.
 
-mod lead;
+mod leadership;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use plan::slices::{self, Place};
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use super::commit::{Done, Failure, Stored, Work};
-use super::conditions::{self, Acks};
-use super::leases::{GRACE, LeaseChange, Leases};
-use super::memory::{Counts, Kept, Memories};
+use super::conditions::{self, AckState};
 use super::metrics::{Metrics, SyncCounts};
-use super::tally::{count_changes, counts, highest_revision};
+use super::node_leases::{GRACE, LeaseChange, Leases};
+use super::plan_counts::{count_changes, counts, highest_revision};
+use super::service_state::{ServiceCounts, ServiceState, ServiceStates};
+use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult};
 use super::work::{events_of, find, stored_slice, updates};
 use cluster::events;
 use cluster::{Change, Event, Kind, WatchCache, outage};
@@ -40,7 +40,7 @@ pub const TICK: Duration = Duration::from_secs(1);
 
 /// What an operator can choose.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct ReconcilerSettings {
     /// Gates and defaults.
     pub hints: hints::Config,
     /// How slices are packed, and whether another controller writes some, too.
@@ -51,29 +51,29 @@ pub struct Settings {
 
 /// The controller without its hands.
 #[derive(Debug)]
-pub struct Head {
-    mirror: WatchCache,
+pub struct SliceReconciler {
+    cache: WatchCache,
     selectors: Selectors,
     queue: Queue,
     expectations: Expectations,
-    memories: Memories,
+    memories: ServiceStates,
     planner: Planner,
     facts_changed: bool,
     leases: Leases,
     /// Services whose nodes have not all reached their slices.
-    open: BTreeMap<ServiceKey, Acks>,
+    open: BTreeMap<ServiceKey, AckState>,
     /// When Services that were honored have to be looked at again, because a node began anew.
     recheck: Option<Moment>,
-    under_way: BTreeMap<ServiceKey, UnderWay>,
+    in_flight: BTreeMap<ServiceKey, InFlight>,
     synced: bool,
     /// Whether plans are made, see [`Head::lead`].
     leading: bool,
-    rival: Option<ObjectKey>,
+    competing_slice: Option<ObjectKey>,
     metrics: Metrics,
 }
 
 /// Whom a change concerns.
-enum Touched {
+enum Affected {
     Nothing,
     Now(ServiceKey),
     Batched(BTreeSet<ServiceKey>),
@@ -83,31 +83,31 @@ enum Touched {
 
 /// What becomes true when the writing succeeds.
 #[derive(Debug)]
-struct UnderWay {
-    kept: Kept,
+struct InFlight {
+    kept: ServiceState,
     changes: SyncCounts,
 }
 
-impl Head {
+impl SliceReconciler {
     /// A head that has seen nothing.
-    pub fn new(settings: Settings, metrics: Metrics) -> Self {
-        let mirror = WatchCache::default();
+    pub fn new(settings: ReconcilerSettings, metrics: Metrics) -> Self {
+        let cache = WatchCache::default();
         Self {
-            planner: Planner::new(mirror.snapshot(), settings.hints, settings.slices),
+            planner: Planner::new(cache.snapshot(), settings.hints, settings.slices),
             queue: Queue::new(settings.timing),
-            mirror,
+            cache,
             metrics,
             selectors: Selectors::default(),
             expectations: Expectations::default(),
-            memories: Memories::new(),
+            memories: ServiceStates::new(),
             facts_changed: false,
             leases: Leases::default(),
             open: BTreeMap::new(),
             recheck: None,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             synced: false,
             leading: false,
-            rival: None,
+            competing_slice: None,
         }
     }
 
@@ -122,8 +122,8 @@ impl Head {
     }
 
     /// A slice that Kubernetes' own controller wrote since we began, if there is one.
-    pub fn rival(&self) -> Option<&ObjectKey> {
-        self.rival.as_ref()
+    pub fn competing_slice(&self) -> Option<&ObjectKey> {
+        self.competing_slice.as_ref()
     }
 
     /// When the next Service is due.
@@ -132,19 +132,21 @@ impl Head {
     }
 
     /// Something happened. The answer is what is to be said about objects that are not right.
-    pub fn saw(&mut self, event: Event, now: Moment) -> Vec<Notice> {
+    pub fn observe(&mut self, event: Event, now: Moment) -> Vec<Notice> {
         if let Event::Listing(Kind::Lease) = &event {
             self.leases.restarted();
         }
         let mut notices = Vec::new();
-        for change in self.mirror.read(event) {
+        for change in self.cache.read(event) {
             match &change {
-                Change::Put(_, said) | Change::Unreadable(_, _, said) => notices.extend(said.iter().cloned()),
+                Change::Put(_, reported) | Change::Unreadable(_, _, reported) => {
+                    notices.extend(reported.iter().cloned())
+                }
                 _ => {}
             }
             self.take(change, now);
         }
-        if !self.synced && self.mirror.has_listed(&WATCHED) {
+        if !self.synced && self.cache.has_listed(&WATCHED) {
             self.synced = true;
             self.plan_all(now);
         }
@@ -166,39 +168,39 @@ impl Head {
                 }
                 Err(error) => debug!(lease = lease.name(), %error, "cannot parse a Lease"),
             },
-            other => self.mirror.apply(other),
+            other => self.cache.apply(other),
         }
     }
 
     /// An object came or changed.
     fn put(&mut self, object: Object, notices: Vec<Notice>, now: Moment) {
-        let snapshot = self.mirror.snapshot();
-        let touched = match &object {
+        let snapshot = self.cache.snapshot();
+        let affected = match &object {
             Object::Service(service) => {
                 self.selectors.set(service);
-                Touched::Now(service.key.clone())
+                Affected::Now(service.key.clone())
             }
             Object::Pod(pod) if self.plans() => {
-                Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(&pod.key), Some(pod)))
+                Affected::Batched(self.selectors.touched_by_pod(snapshot.pod(&pod.key), Some(pod)))
             }
             Object::Node(node) => {
                 let change = node_changed(snapshot.node(&node.name), Some(node));
-                Touched::Node(node.name.clone(), change)
+                Affected::Node(node.name.clone(), change)
             }
             Object::Namespace(namespace) => {
                 let before = snapshot.namespace(&namespace.name);
                 let before = before.and_then(|before| before.default_traffic_distribution.as_ref());
                 let same = before == namespace.default_traffic_distribution.as_ref();
-                if same { Touched::Nothing } else { Touched::Namespace(namespace.name.clone()) }
+                if same { Affected::Nothing } else { Affected::Namespace(namespace.name.clone()) }
             }
-            _ => Touched::Nothing,
+            _ => Affected::Nothing,
         };
-        self.mirror.apply(Change::Put(object, notices));
-        self.touch_all(touched, now);
+        self.cache.apply(Change::Put(object, notices));
+        self.enqueue_affected(affected, now);
     }
 
     fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: Moment) {
-        let before = self.mirror.snapshot().slice(&slice.key);
+        let before = self.cache.snapshot().slice(&slice.key);
         let known =
             before.is_some_and(|b| b.resource_version == slice.resource_version && b.uid == slice.uid);
         let old_service = before.and_then(Slice::service);
@@ -208,30 +210,30 @@ impl Head {
             // It belongs to another Service now: the old one need not wait for it.
             self.expectations.saw_gone(old, uid.as_ref());
         }
-        if !self.mirror.is_listing(Kind::Slice) {
+        if !self.cache.is_listing(Kind::Slice) {
             self.expectations.reached(Version::of(&slice));
         }
         let foreign = match &service {
             Some(service) => self.expectations.saw(service, &slice) && !known,
             None => true,
         };
-        if self.synced && foreign && self.is_of_kubernetes(&slice) {
-            self.rival = Some(slice.key.clone());
+        if self.synced && foreign && self.is_written_by_kubernetes(&slice) {
+            self.competing_slice = Some(slice.key.clone());
         }
-        self.mirror.apply(Change::Put(Object::Slice(slice), notices));
+        self.cache.apply(Change::Put(Object::Slice(slice), notices));
         if let Some(old) = old_service.filter(|old| service.as_ref() != Some(old)) {
-            self.touch(&old, now);
+            self.enqueue(&old, now);
         }
         // Our own write is no reason to look again, unless somebody waits for just that.
         if let Some(service) = service
             && (foreign || self.queue.failures(&service) > 0)
         {
-            self.touch(&service, now);
+            self.enqueue(&service, now);
         }
     }
 
     /// Design, coexistence: a slice under the name that we write under, but not written by us.
-    fn is_of_kubernetes(&self, slice: &Slice) -> bool {
+    fn is_written_by_kubernetes(&self, slice: &Slice) -> bool {
         self.planner.slices.place == Place::Alone
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
             && slice.written_by.as_ref().is_some_and(|name| name == KUBERNETES_WRITER)
@@ -239,30 +241,30 @@ impl Head {
 
     /// An object went, or cannot be read any more.
     fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: Moment) {
-        let snapshot = self.mirror.snapshot();
-        let touched = match kind {
+        let snapshot = self.cache.snapshot();
+        let affected = match kind {
             Kind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.selectors.remove(&key);
-                Touched::Now(key)
+                Affected::Now(key)
             }
             Kind::Slice => match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
                 Some((service, slice)) => {
                     let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
                     let waits = self.queue.failures(&service) > 0;
-                    if unexpected || waits { Touched::Now(service) } else { Touched::Nothing }
+                    if unexpected || waits { Affected::Now(service) } else { Affected::Nothing }
                 }
-                None => Touched::Nothing,
+                None => Affected::Nothing,
             },
             Kind::Pod if self.plans() => {
-                Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None))
+                Affected::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None))
             }
-            Kind::Node => Touched::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
-            Kind::Namespace => Touched::Namespace(key.name.clone()),
+            Kind::Node => Affected::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
+            Kind::Namespace => Affected::Namespace(key.name.clone()),
             Kind::Lease => {
                 let change = self.leases.removed(&key.name);
                 self.lease_changed(change, now);
-                Touched::Nothing
+                Affected::Nothing
             }
             Kind::Pod
             | Kind::ServiceCidr
@@ -271,37 +273,37 @@ impl Head {
             | Kind::HttpRoute
             | Kind::GatewayHttpRoute
             | Kind::TcpRoute
-            | Kind::Gateway => Touched::Nothing,
+            | Kind::Gateway => Affected::Nothing,
         };
-        self.mirror.apply(change);
-        self.touch_all(touched, now);
+        self.cache.apply(change);
+        self.enqueue_affected(affected, now);
     }
 
-    fn touch_all(&mut self, touched: Touched, now: Moment) {
-        match touched {
-            Touched::Nothing => {}
-            Touched::Now(key) => self.touch(&key, now),
-            Touched::Batched(keys) => self.touch_batched(keys, now),
-            Touched::Namespace(name) => self.touch_namespace(&name, now),
-            Touched::Node(name, change) => self.node_changed(&name, change, now),
+    fn enqueue_affected(&mut self, affected: Affected, now: Moment) {
+        match affected {
+            Affected::Nothing => {}
+            Affected::Now(key) => self.enqueue(&key, now),
+            Affected::Batched(keys) => self.enqueue_batched(keys, now),
+            Affected::Namespace(name) => self.enqueue_namespace(&name, now),
+            Affected::Node(name, change) => self.node_changed(&name, change, now),
         }
     }
 
-    fn touch(&mut self, key: &ServiceKey, due: Moment) {
+    fn enqueue(&mut self, key: &ServiceKey, due: Moment) {
         if self.plans() {
             self.queue.add(key, due);
         }
     }
 
-    fn touch_batched(&mut self, keys: BTreeSet<ServiceKey>, now: Moment) {
+    fn enqueue_batched(&mut self, keys: BTreeSet<ServiceKey>, now: Moment) {
         let due = now.after(self.queue.timing().batch);
-        keys.iter().for_each(|key| self.touch(key, due));
+        keys.iter().for_each(|key| self.enqueue(key, due));
     }
 
-    fn touch_namespace(&mut self, namespace: &Name, now: Moment) {
+    fn enqueue_namespace(&mut self, namespace: &Name, now: Moment) {
         let services = self.selectors.services().filter(|key| key.namespace == *namespace);
         for key in services.cloned().collect::<Vec<_>>() {
-            self.touch(&key, now);
+            self.enqueue(&key, now);
         }
     }
 
@@ -310,21 +312,21 @@ impl Head {
             return;
         }
         if change.endpoints {
-            let touched = services_on_node(self.mirror.snapshot(), &self.selectors, node);
-            self.touch_batched(touched, now);
+            let affected = services_on_node(self.cache.snapshot(), &self.selectors, node);
+            self.enqueue_batched(affected, now);
         }
         if change.facts {
             self.facts_changed = true;
             let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
             let asking = asking.map(|(key, _)| key.clone()).collect();
-            self.touch_batched(asking, now);
+            self.enqueue_batched(asking, now);
         }
     }
 
     /// A node reported.
     fn lease_changed(&mut self, change: LeaseChange, now: Moment) {
         for key in change.services {
-            self.touch(&key, now);
+            self.enqueue(&key, now);
         }
         if change.from_the_start {
             self.recheck = Some(now.after(GRACE));
@@ -337,21 +339,21 @@ impl Head {
             self.recheck = None;
             let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
             for key in asking.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-                self.open.entry(key).or_insert(Acks::Open);
+                self.open.entry(key).or_insert(AckState::Open);
             }
         }
         let turned = self.open.iter().filter(|(key, acks)| {
             let since = self.memories.get(*key).map(|kept| kept.revision).unwrap_or_default();
-            self.leases.acks(self.mirror.snapshot(), key, since, now) != **acks
+            self.leases.acks(self.cache.snapshot(), key, since, now) != **acks
         });
         for key in turned.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.touch(&key, now);
+            self.enqueue(&key, now);
         }
         self.metrics.waiting(self.queue.waiting());
     }
 
     /// The work of the next Service that is due and has some. Services without are done in passing.
-    pub fn next(&mut self, now: Moment, clock: Timestamp) -> Option<Work> {
+    pub fn next(&mut self, now: Moment, clock: Timestamp) -> Option<SliceWrites> {
         // Bounded, so that changes that come meanwhile are seen.
         for _ in 0..64 {
             if !self.plans() {
@@ -366,19 +368,19 @@ impl Head {
         None
     }
 
-    fn begin(&mut self, key: &ServiceKey, now: Moment, clock: Timestamp) -> Result<Work, Outcome> {
-        let stored = self.mirror.snapshot().slices(key);
+    fn begin(&mut self, key: &ServiceKey, now: Moment, clock: Timestamp) -> Result<SliceWrites, Outcome> {
+        let stored = self.cache.snapshot().slices(key);
         if self.expectations.is_stale(key, stored, now) {
             self.metrics.synced("stale");
             debug!(service = %key, "the cache does not show our last write yet");
             return Err(Outcome::Failed);
         }
         if std::mem::take(&mut self.facts_changed) {
-            self.planner.facts = ClusterFacts::from_nodes(self.mirror.snapshot().nodes());
+            self.planner.facts = ClusterFacts::from_nodes(self.cache.snapshot().nodes());
         }
-        let snapshot = self.mirror.snapshot();
+        let snapshot = self.cache.snapshot();
         let Some(service) = snapshot.service(key) else { return self.begin_orphans(key) };
-        let unknown = Kept::default();
+        let unknown = ServiceState::default();
         let kept = self.memories.get(key).unwrap_or(&unknown);
         let memory = |family| kept.memory(family, stored);
         let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &kept.trigger, memory);
@@ -386,7 +388,7 @@ impl Head {
         let since = if kept.revision.0 == revision { kept.revision } else { (revision, now) };
         let acks = match plan::select::not_proxied(service) {
             // Nodes do not program it, so none of them can be behind.
-            Some(_) => Acks::Settled(NodeAcks::default()),
+            Some(_) => AckState::Settled(NodeAcks::default()),
             None => self.leases.acks(snapshot, key, since, now),
         };
         let turned = conditions::turned(&outcomes, &acks, &service.conditions, kept.sent.as_ref(), clock);
@@ -403,7 +405,7 @@ impl Head {
             missing_nodes = plan.missing_nodes.len(), "planned");
         let requested = after.requested;
         let changes = count_changes(&plan, stored);
-        let work = Work {
+        let work = SliceWrites {
             service: key.clone(),
             uid: service.uid.clone(),
             updates: updates(stored, plan.updates),
@@ -420,17 +422,17 @@ impl Head {
             self.metrics.synced("success");
             return Err(Outcome::Done);
         }
-        self.under_way.insert(key.clone(), UnderWay { kept: after, changes });
+        self.in_flight.insert(key.clone(), InFlight { kept: after, changes });
         Ok(work)
     }
 
     /// Slices of ours without a Service are deleted once the API says that there is none.
-    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<Work, Outcome> {
-        let stored = self.mirror.snapshot().slices(key);
+    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<SliceWrites, Outcome> {
+        let stored = self.cache.snapshot().slices(key);
         let orphans = slices::orphans(stored, self.planner.slices.place);
-        let deletes: Vec<Stored> = orphans.map(stored_slice).collect();
+        let deletes: Vec<StoredSlice> = orphans.map(stored_slice).collect();
         if let Some(kept) = self.memories.remove(key) {
-            self.metrics.recount(&kept.counts, &Counts::default());
+            self.metrics.recount(&kept.counts, &ServiceCounts::default());
         }
         self.open.remove(key);
         if deletes.is_empty() {
@@ -438,13 +440,13 @@ impl Head {
             return Err(Outcome::Done);
         }
         info!(service = %key, slices = deletes.len(), "deleting EndpointSlices without a Service");
-        Ok(Work { service: key.clone(), deletes, orphans: true, ..Work::default() })
+        Ok(SliceWrites { service: key.clone(), deletes, orphans: true, ..SliceWrites::default() })
     }
 
-    fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: Acks) {
+    fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: AckState) {
         let behind = match &acks {
-            Acks::Open => true,
-            Acks::Settled(acks) => acks.waiting > 0,
+            AckState::Open => true,
+            AckState::Settled(acks) => acks.waiting > 0,
         };
         if requested && behind {
             self.open.insert(key.clone(), acks);
@@ -453,14 +455,14 @@ impl Head {
         }
     }
 
-    fn keep(&mut self, key: &ServiceKey, kept: Kept) {
+    fn keep(&mut self, key: &ServiceKey, kept: ServiceState) {
         let after = kept.counts.clone();
         let before = self.memories.insert(key.clone(), kept).map(|kept| kept.counts).unwrap_or_default();
         self.metrics.recount(&before, &after);
     }
 
     /// Work came to its end. The answer is an Event about that, if it is worth one.
-    pub fn done(&mut self, done: Done, now: Moment, clock: Timestamp) -> Option<Value> {
+    pub fn done(&mut self, done: WriteResult, now: Moment, clock: Timestamp) -> Option<Value> {
         let key = &done.service;
         let newest = done.written.iter().filter_map(|(_, version)| version.revision).max();
         for (uid, version) in done.written {
@@ -472,16 +474,16 @@ impl Head {
         (0..done.events.0).for_each(|_| self.metrics.event("success"));
         (0..done.events.1).for_each(|_| self.metrics.event("error"));
         self.metrics.wrote(&done.slices);
-        let under_way = self.under_way.remove(key);
+        let in_flight = self.in_flight.remove(key);
         let Some(failure) = done.failure else {
-            if let Some(UnderWay { mut kept, changes }) = under_way {
+            if let Some(InFlight { mut kept, changes }) = in_flight {
                 if changes.slices() > 0 {
                     self.metrics.changed(&changes, &kept.counts);
                 }
                 if let Some(newest) = newest.filter(|_| kept.requested) {
                     // From here on the nodes have their time to follow.
                     kept.revision = (newest, now);
-                    self.open.insert(key.clone(), Acks::Open);
+                    self.open.insert(key.clone(), AckState::Open);
                 }
                 self.keep(key, kept);
             }
@@ -491,15 +493,20 @@ impl Head {
         };
         self.metrics.synced("error");
         self.queue.done(key, Outcome::Failed, now);
-        if let (Failure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
+        if let (WriteFailure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
             // Conditions that were on their way have been overtaken by the refusal.
             kept.sent = None;
         }
         self.report_failure(key, &failure, clock)
     }
 
-    fn report_failure(&mut self, key: &ServiceKey, failure: &Failure, clock: Timestamp) -> Option<Value> {
-        let (Failure::Refused(text) | Failure::Unavailable(text)) = failure else {
+    fn report_failure(
+        &mut self,
+        key: &ServiceKey,
+        failure: &WriteFailure,
+        clock: Timestamp,
+    ) -> Option<Value> {
+        let (WriteFailure::Refused(text) | WriteFailure::Unavailable(text)) = failure else {
             debug!(service = %key, why = failure.text(), "slices changed meanwhile; planning again");
             return None;
         };
@@ -511,7 +518,7 @@ impl Head {
         if self.queue.failures(key) != FAILURES_BEFORE_EVENT {
             return None;
         }
-        let service = self.mirror.snapshot().service(key)?;
+        let service = self.cache.snapshot().service(key)?;
         let message = format!("Writing the EndpointSlices of this Service fails and is tried again: {text}");
         let notice = Notice::new(ObjectRef::service(key), FAILED_TO_UPDATE, message);
         let uid = service.uid.as_ref().map(ToString::to_string);

@@ -9,7 +9,7 @@ use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
 use plan::queue::Moment;
 
-use super::conditions::Acks;
+use super::conditions::AckState;
 
 /// How long a node may take to program what was just written before it counts as behind: three renewals.
 pub const GRACE: Duration = Duration::from_secs(30);
@@ -70,7 +70,13 @@ impl Leases {
     }
 
     /// What the ready nodes say of a Service whose slices have had this version since then.
-    pub fn acks(&self, snapshot: &Snapshot, service: &ServiceKey, since: (u64, Moment), now: Moment) -> Acks {
+    pub fn acks(
+        &self,
+        snapshot: &Snapshot,
+        service: &ServiceKey,
+        since: (u64, Moment),
+        now: Moment,
+    ) -> AckState {
         let (revision, written) = since;
         let mut acks = NodeAcks::default();
         let mut may_come = false;
@@ -86,7 +92,7 @@ impl Leases {
             }
         }
         let in_time = written.after(GRACE) > now;
-        if may_come && in_time { Acks::Open } else { Acks::Settled(acks) }
+        if may_come && in_time { AckState::Open } else { AckState::Settled(acks) }
     }
 }
 
@@ -131,15 +137,15 @@ mod tests {
         let (snapshot, service) = (snapshot(), ServiceKey::new(&"shop".into(), &"web".into()));
         let mut leases = Leases::default();
         let acks = |leases: &Leases, now| leases.acks(&snapshot, &service, (10, at(0)), at(now));
-        assert_eq!(acks(&leases, 0), Acks::Settled(NodeAcks::default()));
+        assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks::default()));
         assert!(leases.applied(&lease("n1", "10", "")).from_the_start);
         leases.applied(&lease("n2", "9", ""));
         leases.applied(&lease("gone", "1", ""));
-        assert_eq!(acks(&leases, 29), Acks::Open, "n2 may still come");
-        let n2_behind = Acks::Settled(NodeAcks { reached: 1, waiting: 1, behind: vec!["n2".into()] });
+        assert_eq!(acks(&leases, 29), AckState::Open, "n2 may still come");
+        let n2_behind = AckState::Settled(NodeAcks { reached: 1, waiting: 1, behind: vec!["n2".into()] });
         assert_eq!(acks(&leases, 30), n2_behind);
         assert_eq!(leases.applied(&lease("n2", "11", "")), LeaseChange::default());
-        assert_eq!(acks(&leases, 0), Acks::Settled(NodeAcks { reached: 2, ..NodeAcks::default() }));
+        assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks { reached: 2, ..NodeAcks::default() }));
         let change = leases.applied(&lease("n2", "11", "shop/web, shop/api"));
         assert_eq!(change.services.len(), 2);
         assert_eq!(acks(&leases, 0), n2_behind);

@@ -6,8 +6,8 @@ use model::{Service, Slice};
 use plan::hints::HintOutcome;
 use plan::slices::SlicePlan;
 
-use super::memory::Counts;
 use super::metrics::SyncCounts;
+use super::service_state::ServiceCounts;
 use super::work::find;
 
 /// The highest version among stored slices.
@@ -23,7 +23,7 @@ pub(super) fn counts(
     outcomes: &[HintOutcome],
     stored: &[Slice],
     max_endpoints: usize,
-) -> Counts {
+) -> ServiceCounts {
     let kept = plan.unchanged.iter().filter_map(|key| find(stored, key)).map(|slice| &slice.content);
     let contents = plan.creates.iter().chain(plan.updates.iter().map(|(_, content)| content)).chain(kept);
     let mut slices = 0;
@@ -35,7 +35,7 @@ pub(super) fn counts(
     }
     let desired: usize = endpoints_by_group.values().map(|n| n.div_ceil(max_endpoints.max(1))).sum();
     let endpoints: usize = endpoints_by_group.values().sum();
-    Counts {
+    ServiceCounts {
         slices,
         desired_slices: desired.max(usize::from(slices > 0)) as i64,
         endpoints: endpoints as i64,

@@ -1,11 +1,11 @@
-//! What the keeper of addresses writes. Watches may be behind, so what is there now is read before it is changed, and
-//! writes carry the version that was read.
+//! Writes of the address controllers. Watches may lag, so objects are read before they are changed, and writes carry
+//! the resourceVersion that was read.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
+use clock::Clock;
 use ipnet::IpNet;
-use jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
 use model::{Interner, IpAddress, Notice, Object, Service, parse, write};
@@ -19,13 +19,14 @@ use cluster::{Kind, failure};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-pub(super) struct Hands {
+pub(super) struct AddressWriter {
     client: Client,
+    clock: Clock,
 }
 
-impl Hands {
-    pub fn new(client: Client) -> Self {
-        Self { client }
+impl AddressWriter {
+    pub fn new(client: Client, clock: Clock) -> Self {
+        Self { client, clock }
     }
 
     fn all(&self, kind: Kind) -> Api<DynamicObject> {
@@ -48,7 +49,7 @@ impl Hands {
         patched.map(drop).context("giving it the range of the other family")
     }
 
-    /// Does what is to be done about a ServiceCIDR, if it still is in the state that asks for it.
+    /// Applies an action to a ServiceCIDR if its state still requires it.
     pub async fn sync_cidr(&self, name: &str, action: &CidrAction) -> Result<()> {
         let api = self.all(Kind::ServiceCidr);
         match action {
@@ -79,7 +80,7 @@ impl Hands {
     async fn set_ready(&self, name: &str, status: &str, reason: &str, message: &str) -> Result<()> {
         let condition = json!({
             "type": "Ready", "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": time(),
+            "lastTransitionTime": self.clock.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         });
         let change = json!({"status": {"conditions": [condition]}});
         let api = self.all(Kind::ServiceCidr);
@@ -89,7 +90,7 @@ impl Hands {
         }
     }
 
-    /// Deletes an IPAddress if it is as the decision saw it. False: it is not.
+    /// Deletes an IPAddress if it is unchanged since the decision; else returns false.
     pub async fn delete_ip(&self, decided: &IpAddress) -> Result<bool> {
         let name = decided.address.to_string();
         let api = self.all(Kind::IpAddress);
@@ -109,8 +110,7 @@ impl Hands {
         }
     }
 
-    /// Gives a Service the IPAddress of an address that it still lists. False: it no longer does, or somebody was
-    /// quicker.
+    /// Creates the IPAddress of an address that the Service still lists; else, or on a conflict, returns false.
     pub async fn create_ip(&self, ip: IpAddr, service: &Service) -> Result<bool> {
         let key = &service.key;
         let services: Api<DynamicObject> =
@@ -139,9 +139,9 @@ impl Hands {
         Ok(parse::text(&resource.api_version, &resource.kind, &text, &mut Interner::default()).0)
     }
 
-    /// Makes an Event of a Notice. That it could not be told is no reason to stop.
-    pub async fn say(&self, notice: &Notice) {
-        let event = events::event(events::ADDRESS_CONTROLLER, notice, None, Timestamp::now());
+    /// Records a Notice as an Event; a failure is only logged.
+    pub async fn record(&self, notice: &Notice) {
+        let event = events::event(events::ADDRESS_CONTROLLER, notice, None, self.clock.timestamp());
         let made = events::record(&self.client, &event).await;
         if let Err(error) = made {
             warn!(object = %notice.object, reason = notice.reason, error = failure::cause(&error), "failed to write an Event");
@@ -151,10 +151,6 @@ impl Hands {
 
 fn texts(ranges: &[IpNet]) -> Vec<String> {
     ranges.iter().map(IpNet::to_string).collect()
-}
-
-fn time() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn is_conflict(error: &Error) -> bool {

@@ -4,10 +4,10 @@
 use plan::queue::{Moment, Queue};
 use tracing::info;
 
-use super::Head;
-use crate::memory::Counts;
+use super::SliceReconciler;
+use crate::service_state::ServiceCounts;
 
-impl Head {
+impl SliceReconciler {
     /// We lead: from now on plans are made, of everything first.
     pub fn lead(&mut self, now: Moment) {
         self.leading = true;
@@ -19,11 +19,11 @@ impl Head {
     pub fn stand_by(&mut self) {
         self.leading = false;
         self.queue = Queue::new(*self.queue.timing());
-        self.under_way.clear();
+        self.in_flight.clear();
         self.open.clear();
         self.recheck = None;
         for (_, kept) in std::mem::take(&mut self.memories) {
-            self.metrics.recount(&kept.counts, &Counts::default());
+            self.metrics.recount(&kept.counts, &ServiceCounts::default());
         }
         self.metrics.waiting(0);
     }
@@ -39,7 +39,7 @@ impl Head {
             return;
         }
         self.facts_changed = true;
-        let snapshot = self.mirror.snapshot();
+        let snapshot = self.cache.snapshot();
         let keys = snapshot.services().map(|(service, _)| service.key.clone());
         let orphans = snapshot.orphaned_slices().map(|(key, _)| key.clone());
         for key in keys.chain(orphans).collect::<Vec<_>>() {

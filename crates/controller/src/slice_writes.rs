@@ -19,7 +19,7 @@ const FIELD_MANAGER: &str = "fieldManager=zoneward-controller";
 
 /// What is to be written for one Service.
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct SliceWrites {
     /// The Service.
     pub service: ServiceKey,
     /// Its identity, for the slices' owner reference.
@@ -29,7 +29,7 @@ pub struct Work {
     /// Stored slices, with what they will hold.
     pub updates: Vec<(Slice, SliceContent)>,
     /// Stored slices to delete.
-    pub deletes: Vec<Stored>,
+    pub deletes: Vec<StoredSlice>,
     /// Whether the deletes are because no Service is seen: then it has to be missing at the API as well.
     pub orphans: bool,
     /// The patch of the Service's status once the slices are written.
@@ -40,7 +40,7 @@ pub struct Work {
     pub events: Vec<Value>,
 }
 
-impl Work {
+impl SliceWrites {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.creates.is_empty()
@@ -53,7 +53,7 @@ impl Work {
 
 /// A stored slice, as far as deleting it needs.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredSlice {
     /// Namespace and name.
     pub key: ObjectKey,
     /// Its identity.
@@ -64,7 +64,7 @@ pub struct Stored {
 
 /// What became of it.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct WriteResult {
     /// The Service.
     pub service: ServiceKey,
     /// Slices that were written, with the API's new version of them.
@@ -76,7 +76,7 @@ pub struct Done {
     /// Events that were written and that were not.
     pub events: (usize, usize),
     /// Why it did not come to its end.
-    pub failure: Option<Failure>,
+    pub failure: Option<WriteFailure>,
 }
 
 /// Writes of EndpointSlices that the API acknowledged.
@@ -92,7 +92,7 @@ pub struct WrittenSlices {
 
 /// Why writing stopped.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum WriteFailure {
     /// The object has changed since: a newer cache will tell.
     Outdated(String),
     /// The API does not take it.
@@ -101,7 +101,7 @@ pub enum Failure {
     Unavailable(String),
 }
 
-impl Failure {
+impl WriteFailure {
     fn of(error: &Error) -> Self {
         match error {
             Error::Api(status) if matches!(status.code, 404 | 409) => Self::Outdated(status.message.clone()),
@@ -132,11 +132,11 @@ struct WrittenMeta {
 }
 
 /// Carries out the work.
-pub async fn commit(client: &Client, work: Work) -> Done {
-    let mut done = Done { service: work.service.clone(), ..Done::default() };
+pub async fn commit(client: &Client, work: SliceWrites) -> WriteResult {
+    let mut done = WriteResult { service: work.service.clone(), ..WriteResult::default() };
     let mut writer = Writer { client, work: &work, done: &mut done };
     if let Err(failure) = writer.slices().await {
-        if let Failure::Refused(why) = &failure {
+        if let WriteFailure::Refused(why) = &failure {
             writer.say_refused(why).await;
         }
         done.failure = Some(failure);
@@ -161,15 +161,15 @@ pub async fn commit(client: &Client, work: Work) -> Done {
 
 struct Writer<'w> {
     client: &'w Client,
-    work: &'w Work,
-    done: &'w mut Done,
+    work: &'w SliceWrites,
+    done: &'w mut WriteResult,
 }
 
 impl Writer<'_> {
-    async fn slices(&mut self) -> Result<(), Failure> {
+    async fn slices(&mut self) -> Result<(), WriteFailure> {
         let work = self.work;
         if work.orphans && self.service_exists().await? {
-            return Err(Failure::Outdated("the Service is there after all".to_owned()));
+            return Err(WriteFailure::Outdated("the Service is there after all".to_owned()));
         }
         for content in &work.creates {
             if !self.create(content).await? {
@@ -186,17 +186,17 @@ impl Writer<'_> {
         Ok(())
     }
 
-    async fn service_exists(&self) -> Result<bool, Failure> {
+    async fn service_exists(&self) -> Result<bool, WriteFailure> {
         let path = service_path(&self.work.service);
         match send::<Written>(self.client, Method::GET, &path, "", &Value::Null).await {
             Ok(_) => Ok(true),
             Err(Error::Api(status)) if status.code == 404 => Ok(false),
-            Err(error) => Err(Failure::of(&error)),
+            Err(error) => Err(WriteFailure::of(&error)),
         }
     }
 
     /// False if the namespace is going away.
-    async fn create(&mut self, content: &SliceContent) -> Result<bool, Failure> {
+    async fn create(&mut self, content: &SliceContent) -> Result<bool, WriteFailure> {
         let object = write::new_slice(&self.work.service, self.work.uid.as_ref(), content);
         let path = format!("{}?{FIELD_MANAGER}", slices_path(&self.work.service.namespace));
         match send::<Written>(self.client, Method::POST, &path, JSON, &object).await {
@@ -205,12 +205,12 @@ impl Writer<'_> {
                 self.done.slices.creates += 1;
             }
             Err(error) if is_namespace_terminating(&error) => return Ok(false),
-            Err(error) => return Err(Failure::of(&error)),
+            Err(error) => return Err(WriteFailure::of(&error)),
         }
         Ok(true)
     }
 
-    async fn update(&mut self, stored: &Slice, content: &SliceContent) -> Result<(), Failure> {
+    async fn update(&mut self, stored: &Slice, content: &SliceContent) -> Result<(), WriteFailure> {
         let path = format!("{}/{}", slices_path(&stored.key.namespace), stored.key.name);
         if let Some(patch) = write::patch_slice(stored, content) {
             let target = format!("{path}?{FIELD_MANAGER}");
@@ -222,10 +222,10 @@ impl Writer<'_> {
                 }
                 // The stored JSON has a form that the patch did not expect: change it in place instead.
                 Err(Error::Api(status)) if status.code == 422 => {}
-                Err(error) => return Err(Failure::of(&error)),
+                Err(error) => return Err(WriteFailure::of(&error)),
             }
         }
-        let failed = |error: Error| Failure::of(&error);
+        let failed = |error: Error| WriteFailure::of(&error);
         let mut object: Value =
             send(self.client, Method::GET, &path, "", &Value::Null).await.map_err(failed)?;
         write::update_slice(&mut object, content);
@@ -238,7 +238,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    async fn delete(&mut self, stored: &Stored) -> Result<(), Failure> {
+    async fn delete(&mut self, stored: &StoredSlice) -> Result<(), WriteFailure> {
         let path = format!("{}/{}", slices_path(&stored.key.namespace), stored.key.name);
         let uid = stored.uid.as_ref().map(Uid::to_string);
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions",
@@ -246,7 +246,7 @@ impl Writer<'_> {
         match send::<Value>(self.client, Method::DELETE, &path, JSON, &options).await {
             Ok(_) => self.done.slices.deletes += 1,
             Err(Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(Failure::of(&error)),
+            Err(error) => return Err(WriteFailure::of(&error)),
         }
         self.done.deleted.extend(stored.uid.clone());
         Ok(())
@@ -261,10 +261,10 @@ impl Writer<'_> {
         }
     }
 
-    async fn conditions(&mut self, patch: &Value) -> Result<(), Failure> {
+    async fn conditions(&mut self, patch: &Value) -> Result<(), WriteFailure> {
         let path = format!("{}/status?{FIELD_MANAGER}", service_path(&self.work.service));
         let sent = send::<Written>(self.client, Method::PATCH, &path, STRATEGIC_MERGE, patch).await;
-        sent.map(drop).map_err(|error| Failure::of(&error))
+        sent.map(drop).map_err(|error| WriteFailure::of(&error))
     }
 
     fn note(&mut self, written: &Written) {

@@ -11,13 +11,13 @@ use plan::slices::{SlicePlan, TriggerTimes};
 
 /// What is remembered of one Service.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct ServiceState {
     /// When its pods last changed.
     pub trigger: TriggerTimes,
     /// What the mechanisms remember.
     pub memories: Vec<(Family, Memory)>,
     /// The reasons of the Notices that stand, so that they are said once.
-    pub said: Vec<&'static str>,
+    pub reported: Vec<&'static str>,
     /// Whether it asks for a mechanism.
     pub requested: bool,
     /// The conditions that were sent last and have not come back yet.
@@ -25,12 +25,12 @@ pub struct Kept {
     /// The highest resourceVersion of its slices, and since when.
     pub revision: (u64, Moment),
     /// The numbers behind the gauges.
-    pub counts: Counts,
+    pub counts: ServiceCounts,
 }
 
 /// One Service's part of the gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ServiceCounts {
     /// Slices that are stored, or will be once the plan is written.
     pub slices: i64,
     /// Slices that an ideal packing would need.
@@ -45,7 +45,7 @@ pub struct Counts {
     pub traffic_distribution: Option<model::Name>,
 }
 
-impl Kept {
+impl ServiceState {
     /// What the mechanisms remember of a family, or what the slices tell.
     pub fn memory(&self, family: Family, slices: &[Slice]) -> Memory {
         let known = self.memories.iter().find(|(f, _)| *f == family);
@@ -57,7 +57,7 @@ impl Kept {
         Self {
             trigger: plan.trigger.clone(),
             memories: outcomes.iter().map(|o| (o.family, o.memory.clone())).collect(),
-            said: plan.notices.iter().map(|notice| notice.reason).collect(),
+            reported: plan.notices.iter().map(|notice| notice.reason).collect(),
             requested: outcomes.iter().any(|o| o.requested),
             sent: self.sent.clone(),
             revision: self.revision,
@@ -67,4 +67,4 @@ impl Kept {
 }
 
 /// Every Service's entry.
-pub type Memories = BTreeMap<ServiceKey, Kept>;
+pub type ServiceStates = BTreeMap<ServiceKey, ServiceState>;

@@ -1,0 +1,248 @@
+//! The head without hands: events in, work out, and nothing done twice while the cache lags behind.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+use model::Uid;
+use plan::queue::Version;
+use serde_json::json;
+
+use super::*;
+use crate::slice_writes::WrittenSlices;
+use cluster::Watched;
+
+fn at(millis: u64) -> Moment {
+    Moment(Duration::from_millis(millis))
+}
+
+fn watched(object: &Value) -> Watched {
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+fn service() -> Value {
+    json!({"metadata": {"name": "web", "namespace": "shop", "uid": "service-1"},
+        "spec": {"selector": {"app": "web"}, "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}})
+}
+
+fn pod(name: &str, address: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web"}},
+        "spec": {"nodeName": "n1"},
+        "status": {"podIPs": [{"ip": address}], "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+/// The one slice of the Service, as some version of it is stored.
+fn slice(revision: u64, manager: Option<&str>, addresses: &[&str]) -> Value {
+    let endpoint = |address: &&str| {
+        json!({"addresses": [address], "nodeName": "n1", "conditions": {"ready": true, "serving": true,
+            "terminating": false}, "targetRef": {"kind": "Pod", "namespace": "shop",
+            "name": format!("pod-{address}"), "uid": format!("pod-{address}")}})
+    };
+    let mut slice = json!({"addressType": "IPv4",
+        "metadata": {"name": "web-1", "namespace": "shop", "uid": "slice-1", "generation": revision,
+            "resourceVersion": revision.to_string(),
+            "labels": {"kubernetes.io/service-name": "web",
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "service-1"}]},
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+        "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>()});
+    if let Some(manager) = manager {
+        slice["metadata"]["managedFields"] = json!([{"manager": manager, "operation": "Update",
+            "time": "2026-11-15T10:00:00Z"}]);
+    }
+    slice
+}
+
+/// A head that leads and has listed a node, the Service, one pod and these slices.
+fn reconciler(settings: ReconcilerSettings, slices: &[Value]) -> SliceReconciler {
+    head_with(Metrics::default(), settings, slices)
+}
+
+fn head_with(metrics: Metrics, settings: ReconcilerSettings, slices: &[Value]) -> SliceReconciler {
+    let mut reconciler = SliceReconciler::new(settings, metrics);
+    reconciler.lead(at(0));
+    let node = json!({"metadata": {"name": "n1"}});
+    let first = pod("pod-10.0.0.1", "10.0.0.1");
+    for (kind, objects) in [
+        (Kind::Node, &[node][..]),
+        (Kind::Service, &[service()]),
+        (Kind::Pod, &[first]),
+        (Kind::Namespace, &[]),
+        (Kind::Slice, slices),
+    ] {
+        assert_eq!(
+            reconciler.next(at(0), Timestamp::UNIX_EPOCH).map(|work| work.service),
+            None,
+            "not before all is listed"
+        );
+        reconciler.observe(Event::Listing(kind), at(0));
+        for object in objects {
+            reconciler.observe(Event::Put(kind, watched(object)), at(0));
+        }
+        reconciler.observe(Event::Listed(kind), at(0));
+    }
+    reconciler
+}
+
+fn next(reconciler: &mut SliceReconciler, now: u64) -> Option<SliceWrites> {
+    reconciler.next(at(now), Timestamp::UNIX_EPOCH)
+}
+
+fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {
+    let version = |revision: u64| Version { generation: revision as i64, revision: Some(revision) };
+    let written = revision.map(|revision| (Uid::new("slice-1"), version(revision)));
+    WriteResult {
+        service: work.service.clone(),
+        written: written.into_iter().collect(),
+        ..WriteResult::default()
+    }
+}
+
+#[test]
+fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    assert_eq!((work.creates.len(), work.updates.len()), (1, 0));
+    reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    // A second pod comes before the watch shows the slice.
+    reconciler.observe(Event::Put(Kind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
+    assert!(next(&mut reconciler, 2).is_none(), "the cache is stale");
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+    let work = next(&mut reconciler, 3).expect("the second pod, at once");
+    assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
+    assert_eq!(work.updates[0].1.endpoints.len(), 2);
+}
+
+#[test]
+fn changes_count_what_the_api_took_not_what_was_planned() {
+    let metrics = Metrics::default();
+    let changes = |operation: &str| {
+        let mut registry = prometheus_client::registry::Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        let name = format!("endpoint_slice_controller_changes{{operation=\"{operation}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.and_then(|value| value.parse().ok())
+    };
+    let mut reconciler = head_with(metrics.clone(), ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    assert_eq!(changes("create"), Some(0), "there before the first event");
+    let refused =
+        WriteResult { failure: Some(WriteFailure::Refused("the disk is full".into())), ..done(&work, None) };
+    reconciler.done(refused, at(1), Timestamp::UNIX_EPOCH);
+    assert_eq!(changes("create"), Some(0), "planned, and not written");
+    let work = next(&mut reconciler, 3_600_000).expect("it is tried again");
+    let written = WrittenSlices { creates: 1, ..WrittenSlices::default() };
+    let partly = WriteResult {
+        failure: Some(WriteFailure::Refused("its status".into())),
+        slices: written,
+        ..done(&work, Some(7))
+    };
+    reconciler.done(partly, at(3_600_001), Timestamp::UNIX_EPOCH);
+    assert_eq!(changes("create"), Some(1), "written, whatever failed afterwards");
+    assert_eq!(changes("delete"), Some(0));
+}
+
+#[test]
+fn our_own_write_coming_back_is_no_work() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    assert!(reconciler.is_idle(), "nothing waits");
+    // Somebody empties it.
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(9, None, &[]))), at(3));
+    assert_eq!(next(&mut reconciler, 3).expect("it is filled again").updates.len(), 1);
+}
+
+#[test]
+fn a_conflict_is_planned_again_with_the_newer_slice() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[slice(5, None, &[])]);
+    let work = next(&mut reconciler, 0).expect("a slice to fill");
+    let outdated =
+        WriteResult { failure: Some(WriteFailure::Outdated("conflict".into())), ..done(&work, None) };
+    assert!(reconciler.done(outdated, at(1), Timestamp::UNIX_EPOCH).is_none());
+    assert!(next(&mut reconciler, 1).is_none(), "it waits");
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(6, None, &[]))), at(2));
+    let again = next(&mut reconciler, 2).expect("the newer slice is reason enough");
+    assert_eq!(again.updates[0].0.resource_version.as_deref(), Some("6"));
+}
+
+#[test]
+fn failures_are_told_to_the_owner_once() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut told = 0;
+    let mut now = 0;
+    for _ in 0..10 {
+        let work = next(&mut reconciler, now).expect("it is tried again");
+        let refused = WriteResult {
+            failure: Some(WriteFailure::Refused("the disk is full".into())),
+            ..done(&work, None)
+        };
+        told += usize::from(reconciler.done(refused, at(now), Timestamp::UNIX_EPOCH).is_some());
+        now += 60_000;
+    }
+    assert_eq!(told, 1);
+}
+
+#[test]
+fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_over() {
+    let theirs = |revision| slice(revision, Some("kube-controller-manager"), &["10.0.0.1"]);
+    let mut alone = reconciler(ReconcilerSettings::default(), &[theirs(5)]);
+    assert!(next(&mut alone, 0).is_none(), "it is right as it is");
+    assert_eq!(alone.competing_slice(), None);
+    alone.observe(Event::Put(Kind::Slice, watched(&theirs(5))), at(1));
+    assert_eq!(alone.competing_slice(), None, "the same version again is not fresh");
+    alone.observe(Event::Put(Kind::Slice, watched(&theirs(6))), at(1));
+    assert_eq!(alone.competing_slice().map(ToString::to_string).as_deref(), Some("shop/web-1"));
+
+    let mut settings = ReconcilerSettings::default();
+    settings.slices.place = Place::Beside;
+    let mut beside = reconciler(settings, &[theirs(5)]);
+    assert_eq!(next(&mut beside, 0).expect("one of our own").creates.len(), 1);
+    beside.observe(Event::Put(Kind::Slice, watched(&theirs(6))), at(1));
+    assert_eq!(beside.competing_slice(), None);
+}
+
+#[test]
+fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    let mut moved = slice(8, None, &["10.0.0.1"]);
+    moved["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
+    reconciler.observe(Event::Put(Kind::Slice, watched(&moved)), at(3));
+    let keys: Vec<String> = std::iter::from_fn(|| next(&mut reconciler, 3))
+        .map(|work| format!("{} {}", work.service, work.creates.len()))
+        .collect();
+    assert_eq!(keys, ["shop/web 1", "shop/other 0"]);
+}
+
+#[test]
+fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    // Deposed with the write under way: it was carried out, and the answer is lost.
+    reconciler.stand_by();
+    assert!(next(&mut reconciler, 1).is_none() && reconciler.due().is_none());
+    assert!(reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH).is_none());
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    reconciler.observe(Event::Put(Kind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
+    assert!(next(&mut reconciler, 3).is_none(), "somebody else writes that");
+    reconciler.lead(at(4));
+    let work = next(&mut reconciler, 4).expect("what came meanwhile");
+    assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
+    assert_eq!(work.updates[0].1.endpoints.len(), 2);
+}
+
+#[test]
+fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    reconciler.stand_by();
+    reconciler.lead(at(2));
+    assert!(next(&mut reconciler, 2).is_none(), "its own slice has not come by yet");
+    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+    assert!(next(&mut reconciler, 3).is_none() && reconciler.is_idle(), "there it is");
+}
