@@ -230,7 +230,7 @@ impl Head {
         }
     }
 
-    /// Design, coexistence: a slice under the name that we write under, but not written by us.
+    /// Semantics M8: a slice under the name that we write under, but not written by us.
     fn is_of_kubernetes(&self, slice: &Slice) -> bool {
         self.planner.slices.place == Place::Alone
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
