@@ -84,7 +84,7 @@ fn wanted(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
     let all = hints::conditions(outcomes, settled);
     let open = *acks == AckState::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
     if open {
-        // Design, "Honored": written when it turns. A pod that came a moment ago turns nothing.
+        // Semantics M7: written when it turns. A pod that came a moment ago turns nothing.
         return all.into_iter().filter(|c| c.kind != HONORED).collect();
     }
     all.into()

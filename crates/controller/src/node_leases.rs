@@ -1,5 +1,5 @@
 //! What the nodes say of themselves: one Lease per node proxy, whose annotations name the newest EndpointSlice version
-//! that the node has programmed and the Services that it could not (design, "Honored").
+//! that the node has programmed and the Services that it could not (semantics M7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

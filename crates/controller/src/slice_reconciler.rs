@@ -232,7 +232,7 @@ impl SliceReconciler {
         }
     }
 
-    /// Design, coexistence: a slice under the name that we write under, but not written by us.
+    /// Semantics M8: a slice under our managed-by name that another controller wrote.
     fn is_written_by_kubernetes(&self, slice: &Slice) -> bool {
         self.planner.slices.place == Place::Alone
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)

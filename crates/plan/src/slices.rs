@@ -55,7 +55,7 @@ pub enum Place {
     /// In the place of those of Kubernetes' own controller, which is turned off.
     #[default]
     Alone,
-    /// Beside them, where that one cannot be turned off (design, "coexist"): under labels that only our nodes read.
+    /// Beside them, where that one cannot be turned off (semantics M8): under labels that only our nodes read.
     Beside,
 }
 
@@ -312,7 +312,7 @@ impl Write<'_, '_> {
                 plan.unchanged.push(key);
                 continue;
             }
-            // Semantics B5 [Q]: upstream brings missing reserved labels back only when something else is written.
+            // Semantics B5: upstream brings missing reserved labels back only when something else is written.
             content.labels = self.labels.clone();
             self.stamp(&mut content);
             plan.updates.push((key, content));

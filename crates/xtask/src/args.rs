@@ -18,6 +18,13 @@ pub(crate) enum Command {
         /// Whether missing tools may be installed.
         install: bool,
     },
+    /// The documentation as a site.
+    Docs {
+        /// Whether mkdocs may be installed.
+        install: bool,
+        /// Whether the site is served as well.
+        serve: bool,
+    },
     /// The guided tour of the binary.
     Demo(DemoOptions),
     /// Timings and instruction counts.
@@ -31,6 +38,8 @@ pub(crate) enum Command {
 pub(crate) enum Topic {
     /// `cargo xtask test`
     Test,
+    /// `cargo xtask docs`
+    Docs,
     /// `cargo xtask tools`
     Tools,
     /// `cargo xtask demo`
@@ -43,12 +52,14 @@ pub(crate) enum Topic {
 
 impl Topic {
     /// Every command, in the order in which help lists them.
-    pub(crate) const ALL: [Topic; 5] = [Topic::Demo, Topic::Test, Topic::Tools, Topic::Bench, Topic::Soak];
+    pub(crate) const ALL: [Topic; 6] =
+        [Topic::Demo, Topic::Test, Topic::Docs, Topic::Tools, Topic::Bench, Topic::Soak];
 
     /// The word that the developer types.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Topic::Test => "test",
+            Topic::Docs => "docs",
             Topic::Tools => "tools",
             Topic::Demo => "demo",
             Topic::Bench => "bench",
@@ -117,6 +128,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
     }
     match topic {
         Topic::Test => parse_test(rest),
+        Topic::Docs => parse_docs(rest),
         Topic::Tools => parse_tools(rest),
         Topic::Demo => parse_demo(rest),
         Topic::Bench => parse_bench(rest),
@@ -151,6 +163,18 @@ fn parse_test(rest: &[String]) -> Result<Command, Stop> {
     let parts = if extended { Part::EXTENDED.as_slice() } else { Part::ALL.as_slice() };
     let parts = only.map_or(Ok(parts.to_vec()), |list| parse_parts(parts, &list))?;
     Ok(Command::Test(TestOptions { parts, install }))
+}
+
+fn parse_docs(rest: &[String]) -> Result<Command, Stop> {
+    let (mut install, mut serve) = (true, false);
+    for word in rest {
+        match word.as_str() {
+            "--no-install" => install = false,
+            "--serve" => serve = true,
+            _ => return Err(unexpected("docs", word)),
+        }
+    }
+    Ok(Command::Docs { install, serve })
 }
 
 fn parse_tools(rest: &[String]) -> Result<Command, Stop> {
@@ -360,6 +384,13 @@ mod tests {
         assert_eq!(parsed("tools"), Ok(Command::Tools { install: true }));
         assert_eq!(parsed("tools --no-install"), Ok(Command::Tools { install: false }));
         assert!(usage("tools kubectl").contains("`kubectl`"));
+    }
+
+    #[test]
+    fn docs_are_built_and_served_on_request() {
+        assert_eq!(parsed("docs"), Ok(Command::Docs { install: true, serve: false }));
+        assert_eq!(parsed("docs --serve --no-install"), Ok(Command::Docs { install: false, serve: true }));
+        assert!(usage("docs --open").contains("`--open`"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(crate) fn text(topic: Option<Topic>) -> String {
         None => overview(),
         Some(Topic::Demo) => DEMO.to_string(),
         Some(Topic::Test) => test_page(),
+        Some(Topic::Docs) => DOCS.to_string(),
         Some(Topic::Tools) => tools_page(),
         Some(Topic::Bench) => format!("{BENCH}\nBENCHES\n{}", bench::rows()),
         Some(Topic::Soak) => soak_page(),
@@ -52,6 +53,7 @@ fn summary(topic: Topic) -> &'static str {
     match topic {
         Topic::Demo => "build zoneward and walk through what it can do",
         Topic::Test => "everything that CI checks: format, licences, lints, docs, tests",
+        Topic::Docs => "build the documentation site and check its links",
         Topic::Tools => "install what the tests need, and say where it is",
         Topic::Bench => "time and instructions of a bench",
         Topic::Soak => "the long tests, for as long as you like",
@@ -73,6 +75,26 @@ DESCRIPTION
 
 OPTIONS
     --binary PATH   use this binary and build nothing";
+
+const DOCS: &str = "\
+NAME
+    cargo xtask docs - build the documentation site and check its links
+
+SYNOPSIS
+    cargo xtask docs [--serve] [--no-install]
+
+DESCRIPTION
+    Builds a searchable site out of the Markdown pages of the root, docs/, examples/ and deploy/ with mkdocs,
+    which is installed below target/tools. Fails if a link or an anchor leads nowhere, or if a page is missing
+    from `nav` in mkdocs.yml. Prints the path of the first page. Links to other sites are not followed.
+
+OPTIONS
+    --serve           serve the site on http://127.0.0.1:8000; the search needs a web server
+    --no-install      fail if mkdocs is missing instead of installing it
+
+FILES
+    mkdocs.yml        navigation, theme and checks
+    target/site       the site";
 
 fn test_page() -> String {
     let row = |part: &Part| format!("    {:<8} {}", part.name(), part.says());

@@ -1,4 +1,4 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | tools | bench | soak`.
+//! The developers' commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak`.
 //! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
 //! then install whatever the rest needs.
 
@@ -7,6 +7,7 @@ mod bench;
 mod callgrind;
 mod demo;
 mod deny;
+mod docs;
 mod help;
 mod report;
 mod shell;
@@ -50,6 +51,7 @@ fn run(command: Command) -> Result<(), Stop> {
         }
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
+        Command::Docs { install, serve } => docs::run(install, serve),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, report, shell, tools};
+use crate::{Stop, deny, docs, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,9 +15,11 @@ pub(crate) enum Part {
     Fmt,
     /// Licences, banned crates, sources of dependencies.
     Deny,
+    /// The documentation site, with every link in it.
+    Site,
     /// Lints, with warnings as errors.
     Clippy,
-    /// The documentation builds without a warning.
+    /// The documentation of the code builds without a warning.
     Doc,
     /// All tests.
     Test,
@@ -31,7 +33,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// Every part, in the order in which they run.
-    pub(crate) const ALL: [Part; 5] = [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Test];
+    pub(crate) const ALL: [Part; 6] =
+        [Part::Fmt, Part::Deny, Part::Site, Part::Clippy, Part::Doc, Part::Test];
 
     /// What needs another build: `--extended`.
     pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::Tour];
@@ -41,6 +44,7 @@ impl Part {
         match self {
             Part::Fmt => "fmt",
             Part::Deny => "deny",
+            Part::Site => "site",
             Part::Clippy => "clippy",
             Part::Doc => "doc",
             Part::Test => "test",
@@ -55,8 +59,9 @@ impl Part {
         match self {
             Part::Fmt => "the code is formatted",
             Part::Deny => "licences, banned crates and sources of dependencies are in order",
+            Part::Site => "the documentation site builds, and its links and anchors lead somewhere",
             Part::Clippy => "no compiler or clippy warning, in tests and benches too",
-            Part::Doc => "the documentation builds without a warning",
+            Part::Doc => "the documentation of the code builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
             Part::Release => "the release profile builds",
             Part::Guides => "the commands of README and guides work with the release build",
@@ -68,6 +73,7 @@ impl Part {
         match self {
             Part::Fmt => cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"),
             Part::Deny => deny::run(),
+            Part::Site => docs::build(),
             Part::Clippy => cargo(
                 &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
                 "fix each warning above, or allow it at its place with the reason",
@@ -205,6 +211,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
     for part in &options.parts {
         match part {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
+            Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
             Part::Deny | Part::Doc | Part::Release | Part::Tour => {}

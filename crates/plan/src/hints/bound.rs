@@ -1,4 +1,4 @@
-//! Require at any level, and the region (seed 003; design, "Require").
+//! Require at any level, and the region (seed 003, semantics M3 and M5).
 //!
 //! Rule: a ready endpoint carries hints for the zones that may use it: its own, or all of its region. Where the own
 //! node comes first it carries a hint for that too, and where a region comes after the zone the zones of the region

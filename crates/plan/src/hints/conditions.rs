@@ -152,7 +152,7 @@ fn programmed(outcomes: &[HintOutcome]) -> Condition {
     }
 }
 
-/// Design, "Honored": every Ready node that runs a node proxy has reached the Service's slices.
+/// Semantics M7: every Ready node that runs a node proxy has reached the Service's slices.
 fn honored(programmed: Status, acks: &NodeAcks) -> Condition {
     let (status, reason, message) = match acks {
         _ if programmed != Status::True => {

@@ -1,4 +1,4 @@
-//! Spill, our own (design, "Spill").
+//! Spill, our own (semantics M6).
 //!
 //! Rule: the slices carry the share of traffic expected from each zone, and consumers that know Spill do the rest with
 //! [`crate::spill`]. For those that know only hints, slices carry own-zone hints where no zone spills and none where

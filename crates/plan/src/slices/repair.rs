@@ -1,5 +1,5 @@
 //! A slice without the label that consumers go by would be lost to them: what upstream repairs only in passing
-//! (semantics B5 [Q]) is repaired at once. The third reserved label, about headless Services, waits as upstream's does,
+//! (semantics B5) is repaired at once. The third reserved label, about headless Services, waits as upstream's does,
 //! and so does a slice from a file that was never applied: no consumer looks for it.
 
 use model::{ObjectKey, Slice, SliceContent, annotation};

@@ -39,7 +39,7 @@ fn a_pod_that_terminates_is_ready_only_where_not_ready_ones_are_published() {
 
 #[test]
 fn pod_ip_alone_is_no_endpoint() {
-    // Semantics B2 [Q]: only status.podIPs gives addresses.
+    // Semantics B2: only status.podIPs gives addresses.
     let mut world = World::new(json!({}));
     world.pod("a", json!({}), json!({"podIP": "10.0.0.1", "podIPs": []}));
     world.check(expect![[r#"
@@ -265,7 +265,7 @@ fn a_changed_label_of_the_service_is_written_and_a_reserved_one_is_not() {
     let plan = world.plan();
     assert_eq!(plan.updates.len(), 1);
     assert_eq!(plan.updates[0].1.labels, labels(&world.service, None).0);
-    // [Q]: a slice that lost its reserved labels gets them back when something else is written.
+    // Semantics B5: a slice that lost its reserved labels gets them back when something else is written.
     world.service.labels = settled;
     world.slices[0].content.labels = Labels::EMPTY;
     assert!(world.plan().is_noop());

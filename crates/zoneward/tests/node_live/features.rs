@@ -202,7 +202,7 @@ pub(crate) fn terminating_endpoints_are_used_when_no_other_is_left() {
         place.goes(From::Pod(3), (VIPS[i], 80), &[2, 5], Kept);
         place.goes(From::Outside, (OWN[i], NODE_PORT), &[2], Kept);
     }
-    // Seed 002: under Local this node's terminating ones are left; semantics 0: under Cluster, too, all being so.
+    // Seed 002: under Local this node's terminating ones are left; semantics C1: under Cluster too, if all are.
     place.put_pods(&[here(1).terminating(), here(2).terminating(), there(5)]);
     place.settle();
     for i in [0, 1] {

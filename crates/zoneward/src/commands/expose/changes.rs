@@ -24,7 +24,7 @@ const TAGS_LABEL: &str = "zoneward.dev/expose-tags";
 /// On a Service: this command made it, so it may take it away.
 const MADE_LABEL: &str = "zoneward.dev/made-by";
 const MADE: &str = "expose";
-/// Semantics: an EndpointSlice holds at most so many.
+/// Semantics B4: the maximum of endpoints in an EndpointSlice.
 const MOST_ENDPOINTS: usize = 1_000;
 
 /// What the API has.
