@@ -12,7 +12,7 @@ mod process;
 use std::time::{Duration, Instant};
 
 use cluster::{self, Event, Feed, Kind, Wanted, Watched};
-use controller::{self, Config, Metrics};
+use controller::{ControllerConfig, Metrics};
 use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
@@ -61,7 +61,13 @@ async fn measure(services: usize) {
     let (_stop, stopped) = watch::channel(false);
     let (_office, leading) = watch::channel(true);
     let (start, cpu) = (Instant::now(), process::cpu());
-    tokio::spawn(controller::run(client.clone(), Config::default(), Metrics::default(), leading, stopped));
+    tokio::spawn(controller::run(
+        client.clone(),
+        ControllerConfig::default(),
+        Metrics::default(),
+        leading,
+        stopped,
+    ));
     let mut written = 0;
     while written < services {
         written += usize::from(matches!(seen.next().await, Event::Put(..)));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use cluster::{Event, Kind, Watched};
-use controller::slice_reconciler::Head;
-use controller::{Metrics, Settings};
+use controller::slice_reconciler::SliceReconciler;
+use controller::{Metrics, ReconcilerSettings};
 use jiff::Timestamp;
 use plan::queue::Moment;
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub fn run() {
     let services =
         std::env::var("ZONEWARD_BENCH_SERVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let services: usize = services.min(2_000);
-    let mut head = Head::new(Settings::default(), Metrics::default());
+    let mut head = SliceReconciler::new(ReconcilerSettings::default(), Metrics::default());
     head.lead(now());
     phase_list(&mut head, services);
     phase_plan(&mut head);
@@ -32,7 +32,7 @@ pub fn run() {
 }
 
 #[inline(never)]
-fn phase_list(head: &mut Head, services: usize) {
+fn phase_list(head: &mut SliceReconciler, services: usize) {
     let pods = (0..services).flat_map(|s| (0..PODS_PER_SERVICE).map(move |p| pod(s, p)));
     let kinds: [(Kind, Vec<Value>); 5] = [
         (Kind::Node, (0..100).map(node).collect()),
@@ -42,24 +42,24 @@ fn phase_list(head: &mut Head, services: usize) {
         (Kind::Slice, Vec::new()),
     ];
     for (kind, objects) in kinds {
-        head.saw(Event::Listing(kind), now());
+        head.observe(Event::Listing(kind), now());
         for object in objects {
-            head.saw(Event::Put(kind, watched(&object)), now());
+            head.observe(Event::Put(kind, watched(&object)), now());
         }
-        head.saw(Event::Listed(kind), now());
+        head.observe(Event::Listed(kind), now());
     }
 }
 
 #[inline(never)]
-fn phase_plan(head: &mut Head) {
+fn phase_plan(head: &mut SliceReconciler) {
     while head.next(now(), Timestamp::UNIX_EPOCH).is_some() {}
 }
 
 #[inline(never)]
-fn phase_flip(head: &mut Head, services: usize) {
+fn phase_flip(head: &mut SliceReconciler, services: usize) {
     for number in 0..services {
         let mut object = pod(number, 3);
         object["status"] = pod_status(number, 3, false);
-        head.saw(Event::Put(Kind::Pod, watched(&object)), now());
+        head.observe(Event::Put(Kind::Pod, watched(&object)), now());
     }
 }

@@ -63,7 +63,7 @@ async fn slices_follow_pods() {
     world.merge("/api/v1/namespaces/default/pods/web-2/status", &status(2, true)).await;
     world.put(&pod("default", "web-5", "web", "n1", "10.1.0.5")).await;
     settled(&world, &[2, 3, 4, 5]).await;
-    assert_eq!(world.stop().await, Ended::Stopped);
+    assert_eq!(world.stop().await, ControllerExit::Stopped);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::{self, Config, Ended, Metrics};
+use controller::{ControllerConfig, ControllerExit, Metrics};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
@@ -26,26 +26,26 @@ pub struct World {
 pub struct Running {
     pub leading: watch::Sender<bool>,
     pub stop: watch::Sender<bool>,
-    pub task: JoinHandle<Ended>,
+    pub task: JoinHandle<ControllerExit>,
 }
 
 /// Starts a controller that leads.
-pub fn start(client: &Client, config: Config, metrics: &Metrics) -> Running {
+pub fn start(client: &Client, config: ControllerConfig, metrics: &Metrics) -> Running {
     let running = start_standby(client, config, metrics);
     running.leading.send_replace(true);
     running
 }
 
 /// Starts a controller that watches and waits.
-pub fn start_standby(client: &Client, config: Config, metrics: &Metrics) -> Running {
+pub fn start_standby(client: &Client, config: ControllerConfig, metrics: &Metrics) -> Running {
     let (stop, stopped) = watch::channel(false);
     let (office, leading) = watch::channel(false);
     let task = tokio::spawn(controller::run(client.clone(), config, metrics.clone(), leading, stopped));
     Running { leading: office, stop, task }
 }
 
-pub fn config() -> Config {
-    Config::default()
+pub fn config() -> ControllerConfig {
+    ControllerConfig::default()
 }
 
 impl World {
@@ -66,11 +66,11 @@ impl World {
         Self { store, client, metrics: Metrics::default(), running: None }
     }
 
-    pub fn start(&mut self, config: Config) {
+    pub fn start(&mut self, config: ControllerConfig) {
         self.running = Some(start(&self.client, config, &self.metrics));
     }
 
-    pub async fn stop(&mut self) -> Ended {
+    pub async fn stop(&mut self) -> ControllerExit {
         let running = self.running.take().expect("a controller");
         running.stop.send_replace(true);
         running.task.await.unwrap()
