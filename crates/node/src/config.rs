@@ -1,10 +1,10 @@
-//! What the node proxy was told: kube-proxy's flags, or a KubeProxyConfiguration, as settings that work.
+//! Configuration of the node proxy: kube-proxy's flags or a KubeProxyConfiguration, as validated settings.
 //!
 //! ```text
-//! flags | file -> Configuration (every field) -> defaults -> check -> NodeSettings | what is refused, and why
+//! flags | file -> Configuration (every field) -> defaults -> check -> NodeSettings, or errors
 //! ```
 //!
-//! A value that kube-proxy would refuse is refused here; so is what asks for something that this program does not do.
+//! Values that kube-proxy refuses are refused, and so are settings that this program does not implement.
 
 mod check;
 pub mod fields;
@@ -29,33 +29,27 @@ pub use modes::Mode;
 
 use super::sync_schedule::MinSyncPeriod;
 
-/// kube-proxy's default for both periods of rules.
+/// kube-proxy's default syncPeriod.
 const SYNC_PERIOD: GoDuration = GoDuration::seconds(30);
-/// The most that changes are spaced where nobody said how much.
+/// Upper bound of the adaptive minSyncPeriod.
 const MAX_ADAPTIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// NodeSettings that work.
+/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// The configuration with its defaults, as it is in force.
+    /// With defaults filled in.
     pub configuration: Configuration,
-    /// The mode that was asked for.
+    /// The configured mode; nftables runs in any case.
     pub mode: Mode,
-    /// What decides where packets go.
     pub proxy: ProxySettings,
-    /// How often the kernel's rules are compared with what they should be.
     pub sync_period: Duration,
-    /// How changes are spaced.
     pub min_sync_period: MinSyncPeriod,
-    /// Where health is served.
     pub healthz: Option<SocketAddr>,
-    /// Where metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// How to reach the API.
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// The settings that flags and file come to, with what there is to say about them.
+/// Settings from flags and file, with warnings.
 pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)> {
     let (mut config, mut notices) = match &flags.config {
         Some(path) => {
@@ -65,7 +59,7 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
         }
         None => (flags.fields.configuration(), Vec::new()),
     };
-    // Semantics D15: these count with a file, too.
+    // Semantics D15: these apply beside a file.
     flags.logging.set(&mut config);
     if let Some(name) = &flags.fields.hostname_override {
         config.hostname_override.clone_from(name);
@@ -78,11 +72,12 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     Ok((settings, notices))
 }
 
-/// Flags beside a file that the file replaces.
+/// Warns of flags that --config overrides.
 fn ignored_flags(flags: &flags::NodeFlags) -> Vec<Notice> {
     let given = flags::FieldFlags { hostname_override: None, ..flags.fields.clone() };
     let said = given.configuration() != flags::FieldFlags::default().configuration();
-    let message = "flags that stand for fields of the configuration are ignored beside --config; write them into the file";
+    let message =
+        "flags that set fields of the configuration are ignored with --config; set the fields in the file";
     (said || flags.connection.kubeconfig.is_some())
         .then(|| notice("FlagsIgnored", message))
         .into_iter()
@@ -93,7 +88,7 @@ fn notice(reason: &'static str, message: impl Into<String>) -> Notice {
     Notice::new(ObjectRef::new(file::KIND, "", "config"), reason, message)
 }
 
-/// Fills defaults in and checks everything.
+/// Fills in defaults and validates.
 pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings, Vec<Notice>)> {
     let value = serde_json::to_value(&config)?;
     let without_effect = fields::without_effect(&value).into_iter();
@@ -129,7 +124,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
     Ok((settings, notices))
 }
 
-/// The defaults of semantics D15 where nothing is set.
+/// Defaults (semantics D15).
 fn fill(config: &mut Configuration) {
     let bind = config.bind_address.get_or_insert_with(|| "0.0.0.0".to_owned());
     let is_v6 = bind.parse::<std::net::Ipv6Addr>().is_ok();
@@ -160,7 +155,7 @@ fn fill(config: &mut Configuration) {
     }
 }
 
-/// An address to listen on; empty is nowhere, and without a port it is the usual one.
+/// An address to listen on; empty is none, and the port has a default.
 fn listen(field: &str, text: Option<&str>, port: u16, refusals: &mut Vec<String>) -> Option<SocketAddr> {
     let text = text.unwrap_or_default().trim();
     if text.is_empty() {
@@ -174,7 +169,7 @@ fn listen(field: &str, text: Option<&str>, port: u16, refusals: &mut Vec<String>
     address
 }
 
-/// Semantics D15: the pair of the mode that was asked for counts. Seed 002: an explicit 0s is obeyed.
+/// Semantics D15: the pair of the configured mode applies. Seed 002: an explicit 0s is obeyed.
 fn periods(config: &Configuration, mode: Mode) -> (Duration, MinSyncPeriod) {
     let (period, least) = match mode {
         Mode::Nftables => (config.nftables.sync_period, config.nftables.min_sync_period),
@@ -186,11 +181,11 @@ fn periods(config: &Configuration, mode: Mode) -> (Duration, MinSyncPeriod) {
     (period.unwrap_or(SYNC_PERIOD).0, min_sync_period)
 }
 
-/// The fields that decide where packets go.
+/// The fields that decisions use.
 fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> ProxySettings {
     let mut node_port_addresses = config.node_port_addresses.clone();
     if node_port_addresses.is_empty() && mode != Mode::Nftables {
-        // Semantics D4: the default of those modes is every address; node ports shall not vanish from one.
+        // Semantics D4: the default of those modes is every address; node ports must not disappear from one.
         node_port_addresses = vec!["all".to_owned()];
     }
     let (all, bit) = match mode {

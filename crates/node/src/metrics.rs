@@ -1,4 +1,4 @@
-//! What is measured: kube-proxy's names for what they measure there (semantics D14), and ours.
+//! Metrics of the node proxy: kube-proxy's by their names (semantics D14), and our own.
 
 use std::sync::atomic::AtomicU64;
 
@@ -18,52 +18,30 @@ type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 type Counters = Family<Labels, Counter>;
 type Times = Gauge<f64, AtomicU64>;
 
-/// All metrics. What is cheap to clone is shared.
+/// All metrics; clones share their values.
 pub struct Metrics {
     registry: Registry,
-    /// One run that changed rules, of any kind.
     pub sync: Histograms,
-    /// One run that compared everything.
     pub sync_full: Histograms,
-    /// One run that sent changes.
     pub sync_partial: Histograms,
-    /// When rules were last right.
     pub last_sync: Family<Labels, Times>,
-    /// When a change last came.
     pub last_queued: Family<Labels, Times>,
-    /// From the cause of a slice's change to the kernel.
     pub programming: Histograms,
-    /// Changes of endpoints that wait.
     pub endpoint_pending: Gauge,
-    /// Changes of endpoints that came.
     pub endpoint_changes: Counter,
-    /// Changes of Services that wait.
     pub service_pending: Gauge,
-    /// Changes of Services that came.
     pub service_changes: Counter,
-    /// Transactions that failed.
     sync_failures: Counters,
-    /// Deletions of unused chains that failed.
     cleanup_failures: Counters,
-    /// Frontends under a policy of Local without an endpoint here.
     pub no_local: Family<Labels, Gauge>,
-    /// Answers of /healthz by code.
     pub healthz: Counters,
-    /// Answers of /livez by code.
     pub livez: Counters,
-    /// One pass over stale flows.
     pub conntrack: Histograms,
-    /// Flows that were deleted.
     conntrack_deleted: Counters,
-    /// Services whose last change the kernel refused.
     pub failed_services: Gauge,
-    /// Repairs of what others altered.
     pub repairs: Counter,
-    /// The highest version of a slice that is in the kernel.
     pub programmed: Gauge,
-    /// Connections by Service and zones.
     pub connections: Counters,
-    /// Bytes by Service and zones.
     pub bytes: Counters,
 }
 
@@ -141,59 +119,51 @@ impl Metrics {
 
     fn register_kube_proxy(&mut self) {
         let all = &mut self.registry;
-        // The names of counters get their `_total` when they are written.
+        // Counters get the suffix `_total` when they are encoded.
         for (name, family) in [("proxy_healthz", &self.healthz), ("proxy_livez", &self.livez)] {
-            all.register(name, "Answers by code", family.clone());
-            all.register(format!("kubeproxy_{name}"), "Answers by code", family.clone());
+            all.register(name, "Responses by status code", family.clone());
+            all.register(format!("kubeproxy_{name}"), "Responses by status code", family.clone());
         }
         let all = all.sub_registry_with_prefix("kubeproxy");
         let rules = "sync_proxy_rules";
-        all.register(format!("{rules}_duration_seconds"), "One change of rules", self.sync.clone());
+        all.register(format!("{rules}_duration_seconds"), "Duration of a sync", self.sync.clone());
         all.register(
             format!("sync_full_{}_duration_seconds", "proxy_rules"),
-            "One comparison of all rules",
+            "Duration of a full sync",
             self.sync_full.clone(),
         );
         all.register(
             format!("sync_partial_{}_duration_seconds", "proxy_rules"),
-            "One change of some Services",
+            "Duration of a partial sync",
             self.sync_partial.clone(),
         );
         all.register(
             format!("{rules}_last_timestamp_seconds"),
-            "When rules were last right",
+            "Time of the last successful sync",
             self.last_sync.clone(),
         );
         all.register(
             format!("{rules}_last_queued_timestamp_seconds"),
-            "When a change last came",
+            "Time of the last queued change",
             self.last_queued.clone(),
         );
         all.register(
             "network_programming_duration_seconds",
-            "From a pod's change to the kernel",
+            "Latency from an endpoint change to programmed rules",
             self.programming.clone(),
         );
         all.register(
             format!("{rules}_endpoint_changes_pending"),
-            "Changes of endpoints that wait",
+            "Endpoint changes that are pending",
             self.endpoint_pending.clone(),
         );
-        all.register(
-            format!("{rules}_endpoint_changes"),
-            "Changes of endpoints that came",
-            self.endpoint_changes.clone(),
-        );
+        all.register(format!("{rules}_endpoint_changes"), "Endpoint changes", self.endpoint_changes.clone());
         all.register(
             format!("{rules}_service_changes_pending"),
-            "Changes of Services that wait",
+            "Service changes that are pending",
             self.service_pending.clone(),
         );
-        all.register(
-            format!("{rules}_service_changes"),
-            "Changes of Services that came",
-            self.service_changes.clone(),
-        );
+        all.register(format!("{rules}_service_changes"), "Service changes", self.service_changes.clone());
         all.register(
             format!("{rules}_nftables_sync_failures"),
             "Transactions that failed",
@@ -206,17 +176,17 @@ impl Metrics {
         );
         all.register(
             format!("{rules}_no_local_endpoints_total"),
-            "Frontends under a policy of Local without an endpoint here",
+            "Service ports with traffic policy Local and no endpoint on this node",
             self.no_local.clone(),
         );
         all.register(
             "conntrack_reconciler_sync_duration_seconds",
-            "One pass over stale flows",
+            "Duration of deleting stale conntrack entries",
             self.conntrack.clone(),
         );
         all.register(
             "conntrack_reconciler_deleted_entries",
-            "Flows that were deleted",
+            "Deleted conntrack entries",
             self.conntrack_deleted.clone(),
         );
     }
@@ -228,35 +198,39 @@ impl Metrics {
             "Services whose last change the kernel refused",
             self.failed_services.clone(),
         );
-        all.register("node_repairs", "Repairs of what others altered in our tables", self.repairs.clone());
+        all.register("node_repairs", "Repairs of tables that were modified externally", self.repairs.clone());
         all.register(
             "node_programmed_revision",
-            "The highest version of an EndpointSlice in the kernel",
+            "Highest resourceVersion of an EndpointSlice in the kernel",
             self.programmed.clone(),
         );
         all.register(
             "service_connections",
-            "Connections to Services, by where they went",
+            "Connections to Services by source zone, destination zone and locality",
             self.connections.clone(),
         );
-        all.register("service_bytes", "Bytes to and from Services, by where they went", self.bytes.clone());
+        all.register(
+            "service_bytes",
+            "Bytes to and from Services by source zone, destination zone and locality",
+            self.bytes.clone(),
+        );
     }
 
-    /// A transaction failed. One holds the rules of both families.
+    /// Counts a failed transaction, which holds the rules of both families.
     pub fn sync_failed(&self) {
         for at in FAMILIES {
             self.sync_failures.get_or_create(&family(at)).inc();
         }
     }
 
-    /// Unused chains could not be deleted.
+    /// Counts a failed deletion of unused chains.
     pub fn cleanup_failed(&self) {
         for at in FAMILIES {
             self.cleanup_failures.get_or_create(&family(at)).inc();
         }
     }
 
-    /// A pass over stale flows came to its end.
+    /// Counts deleted conntrack entries.
     pub fn deleted_flows(&self, cleaned: &dataplane::conntrack::Cleaned) {
         let ipv4 = cleaned.deleted.saturating_sub(cleaned.deleted_ipv6);
         for (at, count) in [(model::Family::V4, ipv4), (model::Family::V6, cleaned.deleted_ipv6)] {
@@ -264,7 +238,6 @@ impl Metrics {
         }
     }
 
-    /// All of it, to be shown.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -277,17 +250,17 @@ impl Metrics {
     }
 }
 
-/// The labels of what is counted by answer.
+/// Labels of responses.
 pub fn status(code: u16) -> Labels {
     vec![("code", code.to_string())]
 }
 
-/// The labels of frontends under a policy of Local.
+/// Labels of Service ports with traffic policy Local.
 pub fn local_policy(family: model::Family, policy: &str) -> Labels {
     vec![("ip_family", family.to_string()), ("traffic_policy", policy.to_owned())]
 }
 
-/// The label that most of kube-proxy's carry.
+/// Label `ip_family`.
 pub fn family(family: model::Family) -> Labels {
     vec![("ip_family", family.to_string())]
 }

@@ -1,5 +1,5 @@
-//! A node as its proxy would see it: the proxy that runs here, or one out of files, a KubeProxyConfiguration and addresses
-//! given by hand.
+//! A node for `plan node` and `trace`: the running node proxy of this network namespace, or a node from files, a
+//! KubeProxyConfiguration and addresses in flags.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -45,22 +45,21 @@ pub enum ProxyMode {
     Nftables,
 }
 
-/// Which node, and what it goes by.
+/// A node and its configuration.
 pub struct NodeChoice {
-    /// Its name.
     pub name: String,
     settings: ProxySettings,
     addresses: Vec<IpAddr>,
-    /// The proxy that runs here, if it is the one.
+    /// The running node proxy, if it is that of this node.
     running: Option<RunningConfig>,
-    /// What its configuration is, in a line for people, if it is the running proxy's.
+    /// One line about the configuration, if it is that of the running node proxy.
     source: Option<String>,
     notices: Vec<Notice>,
 }
 
 impl NodeChoice {
-    /// The node that the arguments name. With `live` it is the one whose proxy runs in this network namespace, with its
-    /// configuration, as far as no argument says otherwise.
+    /// The node of the arguments. With `live`, the node whose proxy runs in this network namespace with its configuration,
+    /// unless an argument overrides it.
     pub fn new(args: &NodeArgs, live: bool) -> Result<Self> {
         let mut notices = Vec::new();
         let running = if live { running(args, running_config::ask(), &mut notices) } else { None };
@@ -79,12 +78,12 @@ impl NodeChoice {
         Ok(Self { name, settings, addresses, running, source, notices })
     }
 
-    /// A node that goes by these settings.
+    /// A node with these settings.
     pub fn of(name: &str, settings: ProxySettings, addresses: Vec<IpAddr>) -> Self {
         Self { name: name.to_owned(), settings, addresses, running: None, source: None, notices: Vec::new() }
     }
 
-    /// Where its objects come from: without a word about that, from where the running proxy has them.
+    /// Where its objects come from; by default from the API of the running node proxy.
     pub fn input(&self, input: &Input) -> Input {
         let mut input = input.for_node();
         let connection = &input.connection;
@@ -99,7 +98,7 @@ impl NodeChoice {
         input
     }
 
-    /// What its configuration is, in a line for people, if it is the running proxy's.
+    /// One line about the configuration, if it is that of the running node proxy.
     pub fn source(&self) -> Option<String> {
         self.source.clone()
     }
@@ -125,8 +124,8 @@ fn source_text(running: &RunningConfig, over: Option<&GateList>) -> String {
     line + "\n"
 }
 
-/// The proxy that runs here, unless it is another node's. One that cannot be believed or read is none: any process may
-/// take its name, and may not keep the commands from working.
+/// The running node proxy, unless it is that of another node. One that is not trusted or cannot be read is ignored: any
+/// process can bind the socket's name, and must not break the commands.
 fn running(
     args: &NodeArgs,
     asked: Result<Option<RunningConfig>>,
@@ -137,12 +136,12 @@ fn running(
             return Some(running);
         }
         Ok(Some(running)) => format!(
-            "the node proxy of this network namespace is that of node {}, so its configuration is not used",
+            "the node proxy in this network namespace is that of node {}, so its configuration is not used",
             running.node
         ),
-        Ok(None) => "no node proxy answers in this network namespace, so defaults and --config explain the rules; run this where the node proxy runs".to_owned(),
+        Ok(None) => "no node proxy runs in this network namespace, so defaults and --config apply; run this command on the node".to_owned(),
         Err(error) => format!(
-            "the configuration of this network namespace's node proxy is not used, so defaults and --config explain the rules: {error:#}"
+            "the configuration of the node proxy in this network namespace is not used, so defaults and --config apply: {error:#}"
         ),
     };
     let node = ObjectRef::new("Node", "", args.node.as_deref().unwrap_or("(this one)"));
@@ -150,18 +149,16 @@ fn running(
     None
 }
 
-/// What a node forwards, with what there is to say about it.
+/// The forwarding table of a node, with warnings.
 pub struct NodeWorld {
-    /// What the node knows of itself.
     pub config: NodeConfig,
-    /// What it forwards.
     pub table: ForwardingTable,
-    /// What is wrong with the configuration or with Services.
+    /// Warnings about the configuration and Services.
     pub notices: Vec<Notice>,
 }
 
 impl NodeWorld {
-    /// The node in the world that was read.
+    /// The node with the objects that were read.
     pub fn new(choice: &NodeChoice, world: &World) -> Result<Self> {
         let mut notices = choice.notices.clone();
         let node = node(choice, world, &mut notices)?;
@@ -174,10 +171,10 @@ impl NodeWorld {
     }
 }
 
-/// The Node object; without one, a node that has only its name and the addresses given by hand.
+/// The Node object; without one, a node with only a name and the addresses of the flags.
 fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
     let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
-        let message = "no Node is in the input: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
+        let message = "the Node is not in the input: it has no zone and no pod CIDRs, and only the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));
         unknown(&choice.name)
     });
@@ -185,13 +182,13 @@ fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result
         node.addresses = choice.addresses.clone().into();
     }
     if node.addresses.is_empty() {
-        let message = "no address is known of it, so no packet can be for a node port or from the node itself; give --local-address";
+        let message = "the node has no known address, so no packet matches a node port or comes from the node itself; set --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NoAddress", message));
     }
     Ok(node)
 }
 
-/// What decides where packets go: a file, or `base`, or the defaults of mode nftables; gates of the command line go first.
+/// Settings from a file, from `base`, or the defaults of mode nftables; feature gates of the command line override them.
 pub fn settings(
     path: Option<&Path>,
     gates: Option<&GateList>,
@@ -214,7 +211,7 @@ pub fn settings(
     notices.extend(remarks);
     if settings.mode != Mode::Nftables {
         let message = format!(
-            "mode: {}; the answer is for nftables, which the node proxy runs in its place",
+            "mode: {}; the result is for nftables, which the node proxy runs instead",
             settings.mode.as_str()
         );
         notices.push(Notice::new(ObjectRef::new(file::KIND, "", "config"), "OtherMode", message));

@@ -1,9 +1,9 @@
-//! The configuration in force of the node proxy of a network namespace, for the commands that explain it.
+//! The configuration of the running node proxy of a network namespace, for commands with --live.
 //!
-//! The proxy answers on an abstract Unix socket. Such names belong to the network namespace, as the rules do: a command that
-//! reads the rules of a node finds its proxy, whatever ports it serves health and metrics on. The answer is that of
-//! /configz. Any process of the namespace may take the name first, so only root and the asking user are believed, and the
-//! way to the API (a kubeconfig may name programs to run) only if it comes from the same program file.
+//! The proxy serves /configz on an abstract Unix socket. Its name belongs to the network namespace, as the rules do, so a
+//! command that reads a node's rules finds its proxy. Any process of the namespace can bind the name first: only root and
+//! the user of the command are trusted, and the connection to the API (a kubeconfig may name programs to run) only if it
+//! comes from the same executable.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -22,11 +22,11 @@ use cluster::Connection;
 
 /// The name of the socket.
 const NAME: &[u8] = b"zoneward-node";
-/// How long either side waits for the other, all in all.
+/// Timeout of a whole exchange.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long until the name is tried again that another process has.
+/// Retry interval while another process holds the name.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long until the next connection is taken after one could not be, as without free file descriptors.
+/// Delay after a failed accept, as without free file descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A configuration is a few kilobytes.
 const LONGEST: u64 = 1 << 20;
@@ -36,18 +36,16 @@ const CONFIGURATION: &str = "kubeproxy.config.k8s.io";
 /// The key of what else is in force.
 const ZONEWARD: &str = "zoneward.dev";
 
-/// What a running node proxy goes by.
+/// The configuration of a running node proxy.
 #[derive(Clone, Debug)]
 pub struct RunningConfig {
-    /// The name of its Node.
     pub node: String,
-    /// The configuration with its defaults.
     pub configuration: Configuration,
-    /// The way to the API, if it can be trusted.
+    /// How to reach the API, if trusted.
     pub connection: Option<Connection>,
 }
 
-/// What /configz answers. Those that ask have another working directory, so paths are absolute.
+/// The body of /configz. Readers have another working directory, so paths are absolute.
 pub fn value(settings: &NodeSettings, node: &str, connection: &Connection) -> Value {
     let absolute = |path: &Option<PathBuf>| path.as_deref().and_then(|path| std::path::absolute(path).ok());
     json!({
@@ -76,7 +74,7 @@ fn parse(mut value: Value) -> Result<RunningConfig> {
     Ok(RunningConfig { node, configuration, connection: Some(connection) })
 }
 
-/// A relative path would be looked for where the command runs.
+/// A relative path would be resolved where the command runs.
 fn path(more: &Value, field: &str) -> Result<Option<PathBuf>> {
     let path = more[field].as_str().map(Path::new);
     if let Some(path) = path.filter(|path| !path.is_absolute()) {
@@ -85,7 +83,7 @@ fn path(more: &Value, field: &str) -> Result<Option<PathBuf>> {
     Ok(path.map(Path::to_owned))
 }
 
-/// Answers all that ask, until the process ends.
+/// Serves until the process ends.
 pub fn serve(value: &Value) {
     let text = value.to_string();
     std::thread::spawn(move || match bind(NAME) {
@@ -94,7 +92,7 @@ pub fn serve(value: &Value) {
     });
 }
 
-/// Waits for the name if another process has it: the proxy that this one replaces, or one that only took the name.
+/// Waits for the name if another process holds it, such as the proxy that this one replaces.
 fn bind(name: &[u8]) -> std::io::Result<UnixListener> {
     let address = SocketAddr::from_abstract_name(name)?;
     let mut warned = false;
@@ -105,7 +103,7 @@ fn bind(name: &[u8]) -> std::io::Result<UnixListener> {
                     let socket = format!("@{}", String::from_utf8_lossy(name));
                     tracing::warn!(
                         socket,
-                        "another process of this network namespace holds the socket that commands with --live ask"
+                        "another process of this network namespace holds the socket of commands with --live"
                     );
                 }
                 std::thread::sleep(AGAIN);
@@ -121,25 +119,25 @@ fn answer_all(listener: &UnixListener, text: &str) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        // One that does not read is one that does not get an answer.
+        // A client that does not read gets nothing.
         drop(stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes())));
     }
 }
 
-/// Asks the node proxy of this network namespace; `None` if there is none.
+/// Reads the configuration of the node proxy of this network namespace; `None` if there is none.
 pub fn ask() -> Result<Option<RunningConfig>> {
     ask_within(NAME, PATIENCE)
 }
 
-/// Connecting waits while a listener's queue is full, and every byte that comes would start a read timeout anew: a thread
-/// asks, and is left alone when the time is over.
+/// Connecting blocks while a listener's queue is full, and every byte restarts a read timeout: a thread reads, and is
+/// abandoned at the timeout.
 fn ask_within(name: &[u8], patience: Duration) -> Result<Option<RunningConfig>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = name.to_owned();
     std::thread::spawn(move || drop(sender.send(ask_at(&name))));
     match receiver.recv_timeout(patience) {
         Ok(answer) => answer,
-        Err(_) => bail!("what holds the node proxy's socket gave no full answer within {patience:?}"),
+        Err(_) => bail!("the node proxy's socket gave no full answer within {patience:?}"),
     }
 }
 
@@ -147,15 +145,15 @@ fn ask_at(name: &[u8]) -> Result<Option<RunningConfig>> {
     let Ok(mut stream) = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?) else {
         return Ok(None);
     };
-    let peer =
-        getsockopt(&stream, sockopt::PeerCredentials).context("asking who answers for the node proxy")?;
+    let peer = getsockopt(&stream, sockopt::PeerCredentials)
+        .context("reading the peer of the node proxy's socket")?;
     check_trust(peer.pid(), peer.uid(), nix::unistd::geteuid().as_raw())?;
     let mut text = String::new();
     (&mut stream)
         .take(LONGEST)
         .read_to_string(&mut text)
         .context("reading the running node's configuration")?;
-    let value = serde_json::from_str(&text).context("the running node's configuration is no JSON")?;
+    let value = serde_json::from_str(&text).context("the running node's configuration is not JSON")?;
     let mut read = parse(value).context("the running node's configuration")?;
     read.connection = read.connection.filter(|_| is_same_program(peer.pid()));
     Ok(Some(read))
@@ -163,12 +161,12 @@ fn ask_at(name: &[u8]) -> Result<Option<RunningConfig>> {
 
 fn check_trust(pid: i32, uid: u32, own: u32) -> Result<()> {
     if uid != 0 && uid != own {
-        bail!("process {pid} of user {uid} answers for the node proxy, which is not trusted");
+        bail!("process {pid} of user {uid} serves the node proxy's socket, and is not trusted");
     }
     Ok(())
 }
 
-/// Whether a process runs the same file as we do.
+/// Whether a process runs the same executable.
 fn is_same_program(pid: i32) -> bool {
     let file = |process: &str| {
         let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
@@ -219,7 +217,7 @@ mod tests {
     fn only_root_and_the_asking_user_are_trusted() {
         assert!(check_trust(7, 0, 1000).is_ok() && check_trust(7, 1000, 1000).is_ok());
         let error = check_trust(7, 1001, 1000).unwrap_err().to_string();
-        assert_eq!(error, "process 7 of user 1001 answers for the node proxy, which is not trusted");
+        assert_eq!(error, "process 7 of user 1001 serves the node proxy's socket, and is not trusted");
     }
 
     /// Other tests in this network namespace take other names.

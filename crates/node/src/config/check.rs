@@ -1,11 +1,11 @@
-//! What kube-proxy's own validation refuses is refused, with the field and what it may be.
+//! Validation as in kube-proxy: errors name the field and its valid values.
 
 use ipnet::IpNet;
 use model::GoDuration;
 
 use super::Configuration;
 
-/// Adds a line for every field that cannot be used.
+/// Adds an error for every invalid field.
 pub fn check(config: &Configuration, refusals: &mut Vec<String>) {
     let mut say = |field: &str, message: String| refusals.push(format!("{field}: {message}"));
     for (field, bit) in [

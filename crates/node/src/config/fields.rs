@@ -1,18 +1,18 @@
-//! Every field of KubeProxyConfiguration v1alpha1 and every flag of kube-proxy, with what becomes of it here.
+//! Every field of KubeProxyConfiguration v1alpha1 and every flag of kube-proxy, and whether it has an effect here.
 //!
-//! One table for the reader, the refusals and docs/reference/kube-proxy.md: a test holds the page to it.
+//! One table for parsing, validation and docs/reference/kube-proxy.md, which a test compares.
 
 use model::near;
 use serde_json::Value;
 
-/// What becomes of a field or flag.
+/// Support of a field or flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It does what it says.
+    /// As in kube-proxy.
     Works,
-    /// It is read and changes nothing, for this reason.
+    /// Accepted without effect, for this reason.
     NoEffect(&'static str),
-    /// Set to anything but its default, it stops the start, for this reason.
+    /// Refused unless it has its default, for this reason.
     Refused(&'static str),
 }
 
@@ -20,11 +20,10 @@ use Support::{NoEffect, Refused, Works};
 
 const WINDOWS: &str = "it is for Windows nodes, which this program does not run on; docs/design/windows.md says what that would take";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
-const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; there is nothing to hold back";
-const JSON_ONLY: &str = "JSON is spoken with the API, which every API server does";
+const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; rate limits are not needed";
+const JSON_ONLY: &str = "the API is called with JSON, which every API server supports";
 const UNBUFFERED: &str = "log lines are written at once, to standard error";
-const NO_PROFILE: &str =
-    "there is no profiler of Go in this program; use perf, and RUST_LOG for where time goes";
+const NO_PROFILE: &str = "this program has no Go profiler; use perf";
 
 /// Every leaf field. A path that ends in `.*` stands for everything below it.
 pub const FIELDS: &[(&str, Support)] = &[
@@ -56,7 +55,10 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("iptables.minSyncPeriod", Works),
     ("ipvs.syncPeriod", Works),
     ("ipvs.minSyncPeriod", Works),
-    ("ipvs.scheduler", NoEffect("mode nftables chooses at random, or by weights where a Service spills")),
+    (
+        "ipvs.scheduler",
+        NoEffect("mode nftables selects endpoints at random, or by weight where a Service uses Spill"),
+    ),
     ("ipvs.excludeCIDRs", NoEffect(NO_IPVS)),
     ("ipvs.strictARP", NoEffect(NO_IPVS)),
     ("ipvs.tcpTimeout", NoEffect(NO_IPVS)),
@@ -84,15 +86,12 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("conntrack.tcpBeLiberal", Works),
     ("conntrack.udpTimeout", Works),
     ("conntrack.udpStreamTimeout", Works),
-    (
-        "configSyncPeriod",
-        NoEffect("watches report every change, and lists are read again when a watch breaks"),
-    ),
+    ("configSyncPeriod", NoEffect("watches report every change; a broken watch lists again")),
     ("portRange", NoEffect("kube-proxy does not use it either")),
     ("windowsRunAsService", Refused(WINDOWS)),
 ];
 
-/// Every flag, with the field that it stands for or what it does by itself.
+/// Every flag, with its field or its own effect.
 pub const FLAGS: &[(&str, &str)] = &[
     ("config", ""),
     ("write-config-to", ""),
@@ -180,7 +179,7 @@ pub fn without_effect(value: &Value) -> Vec<(&'static str, &'static str)> {
 /// The schedulers that IPVS has; kube-proxy refuses others in mode ipvs.
 const SCHEDULERS: [&str; 11] = ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh"];
 
-/// What is odd about a scheduler, besides that it has no effect.
+/// Warning about an unknown scheduler.
 pub fn scheduler_remark(scheduler: &str) -> Option<String> {
     let known = scheduler.is_empty() || SCHEDULERS.contains(&scheduler);
     let near = || near::did_you_mean(scheduler, SCHEDULERS);
@@ -199,14 +198,14 @@ fn is_default(value: &Value) -> bool {
     }
 }
 
-/// The paths in a configuration that the format does not have.
+/// Unknown paths in a configuration.
 pub fn unknown(value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(value, "", &mut found);
     found
 }
 
-/// `; did you mean clusterCIDR?` for a path that the format does not have.
+/// `; did you mean clusterCIDR?` for an unknown path.
 pub fn did_you_mean(path: &str) -> String {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let beside = FIELDS.iter().filter_map(|(known, _)| {

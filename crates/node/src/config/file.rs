@@ -1,7 +1,7 @@
 //! KubeProxyConfiguration v1alpha1, every field of it, as a file holds it and as `--write-config-to` writes it.
 //!
-//! What is not set stays `None` where "not set" and "set to nothing" differ: an explicit `minSyncPeriod: 0s` is a
-//! wish, a missing one is not.
+//! Fields stay `None` where "not set" and "empty" differ: an explicit `minSyncPeriod: 0s` is obeyed, a missing one is
+//! adaptive.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -68,7 +68,7 @@ pub struct ClientConnection {
 #[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Logging {
     pub format: String,
-    /// A number of nanoseconds, or a length of time as text.
+    /// Nanoseconds as a number, or a duration as text.
     pub flush_frequency: Option<Value>,
     pub verbosity: u32,
     pub vmodule: Vec<Value>,
@@ -145,7 +145,7 @@ pub struct Conntrack {
     pub udp_stream_timeout: Option<GoDuration>,
 }
 
-/// Reads a file. Fields that the format does not have are Notices: another version may have them.
+/// Reads a file. Unknown fields are Notices: another version may have them.
 pub fn read(path: &Path) -> Result<(Configuration, Vec<Notice>)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text).with_context(|| path.display().to_string())
@@ -153,7 +153,7 @@ pub fn read(path: &Path) -> Result<(Configuration, Vec<Notice>)> {
 
 /// Reads the text of a file.
 pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
-    let value: Value = serde_saphyr::from_str(text).context("this is no YAML or JSON")?;
+    let value: Value = serde_saphyr::from_str(text).context("not valid YAML or JSON")?;
     let (config, unknown) = from_value(value)?;
     let notice = |path: String| {
         let near = fields::did_you_mean(&path);
@@ -163,12 +163,12 @@ pub fn parse(text: &str) -> Result<(Configuration, Vec<Notice>)> {
     Ok((config, unknown.into_iter().map(notice).collect()))
 }
 
-/// Reads an object; the second list has the paths of fields that the format does not have.
+/// Reads an object; the second list has the paths of unknown fields.
 pub fn from_value(mut value: Value) -> Result<(Configuration, Vec<String>)> {
     drop_nulls(&mut value);
     let (kind, version) = (value["kind"].as_str().unwrap_or(""), value["apiVersion"].as_str().unwrap_or(""));
     if kind != KIND || version != API_VERSION {
-        bail!("kind and apiVersion must be {KIND} and {API_VERSION}, not {kind:?} and {version:?}");
+        bail!("kind and apiVersion must be {KIND} and {API_VERSION}, got {kind:?} and {version:?}");
     }
     let unknown = fields::unknown(&value);
     let config: Configuration =

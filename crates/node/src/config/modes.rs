@@ -1,24 +1,21 @@
-//! Modes of kube-proxy: which run, and what a cluster notices when nftables stands in for iptables or IPVS.
+//! Proxy modes, and how nftables differs from a configured iptables or ipvs.
 
 use model::{Service, ServiceType, Snapshot, TrafficPolicy};
 
 use super::Configuration;
 
-/// The mode that was asked for. All of these run nftables.
+/// The configured mode. All of these run nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// nftables.
     Nftables,
-    /// Nothing: kube-proxy would run iptables.
+    /// Not set: kube-proxy would run iptables.
     Default,
-    /// iptables.
     Iptables,
-    /// IPVS.
     Ipvs,
 }
 
 impl Mode {
-    /// Its word in the configuration; for none, the one that kube-proxy takes.
+    /// The value in the configuration; kube-proxy's default where it is not set.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -28,7 +25,7 @@ impl Mode {
     }
 }
 
-/// Reads a mode, or says why it is refused.
+/// Parses a mode.
 pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
     let mode = match text {
         "nftables" => return Ok(Mode::Nftables),
@@ -43,19 +40,22 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
         other => return Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
     };
     if strict {
-        let asked =
-            if text.is_empty() { "no mode is iptables".to_owned() } else { format!("{text} was asked for") };
+        let asked = if text.is_empty() {
+            "the default mode is iptables".to_owned()
+        } else {
+            format!("{text} is configured")
+        };
         return Err(format!(
-            "mode: {asked}, only nftables exists, and --strict-mode forbids to run that instead"
+            "mode: {asked}, only nftables is implemented, and --strict-mode forbids running it instead"
         ));
     }
     Ok(mode)
 }
 
-/// How many Services a line names before it counts the rest.
+/// Most Services that a line names.
 const NAMED: usize = 5;
 
-/// What this node's Services notice of nftables in the place of the mode that was asked for.
+/// How nftables differs from the configured mode for the Services of this node.
 pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     let of = |wanted: &dyn Fn(&Service) -> bool| {
@@ -90,7 +90,7 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
         }
         Mode::Ipvs => {
             say(
-                "traffic under a policy of Local is dropped where this node has no endpoint, and does not go elsewhere",
+                "traffic with policy Local is dropped where this node has no endpoint, instead of going to other nodes",
                 of(&is_local),
             );
             say(
@@ -100,7 +100,7 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
             if !matches!(config.ipvs.scheduler.as_str(), "" | "rr") {
                 lines.push(format!("endpoints are chosen at random, not by {}", config.ipvs.scheduler));
             }
-            lines.push("no interface holds the cluster IPs, so they do not answer a ping".to_owned());
+            lines.push("no interface has the cluster IPs, so they do not answer ping".to_owned());
         }
     }
     lines.push("ports that a Service does not have are refused on its cluster IP, and unassigned addresses of ServiceCIDRs are dropped".to_owned());

@@ -148,7 +148,7 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
     assert!(text.contains("is that of node n1"), "{text}");
     drop(node);
     let (_, text, _) = zoneward(&elsewhere);
-    assert!(text.contains("no node proxy answers in this network namespace"), "{text}");
+    assert!(text.contains("no node proxy runs in this network namespace"), "{text}");
     let (ok, _, errors) = zoneward(&["plan", "node", "--live", "--api-socket", &socket]);
     assert!(!ok && errors.contains("--node"), "{errors}");
 }
