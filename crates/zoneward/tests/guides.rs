@@ -1,4 +1,5 @@
-//! Runs the commands of README.md and docs/guide/*.md, in order, and holds their output against what the page says.
+//! Runs the commands of README.md, docs/get-started.md and docs/guide/*.md, in order, and checks their output against the
+//! claims of the page.
 //!
 //! Each page has a shell of its own, in a user and network namespace of its own, in a folder with copies of `examples`
 //! and `deploy`. What a fenced block is, its first line says; CONTRIBUTING.md has the list.
@@ -69,6 +70,11 @@ fn every_guide_is_run_by_a_test() {
 #[test]
 fn readme_does_what_it_says() {
     assert!(run("README.md") >= 5);
+}
+
+#[test]
+fn get_started_does_what_it_says() {
+    assert!(run("docs/get-started.md") >= 8);
 }
 
 #[test]

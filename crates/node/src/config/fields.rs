@@ -18,7 +18,7 @@ pub enum Support {
 
 use Support::{NoEffect, Refused, Works};
 
-const WINDOWS: &str = "it is for Windows nodes, which this program does not run on; docs/design/windows.md says what that would take";
+const WINDOWS: &str = "it is for Windows nodes, which this program does not run on; docs/decisions/011-linux-only.md says what support would take";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
 const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; rate limits are not needed";
 const JSON_ONLY: &str = "the API is called with JSON, which every API server supports";

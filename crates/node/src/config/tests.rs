@@ -141,7 +141,7 @@ fn the_periods_and_masquerading_of_the_mode_count() {
 #[test]
 fn what_cannot_work_is_refused_with_the_reason() {
     for (text, words) in [
-        ("mode: kernelspace", "docs/design/windows.md"),
+        ("mode: kernelspace", "docs/decisions/011-linux-only.md"),
         ("mode: userspace", "is not nftables, iptables or ipvs"),
         ("winkernel: {enableDSR: true}", "winkernel.enableDSR: it is for Windows"),
         ("windowsRunAsService: true", "for Windows"),
