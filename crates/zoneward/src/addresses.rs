@@ -2,7 +2,7 @@
 //! finalizer and condition, the default one is kept, and Services and IPAddresses are made to name each other.
 //!
 //! ```text
-//! watches -> Mirror -> plan::addresses (what differs, what to do) -> act, on what the API has now
+//! watches -> Mirror -> plan::cluster_ips (what differs, what to do) -> act, on what the API has now
 //! ```
 
 mod act;
@@ -14,9 +14,9 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::Client;
 use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
-use plan::addresses::cidr::DEFAULT_NAME;
-use plan::addresses::{
-    AddressPlan, CidrAction, DefaultAction, Input, repair_all, sync_default, sync_service_cidr,
+use plan::cluster_ips::service_cidr::DEFAULT_NAME;
+use plan::cluster_ips::{
+    AddressInput, AddressPlan, CidrAction, DefaultCidrAction, repair_all, sync_default, sync_service_cidr,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -160,10 +160,10 @@ impl Keeper {
     async fn keep_default(&mut self) {
         let stored = self.mirror.snapshot().service_cidrs().find(|cidr| cidr.name == *DEFAULT_NAME).cloned();
         let done = match sync_default(&self.ranges, stored.as_ref()) {
-            DefaultAction::Nothing => Ok(()),
-            DefaultAction::Create(ranges) => self.hands.create_default(&ranges).await,
-            DefaultAction::Upgrade(ranges) => self.hands.upgrade_default(&ranges).await,
-            DefaultAction::Mismatch(notice) => {
+            DefaultCidrAction::Nothing => Ok(()),
+            DefaultCidrAction::Create(ranges) => self.hands.create_default(&ranges).await,
+            DefaultCidrAction::Upgrade(ranges) => self.hands.upgrade_default(&ranges).await,
+            DefaultCidrAction::Mismatch(notice) => {
                 if self.said_of_default.as_ref() != Some(&notice) {
                     log::notice(&notice);
                     self.hands.say(&notice).await;
@@ -209,7 +209,7 @@ impl Keeper {
     /// Semantics E5.
     async fn repair(&mut self) {
         let plan = self.plan();
-        if let Some(seconds) = plan.look_again_after {
+        if let Some(seconds) = plan.resync_after {
             self.repair_at = self.repair_at.min(Instant::now() + Duration::from_secs(seconds));
         }
         let mut settled = true;
@@ -246,7 +246,7 @@ impl Keeper {
         let service_cidrs: Vec<&ServiceCidr> = snapshot.service_cidrs().collect();
         let ip_addresses: Vec<&IpAddress> = snapshot.ip_addresses().collect();
         let unreadable: Vec<ServiceKey> = self.unreadable.iter().cloned().collect();
-        repair_all(&Input {
+        repair_all(&AddressInput {
             services: &services,
             unreadable: &unreadable,
             service_cidrs: &service_cidrs,

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use kube::Client;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{self, JoinSet};
@@ -208,8 +208,8 @@ impl Loop {
         }
     }
 
-    fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
+    fn now(&self) -> MonotonicTime {
+        MonotonicTime(self.start.elapsed())
     }
 
     fn hand_out(&mut self) {

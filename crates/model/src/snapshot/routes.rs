@@ -1,4 +1,4 @@
-//! Policies of routes and gateways, by namespace.
+//! Route policies and gateways, by namespace.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,6 @@ impl RouteIndex {
     }
 }
 
-/// The objects of a namespace, by name.
 fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iterator<Item = &'m T> {
     let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
     let namespace = namespace.clone();
@@ -40,90 +39,73 @@ fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iter
 }
 
 impl Snapshot {
-    /// The MeshHTTPRoutes of a namespace, by name.
     pub fn http_routes(&self, namespace: &Name) -> impl Iterator<Item = &HttpRoute> {
         within(&self.routes.http, namespace)
     }
 
-    /// The MeshGatewayHTTPRoutes of a namespace, by name.
     pub fn gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &GatewayHttpRoute> {
         within(&self.routes.gateway_http, namespace)
     }
 
-    /// The MeshTCPRoutes of a namespace, by name.
     pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
         within(&self.routes.tcp, namespace)
     }
 
-    /// Every MeshHTTPRoute.
     pub fn all_http_routes(&self) -> impl Iterator<Item = &HttpRoute> {
         self.routes.http.values()
     }
 
-    /// Every MeshTCPRoute.
     pub fn all_tcp_routes(&self) -> impl Iterator<Item = &TcpRoute> {
         self.routes.tcp.values()
     }
 
-    /// A MeshHTTPRoute.
     pub fn http_route(&self, key: &ObjectKey) -> Option<&HttpRoute> {
         self.routes.http.get(key)
     }
 
-    /// A MeshGatewayHTTPRoute.
     pub fn gateway_http_route(&self, key: &ObjectKey) -> Option<&GatewayHttpRoute> {
         self.routes.gateway_http.get(key)
     }
 
-    /// A MeshTCPRoute.
     pub fn tcp_route(&self, key: &ObjectKey) -> Option<&TcpRoute> {
         self.routes.tcp.get(key)
     }
 
-    /// The key of every MeshHTTPRoute.
     pub fn http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.http.keys()
     }
 
-    /// The key of every MeshGatewayHTTPRoute.
     pub fn gateway_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.gateway_http.keys()
     }
 
-    /// The key of every MeshTCPRoute.
     pub fn tcp_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.tcp.keys()
     }
 
-    /// A MeshGateway.
     pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
         self.routes.gateways.get(key)
     }
 
-    /// Every MeshGateway.
     pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
         self.routes.gateways.values()
     }
 
-    /// Takes a MeshHTTPRoute out.
     pub fn remove_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.http.remove(key);
     }
 
-    /// Takes a MeshGatewayHTTPRoute out.
     pub fn remove_gateway_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.gateway_http.remove(key);
     }
 
-    /// Takes a MeshTCPRoute out.
     pub fn remove_tcp_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.tcp.remove(key);
     }
 
-    /// Takes a MeshGateway out.
     pub fn remove_gateway(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.gateways.remove(key);

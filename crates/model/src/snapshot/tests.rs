@@ -71,5 +71,5 @@ fn nothing_stays_behind_when_all_objects_are_gone() {
     snapshot.remove_pod(&ObjectKey::new(&"ns".into(), &"a".into()));
     assert!(snapshot.services.is_empty() && snapshot.service_by_slice.is_empty());
     assert!(snapshot.pods.is_empty());
-    assert_eq!(snapshot.revision(), Revision(6));
+    assert_eq!(snapshot.revision(), SnapshotRevision(6));
 }

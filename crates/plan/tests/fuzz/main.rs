@@ -14,7 +14,7 @@ use model::route::{Arrival, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use mutate::Dice;
 use plan::FeatureGates;
-use plan::addresses;
+use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
 use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
 use plan::routes::{self, Client, Incoming};
@@ -146,10 +146,15 @@ fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
     let selector = service.selector.as_ref();
     let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
     let trigger = TriggerTimes::default();
-    let input =
-        slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: existing, trigger: &trigger };
+    let input = slices::SliceInput {
+        service,
+        pods: &pods,
+        nodes: snapshot.nodes(),
+        slices: existing,
+        trigger: &trigger,
+    };
     let max = 1 + dice.below(5);
-    let options = slices::Options::new(max).expect("within 1 to 1000");
+    let options = slices::SliceOptions::new(max).expect("within 1 to 1000");
     let facts = ClusterFacts::from_nodes(snapshot.nodes());
     let config = Config::default();
     let namespace = snapshot.namespace(&service.key.namespace);
@@ -181,7 +186,7 @@ fn plan_addresses(snapshot: &Snapshot, seed: u64) {
     let services: Vec<_> = snapshot.services().map(|(service, _)| service).collect();
     let cidrs: Vec<_> = snapshot.service_cidrs().collect();
     let ips: Vec<_> = snapshot.ip_addresses().collect();
-    let input = addresses::Input {
+    let input = cluster_ips::AddressInput {
         services: &services,
         unreadable: &[],
         service_cidrs: &cidrs,
@@ -189,7 +194,7 @@ fn plan_addresses(snapshot: &Snapshot, seed: u64) {
         seed,
         now: None,
     };
-    let plan = addresses::plan(&input);
+    let plan = cluster_ips::plan(&input);
     let given: Vec<_> = plan.assigned.iter().flat_map(|a| &a.cluster_ips).collect();
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len(), "addresses never collide");
 }

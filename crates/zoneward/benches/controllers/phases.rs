@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 use serde_json::Value;
 use zoneward::cluster::{Event, Kind, Watched};
 use zoneward::controller::slices::Head;
@@ -11,8 +11,8 @@ use zoneward::controller::{Metrics, Settings};
 
 use super::load::{PODS_PER_SERVICE, node, pod, pod_status, service};
 
-fn now() -> Moment {
-    Moment(Duration::ZERO)
+fn now() -> MonotonicTime {
+    MonotonicTime(Duration::ZERO)
 }
 
 fn watched(object: &Value) -> Watched {

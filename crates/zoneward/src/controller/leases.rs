@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 
 use super::conditions::Acks;
 
@@ -70,7 +70,13 @@ impl Leases {
     }
 
     /// What the ready nodes say of a Service whose slices have had this version since then.
-    pub fn acks(&self, snapshot: &Snapshot, service: &ServiceKey, since: (u64, Moment), now: Moment) -> Acks {
+    pub fn acks(
+        &self,
+        snapshot: &Snapshot,
+        service: &ServiceKey,
+        since: (u64, MonotonicTime),
+        now: MonotonicTime,
+    ) -> Acks {
         let (revision, written) = since;
         let mut acks = NodeAcks::default();
         let mut may_come = false;
@@ -122,8 +128,8 @@ mod tests {
         snapshot
     }
 
-    fn at(seconds: u64) -> Moment {
-        Moment(Duration::from_secs(seconds))
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(Duration::from_secs(seconds))
     }
 
     #[test]

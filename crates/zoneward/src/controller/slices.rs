@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
 use plan::hints::{self, ClusterFacts, NodeAcks};
 use plan::planner::Planner;
-use plan::queue::{
-    Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, Version, node_changed,
-    services_on_node,
+use plan::slices::{self, SliceMode};
+use plan::work_queue::{
+    Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceVersion, SyncOutcome,
+    WorkQueue, node_changed, services_on_node,
 };
-use plan::slices::{self, Place};
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
@@ -44,17 +44,17 @@ pub struct Settings {
     /// Gates and defaults.
     pub hints: hints::Config,
     /// How slices are packed, and whether another controller writes some, too.
-    pub slices: slices::Options,
+    pub slices: slices::SliceOptions,
     /// How long things wait.
-    pub timing: Timing,
+    pub timing: QueueTiming,
 }
 
 /// The controller without its hands.
 #[derive(Debug)]
 pub struct Head {
     mirror: Mirror,
-    selectors: Selectors,
-    queue: Queue,
+    selectors: SelectorIndex,
+    queue: WorkQueue,
     expectations: Expectations,
     memories: Memories,
     planner: Planner,
@@ -63,7 +63,7 @@ pub struct Head {
     /// Services whose nodes have not all reached their slices.
     open: BTreeMap<ServiceKey, Acks>,
     /// When Services that were honored have to be looked at again, because a node began anew.
-    recheck: Option<Moment>,
+    recheck: Option<MonotonicTime>,
     under_way: BTreeMap<ServiceKey, UnderWay>,
     synced: bool,
     /// Whether plans are made, see [`Head::lead`].
@@ -94,10 +94,10 @@ impl Head {
         let mirror = Mirror::default();
         Self {
             planner: Planner::new(mirror.snapshot(), settings.hints, settings.slices),
-            queue: Queue::new(settings.timing),
+            queue: WorkQueue::new(settings.timing),
             mirror,
             metrics,
-            selectors: Selectors::default(),
+            selectors: SelectorIndex::default(),
             expectations: Expectations::default(),
             memories: Memories::new(),
             facts_changed: false,
@@ -127,12 +127,12 @@ impl Head {
     }
 
     /// When the next Service is due.
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         if self.plans() { self.queue.due() } else { None }
     }
 
     /// Something happened. The answer is what is to be said about objects that are not right.
-    pub fn saw(&mut self, event: Event, now: Moment) -> Vec<Notice> {
+    pub fn saw(&mut self, event: Event, now: MonotonicTime) -> Vec<Notice> {
         if let Event::Listing(Kind::Lease) = &event {
             self.leases.restarted();
         }
@@ -151,7 +151,7 @@ impl Head {
         notices
     }
 
-    fn take(&mut self, change: Change, now: Moment) {
+    fn take(&mut self, change: Change, now: MonotonicTime) {
         match change {
             Change::Put(Object::Slice(slice), notices) => self.put_slice(slice, notices, now),
             Change::Put(object, notices) => self.put(object, notices, now),
@@ -171,7 +171,7 @@ impl Head {
     }
 
     /// An object came or changed.
-    fn put(&mut self, object: Object, notices: Vec<Notice>, now: Moment) {
+    fn put(&mut self, object: Object, notices: Vec<Notice>, now: MonotonicTime) {
         let snapshot = self.mirror.snapshot();
         let touched = match &object {
             Object::Service(service) => {
@@ -179,7 +179,7 @@ impl Head {
                 Touched::Now(service.key.clone())
             }
             Object::Pod(pod) if self.plans() => {
-                Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(&pod.key), Some(pod)))
+                Touched::Batched(self.selectors.affected_by_pod(snapshot.pod(&pod.key), Some(pod)))
             }
             Object::Node(node) => {
                 let change = node_changed(snapshot.node(&node.name), Some(node));
@@ -197,7 +197,7 @@ impl Head {
         self.touch_all(touched, now);
     }
 
-    fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: Moment) {
+    fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: MonotonicTime) {
         let before = self.mirror.snapshot().slice(&slice.key);
         let known =
             before.is_some_and(|b| b.resource_version == slice.resource_version && b.uid == slice.uid);
@@ -209,7 +209,7 @@ impl Head {
             self.expectations.saw_gone(old, uid.as_ref());
         }
         if !self.mirror.is_listing(Kind::Slice) {
-            self.expectations.reached(Version::of(&slice));
+            self.expectations.reached(SliceVersion::of(&slice));
         }
         let foreign = match &service {
             Some(service) => self.expectations.saw(service, &slice) && !known,
@@ -232,13 +232,13 @@ impl Head {
 
     /// Design, coexistence: a slice under the name that we write under, but not written by us.
     fn is_of_kubernetes(&self, slice: &Slice) -> bool {
-        self.planner.slices.place == Place::Alone
+        self.planner.slices.mode == SliceMode::Exclusive
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
             && slice.written_by.as_ref().is_some_and(|name| name == KUBERNETES_WRITER)
     }
 
     /// An object went, or cannot be read any more.
-    fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: Moment) {
+    fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: MonotonicTime) {
         let snapshot = self.mirror.snapshot();
         let touched = match kind {
             Kind::Service => {
@@ -255,7 +255,7 @@ impl Head {
                 None => Touched::Nothing,
             },
             Kind::Pod if self.plans() => {
-                Touched::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None))
+                Touched::Batched(self.selectors.affected_by_pod(snapshot.pod(key), None))
             }
             Kind::Node => Touched::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
             Kind::Namespace => Touched::Namespace(key.name.clone()),
@@ -277,7 +277,7 @@ impl Head {
         self.touch_all(touched, now);
     }
 
-    fn touch_all(&mut self, touched: Touched, now: Moment) {
+    fn touch_all(&mut self, touched: Touched, now: MonotonicTime) {
         match touched {
             Touched::Nothing => {}
             Touched::Now(key) => self.touch(&key, now),
@@ -287,25 +287,25 @@ impl Head {
         }
     }
 
-    fn touch(&mut self, key: &ServiceKey, due: Moment) {
+    fn touch(&mut self, key: &ServiceKey, due: MonotonicTime) {
         if self.plans() {
             self.queue.add(key, due);
         }
     }
 
-    fn touch_batched(&mut self, keys: BTreeSet<ServiceKey>, now: Moment) {
-        let due = now.after(self.queue.timing().batch);
+    fn touch_batched(&mut self, keys: BTreeSet<ServiceKey>, now: MonotonicTime) {
+        let due = now.after(self.queue.timing().batch_period);
         keys.iter().for_each(|key| self.touch(key, due));
     }
 
-    fn touch_namespace(&mut self, namespace: &Name, now: Moment) {
+    fn touch_namespace(&mut self, namespace: &Name, now: MonotonicTime) {
         let services = self.selectors.services().filter(|key| key.namespace == *namespace);
         for key in services.cloned().collect::<Vec<_>>() {
             self.touch(&key, now);
         }
     }
 
-    fn node_changed(&mut self, node: &str, change: NodeChange, now: Moment) {
+    fn node_changed(&mut self, node: &str, change: NodeChange, now: MonotonicTime) {
         if !self.plans() {
             return;
         }
@@ -322,7 +322,7 @@ impl Head {
     }
 
     /// A node reported.
-    fn lease_changed(&mut self, change: LeaseChange, now: Moment) {
+    fn lease_changed(&mut self, change: LeaseChange, now: MonotonicTime) {
         for key in change.services {
             self.touch(&key, now);
         }
@@ -332,7 +332,7 @@ impl Head {
     }
 
     /// Looks through the Services that wait for their nodes.
-    pub fn tick(&mut self, now: Moment) {
+    pub fn tick(&mut self, now: MonotonicTime) {
         if self.recheck.is_some_and(|at| at <= now) {
             self.recheck = None;
             let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
@@ -351,7 +351,7 @@ impl Head {
     }
 
     /// The work of the next Service that is due and has some. Services without are done in passing.
-    pub fn next(&mut self, now: Moment, clock: Timestamp) -> Option<Work> {
+    pub fn next(&mut self, now: MonotonicTime, clock: Timestamp) -> Option<Work> {
         // Bounded, so that changes that come meanwhile are seen.
         for _ in 0..64 {
             if !self.plans() {
@@ -366,12 +366,12 @@ impl Head {
         None
     }
 
-    fn begin(&mut self, key: &ServiceKey, now: Moment, clock: Timestamp) -> Result<Work, Outcome> {
+    fn begin(&mut self, key: &ServiceKey, now: MonotonicTime, clock: Timestamp) -> Result<Work, SyncOutcome> {
         let stored = self.mirror.snapshot().slices(key);
         if self.expectations.is_stale(key, stored, now) {
             self.metrics.synced("stale");
             debug!(service = %key, "the cache does not show our last write yet");
-            return Err(Outcome::Failed);
+            return Err(SyncOutcome::Failed);
         }
         if std::mem::take(&mut self.facts_changed) {
             self.planner.facts = ClusterFacts::from_nodes(self.mirror.snapshot().nodes());
@@ -418,16 +418,16 @@ impl Head {
         if work.is_empty() {
             self.keep(key, after);
             self.metrics.synced("success");
-            return Err(Outcome::Done);
+            return Err(SyncOutcome::Done);
         }
         self.under_way.insert(key.clone(), UnderWay { kept: after, changes });
         Ok(work)
     }
 
     /// Slices of ours without a Service are deleted once the API says that there is none.
-    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<Work, Outcome> {
+    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<Work, SyncOutcome> {
         let stored = self.mirror.snapshot().slices(key);
-        let orphans = slices::orphans(stored, self.planner.slices.place);
+        let orphans = slices::orphans(stored, self.planner.slices.mode);
         let deletes: Vec<Stored> = orphans.map(stored_slice).collect();
         if let Some(kept) = self.memories.remove(key) {
             self.metrics.recount(&kept.counts, &Counts::default());
@@ -435,7 +435,7 @@ impl Head {
         self.open.remove(key);
         if deletes.is_empty() {
             self.expectations.forget(key);
-            return Err(Outcome::Done);
+            return Err(SyncOutcome::Done);
         }
         info!(service = %key, slices = deletes.len(), "deleting EndpointSlices without a Service");
         Ok(Work { service: key.clone(), deletes, orphans: true, ..Work::default() })
@@ -460,7 +460,7 @@ impl Head {
     }
 
     /// Work came to its end. The answer is an Event about that, if it is worth one.
-    pub fn done(&mut self, done: Done, now: Moment, clock: Timestamp) -> Option<Value> {
+    pub fn done(&mut self, done: Done, now: MonotonicTime, clock: Timestamp) -> Option<Value> {
         let key = &done.service;
         let newest = done.written.iter().filter_map(|(_, version)| version.revision).max();
         for (uid, version) in done.written {
@@ -486,11 +486,11 @@ impl Head {
                 self.keep(key, kept);
             }
             self.metrics.synced("success");
-            self.queue.done(key, Outcome::Done, now);
+            self.queue.done(key, SyncOutcome::Done, now);
             return None;
         };
         self.metrics.synced("error");
-        self.queue.done(key, Outcome::Failed, now);
+        self.queue.done(key, SyncOutcome::Failed, now);
         if let (Failure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
             // Conditions that were on their way have been overtaken by the refusal.
             kept.sent = None;

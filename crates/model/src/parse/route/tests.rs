@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::route::rule_value;
 
-fn read(kind: &str, spec: Value) -> Reading {
+fn read(kind: &str, spec: Value) -> ParsedPolicy {
     let object =
         json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
     mesh_object(&object, &mut Interner::default())
@@ -17,7 +17,7 @@ fn to_backend(rule: Value) -> Value {
 
 fn refused(rule: Value) -> Vec<String> {
     let mut fields: Vec<String> =
-        read("MeshHTTPRoute", to_backend(rule)).problems.into_iter().map(|p| p.field).collect();
+        read("MeshHTTPRoute", to_backend(rule)).errors.into_iter().map(|p| p.field).collect();
     let cut = |field: &mut String| *field = field.replace("spec.to[0].rules[0].", "");
     fields.iter_mut().for_each(cut);
     fields
@@ -37,7 +37,7 @@ fn short_forms_become_long_ones() {
     let short = json!({"matches": {"path": {"prefix": "/v1"}, "headers": [{"name": "X-A", "value": "1"}]},
         "default": {"filters": [{"responseHeader": {"add": [{"name": "env", "value": null}]}}]}});
     let reading = read("MeshHTTPRoute", to_backend(short));
-    assert_eq!(reading.problems, []);
+    assert_eq!(reading.errors, []);
     let Some(Object::HttpRoute(route)) = reading.object else { panic!("an HTTP route") };
     let long = json!({
         "matches": [{"path": {"type": "Prefix", "value": "/v1"},
@@ -57,10 +57,10 @@ fn short_forms_become_long_ones() {
 #[test]
 fn default_around_the_rules_is_refused_with_the_right_form() {
     let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "default": {"rules": []}}]});
-    let problems = read("MeshHTTPRoute", spec).problems;
-    assert_eq!(problems.len(), 1);
-    assert_eq!(problems[0].field, "spec.to[0].default");
-    assert!(problems[0].text.contains("rules: [{matches: [...], default: {backendRefs: [...]}}]"));
+    let errors = read("MeshHTTPRoute", spec).errors;
+    assert_eq!(errors.len(), 1);
+    assert_eq!(errors[0].field, "spec.to[0].default");
+    assert!(errors[0].message.contains("rules: [{matches: [...], default: {backendRefs: [...]}}]"));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn targets_are_refused_by_field() {
     let fields = |kind: &str, target: Value| {
         let mut spec = to_backend(with(json!({})));
         spec["targetRef"] = target;
-        read(kind, spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+        read(kind, spec).errors.into_iter().map(|p| p.field).collect::<Vec<_>>()
     };
     assert_eq!(
         fields("MeshHTTPRoute", json!({"kind": "MeshGateway", "name": "edge"})),
@@ -165,7 +165,7 @@ fn targets_are_refused_by_field() {
     assert!(fields("MeshHTTPRoute", number).contains(&"spec.targetRef.tags[version]".to_owned()));
     assert_eq!(fields("MeshHTTPRoute", json!({"kind": "MeshSubset", "tags": {"a": "b"}})), [""; 0]);
     let spec = json!({"to": [{"targetRef": {"kind": "Mesh"}, "rules": [with(json!({}))]}]});
-    assert_eq!(read("MeshHTTPRoute", spec).problems[0].field, "spec.to[0].targetRef.kind");
+    assert_eq!(read("MeshHTTPRoute", spec).errors[0].field, "spec.to[0].targetRef.kind");
 }
 
 #[test]
@@ -173,11 +173,11 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
     let spec = json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "hostnames": ["a.io", "A.io", "*.b.io", "*"],
         "rules": [with(json!({}))]});
     let fields: Vec<String> =
-        read("MeshGatewayHTTPRoute", spec).problems.into_iter().map(|p| p.field).collect();
+        read("MeshGatewayHTTPRoute", spec).errors.into_iter().map(|p| p.field).collect();
     assert_eq!(fields, ["spec.hostnames[1]", "spec.rules[0].default.backendRefs"]);
     let listeners = |list: Value| {
-        let problems = read("MeshGateway", json!({"listeners": list})).problems;
-        problems.into_iter().map(|p| p.field.replace("spec.listeners", "")).collect::<Vec<_>>()
+        let errors = read("MeshGateway", json!({"listeners": list})).errors;
+        errors.into_iter().map(|p| p.field.replace("spec.listeners", "")).collect::<Vec<_>>()
     };
     let http =
         |name: &str, host: &str| json!({"name": name, "port": 80, "protocol": "HTTP", "hostname": host});
@@ -198,7 +198,7 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
 fn tcp_routes_need_one_rule_with_backends() {
     let fields = |rules: Value| {
         let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "rules": rules}]});
-        read("MeshTCPRoute", spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+        read("MeshTCPRoute", spec).errors.into_iter().map(|p| p.field).collect::<Vec<_>>()
     };
     let good = json!({"default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}});
     assert_eq!(fields(json!([good])), [""; 0]);

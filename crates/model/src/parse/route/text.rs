@@ -15,7 +15,7 @@ use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{Known, Reading, read};
+use super::{Known, ParsedPolicy, read};
 use crate::name::Interner;
 use crate::parse::Object;
 use crate::route::Rule;
@@ -54,7 +54,7 @@ pub fn mesh_text(
     text: &str,
     before: Option<&Remembered>,
     interner: &mut Interner,
-) -> Result<(Value, Reading, Option<Remembered>), serde_json::Error> {
+) -> Result<(Value, ParsedPolicy, Option<Remembered>), serde_json::Error> {
     let of_gateway = kind == "MeshGatewayHTTPRoute";
     let mut cut = Cut { text, of_gateway, before, known: Vec::new(), spans: Vec::new() };
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -71,7 +71,7 @@ pub fn mesh_text(
 }
 
 /// Only what is right in every rule is remembered: there is nothing to say about its rules the next time.
-fn remember(text: &str, spans: Vec<Vec<Range<usize>>>, reading: &Reading) -> Option<Remembered> {
+fn remember(text: &str, spans: Vec<Vec<Range<usize>>>, reading: &ParsedPolicy) -> Option<Remembered> {
     if spans.iter().map(Vec::len).sum::<usize>() < MANY || !reading.ignored.is_empty() {
         return None;
     }

@@ -2,7 +2,7 @@
 //!
 //! One table for the reader, the refusals and docs/reference/kube-proxy.md: a test holds the page to it.
 
-use model::near;
+use model::suggestion;
 use serde_json::Value;
 
 /// What becomes of a field or flag.
@@ -183,7 +183,7 @@ const SCHEDULERS: [&str; 11] = ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh",
 /// What is odd about a scheduler, besides that it has no effect.
 pub fn scheduler_remark(scheduler: &str) -> Option<String> {
     let known = scheduler.is_empty() || SCHEDULERS.contains(&scheduler);
-    let near = || near::did_you_mean(scheduler, SCHEDULERS);
+    let near = || suggestion::did_you_mean(scheduler, SCHEDULERS);
     let list = SCHEDULERS.join(", ");
     (!known).then(|| format!("ipvs.scheduler: IPVS has no scheduler {scheduler:?}, only {list}{}", near()))
 }
@@ -213,7 +213,7 @@ pub fn did_you_mean(path: &str) -> String {
         let below = if parent.is_empty() { known } else { known.strip_prefix(parent)?.strip_prefix('.')? };
         below.split('.').next()
     });
-    near::nearest(name, beside).map_or_else(String::new, |near| match parent {
+    suggestion::nearest(name, beside).map_or_else(String::new, |near| match parent {
         "" => format!("; did you mean {near}?"),
         parent => format!("; did you mean {parent}.{near}?"),
     })

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{mesh_object, mesh_problems};
+use super::super::{mesh_errors, mesh_object};
 use super::*;
 
 const VERSION: &str = "zoneward.dev/v1alpha1";
@@ -87,7 +87,7 @@ fn policy(kind: &str, rules: &[Value]) -> Value {
     json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": "p", "namespace": "n"}, "spec": spec})
 }
 
-fn lists(reading: &Reading) -> Vec<&[Arc<Rule>]> {
+fn lists(reading: &ParsedPolicy) -> Vec<&[Arc<Rule>]> {
     match &reading.object {
         Some(Object::HttpRoute(route)) => route.to.iter().map(|to| &*to.rules).collect(),
         Some(Object::GatewayHttpRoute(route)) => vec![&*route.rules],
@@ -109,7 +109,7 @@ proptest! {
                 let (_, read, next) =
                     mesh_text(VERSION, kind, &text, before.as_ref(), &mut Interner::default()).unwrap();
                 prop_assert_eq!(&read.object, &wanted.object);
-                prop_assert_eq!(&read.problems, &wanted.problems);
+                prop_assert_eq!(&read.errors, &wanted.errors);
                 prop_assert_eq!(&read.ignored, &wanted.ignored);
                 let (_, again, _) =
                     mesh_text(VERSION, kind, &text, next.as_ref(), &mut Interner::default()).unwrap();
@@ -131,12 +131,12 @@ proptest! {
             let mut rules = first.clone();
             edits.iter().cloned().for_each(|edit| apply(&mut rules, edit));
             let new = policy(kind, &rules);
-            let wanted = mesh_object(&new, &mut Interner::default()).problems;
+            let wanted = mesh_object(&new, &mut Interner::default()).errors;
             // An old one without rules was never good.
-            if mesh_object(&old, &mut Interner::default()).problems.is_empty() {
-                prop_assert_eq!(mesh_problems(&new, Some(&old)), wanted.clone());
+            if mesh_object(&old, &mut Interner::default()).errors.is_empty() {
+                prop_assert_eq!(mesh_errors(&new, Some(&old)), wanted.clone());
             }
-            prop_assert_eq!(mesh_problems(&new, None), wanted);
+            prop_assert_eq!(mesh_errors(&new, None), wanted);
         }
     }
 
@@ -157,9 +157,9 @@ fn a_list_in_the_wrong_place_is_refused_and_known_rules_are_not_taken_for_it() {
     let mut wrong = right;
     wrong["spec"]["rules"] = wrong["spec"]["to"][0]["rules"].clone();
     wrong["spec"]["to"][0]["rules"] = json!([{"matches": []}]);
-    let wanted = mesh_object(&wrong, &mut interner).problems;
+    let wanted = mesh_object(&wrong, &mut interner).errors;
     let read =
         mesh_text(VERSION, "MeshHTTPRoute", &wrong.to_string(), before.as_ref(), &mut interner).unwrap().1;
-    assert_eq!(read.problems, wanted);
+    assert_eq!(read.errors, wanted);
     assert_eq!(wanted.len(), 2);
 }
