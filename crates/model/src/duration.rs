@@ -185,7 +185,7 @@ mod tests {
     fn a_number_of_seconds_is_taken_only_where_it_always_was() {
         assert_eq!(parse_or_seconds("90"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_or_seconds("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse("90"), Err("\"90\" is no duration: write it as 500ms, 30s or 1m30s".to_owned()));
+        assert_eq!(parse("90"), Err("\"90\" is not a duration, e.g. 500ms, 30s or 1m30s".to_owned()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Fields of a JSON object: path, value, and the list of errors found so far.
 //!
 //! Reading through a [`Field`] makes a wrong type an error of that field instead of a failure of the whole object: it is
-//! reported once, then the field counts as absent. JSON `null` counts as absent, too. `parse::route` and
+//! reported once, then the field counts as absent. JSON `null` counts as absent as well. `parse::route` and
 //! `plan::validate` read objects this way.
 
 use std::collections::BTreeSet;

@@ -116,27 +116,6 @@ pub fn text(
     object(&value, interner)
 }
 
-/// The same for one of [`route::KINDS`], of which something may be remembered from the version before; the last of the
-/// result is to be remembered for the next.
-pub fn mesh_text(
-    api_version: &str,
-    kind: &str,
-    text: &str,
-    before: Option<&route::Remembered>,
-    interner: &mut Interner,
-) -> (Option<Object>, Vec<Notice>, Option<route::Remembered>) {
-    match route::mesh_text(api_version, kind, text, before, interner) {
-        Ok((value, reading, remembered)) => {
-            let notices = notices_of(&value, &reading);
-            (reading.object, notices, remembered)
-        }
-        Err(error) => {
-            let error = FieldError::invalid("object", error.to_string());
-            (None, vec![malformed(ObjectRef::new(kind, "", "(no name)"), &error)], None)
-        }
-    }
-}
-
 /// JSON as a value or as text.
 trait JsonSource {
     fn typed<T: DeserializeOwned>(&self) -> ParseResult<T>;

@@ -44,8 +44,7 @@ pub use kubernetes_service::{api_address, check_api_address, is_api_service};
 pub use model::field::FieldError;
 pub use repair::{AddressObjects, IpAddressRepair, ServiceRepair, repair_ip_address, repair_service};
 pub use service_cidr::{
-    CidrAction, DefaultCidrAction, can_delete, containing, overlapping, sync_default, sync_service_cidr,
-    validate_create, validate_update,
+    CidrAction, DefaultCidrAction, blocking_address, containing, overlapping, sync_default, sync_service_cidr,
 };
 pub use service_update::{AddressChange, update};
 
@@ -71,7 +70,7 @@ pub struct AddressPlan {
     /// IPAddresses to create after the deletes, by address: for assigned addresses, for addresses that new Services
     /// request, and for addresses without an IPAddress.
     pub creates: Vec<(IpAddr, ServiceKey)>,
-    /// IPAddresses to delete, by address. One that is recreated is in `creates`, too.
+    /// IPAddresses to delete, by address. A recreated one is also in `creates`.
     pub deletes: Vec<IpAddr>,
     /// The ranges of all ServiceCIDRs, after this plan.
     pub ranges: Vec<RangeReport>,

@@ -46,7 +46,7 @@ pub struct SliceOptions {
     pub mode: SliceMode,
 }
 
-/// Whether upstream's EndpointSlice controller runs, too.
+/// Whether upstream's EndpointSlice controller also runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SliceMode {
     /// Upstream's controller is disabled: our slices replace its slices.

@@ -10,6 +10,7 @@ use model::{Family, Interner, IpAddress, Name, Service, ServiceCidr, ServiceKey,
 use plan::cluster_ips::{
     self, AddressInput, AddressPlan, AllocateError, CidrAction, IpAddressRepair, IpAllocator, IpPool, IpRange,
 };
+use plan::validate::{validate, validate_update};
 use serde_json::{Value, json};
 
 #[test]
@@ -30,18 +31,18 @@ fn check(id: &str, kind: &str, input: &Value, expect: &Value) {
         "search-order" => check_search_order(id, input, expect),
         "sequence" => check_sequence(id, input, expect),
         "servicecidr-create-validation" => {
-            let errors = cluster_ips::validate_create(&texts(&input["spec"]["cidrs"]));
-            assert_eq!(errors.is_empty(), expect["valid"], "{id}: {errors:?}");
+            let violations = validate(&service_cidr(&input["spec"]["cidrs"]));
+            assert_eq!(violations.is_empty(), expect["valid"], "{id}: {violations:?}");
         }
         "servicecidr-update-validation" => {
-            let (old, new) = (texts(&input["old"]["cidrs"]), texts(&input["new"]["cidrs"]));
-            let errors = cluster_ips::validate_update(&old, &new);
-            assert_eq!(errors.is_empty(), expect["valid"], "{id}: {errors:?}");
+            let (old, new) = (service_cidr(&input["old"]["cidrs"]), service_cidr(&input["new"]["cidrs"]));
+            let violations = validate_update(&old, &new);
+            assert_eq!(violations.is_empty(), expect["valid"], "{id}: {violations:?}");
         }
         "servicecidr-can-delete" => {
             let (cidrs, ips) = (cidrs(&input["existingServiceCIDRs"]), managed_ips(&input["ipAddresses"]));
-            let can = cluster_ips::can_delete(&cidr(&input["delete"]), &refs(&cidrs), &refs(&ips));
-            assert_eq!(can, expect["canDelete"], "{id}");
+            let blocking = cluster_ips::blocking_address(&cidr(&input["delete"]), &refs(&cidrs), &refs(&ips));
+            assert_eq!(blocking.is_none(), expect["canDelete"], "{id}");
         }
         "servicecidr-sync" => check_sync(id, input, expect),
         "servicecidr-containing-ip" => {
@@ -57,6 +58,11 @@ fn check(id: &str, kind: &str, input: &Value, expect: &Value) {
         "repair-ipaddress" => check_repair_ip_address(id, input, expect),
         other => panic!("{id}: unknown kind {other:?}"),
     }
+}
+
+fn service_cidr(cidrs: &Value) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": cidrs}})
 }
 
 fn check_range(id: &str, input: &Value, expect: &Value) {

@@ -16,19 +16,14 @@ mod syntax;
 mod target_ref;
 #[cfg(test)]
 mod tests;
-mod text;
-
-use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::{DEFAULT_NAMESPACE, FieldError, Object};
 use crate::field::{Field, FieldErrors};
 use crate::name::{Interner, Name, ObjectKey};
-use crate::route::{GatewayHttpRoute, HttpRoute, Rule, TcpRoute, ToHttp, ToTcp};
+use crate::route::{GatewayHttpRoute, HttpRoute, TcpRoute, ToHttp, ToTcp};
 use target_ref::TargetRole;
-
-pub use text::{Remembered, mesh_text};
 
 /// The API group of these kinds.
 pub const GROUP: &str = "zoneward.dev";
@@ -48,19 +43,16 @@ pub struct ParsedPolicy {
 
 /// Parses an object of one of [`KINDS`].
 pub fn mesh_object(value: &Value, interner: &mut Interner) -> ParsedPolicy {
-    read(value, None, &[], interner)
+    read(value, None, interner)
 }
 
 /// The errors of an object of one of [`KINDS`]. HTTP rules that are equal in `old` are skipped: they were checked when
 /// `old` was stored.
 pub fn mesh_errors(value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    read(value, old, &[], &mut Interner::default()).errors
+    read(value, old, &mut Interner::default()).errors
 }
 
-/// Rules that are parsed already, by their index in a list of rules.
-type Known = Vec<Option<Arc<Rule>>>;
-
-fn read(value: &Value, old: Option<&Value>, known: &[Known], interner: &mut Interner) -> ParsedPolicy {
+fn read(value: &Value, old: Option<&Value>, interner: &mut Interner) -> ParsedPolicy {
     let mut errors = FieldErrors::default();
     let metadata = &value["metadata"];
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
@@ -74,9 +66,9 @@ fn read(value: &Value, old: Option<&Value>, known: &[Known], interner: &mut Inte
         errors.invalid(&spec, "is missing");
     }
     let object = match value["kind"].as_str() {
-        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, known, &mut errors).into()),
+        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, &mut errors).into()),
         Some("MeshGatewayHTTPRoute") => {
-            Object::GatewayHttpRoute(gateway_http_route(key, &spec, known, &mut errors).into())
+            Object::GatewayHttpRoute(gateway_http_route(key, &spec, &mut errors).into())
         }
         Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut errors).into()),
         _ => Object::Gateway(gateway::gateway(key, &spec, &mut errors).into()),
@@ -85,23 +77,15 @@ fn read(value: &Value, old: Option<&Value>, known: &[Known], interner: &mut Inte
     ParsedPolicy { object: errors.is_empty().then_some(object), errors, ignored }
 }
 
-fn http_route(key: ObjectKey, spec: &Field, known: &[Known], errors: &mut FieldErrors) -> HttpRoute {
+fn http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> HttpRoute {
     spec.only(&["targetRef", "to"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Client, errors);
     let to = spec.child("to").required_items("destinations", errors);
-    let to = to
-        .iter()
-        .enumerate()
-        .map(|(i, entry)| to_http(entry, &key.namespace, list(known, i), errors))
-        .collect();
+    let to = to.iter().map(|entry| to_http(entry, &key.namespace, errors)).collect();
     HttpRoute { key, target, to }
 }
 
-fn list(known: &[Known], at: usize) -> &[Option<Arc<Rule>>] {
-    known.get(at).map_or(&[], Vec::as_slice)
-}
-
-fn to_http(entry: &Field, namespace: &Name, known: &[Option<Arc<Rule>>], errors: &mut FieldErrors) -> ToHttp {
+fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp {
     entry.only(&["targetRef", "rules", "default"], errors);
     let service = target_ref::destination(&entry.child("targetRef"), namespace, errors);
     let default = entry.child("default");
@@ -109,20 +93,15 @@ fn to_http(entry: &Field, namespace: &Name, known: &[Option<Arc<Rule>>], errors:
         errors.invalid(&default, syntax::DEFAULT_BELONGS_IN_RULES);
         return ToHttp { service, rules: Box::default() };
     }
-    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::RuleScope::Mesh, known, errors) }
+    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::RuleScope::Mesh, errors) }
 }
 
-fn gateway_http_route(
-    key: ObjectKey,
-    spec: &Field,
-    known: &[Known],
-    errors: &mut FieldErrors,
-) -> GatewayHttpRoute {
+fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> GatewayHttpRoute {
     spec.only(&["targetRef", "hostnames", "rules"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Gateway, errors);
     let hostnames = spec.child("hostnames").items(errors);
     let hostnames = hostnames.iter().filter_map(|host| syntax::hostname(host, errors)).collect();
-    let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, list(known, 0), errors);
+    let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, errors);
     GatewayHttpRoute { key, target, hostnames, rules }
 }
 

@@ -1,10 +1,11 @@
 //! Route policies and gateways, by namespace.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Snapshot;
 use crate::name::{Name, ObjectKey};
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, Rule, TcpRoute};
 
 #[derive(Debug, Default)]
 pub(super) struct RouteIndex {
@@ -15,11 +16,19 @@ pub(super) struct RouteIndex {
 }
 
 impl RouteIndex {
-    pub(super) fn put_http(&mut self, route: HttpRoute) {
+    pub(super) fn put_http(&mut self, mut route: HttpRoute) {
+        if let Some(old) = self.http.get(&route.key) {
+            for (to, old) in route.to.iter_mut().zip(&old.to) {
+                reuse_equal_rules(&mut to.rules, &old.rules);
+            }
+        }
         self.http.insert(route.key.clone(), route);
     }
 
-    pub(super) fn put_gateway_http(&mut self, route: GatewayHttpRoute) {
+    pub(super) fn put_gateway_http(&mut self, mut route: GatewayHttpRoute) {
+        if let Some(old) = self.gateway_http.get(&route.key) {
+            reuse_equal_rules(&mut route.rules, &old.rules);
+        }
         self.gateway_http.insert(route.key.clone(), route);
     }
 
@@ -36,6 +45,13 @@ fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iter
     let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
     let namespace = namespace.clone();
     map.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, object)| object)
+}
+
+/// Keeps the old value of equal rules: planning and the proxy recognise them by their pointer.
+fn reuse_equal_rules(rules: &mut [Arc<Rule>], old: &[Arc<Rule>]) {
+    for (rule, old) in rules.iter_mut().zip(old).filter(|(rule, old)| rule == old) {
+        *rule = old.clone();
+    }
 }
 
 impl Snapshot {

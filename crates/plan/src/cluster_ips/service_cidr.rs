@@ -1,4 +1,4 @@
-//! The ServiceCIDR controller: validation, finalizer, Ready condition, and the default ServiceCIDR.
+//! The ServiceCIDR controller: finalizer, Ready condition, and the default ServiceCIDR.
 //!
 //! ```text
 //! live      -> finalizer, Ready=True
@@ -10,9 +10,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use model::annotation::IP_ALLOCATOR;
-use model::{Family, IpAddress, Name, Notice, ObjectRef, ServiceCidr, Timestamp};
+use model::{IpAddress, Name, Notice, ObjectRef, ServiceCidr, Timestamp};
 
-use super::FieldError;
 use super::ip_range::IpRange;
 
 /// The ServiceCIDR that is created from the configuration.
@@ -37,63 +36,6 @@ pub fn ranges(cidr: &ServiceCidr) -> impl Iterator<Item = IpRange> + '_ {
     cidr.cidrs.iter().copied().map(IpRange::new)
 }
 
-/// Validates `spec.cidrs` of a new ServiceCIDR (semantics E2).
-pub fn validate_create(cidrs: &[impl AsRef<str>]) -> Vec<FieldError> {
-    if cidrs.is_empty() {
-        return vec![FieldError::invalid("spec.cidrs", "needs one range, or one of each IP family")];
-    }
-    if cidrs.len() > 2 {
-        return vec![FieldError::invalid(
-            "spec.cidrs",
-            "has more than two entries; use one of each IP family",
-        )];
-    }
-    let read = cidrs.iter().enumerate().map(|(i, text)| {
-        let field = || format!("spec.cidrs[{i}]");
-        canonical(text.as_ref()).map_err(|reason| FieldError::invalid(field(), reason))
-    });
-    let (good, bad): (Vec<_>, Vec<_>) = read.partition(Result::is_ok);
-    let mut errors: Vec<FieldError> = bad.into_iter().filter_map(Result::err).collect();
-    let families: Vec<Family> = good.into_iter().flatten().map(|cidr| IpRange::new(cidr).family()).collect();
-    if matches!(families[..], [a, b] if a == b) {
-        errors.push(FieldError::invalid("spec.cidrs", "has two entries of one IP family; use one of each"));
-    }
-    errors
-}
-
-/// No host bits, no leading zeros, not IPv4-mapped.
-fn canonical(text: &str) -> Result<IpNet, String> {
-    let cidr: IpNet = text
-        .parse()
-        .map_err(|_| format!("{text:?} is not a CIDR in canonical form, e.g. 10.96.0.0/16 or fd00::/112"))?;
-    if let IpAddr::V6(v6) = cidr.addr()
-        && v6.to_ipv4_mapped().is_some()
-    {
-        return Err(format!("{text:?} is an IPv4-mapped range; use the IPv4 form"));
-    }
-    let canonical = cidr.trunc().to_string();
-    if canonical == text {
-        Ok(cidr)
-    } else {
-        Err(format!("{text:?} is not in canonical form; use {canonical}"))
-    }
-}
-
-/// Validates an update of `spec.cidrs`: immutable, except that a range of the other family can be appended (semantics
-/// E2).
-pub fn validate_update(old: &[impl AsRef<str>], new: &[impl AsRef<str>]) -> Vec<FieldError> {
-    let same = old.len() <= new.len() && old.iter().zip(new).all(|(a, b)| a.as_ref() == b.as_ref());
-    if same && old.len() == new.len() {
-        return Vec::new();
-    }
-    if same && old.len() == 1 && new.len() == 2 {
-        return validate_create(new);
-    }
-    let reason = "ranges are immutable, except that one of the other IP family can be appended; create another \
-                  ServiceCIDR and delete this one";
-    vec![FieldError::invalid("spec.cidrs", reason)]
-}
-
 /// The ServiceCIDRs in which an address is usable, by name. A change of the address may unblock their deletion.
 pub fn containing(ip: IpAddr, cidrs: &[&ServiceCidr]) -> Vec<Name> {
     named(cidrs, |cidr| ranges(cidr).any(|range| range.contains(ip)))
@@ -110,11 +52,6 @@ fn named(cidrs: &[&ServiceCidr], keep: impl Fn(&ServiceCidr) -> bool) -> Vec<Nam
     names.sort();
     names.dedup();
     names
-}
-
-/// Whether no address would lose its last range. `all` may include the ServiceCIDR itself.
-pub fn can_delete(cidr: &ServiceCidr, all: &[&ServiceCidr], ips: &[&IpAddress]) -> bool {
-    blocking_address(cidr, all, ips).is_none()
 }
 
 /// The lowest address that would lose its last range (semantics E4).

@@ -127,12 +127,12 @@ fn addresses_that_cannot_be_had_are_rejected_with_advice() {
         &[ip_address("10.0.0.1", "first", 100), ip_address("10.0.0.2", "held", 990)],
         expect![[r#"
             create fd00::1 for ns/winner
-            reject ns/broadcast spec.clusterIPs[0]: 10.0.0.3 is the network or broadcast address of 10.0.0.0/30; choose a free address of 10.0.0.0/30, or leave the field out to be given one
-            reject ns/leaving spec.clusterIPs[0]: 10.2.0.9 lies only in ServiceCIDRs that are not ready or are being deleted; choose a free address of 10.0.0.0/30, or leave the field out to be given one
-            reject ns/outside spec.clusterIPs[0]: 10.9.0.1 lies in no ServiceCIDR; choose a free address of 10.0.0.0/30, or leave the field out to be given one
-            reject ns/second spec.clusterIPs[0]: 10.0.0.1 is held by Service ns/first; choose a free address, or leave the field out to be given one
-            reject ns/third spec.clusterIPs[0]: 10.0.0.2 is held by Service ns/held; choose a free address, or leave the field out to be given one
-            reject ns/xloser spec.clusterIPs[0]: fd00::1 is held by Service ns/winner; choose a free address, or leave the field out to be given one
+            reject ns/broadcast spec.clusterIPs[0]: 10.0.0.3 is the network or broadcast address of 10.0.0.0/30; choose a free address of 10.0.0.0/30, or remove the field to get one allocated
+            reject ns/leaving spec.clusterIPs[0]: all ServiceCIDRs of 10.2.0.9 are not ready or being deleted; choose a free address of 10.0.0.0/30, or remove the field to get one allocated
+            reject ns/outside spec.clusterIPs[0]: 10.9.0.1 is in no ServiceCIDR; choose a free address of 10.0.0.0/30, or remove the field to get one allocated
+            reject ns/second spec.clusterIPs[0]: 10.0.0.1 is allocated to Service ns/first; choose a free address, or remove the field to get one allocated
+            reject ns/third spec.clusterIPs[0]: 10.0.0.2 is allocated to Service ns/held; choose a free address, or remove the field to get one allocated
+            reject ns/xloser spec.clusterIPs[0]: fd00::1 is allocated to Service ns/winner; choose a free address, or remove the field to get one allocated
             10.0.0.0/30 free 0
             fd00::/126 free 2
             10.2.0.0/24 free 254
@@ -154,9 +154,9 @@ fn a_service_that_cannot_have_both_families_gets_none() {
         &[ip_address("fd00::1", "elsewhere", 990)],
         expect![[r#"
             create 10.0.0.1 for ns/b
-            reject ns/a spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create a ServiceCIDR with more addresses, or delete Services that are not needed
-            reject ns/c spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create a ServiceCIDR with more addresses, or delete Services that are not needed
-            reject ns/d spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create a ServiceCIDR with more addresses, or delete Services that are not needed
+            reject ns/a spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create another ServiceCIDR, or delete unused Services
+            reject ns/c spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create another ServiceCIDR, or delete unused Services
+            reject ns/d spec.clusterIPs: no IPv6 address is free in fd00::/127 (1 of 1 used); create another ServiceCIDR, or delete unused Services
             10.0.0.0/30 free 1
             fd00::/127 free 0
         "#]],
@@ -203,9 +203,9 @@ fn ranges_that_are_not_used_are_listed_all_the_same() {
         &[service_cidr("odd", &["192.168.1.1/32", "2001:db8::/1"]), waiting],
         &[],
         expect![[r#"
-            reject ns/a spec.clusterIPs: the cluster gives no IPv4 addresses: no ServiceCIDR has an IPv4 range that is ready and large enough; create one, or leave IPv4 out
-            ServiceCIDR odd: ServiceCIDRNotUsed: spec.cidrs[0]: 192.168.1.1/32 is not used: it is too small to hold an address for a Service; write a shorter prefix.
-            ServiceCIDR odd: ServiceCIDRNotUsed: spec.cidrs[1]: 2001:db8::/1 is not used: IPv6 ranges may be as large as /64; write a prefix of /64 or longer.
+            reject ns/a spec.clusterIPs: no ServiceCIDR has a ready IPv4 range; create one, or remove IPv4
+            ServiceCIDR odd: ServiceCIDRNotUsed: spec.cidrs[0]: 192.168.1.1/32 is not used: it has no usable address; use a shorter prefix.
+            ServiceCIDR odd: ServiceCIDRNotUsed: spec.cidrs[1]: 2001:db8::/1 is not used: it is larger than /64; use an IPv6 prefix of /64 or longer.
             192.168.1.1/32 free 0
             2001:db8::/1 free 18446744073709551615
             10.1.0.0/24 free 254
@@ -216,7 +216,7 @@ fn ranges_that_are_not_used_are_listed_all_the_same() {
         &[],
         &[],
         expect![[r#"
-            reject ns/a spec.clusterIPs: there is no ServiceCIDR that addresses could come from; create one
+            reject ns/a spec.clusterIPs: there is no ServiceCIDR to allocate from; create one
         "#]],
     );
 }
@@ -269,15 +269,15 @@ fn repair_mends_what_it_can_and_tells_about_the_rest() {
             create 10.0.0.5 for ns/foreign
             create 10.0.0.6 for ns/unlabelled
             create 10.0.0.7 for ns/twice
-            Service ns/foreign: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.5: its IPAddress object named somebody else. It is made anew; nothing is to be done.
-            Service ns/gone: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.3: its IPAddress object named somebody else. It is made anew; nothing is to be done.
-            Service ns/missing: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.4: it had no IPAddress object. It gets one; nothing is to be done.
-            Service ns/missing-too: ClusterIPAlreadyAllocated: spec.clusterIPs[0] is 10.0.0.4: Service ns/missing has it too and holds its IPAddress. Recreate one of the two.
-            Service ns/outside: ClusterIPOutOfRange: spec.clusterIPs[0] is 10.9.0.1: no ServiceCIDR has it as a usable address. Create a ServiceCIDR that does, or recreate the Service to get another address.
-            Service ns/twice: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.7: it had no IPAddress object. It gets one; nothing is to be done.
-            Service ns/twice: ClusterIPNotValid: spec.clusterIPs[1] is 10.0.0.8: the Service has an address of that family already. Recreate the Service with one of each.
-            IPAddress 10.0.0.9: IPAddressNotAllocated: the Service that it names does not exist (ns/nobody of services). It is deleted and the address is free again; nothing is to be done.
-            IPAddress 10.0.0.11: IPAddressWrongReference: the Service that it names does not list it in spec.clusterIPs (ns/gone of services). It is deleted and the address is free again; nothing is to be done.
+            Service ns/foreign: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.5: its IPAddress object referred to another object. It is recreated; no action is needed.
+            Service ns/gone: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.3: its IPAddress object referred to another object. It is recreated; no action is needed.
+            Service ns/missing: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.4: it had no IPAddress object. One is created; no action is needed.
+            Service ns/missing-too: ClusterIPAlreadyAllocated: spec.clusterIPs[0] is 10.0.0.4: Service ns/missing has the same address and owns its IPAddress. Recreate one of the two Services.
+            Service ns/outside: ClusterIPOutOfRange: spec.clusterIPs[0] is 10.9.0.1: it is not a usable address of any ServiceCIDR. Create a ServiceCIDR that contains it, or recreate the Service to get another address.
+            Service ns/twice: ClusterIPNotAllocated: spec.clusterIPs[0] is 10.0.0.7: it had no IPAddress object. One is created; no action is needed.
+            Service ns/twice: ClusterIPNotValid: spec.clusterIPs[1] is 10.0.0.8: the Service has another address of that IP family. Recreate the Service with one address per family.
+            IPAddress 10.0.0.9: IPAddressNotAllocated: its Service does not exist (ns/nobody of services). It is deleted and the address is released; no action is needed.
+            IPAddress 10.0.0.11: IPAddressWrongReference: its Service does not list it in spec.clusterIPs (ns/gone of services). It is deleted and the address is released; no action is needed.
             10.0.0.0/24 free 245
         "#]],
     );
@@ -316,8 +316,8 @@ fn a_node_port_of_another_service_is_refused() {
     let rejected = plan.rejected.iter().map(|r| format!("{} {}: {}", r.service, r.field, r.reason));
     expect![[r#"
         [
-            "ns/b spec.ports[0].nodePort: 30080 is held by Service ns/a; choose a free port, or leave the field out to be given one",
-            "ns/c spec.ports[0].nodePort: 30090 is held by Service ns/d; choose a free port, or leave the field out to be given one",
+            "ns/b spec.ports[0].nodePort: 30080 is allocated to Service ns/a; choose a free port, or remove the field to get one allocated",
+            "ns/c spec.ports[0].nodePort: 30090 is allocated to Service ns/d; choose a free port, or remove the field to get one allocated",
         ]
     "#]]
     .assert_debug_eq(&rejected.collect::<Vec<_>>());

@@ -181,7 +181,7 @@ struct KeptEndpoints {
 impl DesiredEndpoints {
     fn new(endpoints: Vec<Endpoint>) -> Self {
         let mut by_name: Vec<usize> = (0..endpoints.len()).collect();
-        let key = |place: &usize| (target_name(&endpoints[*place]), &endpoints[*place].addresses);
+        let key = |index: &usize| (target_name(&endpoints[*index]), &endpoints[*index].addresses);
         by_name.sort_by(|a, b| key(a).cmp(&key(b)));
         let mut claimed = vec![false; endpoints.len()];
         for pair in by_name.windows(2) {
@@ -206,15 +206,15 @@ impl DesiredEndpoints {
         let mut kept = KeptEndpoints { indexes: Vec::with_capacity(stored.len().min(max)), changed: false };
         for endpoint in stored {
             let found = if kept.indexes.len() < max { self.find(endpoint) } else { None };
-            let Some((rank, wanted)) = found else {
+            let Some((rank, desired)) = found else {
                 kept.changed = true;
                 continue;
             };
-            kept.changed |= !endpoints_equal(wanted, endpoint);
-            let place = self.by_name[rank];
+            kept.changed |= !endpoints_equal(desired, endpoint);
+            let index = self.by_name[rank];
             self.guess = rank + 1;
-            kept.indexes.push(place);
-            self.claimed[place] = true;
+            kept.indexes.push(index);
+            self.claimed[index] = true;
             self.remaining -= 1;
         }
         kept
@@ -223,33 +223,33 @@ impl DesiredEndpoints {
     /// The desired version of a stored endpoint and its index into `by_name`, unless another slice claimed it.
     fn find(&self, stored: &Endpoint) -> Option<(usize, &Endpoint)> {
         let at = |rank: usize| {
-            let place = *self.by_name.get(rank)?;
-            let wanted = self.endpoints[place].as_ref()?;
-            let free = !self.claimed[place] && same_endpoint(wanted, stored);
-            free.then_some((rank, wanted))
+            let index = *self.by_name.get(rank)?;
+            let desired = self.endpoints[index].as_ref()?;
+            let free = !self.claimed[index] && same_endpoint(desired, stored);
+            free.then_some((rank, desired))
         };
         at(self.guess).or_else(|| {
             let name = target_name(stored);
-            let name_at = |place: &usize| self.endpoints[*place].as_ref().and_then(target_name);
-            let from = self.by_name.partition_point(|place| name_at(place) < name);
-            let named = self.by_name[from..].iter().take_while(|place| name_at(place) == name).count();
+            let name_at = |index: &usize| self.endpoints[*index].as_ref().and_then(target_name);
+            let from = self.by_name.partition_point(|index| name_at(index) < name);
+            let named = self.by_name[from..].iter().take_while(|index| name_at(index) == name).count();
             (from..from + named).find_map(at)
         })
     }
 
     /// Moves out the claimed endpoints, in the order of the slice.
     fn take(&mut self, kept: &KeptEndpoints) -> Vec<Endpoint> {
-        kept.indexes.iter().filter_map(|place| self.endpoints[*place].take()).collect()
+        kept.indexes.iter().filter_map(|index| self.endpoints[*index].take()).collect()
     }
 
     /// Adds remaining endpoints to a slice up to the limit.
     fn fill(&mut self, slice: &mut Vec<Endpoint>, max: usize) {
         while slice.len() < max && self.remaining > 0 {
-            let place = self.next;
+            let index = self.next;
             self.next += 1;
-            if !self.claimed[place] {
+            if !self.claimed[index] {
                 self.remaining -= 1;
-                slice.extend(self.endpoints[place].take());
+                slice.extend(self.endpoints[index].take());
             }
         }
     }

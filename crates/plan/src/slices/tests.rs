@@ -58,8 +58,8 @@ fn a_pod_waits_for_its_node_and_the_others_do_not_wait_for_it() {
     world.check(expect![[r#"
         create IPv4 [http:8080/TCP] b@n1 10.0.0.6 ready serving
         missing node gone
-        Service shop/web: NodeMissing: pod g: left out, because spec.nodeName is not set. Set it to a node, or set spec.publishNotReadyAddresses on the Service.
-        Service shop/web: NodeMissing: pods a, c, d and 2 more: left out, because spec.nodeName names node "gone", which does not exist. They count as soon as it does; delete pods that a removed node left behind.
+        Service shop/web: NodeMissing: pod g: excluded, because spec.nodeName is not set. Set it, or set spec.publishNotReadyAddresses on the Service.
+        Service shop/web: NodeMissing: pods a, c, d and 2 more: excluded, because node "gone" of spec.nodeName does not exist. They are included as soon as it does; delete pods of removed nodes.
     "#]]);
 }
 
@@ -92,7 +92,7 @@ fn a_named_port_puts_pods_into_groups_and_says_once_where_it_is_missing() {
         create IPv4 [http:8080/TCP dns:53/UDP] a@n1 10.0.0.1 ready serving, c@n1 10.0.0.3 ready serving
         create IPv4 [http:9090/TCP dns:53/UDP] b@n1 10.0.0.2 ready serving
         create IPv4 [dns:53/UDP] d@n1 10.0.0.4 ready serving, e@n1 10.0.0.5 ready serving
-        Service shop/web: PortNotFound: spec.ports[0].targetPort: 2 of 5 pods have no container port named "web" with protocol TCP, so port 80 does not lead to them. Name the port in those pods' containers, or give targetPort as a number.
+        Service shop/web: PortNotFound: spec.ports[0].targetPort: 2 of 5 pods have no container port named "web" with protocol TCP, so port 80 does not forward to them. Name the port in their containers, or use a number as targetPort.
     "#]]);
 }
 
@@ -366,7 +366,7 @@ fn a_limit_outside_of_1_to_1000_is_refused() {
     assert_eq!(SliceOptions::new(1000).map(|o| o.max_endpoints), Ok(1000));
     for wrong in [0, 1001] {
         let text = SliceOptions::new(wrong).unwrap_err().to_string();
-        assert_eq!(text, format!("a slice holds at most 1 to 1000 endpoints, not {wrong}"));
+        assert_eq!(text, format!("the maximum endpoints per slice must be between 1 and 1000, not {wrong}"));
     }
     let mut world = World::new(json!({}));
     world.pod("a", json!({}), json!({}));

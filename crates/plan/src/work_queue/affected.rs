@@ -102,7 +102,7 @@ fn remove_name<K: Ord>(index: &mut BTreeMap<K, BTreeSet<Name>>, at: &K, name: &N
     }
 }
 
-/// Semantics B6, after a change of a pod's labels: all Services that selected or select it if the pod changed, too,
+/// Semantics B6, after a change of a pod's labels: all Services that selected or select it if the pod also changed,
 /// otherwise those that select only one version.
 pub fn services_to_requeue<K: Ord + Clone>(
     old: BTreeSet<K>,

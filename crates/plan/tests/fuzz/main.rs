@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use model::backend::Place;
+use model::random::Random;
 use model::route::{Arrival, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
-use mutate::Dice;
 use plan::FeatureGates;
 use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
@@ -43,11 +43,11 @@ fn soak_fuzz_no_input_panics() {
 
 /// One world with some broken objects, all the way through.
 fn run(round: u64) {
-    let mut dice = Dice::new(round);
+    let mut random = Random::seeded(round);
     let mut values = corpus::objects();
-    for _ in 0..dice.below(12) {
-        let at = dice.below(values.len());
-        mutate::mutate(&mut values[at], &mut dice);
+    for _ in 0..random.below(12) {
+        let at = random.below(values.len());
+        mutate::mutate(&mut values[at], &mut random);
     }
     let (snapshot, notices) = read(&values);
     for notice in &notices {
@@ -55,10 +55,10 @@ fn run(round: u64) {
     }
     for value in &values {
         plan::validate::validate(value);
-        plan::validate::validate_update(value, &values[dice.below(values.len())]);
+        plan::validate::validate_update(value, &values[random.below(values.len())]);
     }
     for (service, _) in snapshot.services() {
-        plan_one(&snapshot, service, &mut dice);
+        plan_one(&snapshot, service, &mut random);
     }
     plan_addresses(&snapshot, round);
     forward_all(&snapshot);
@@ -141,7 +141,7 @@ fn parsed_kind(value: &Value) -> bool {
     kinds.contains(&(group, value["kind"].as_str().unwrap_or_default()))
 }
 
-fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
+fn plan_one(snapshot: &Snapshot, service: &Service, random: &mut Random) {
     let existing = snapshot.slices(&service.key);
     let selector = service.selector.as_ref();
     let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
@@ -153,7 +153,7 @@ fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
         slices: existing,
         trigger: &trigger,
     };
-    let max = 1 + dice.below(5);
+    let max = 1 + random.below(5);
     let options = slices::SliceOptions::new(max).expect("within 1 to 1000");
     let facts = ClusterFacts::from_nodes(snapshot.nodes());
     let config = Config::default();

@@ -17,24 +17,12 @@ pub(super) enum RuleScope {
     Gateway,
 }
 
-/// Parses a list of rules. `known` rules are reused; rules that are equal in the old object are skipped.
-pub(super) fn rules(
-    at: &Field,
-    scope: RuleScope,
-    known: &[Option<Arc<Rule>>],
-    errors: &mut FieldErrors,
-) -> Box<[Arc<Rule>]> {
+/// Parses a list of rules. Rules that are equal in the old object are skipped.
+pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Box<[Arc<Rule>]> {
     let items = at.required_items("rules", errors);
-    let mut rules = Vec::with_capacity(items.len());
-    for (i, item) in items.iter().enumerate() {
-        match known.get(i).and_then(Option::as_ref) {
-            Some(rule) => rules.push(rule.clone()),
-            // Rules do not depend on each other.
-            None if item.is_unchanged() => {}
-            None => rules.push(Arc::new(one(item, scope, errors))),
-        }
-    }
-    rules.into()
+    // Rules do not depend on each other.
+    let changed = items.iter().filter(|item| !item.is_unchanged());
+    changed.map(|item| Arc::new(one(item, scope, errors))).collect()
 }
 
 fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Rule {

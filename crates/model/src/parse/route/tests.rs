@@ -1,5 +1,6 @@
 //! Tests of reading policies: short forms, and every refusal with the field that it names.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -204,4 +205,102 @@ fn tcp_routes_need_one_rule_with_backends() {
     assert_eq!(fields(json!([good])), [""; 0]);
     assert_eq!(fields(json!([good, good])), ["spec.to[0].rules"]);
     assert_eq!(fields(json!([{"default": {}}])), ["spec.to[0].rules[0].default.backendRefs"]);
+}
+
+fn good_rule(path: usize) -> Value {
+    json!({"matches": [{"path": {"type": "Prefix", "value": format!("/r{path}")}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}})
+}
+
+/// Valid and invalid rules, and rules with ignored entries.
+fn any_rule() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        12 => (0..40usize).prop_map(good_rule),
+        1 => Just(json!({"matches": [{"path": {"type": "Prefix", "value": "no-slash"}}], "default": {}})),
+        1 => Just(json!({"matches": [], "colour": "red"})),
+        1 => Just(json!({"matches": [{"headers": [{"name": "A", "value": "1"}, {"name": "a", "value": "2"}]}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}})),
+        1 => Just(Value::Null),
+        1 => Just(json!(["a", 1, 2.5, true, {"b": null}])),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Edit {
+    Replace(prop::sample::Index, Value),
+    Insert(prop::sample::Index, Value),
+    Remove(prop::sample::Index),
+    Swap(prop::sample::Index, prop::sample::Index),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        3 => (at(), any_rule()).prop_map(|(at, rule)| Edit::Replace(at, rule)),
+        1 => (at(), any_rule()).prop_map(|(at, rule)| Edit::Insert(at, rule)),
+        1 => at().prop_map(Edit::Remove),
+        1 => (at(), at()).prop_map(|(a, b)| Edit::Swap(a, b)),
+    ]
+}
+
+fn apply(rules: &mut Vec<Value>, edit: Edit) {
+    match edit {
+        Edit::Insert(at, rule) => rules.insert(at.index(rules.len() + 1), rule),
+        _ if rules.is_empty() => {}
+        Edit::Replace(at, rule) => {
+            let at = at.index(rules.len());
+            rules[at] = rule;
+        }
+        Edit::Remove(at) => drop(rules.remove(at.index(rules.len()))),
+        Edit::Swap(a, b) => {
+            let (a, b) = (a.index(rules.len()), b.index(rules.len()));
+            rules.swap(a, b);
+        }
+    }
+}
+
+fn policy(kind: &str, rules: &[Value]) -> Value {
+    let spec = match kind {
+        "MeshGatewayHTTPRoute" => {
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "hostnames": ["a.example.com"], "rules": rules})
+        }
+        _ => {
+            let (first, second) = rules.split_at(rules.len() / 2);
+            let to = |name: &str, rules: &[Value]| json!({"targetRef": {"kind": "MeshService", "name": name}, "rules": rules});
+            json!({"targetRef": {"kind": "Mesh"}, "to": [to("a", first), to("b", second)]})
+        }
+    };
+    json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "p", "namespace": "n"}, "spec": spec})
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_errors_of_an_update_of_a_valid_policy_are_those_of_the_new_one(
+        first in prop::collection::vec((0..40usize).prop_map(good_rule), 0..20),
+        edits in prop::collection::vec(edit(), 0..6),
+    ) {
+        for kind in ["MeshGatewayHTTPRoute", "MeshHTTPRoute"] {
+            let old = policy(kind, &first);
+            let mut rules = first.clone();
+            edits.iter().cloned().for_each(|edit| apply(&mut rules, edit));
+            let new = policy(kind, &rules);
+            let expected = mesh_object(&new, &mut Interner::default()).errors;
+            // A policy without rules is not valid.
+            if mesh_object(&old, &mut Interner::default()).errors.is_empty() {
+                prop_assert_eq!(mesh_errors(&new, Some(&old)), expected.clone());
+            }
+            prop_assert_eq!(mesh_errors(&new, None), expected);
+        }
+    }
+
+    #[test]
+    fn any_text_gives_an_object_or_a_notice(text in "[\\[\\]{}\",:a-z0-9 ]{0,40}") {
+        let (object, notices) =
+            crate::parse::text("zoneward.dev/v1alpha1", "MeshHTTPRoute", &text, &mut Interner::default());
+        prop_assert_eq!(object, None);
+        let is_map = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
+        prop_assert!(!is_map || !notices.is_empty());
+    }
 }

@@ -466,7 +466,7 @@ fn reasons_say_what_is_allowed() {
     let violation = &validate(&object)[0];
     assert_eq!(
         violation.to_string(),
-        "Service shop/web: spec.trafficDistribution: \"Close\" is not known here: write PreferSameZone, \
-         PreferSameNode or PreferClose, or a value with the domain of who obeys it, as zoneward.dev/Spill"
+        "Service shop/web: spec.trafficDistribution: \"Close\" is not supported: use PreferSameZone, \
+         PreferSameNode or PreferClose, or a value with the domain of its implementation, e.g. zoneward.dev/Spill"
     );
 }
