@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use model::{Interner, Name, Node, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, near, parse};
+use model::{Interner, Name, Node, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse, suggestion};
 use serde_json::Value;
 
 use crate::Kind;
@@ -154,7 +154,7 @@ const SHOWN: usize = 10;
 
 /// `there is no Node nod-a1; did you mean "node-a1"?`
 fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let near = near::did_you_mean(name, known.clone());
+    let near = suggestion::did_you_mean(name, known.clone());
     if !near.is_empty() {
         return format!("there is no {kind} {name}{near}");
     }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use model::{Name, ServiceKey, near};
+use model::{Name, ServiceKey, suggestion};
 
 /// What kubectl takes for the kind of a Service.
 const KINDS: [&str; 3] = ["svc", "service", "services"];
@@ -45,7 +45,7 @@ impl ObjectName {
         let wanted = namespace.map_or_else(|| self.name.clone(), |n| format!("{n}/{}", self.name));
         let same_name = keys.iter().find(|key| key.name == self.name.as_str());
         let here = keys.iter().filter(|key| namespace.is_none_or(|n| key.namespace == n));
-        let near = near::nearest(&self.name, here.map(|key| key.name.as_str()));
+        let near = suggestion::nearest(&self.name, here.map(|key| key.name.as_str()));
         let near_key = near.and_then(|near| {
             keys.iter().find(|key| key.name == near && namespace.is_none_or(|n| key.namespace == n))
         });

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::parse::route::Remembered;
 use model::{Interner, Name, Notice, Object, ObjectKey, ServiceKey, Snapshot, parse};
 
 use super::{Event, Kind, Watched};
@@ -37,8 +36,6 @@ pub struct WatchCache {
     /// The kinds that are being listed, with what has come so far.
     listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
     listed: BTreeSet<Kind>,
-    /// What was remembered of route policies with many rules, so that a change of one rule costs one.
-    remembered: BTreeMap<(Kind, ObjectKey), Remembered>,
     /// How many names were held after the last sweep.
     swept: usize,
 }
@@ -101,32 +98,11 @@ impl WatchCache {
         if matches!(kind, Kind::Lease | Kind::Secret) {
             return Change::Other(kind, Box::new(watched));
         }
-        if matches!(kind, Kind::HttpRoute | Kind::GatewayHttpRoute) {
-            return self.parse_policy(kind, key, &watched);
-        }
         let resource = kind.resource();
         match parse::text(&resource.api_version, &resource.kind, watched.text(), &mut self.interner) {
             (Some(object), notices) => Change::Put(object, notices),
             (None, notices) => Change::Unreadable(kind, key, notices),
         }
-    }
-
-    fn parse_policy(&mut self, kind: Kind, key: ObjectKey, watched: &Watched) -> Change {
-        let resource = kind.resource();
-        let (version, word) = (&resource.api_version, &resource.kind);
-        let place = (kind, key);
-        let before = self.remembered.get(&place);
-        let (object, notices, next) =
-            parse::mesh_text(version, word, watched.text(), before, &mut self.interner);
-        let change = match object {
-            Some(object) => Change::Put(object, notices),
-            None => Change::Unreadable(kind, place.1.clone(), notices),
-        };
-        match next {
-            Some(next) => drop(self.remembered.insert(place, next)),
-            None => drop(self.remembered.remove(&place)),
-        }
-        change
     }
 
     /// What was there before a list and is not in it was deleted while nobody looked.
@@ -162,7 +138,6 @@ impl WatchCache {
     }
 
     fn remove(&mut self, kind: Kind, key: &ObjectKey) {
-        self.remembered.remove(&(kind, key.clone()));
         let snapshot = &mut self.snapshot;
         match kind {
             Kind::Service => snapshot.remove_service(&ServiceKey::new(&key.namespace, &key.name)),

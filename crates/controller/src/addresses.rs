@@ -2,7 +2,7 @@
 //! and condition of ServiceCIDRs, keep the default ServiceCIDR, and repair IPAddresses of Services.
 //!
 //! ```text
-//! watches -> WatchCache -> plan::addresses (what differs, what to do) -> AddressWriter, on what the API has now
+//! watches -> WatchCache -> plan::cluster_ips (what differs, what to do) -> AddressWriter, on what the API has now
 //! ```
 
 mod writes;
@@ -14,9 +14,9 @@ use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
 use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
-use plan::addresses::cidr::DEFAULT_NAME;
-use plan::addresses::{
-    AddressPlan, CidrAction, DefaultAction, Input, repair_all, sync_default, sync_service_cidr,
+use plan::cluster_ips::service_cidr::DEFAULT_NAME;
+use plan::cluster_ips::{
+    AddressInput, AddressPlan, CidrAction, DefaultCidrAction, repair_all, sync_default, sync_service_cidr,
 };
 use tokio::sync::watch;
 use tracing::warn;
@@ -164,10 +164,10 @@ impl AddressController {
     async fn sync_default_cidr(&mut self) {
         let stored = self.cache.snapshot().service_cidrs().find(|cidr| cidr.name == *DEFAULT_NAME).cloned();
         let done = match sync_default(&self.ranges, stored.as_ref()) {
-            DefaultAction::Nothing => Ok(()),
-            DefaultAction::Create(ranges) => self.writer.create_default(&ranges).await,
-            DefaultAction::Upgrade(ranges) => self.writer.upgrade_default(&ranges).await,
-            DefaultAction::Mismatch(notice) => {
+            DefaultCidrAction::Nothing => Ok(()),
+            DefaultCidrAction::Create(ranges) => self.writer.create_default(&ranges).await,
+            DefaultCidrAction::Upgrade(ranges) => self.writer.upgrade_default(&ranges).await,
+            DefaultCidrAction::Mismatch(notice) => {
                 if self.reported_default.as_ref() != Some(&notice) {
                     log::notice(&notice);
                     self.writer.record(&notice).await;
@@ -213,7 +213,7 @@ impl AddressController {
     /// Semantics E5.
     async fn repair(&mut self) {
         let plan = self.plan();
-        if let Some(seconds) = plan.look_again_after {
+        if let Some(seconds) = plan.resync_after {
             self.repair_at = self.repair_at.min(self.clock.now() + Duration::from_secs(seconds));
         }
         let mut settled = true;
@@ -250,7 +250,7 @@ impl AddressController {
         let service_cidrs: Vec<&ServiceCidr> = snapshot.service_cidrs().collect();
         let ip_addresses: Vec<&IpAddress> = snapshot.ip_addresses().collect();
         let unreadable: Vec<ServiceKey> = self.unreadable.iter().cloned().collect();
-        repair_all(&Input {
+        repair_all(&AddressInput {
             services: &services,
             unreadable: &unreadable,
             service_cidrs: &service_cidrs,

@@ -36,7 +36,7 @@ pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Resu
     let mut done = HandedBack::default();
     for slice in cluster::list(client, Kind::Slice, None).await? {
         check_leads(leading)?;
-        if slice["metadata"]["labels"].get(annotation::BESIDE_SERVICE_NAME).is_some() {
+        if slice["metadata"]["labels"].get(annotation::COEXIST_SERVICE_NAME).is_some() {
             delete(client, &slice, &mut done).await?;
         } else {
             clear_slice(client, slice, &mut done).await?;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use clock::Clock;
 use kube::Client;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::{self, JoinSet};
@@ -211,8 +211,8 @@ impl ControllerLoop {
         }
     }
 
-    fn now(&self) -> Moment {
-        Moment(self.clock.since(self.start))
+    fn now(&self) -> MonotonicTime {
+        MonotonicTime(self.clock.since(self.start))
     }
 
     fn start_writes(&mut self) {

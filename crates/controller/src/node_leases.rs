@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 
 use super::conditions::AckState;
 
@@ -74,8 +74,8 @@ impl Leases {
         &self,
         snapshot: &Snapshot,
         service: &ServiceKey,
-        since: (u64, Moment),
-        now: Moment,
+        since: (u64, MonotonicTime),
+        now: MonotonicTime,
     ) -> AckState {
         let (revision, written) = since;
         let mut acks = NodeAcks::default();
@@ -128,8 +128,8 @@ mod tests {
         snapshot
     }
 
-    fn at(seconds: u64) -> Moment {
-        Moment(Duration::from_secs(seconds))
+    fn at(seconds: u64) -> MonotonicTime {
+        MonotonicTime(Duration::from_secs(seconds))
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use model::{Family, Labels, ServiceKey, Slice};
 use plan::hints::{HintOutcome, Mechanism, Memory};
-use plan::queue::Moment;
 use plan::slices::{SlicePlan, TriggerTimes};
+use plan::work_queue::MonotonicTime;
 
 /// What is remembered of one Service.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct ServiceState {
     /// The conditions that were sent last and have not come back yet.
     pub sent: Option<Labels>,
     /// The highest resourceVersion of its slices, and since when.
-    pub revision: (u64, Moment),
+    pub revision: (u64, MonotonicTime),
     /// The numbers behind the gauges.
     pub counts: ServiceCounts,
 }

@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
 use plan::hints::{self, ClusterFacts, NodeAcks};
 use plan::planner::Planner;
-use plan::queue::{
-    Expectations, Moment, NodeChange, Outcome, Queue, Selectors, Timing, Version, node_changed,
-    services_on_node,
+use plan::slices::{self, SliceMode};
+use plan::work_queue::{
+    Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceVersion, SyncOutcome,
+    WorkQueue, node_changed, services_on_node,
 };
-use plan::slices::{self, Place};
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
@@ -44,17 +44,17 @@ pub struct ReconcilerSettings {
     /// Gates and defaults.
     pub hints: hints::Config,
     /// How slices are packed, and whether another controller writes some, too.
-    pub slices: slices::Options,
+    pub slices: slices::SliceOptions,
     /// How long things wait.
-    pub timing: Timing,
+    pub timing: QueueTiming,
 }
 
 /// The controller without its hands.
 #[derive(Debug)]
 pub struct SliceReconciler {
     cache: WatchCache,
-    selectors: Selectors,
-    queue: Queue,
+    selectors: SelectorIndex,
+    queue: WorkQueue,
     expectations: Expectations,
     memories: ServiceStates,
     planner: Planner,
@@ -63,7 +63,7 @@ pub struct SliceReconciler {
     /// Services whose nodes have not all reached their slices.
     open: BTreeMap<ServiceKey, AckState>,
     /// When Services that were honored have to be looked at again, because a node began anew.
-    recheck: Option<Moment>,
+    recheck: Option<MonotonicTime>,
     in_flight: BTreeMap<ServiceKey, InFlight>,
     synced: bool,
     /// Whether plans are made, see [`Head::lead`].
@@ -94,10 +94,10 @@ impl SliceReconciler {
         let cache = WatchCache::default();
         Self {
             planner: Planner::new(cache.snapshot(), settings.hints, settings.slices),
-            queue: Queue::new(settings.timing),
+            queue: WorkQueue::new(settings.timing),
             cache,
             metrics,
-            selectors: Selectors::default(),
+            selectors: SelectorIndex::default(),
             expectations: Expectations::default(),
             memories: ServiceStates::new(),
             facts_changed: false,
@@ -127,12 +127,12 @@ impl SliceReconciler {
     }
 
     /// When the next Service is due.
-    pub fn due(&self) -> Option<Moment> {
+    pub fn due(&self) -> Option<MonotonicTime> {
         if self.plans() { self.queue.due() } else { None }
     }
 
     /// Something happened. The answer is what is to be said about objects that are not right.
-    pub fn observe(&mut self, event: Event, now: Moment) -> Vec<Notice> {
+    pub fn observe(&mut self, event: Event, now: MonotonicTime) -> Vec<Notice> {
         if let Event::Listing(Kind::Lease) = &event {
             self.leases.restarted();
         }
@@ -153,7 +153,7 @@ impl SliceReconciler {
         notices
     }
 
-    fn take(&mut self, change: Change, now: Moment) {
+    fn take(&mut self, change: Change, now: MonotonicTime) {
         match change {
             Change::Put(Object::Slice(slice), notices) => self.put_slice(slice, notices, now),
             Change::Put(object, notices) => self.put(object, notices, now),
@@ -173,7 +173,7 @@ impl SliceReconciler {
     }
 
     /// An object came or changed.
-    fn put(&mut self, object: Object, notices: Vec<Notice>, now: Moment) {
+    fn put(&mut self, object: Object, notices: Vec<Notice>, now: MonotonicTime) {
         let snapshot = self.cache.snapshot();
         let affected = match &object {
             Object::Service(service) => {
@@ -181,7 +181,7 @@ impl SliceReconciler {
                 Affected::Now(service.key.clone())
             }
             Object::Pod(pod) if self.plans() => {
-                Affected::Batched(self.selectors.touched_by_pod(snapshot.pod(&pod.key), Some(pod)))
+                Affected::Batched(self.selectors.affected_by_pod(snapshot.pod(&pod.key), Some(pod)))
             }
             Object::Node(node) => {
                 let change = node_changed(snapshot.node(&node.name), Some(node));
@@ -199,7 +199,7 @@ impl SliceReconciler {
         self.enqueue_affected(affected, now);
     }
 
-    fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: Moment) {
+    fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: MonotonicTime) {
         let before = self.cache.snapshot().slice(&slice.key);
         let known =
             before.is_some_and(|b| b.resource_version == slice.resource_version && b.uid == slice.uid);
@@ -211,7 +211,7 @@ impl SliceReconciler {
             self.expectations.saw_gone(old, uid.as_ref());
         }
         if !self.cache.is_listing(Kind::Slice) {
-            self.expectations.reached(Version::of(&slice));
+            self.expectations.reached(SliceVersion::of(&slice));
         }
         let foreign = match &service {
             Some(service) => self.expectations.saw(service, &slice) && !known,
@@ -234,13 +234,13 @@ impl SliceReconciler {
 
     /// Semantics M8: a slice under our managed-by name that another controller wrote.
     fn is_written_by_kubernetes(&self, slice: &Slice) -> bool {
-        self.planner.slices.place == Place::Alone
+        self.planner.slices.mode == SliceMode::Exclusive
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
             && slice.written_by.as_ref().is_some_and(|name| name == KUBERNETES_WRITER)
     }
 
     /// An object went, or cannot be read any more.
-    fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: Moment) {
+    fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: MonotonicTime) {
         let snapshot = self.cache.snapshot();
         let affected = match kind {
             Kind::Service => {
@@ -257,7 +257,7 @@ impl SliceReconciler {
                 None => Affected::Nothing,
             },
             Kind::Pod if self.plans() => {
-                Affected::Batched(self.selectors.touched_by_pod(snapshot.pod(key), None))
+                Affected::Batched(self.selectors.affected_by_pod(snapshot.pod(key), None))
             }
             Kind::Node => Affected::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
             Kind::Namespace => Affected::Namespace(key.name.clone()),
@@ -279,7 +279,7 @@ impl SliceReconciler {
         self.enqueue_affected(affected, now);
     }
 
-    fn enqueue_affected(&mut self, affected: Affected, now: Moment) {
+    fn enqueue_affected(&mut self, affected: Affected, now: MonotonicTime) {
         match affected {
             Affected::Nothing => {}
             Affected::Now(key) => self.enqueue(&key, now),
@@ -289,25 +289,25 @@ impl SliceReconciler {
         }
     }
 
-    fn enqueue(&mut self, key: &ServiceKey, due: Moment) {
+    fn enqueue(&mut self, key: &ServiceKey, due: MonotonicTime) {
         if self.plans() {
             self.queue.add(key, due);
         }
     }
 
-    fn enqueue_batched(&mut self, keys: BTreeSet<ServiceKey>, now: Moment) {
-        let due = now.after(self.queue.timing().batch);
+    fn enqueue_batched(&mut self, keys: BTreeSet<ServiceKey>, now: MonotonicTime) {
+        let due = now.after(self.queue.timing().batch_period);
         keys.iter().for_each(|key| self.enqueue(key, due));
     }
 
-    fn enqueue_namespace(&mut self, namespace: &Name, now: Moment) {
+    fn enqueue_namespace(&mut self, namespace: &Name, now: MonotonicTime) {
         let services = self.selectors.services().filter(|key| key.namespace == *namespace);
         for key in services.cloned().collect::<Vec<_>>() {
             self.enqueue(&key, now);
         }
     }
 
-    fn node_changed(&mut self, node: &str, change: NodeChange, now: Moment) {
+    fn node_changed(&mut self, node: &str, change: NodeChange, now: MonotonicTime) {
         if !self.plans() {
             return;
         }
@@ -324,7 +324,7 @@ impl SliceReconciler {
     }
 
     /// A node reported.
-    fn lease_changed(&mut self, change: LeaseChange, now: Moment) {
+    fn lease_changed(&mut self, change: LeaseChange, now: MonotonicTime) {
         for key in change.services {
             self.enqueue(&key, now);
         }
@@ -334,7 +334,7 @@ impl SliceReconciler {
     }
 
     /// Looks through the Services that wait for their nodes.
-    pub fn tick(&mut self, now: Moment) {
+    pub fn tick(&mut self, now: MonotonicTime) {
         if self.recheck.is_some_and(|at| at <= now) {
             self.recheck = None;
             let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
@@ -353,7 +353,7 @@ impl SliceReconciler {
     }
 
     /// The work of the next Service that is due and has some. Services without are done in passing.
-    pub fn next(&mut self, now: Moment, clock: Timestamp) -> Option<SliceWrites> {
+    pub fn next(&mut self, now: MonotonicTime, clock: Timestamp) -> Option<SliceWrites> {
         // Bounded, so that changes that come meanwhile are seen.
         for _ in 0..64 {
             if !self.plans() {
@@ -368,12 +368,17 @@ impl SliceReconciler {
         None
     }
 
-    fn begin(&mut self, key: &ServiceKey, now: Moment, clock: Timestamp) -> Result<SliceWrites, Outcome> {
+    fn begin(
+        &mut self,
+        key: &ServiceKey,
+        now: MonotonicTime,
+        clock: Timestamp,
+    ) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
         if self.expectations.is_stale(key, stored, now) {
             self.metrics.synced("stale");
             debug!(service = %key, "the cache does not show our last write yet");
-            return Err(Outcome::Failed);
+            return Err(SyncOutcome::Failed);
         }
         if std::mem::take(&mut self.facts_changed) {
             self.planner.facts = ClusterFacts::from_nodes(self.cache.snapshot().nodes());
@@ -420,16 +425,16 @@ impl SliceReconciler {
         if work.is_empty() {
             self.keep(key, after);
             self.metrics.synced("success");
-            return Err(Outcome::Done);
+            return Err(SyncOutcome::Done);
         }
         self.in_flight.insert(key.clone(), InFlight { kept: after, changes });
         Ok(work)
     }
 
     /// Slices of ours without a Service are deleted once the API says that there is none.
-    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<SliceWrites, Outcome> {
+    fn begin_orphans(&mut self, key: &ServiceKey) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
-        let orphans = slices::orphans(stored, self.planner.slices.place);
+        let orphans = slices::orphans(stored, self.planner.slices.mode);
         let deletes: Vec<StoredSlice> = orphans.map(stored_slice).collect();
         if let Some(kept) = self.memories.remove(key) {
             self.metrics.recount(&kept.counts, &ServiceCounts::default());
@@ -437,7 +442,7 @@ impl SliceReconciler {
         self.open.remove(key);
         if deletes.is_empty() {
             self.expectations.forget(key);
-            return Err(Outcome::Done);
+            return Err(SyncOutcome::Done);
         }
         info!(service = %key, slices = deletes.len(), "deleting EndpointSlices without a Service");
         Ok(SliceWrites { service: key.clone(), deletes, orphans: true, ..SliceWrites::default() })
@@ -462,7 +467,7 @@ impl SliceReconciler {
     }
 
     /// Work came to its end. The answer is an Event about that, if it is worth one.
-    pub fn done(&mut self, done: WriteResult, now: Moment, clock: Timestamp) -> Option<Value> {
+    pub fn done(&mut self, done: WriteResult, now: MonotonicTime, clock: Timestamp) -> Option<Value> {
         let key = &done.service;
         let newest = done.written.iter().filter_map(|(_, version)| version.revision).max();
         for (uid, version) in done.written {
@@ -488,11 +493,11 @@ impl SliceReconciler {
                 self.keep(key, kept);
             }
             self.metrics.synced("success");
-            self.queue.done(key, Outcome::Done, now);
+            self.queue.done(key, SyncOutcome::Done, now);
             return None;
         };
         self.metrics.synced("error");
-        self.queue.done(key, Outcome::Failed, now);
+        self.queue.done(key, SyncOutcome::Failed, now);
         if let (WriteFailure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
             // Conditions that were on their way have been overtaken by the refusal.
             kept.sent = None;

@@ -5,7 +5,7 @@ use http::Method;
 use jiff::Timestamp;
 use kube::{Client, Error};
 use model::{ObjectKey, ServiceKey, Slice, SliceContent, Uid, write};
-use plan::queue::Version;
+use plan::work_queue::SliceVersion;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -68,7 +68,7 @@ pub struct WriteResult {
     /// The Service.
     pub service: ServiceKey,
     /// Slices that were written, with the API's new version of them.
-    pub written: Vec<(Uid, Version)>,
+    pub written: Vec<(Uid, SliceVersion)>,
     /// Slices that were deleted.
     pub deleted: Vec<Uid>,
     /// How many slices the API created, updated and deleted.
@@ -271,7 +271,7 @@ impl Writer<'_> {
         let meta = &written.metadata;
         let Some(uid) = &meta.uid else { return };
         let revision = meta.resource_version.as_ref().and_then(|version| version.parse().ok());
-        let version = Version { generation: meta.generation.unwrap_or(0), revision };
+        let version = SliceVersion { generation: meta.generation.unwrap_or(0), revision };
         self.done.written.push((Uid::new(uid), version));
     }
 }

@@ -295,7 +295,7 @@ fn record(kind: Kind, text: &str) -> Option<Record> {
     object["apiVersion"] = resource.api_version.as_str().into();
     let reading = mesh_object(&object, &mut Interner::default());
     let idle = reading.object.as_ref().map(never_matching).unwrap_or_default();
-    Some(Record::new(&object, reading.problems, idle))
+    Some(Record::new(&object, reading.errors, idle))
 }
 
 async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {

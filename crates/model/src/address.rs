@@ -1,24 +1,20 @@
-//! IP addresses, families and protocols as Kubernetes means them.
+//! IP addresses, IP families and protocols with the semantics of Kubernetes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv4 or IPv6.
+/// IP family.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
 impl Family {
-    /// The family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// `IPv4` or `IPv6`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -26,7 +22,6 @@ impl Family {
         }
     }
 
-    /// The other one.
     pub fn other(self) -> Self {
         match self {
             Self::V4 => Self::V6,
@@ -41,17 +36,15 @@ impl fmt::Display for Family {
     }
 }
 
-/// What the addresses of an EndpointSlice are.
+/// `addressType` of an EndpointSlice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum AddressType {
-    /// IP addresses of one family.
     Ip(Family),
-    /// DNS names, which no service proxy routes to.
+    /// DNS names, which service proxies ignore.
     Fqdn,
 }
 
 impl AddressType {
-    /// `IPv4`, `IPv6` or `FQDN`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ip(family) => family.as_str(),
@@ -60,19 +53,14 @@ impl AddressType {
     }
 }
 
-/// TCP, UDP or SCTP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Protocol {
-    /// TCP, the default.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 
 impl Protocol {
-    /// `TCP`, `UDP` or `SCTP`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -88,7 +76,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The addresses of an endpoint or a pod: almost always one, and that one is held in place.
+/// The addresses of an endpoint or a pod. A single one, the usual case, is stored inline.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Addresses(List);
 
@@ -96,12 +84,10 @@ pub struct Addresses(List);
 enum List {
     V4(Ipv4Addr),
     V6(Ipv6Addr),
-    /// Two or more.
     Many(Box<[IpAddr]>),
 }
 
 impl Addresses {
-    /// One address.
     pub fn one(address: IpAddr) -> Self {
         Self(match address {
             IpAddr::V4(v4) => List::V4(v4),
@@ -109,7 +95,7 @@ impl Addresses {
         })
     }
 
-    /// All of these, unless there are none.
+    /// `None` if empty.
     pub fn from_slice(addresses: &[IpAddr]) -> Option<Self> {
         match addresses {
             [] => None,
@@ -118,7 +104,7 @@ impl Addresses {
         }
     }
 
-    /// The one that service proxies use (semantics B8: the others have no meaning).
+    /// The address that service proxies use (semantics B8: the others are ignored).
     pub fn first(&self) -> IpAddr {
         match &self.0 {
             List::V4(v4) => IpAddr::V4(*v4),
@@ -127,7 +113,6 @@ impl Addresses {
         }
     }
 
-    /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let more = match &self.0 {
             List::Many(many) => &many[1..],
@@ -137,8 +122,8 @@ impl Addresses {
     }
 }
 
-/// Reads an address as Kubernetes does: leading zeros of an IPv4 octet are dropped, and an IPv4 address
-/// in IPv6 clothes (`::ffff:10.0.0.1`) is an IPv4 address.
+/// Parses an address as Kubernetes does: leading zeros of IPv4 octets are ignored, and an IPv4-mapped IPv6 address
+/// (`::ffff:10.0.0.1`) is an IPv4 address.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     let address = text.parse().ok().or_else(|| parse_ipv4_with_leading_zeros(text))?;
     Some(match address {
@@ -165,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_kubernetes_reads_them() {
+    fn addresses_parse_as_in_kubernetes() {
         for (text, read) in [
             ("10.0.0.1", Some("10.0.0.1")),
             ("010.000.0.01", Some("10.0.0.1")),
@@ -181,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_takes_no_memory_of_its_own() {
+    fn a_single_address_is_stored_inline() {
         assert_eq!(size_of::<Addresses>(), 24);
         assert_eq!(size_of::<Option<Addresses>>(), 24);
         let two = Addresses::from_slice(&["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]).unwrap();

@@ -1,28 +1,28 @@
-//! The labels, annotations and values that Zoneward reads or writes, spelled once.
+//! Keys and values of the labels, annotations, taints and finalizers that Zoneward reads or writes.
 
-/// On an EndpointSlice: the Service that it belongs to.
+/// On an EndpointSlice: its Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// On an EndpointSlice: who writes it.
+/// On an EndpointSlice: the controller that manages it.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// The writer that we are. Kubernetes' own controller uses the same name, so that one can take over from the other.
+/// Our value of [`MANAGED_BY`], the same as upstream's, so that each controller can take over from the other.
 pub const CONTROLLER_NAME: &str = "endpointslice-controller.k8s.io";
-/// On an EndpointSlice that we wrote beside those of Kubernetes' own controller: the Service that it belongs to.
-/// kube-proxy, DNS and that controller do not see such a slice; our nodes prefer it.
-pub const BESIDE_SERVICE_NAME: &str = "zoneward.dev/service-name";
-/// The writer of such slices.
-pub const BESIDE_CONTROLLER_NAME: &str = "zoneward.dev";
-/// The writer of the slices that `zoneward expose` makes. Their endpoints are its own; their hints are the controller's.
+/// On an EndpointSlice of `--coexist`: its Service. kube-proxy, DNS and upstream's controller ignore such a slice; our
+/// nodes prefer it.
+pub const COEXIST_SERVICE_NAME: &str = "zoneward.dev/service-name";
+/// [`MANAGED_BY`] of slices of `--coexist`.
+pub const COEXIST_CONTROLLER_NAME: &str = "zoneward.dev";
+/// [`MANAGED_BY`] of slices of `zoneward expose`, which writes their endpoints; the controller writes their hints.
 pub const EXPOSE_CONTROLLER_NAME: &str = "expose.zoneward.dev";
-/// On an EndpointSlice: its Service has no cluster IP.
+/// On an EndpointSlice of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-/// On a Service: another service proxy takes care of it.
+/// On a Service that another service proxy implements.
 pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// On an EndpointSlice: when the change happened that made us write it.
+/// On an EndpointSlice: the time of the change that caused its last write.
 pub const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// On a Service: the older of the two annotations that turn Auto on.
+/// On a Service: enables Auto (older name).
 pub const TOPOLOGY_AWARE_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-/// On a Service: the newer of the two annotations that turn Auto on.
+/// On a Service: enables Auto.
 pub const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 /// On a Service: Balanced, Require or Prefer within the node.
 pub const SAME_NODE: &str = "endpointslice.kubernetes.io/same-node";
@@ -30,57 +30,53 @@ pub const SAME_NODE: &str = "endpointslice.kubernetes.io/same-node";
 pub const SAME_ZONE: &str = "endpointslice.kubernetes.io/same-zone";
 /// On a Service: Balanced, Require or Prefer within the region.
 pub const SAME_REGION: &str = "endpointslice.kubernetes.io/same-region";
-/// On a Service: from how many endpoints on Prefer starts.
+/// On a Service: minimum number of endpoints for Prefer.
 pub const SAME_ZONE_STARTING_THRESHOLD: &str = "endpointslice.kubernetes.io/same-zone-starting-threshold";
-/// On a Service: our own heuristics, as `Spill`.
+/// On a Service: a traffic distribution of Zoneward, e.g. `Spill`.
 pub const TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/traffic-distribution";
-/// On a Namespace: the traffic distribution of its Services that say none.
+/// On a Namespace: the default traffic distribution of its Services.
 pub const DEFAULT_TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/default-traffic-distribution";
 /// On an EndpointSlice that we wrote: the mechanism behind its hints.
 pub const MECHANISM: &str = "zoneward.dev/mechanism";
-/// On an EndpointSlice that we wrote: the default that the mechanism comes from, `namespace` or `controller`. Without it,
-/// the Service itself asks for the mechanism.
+/// On an EndpointSlice that we wrote: `namespace` or `controller` if the mechanism is a default; absent if the Service
+/// requests it.
 pub const MECHANISM_SOURCE: &str = "zoneward.dev/mechanism-source";
-/// On an EndpointSlice that we wrote: the share of traffic expected from each zone, in 1/256.
+/// On an EndpointSlice that we wrote: expected traffic share of each zone, in 1/256.
 pub const DEMAND: &str = "zoneward.dev/demand";
-/// On an EndpointSlice that we wrote: the zones of each region, where a region has more zones than hints can name.
+/// On an EndpointSlice that we wrote: the zones of each region, if a region has more zones than hints allow.
 pub const REGIONS: &str = "zoneward.dev/regions";
 
-/// On a Lease: which part of Zoneward renews it.
+/// On a Lease: the component of Zoneward that renews it.
 pub const COMPONENT: &str = "zoneward.dev/component";
-/// The component that a node proxy is. Its Lease is named `zoneward-node-<node>`.
+/// [`COMPONENT`] of a node proxy.
 pub const NODE_PROXY: &str = "node-proxy";
-/// What the name of a node proxy's Lease starts with; the node's name follows.
+/// The Lease of a node proxy is named `zoneward-node-<node>`.
 pub const NODE_LEASE_PREFIX: &str = "zoneward-node-";
 /// On a node proxy's Lease: the highest resourceVersion of an EndpointSlice that the node has programmed.
 pub const PROGRAMMED_REVISION: &str = "zoneward.dev/programmed-revision";
-/// On a node proxy's Lease: the Services that could not be programmed, as `namespace/name`, with commas between.
+/// On a node proxy's Lease: the Services that failed to be programmed, as comma-separated `namespace/name`.
 pub const FAILED_SERVICES: &str = "zoneward.dev/failed-services";
 
-/// What the conditions that we write on Services start with.
+/// Prefix of the condition types that we write on Services.
 pub const CONDITION_PREFIX: &str = "zoneward.dev/";
 
-/// On a Node: its zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// On a Node: its region.
 pub const REGION: &str = "topology.kubernetes.io/region";
-/// On a Node: it runs the control plane.
+/// On a control-plane Node.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
-/// On a Node: the older spelling of the same.
+/// Older name of [`CONTROL_PLANE`].
 pub const MASTER: &str = "node-role.kubernetes.io/master";
-/// A taint: the cluster autoscaler is about to delete the Node.
+/// Taint of Nodes that the cluster autoscaler is about to delete.
 pub const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// On an IPAddress: its family.
 pub const IP_FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-/// On an IPAddress: who writes it.
 pub const IP_MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
-/// The writer of IPAddress objects.
+/// Our value of [`IP_MANAGED_BY`].
 pub const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
-/// On a ServiceCIDR: it may not go while addresses depend on it.
+/// Finalizer of a ServiceCIDR while addresses depend on it.
 pub const SERVICE_CIDR_FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
-/// The annotations of a Service that decide something; no other is kept.
+/// The annotations of a Service that are parsed.
 pub const READ_FROM_SERVICES: &[&str] = &[
     SAME_NODE,
     SAME_REGION,
@@ -91,8 +87,8 @@ pub const READ_FROM_SERVICES: &[&str] = &[
     TRAFFIC_DISTRIBUTION,
 ];
 
-/// The annotations of an EndpointSlice that decide something.
+/// The annotations of an EndpointSlice that are parsed.
 pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM, MECHANISM_SOURCE, REGIONS];
 
-/// The labels that we set on every slice ourselves: a Service's own value for them never counts.
-pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, BESIDE_SERVICE_NAME, HEADLESS];
+/// Labels of a slice that are not copied from its Service.
+pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, COEXIST_SERVICE_NAME, HEADLESS];

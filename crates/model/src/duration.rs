@@ -1,6 +1,5 @@
-//! Durations as Go writes them, and so Kubernetes: `30s`, `1m30s`, `1h0m0s`, `250ms`, `1.5s`.
-//!
-//! The one parser for every flag and file. A number without a unit is refused, except 0; so is a negative one.
+//! Durations in the format of Go and Kubernetes: `30s`, `1m30s`, `1h0m0s`, `250ms`, `1.5s`. Negative durations and
+//! numbers without a unit, except 0, are invalid.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,28 +8,26 @@ use std::time::Duration;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A duration that is read and written as Go does.
+/// A duration in the format of Go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 
 impl GoDuration {
-    /// So many seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// Whether it is 0.
     pub fn is_zero(self) -> bool {
         self.0.is_zero()
     }
 }
 
-/// Reads a duration, for flags whose value is a plain `Duration`.
+/// Parses a duration, for flags of type `Duration`.
 pub fn parse(text: &str) -> Result<Duration, String> {
     text.parse().map(|GoDuration(duration)| duration)
 }
 
-/// Reads a duration, or a whole number of seconds, for flags that once took seconds alone.
+/// Parses a duration or a number of seconds, for flags that used to be in seconds.
 pub fn parse_or_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
@@ -39,7 +36,7 @@ pub fn parse_or_seconds(text: &str) -> Result<Duration, String> {
 }
 
 const SECOND: u128 = 1_000_000_000;
-/// Nanoseconds of each unit, longer names first, so that `ms` is not read as minutes. Both signs for micro are in use.
+/// Nanoseconds by unit; `ms` comes before `m`. Both micro signs are in use.
 const UNITS: &[(&str, u128)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -51,15 +48,15 @@ const UNITS: &[(&str, u128)] = &[
     ("s", SECOND),
 ];
 /// Go's duration is a signed 64-bit number of nanoseconds.
-const LONGEST: u128 = i64::MAX as u128;
-/// Further digits of a fraction are below a nanosecond of every unit.
-const DIGITS: usize = 15;
+const MAX_NANOS: u128 = i64::MAX as u128;
+/// Further digits of a fraction are below a nanosecond in every unit.
+const MAX_FRACTION_DIGITS: usize = 15;
 
 impl FromStr for GoDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no duration: write it as 500ms, 30s or 1m30s");
+        let wrong = || format!("{text:?} is not a duration, e.g. 500ms, 30s or 1m30s");
         if text == "0" {
             return Ok(Self::default());
         }
@@ -74,26 +71,25 @@ impl FromStr for GoDuration {
             nanos += scaled(number, *size).ok_or_else(wrong)?;
             rest = &behind[unit.len()..];
         }
-        if nanos > LONGEST {
-            return Err(format!("{text:?} is too long: at most 2562047h, about 292 years"));
+        if nanos > MAX_NANOS {
+            return Err(format!("{text:?} is too long: at most 2562047h (292 years)"));
         }
         Ok(Self(Duration::new((nanos / SECOND) as u64, (nanos % SECOND) as u32)))
     }
 }
 
-/// `1.5` of a unit in nanoseconds; `None` where it is no number.
+/// A decimal number of a unit in nanoseconds.
 fn scaled(number: &str, size: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return None;
     }
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let fraction = &fraction[..fraction.len().min(DIGITS)];
+    let fraction = &fraction[..fraction.len().min(MAX_FRACTION_DIGITS)];
     let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     Some(u128::from(whole) * size + part * size / 10u128.pow(fraction.len() as u32))
 }
 
-/// As Go writes it: `1h0m0s`, `30s`, `250ms`.
 impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos();
@@ -114,7 +110,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// Nanoseconds in a unit, with as many digits of its fraction as there are.
+/// Nanoseconds as a decimal number of a unit.
 fn decimal(nanos: u128, unit: u128) -> String {
     let (whole, rest) = (nanos / unit, nanos % unit);
     if rest == 0 {
@@ -138,7 +134,7 @@ impl<'de> Deserialize<'de> for GoDuration {
             type Value = GoDuration;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration with its unit, as \"30s\"")
+                f.write_str("a duration with a unit, e.g. \"30s\"")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
@@ -189,13 +185,13 @@ mod tests {
     fn a_number_of_seconds_is_taken_only_where_it_always_was() {
         assert_eq!(parse_or_seconds("90"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_or_seconds("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse("90"), Err("\"90\" is no duration: write it as 500ms, 30s or 1m30s".to_owned()));
+        assert_eq!(parse("90"), Err("\"90\" is not a duration, e.g. 500ms, 30s or 1m30s".to_owned()));
     }
 
     #[test]
     fn a_number_in_a_file_is_refused_with_what_to_write() {
         let error = serde_json::from_str::<GoDuration>("30").unwrap_err().to_string();
-        assert!(error.contains("expected a duration with its unit, as \"30s\""), "{error}");
+        assert!(error.contains("expected a duration with a unit, e.g. \"30s\""), "{error}");
         let read: GoDuration = serde_json::from_str("\"1h\"").unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), "\"1h0m0s\"");
     }

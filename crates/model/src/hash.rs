@@ -1,10 +1,10 @@
-//! FNV-1a in the three widths that are in use: equal on every machine and in every version.
+//! FNV-1a with 32, 64 and 128 bits: stable across machines and versions.
 
-/// The hash of no bytes, 32 bits wide: the start of [`fnv1a_32`].
+/// The initial value of [`fnv1a_32`].
 pub const BASIS_32: u32 = 0x811c_9dc5;
-/// The hash of no bytes, 64 bits wide: the start of [`fnv1a_64`].
+/// The initial value of [`fnv1a_64`].
 pub const BASIS_64: u64 = 0xcbf2_9ce4_8422_2325;
-/// The hash of no bytes, 128 bits wide: the start of [`fnv1a_128`].
+/// The initial value of [`fnv1a_128`].
 pub const BASIS_128: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 
 /// Continues a hash with more bytes.

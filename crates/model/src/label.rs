@@ -1,4 +1,4 @@
-//! Labels and selectors: sorted pairs, shared between the objects that carry the same ones.
+//! Labels and selectors: sorted pairs, shared between objects with equal ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,13 @@ use crate::name::Name;
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Labels(Option<Arc<Pairs>>);
 
-/// Behind one pointer of their own, so that holding labels costs an object eight bytes.
+/// Boxed once more, so that `Labels` has eight bytes.
 type Pairs = Box<[(Name, Name)]>;
 
 impl Labels {
-    /// No labels.
     pub const EMPTY: Self = Self(None);
 
-    /// The set of these pairs; of two with the same key the later one counts.
+    /// Of two pairs with the same key, the later one wins.
     pub fn from_pairs(mut pairs: Vec<(Name, Name)>) -> Self {
         if pairs.is_empty() {
             return Self::EMPTY;
@@ -27,33 +26,30 @@ impl Labels {
         Self(Some(Arc::new(pairs.into())))
     }
 
-    /// The pairs in the order of their keys.
+    /// Sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = &(Name, Name)> {
         self.as_slice().iter()
     }
 
-    /// The pairs in the order of their keys.
+    /// Sorted by key.
     pub fn as_slice(&self) -> &[(Name, Name)] {
         self.0.as_deref().map_or(&[], |pairs| pairs)
     }
 
-    /// The value of a key.
     pub fn value(&self, key: &str) -> Option<&Name> {
-        // Label sets are short: a scan beats a binary search.
+        // Label sets are short: a scan is faster than a binary search.
         self.iter().find(|(k, _)| k == key).map(|(_, v)| v)
     }
 
-    /// Whether the key is there, whatever its value.
     pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Taken as a selector: whether every pair of `self` stands in `labels`.
+    /// As a selector: whether `labels` contains every pair.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.iter().all(|(k, v)| labels.value(k) == Some(v))
     }

@@ -1,33 +1,41 @@
-//! The nouns of Zoneward: plain, compact values parsed once from Kubernetes objects.
+//! Types for the Kubernetes objects that Zoneward reads and for the tables that it computes.
 //!
-//! Everything that decides (`plan`) and everything that carries (controllers, data planes, commands)
-//! speaks in these types. This crate does no I/O, reads no clock and keeps no JSON: foreign objects are
-//! converted at the edge by [`parse`], and what we write is put onto the stored JSON by [`mod@write`].
-
-#![warn(missing_docs)]
+//! No I/O, no clock, no JSON values: [`parse`] converts objects to these types, and [`mod@write`] applies our fields to
+//! the stored JSON.
+//!
+//! | what | where |
+//! |---|---|
+//! | Kubernetes objects | [`service`], [`slice`], [`endpoint`], [`pod`], [`node`], [`service_cidr`] (with IPAddress) |
+//! | all objects, indexed | [`snapshot`] |
+//! | JSON -> objects, objects -> JSON | [`parse`], [`mod@write`]; [`field`]: fields with paths and errors; [`json`] |
+//! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
+//! | tables of the data planes | [`forward`] (L4), [`backend`] and [`route`] (L7), [`locality`] |
+//! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
+//! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
 
 pub mod address;
 pub mod annotation;
 pub mod backend;
 pub mod duration;
 pub mod endpoint;
+pub mod field;
 pub mod forward;
 pub mod hash;
 pub mod json;
 pub mod label;
 pub mod locality;
 pub mod name;
-pub mod near;
 pub mod node;
 pub mod notice;
 pub mod parse;
 pub mod pod;
 pub mod random;
-pub mod range;
 pub mod route;
 pub mod service;
+pub mod service_cidr;
 pub mod slice;
 pub mod snapshot;
+pub mod suggestion;
 pub mod time;
 pub mod uid;
 pub mod write;
@@ -35,7 +43,7 @@ pub mod write;
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use backend::{Backend, BackendEndpoint, BackendTable};
 pub use duration::GoDuration;
-pub use endpoint::{Conditions, Endpoint, Hints, TargetRef};
+pub use endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
 pub use locality::Locality;
@@ -44,10 +52,10 @@ pub use node::{Namespace, Node};
 pub use notice::{Notice, ObjectRef};
 pub use parse::Object;
 pub use pod::{ContainerPort, Pod, PodDetails};
-pub use range::{IpAddress, ParentRef, ServiceCidr};
 pub use route::{BackendId, RouteTable};
 pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
+pub use service_cidr::{IpAddress, ParentRef, ServiceCidr};
 pub use slice::{Owner, Slice, SliceContent, SlicePort};
-pub use snapshot::{Revision, Snapshot};
+pub use snapshot::{Snapshot, SnapshotRevision};
 pub use time::Timestamp;
 pub use uid::Uid;

@@ -1,25 +1,22 @@
-//! How far traffic goes from a client to an endpoint: the one vocabulary of metrics and access logs.
+//! Topological distance between a client and an endpoint, as in metrics and access logs.
 
 use std::fmt;
 
-/// Where an endpoint is, seen from the node of the client.
+/// The location of an endpoint relative to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Locality {
-    /// On the same node.
     SameNode,
-    /// On another node of the same zone.
     SameZone,
-    /// In another zone.
     CrossZone,
-    /// The zone of the client or of the endpoint is not known.
+    /// The zone of the client or of the endpoint is unknown.
     Unknown,
 }
 
 impl Locality {
-    /// All values, nearest first.
+    /// Nearest first.
     pub const ALL: [Self; 4] = [Self::SameNode, Self::SameZone, Self::CrossZone, Self::Unknown];
 
-    /// Compares nodes first, then zones; a node or zone that is not known equals no other.
+    /// Compares (node, zone) of client and endpoint. An unknown node or zone equals no other.
     pub fn of(client: (Option<&str>, Option<&str>), endpoint: (Option<&str>, Option<&str>)) -> Self {
         let is_known = |name: &&str| !name.is_empty();
         let same_node = client.0.filter(is_known).is_some_and(|node| endpoint.0 == Some(node));
@@ -53,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_decides_before_the_zone_and_what_is_unknown_is_never_near() {
+    fn nodes_are_compared_before_zones_and_unknown_is_never_equal() {
         let of = |a: (&'static str, &'static str), b: (&'static str, &'static str)| {
             Locality::of((Some(a.0), Some(a.1)), (Some(b.0), Some(b.1)))
         };

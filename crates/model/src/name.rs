@@ -1,7 +1,7 @@
-//! Names: strings that occur thousands of times in a cluster and are held once.
+//! Interned strings: names that occur thousands of times in a cluster are stored once.
 //!
-//! A [`Name`] is one pointer wide and shared; an [`Interner`] hands out the same one for the same text. It is
-//! an argument of parsing, never a global, so that a dropped world gives its memory back.
+//! A [`Name`] is one shared pointer; an [`Interner`] returns the same one for equal strings. It is an argument of parsing,
+//! not a global, so that its memory is freed with the snapshot.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,12 +20,11 @@ use crate::slice::SlicePort;
 pub struct Name(ArcStr);
 
 impl Name {
-    /// A name that is not shared with others of the same text. Parsing uses an [`Interner`] instead.
+    /// A name that is not interned. Parsing uses an [`Interner`].
     pub fn new(text: &str) -> Self {
         Self(ArcStr::from(text))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -78,25 +77,20 @@ impl PartialEq<&str> for Name {
 /// Namespace and name of a Service.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Default)]
 pub struct ServiceKey {
-    /// The namespace.
     pub namespace: Name,
-    /// The name within the namespace.
     pub name: Name,
 }
 
 /// Namespace and name of any other namespaced object.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Default)]
 pub struct ObjectKey {
-    /// The namespace.
     pub namespace: Name,
-    /// The name within the namespace.
     pub name: Name,
 }
 
-macro_rules! shown_as_namespace_slash_name {
+macro_rules! namespaced_key {
     ($key:ident) => {
         impl $key {
-            /// The key of `namespace`/`name`.
             pub fn new(namespace: &Name, name: &Name) -> Self {
                 Self { namespace: namespace.clone(), name: name.clone() }
             }
@@ -116,12 +110,10 @@ macro_rules! shown_as_namespace_slash_name {
     };
 }
 
-shown_as_namespace_slash_name!(ServiceKey);
-shown_as_namespace_slash_name!(ObjectKey);
+namespaced_key!(ServiceKey);
+namespaced_key!(ObjectKey);
 
-/// Hands out one shared value for equal names, label sets, hints and port lists.
-///
-/// Only look-ups by content: nothing ever iterates over it, so its hash order is not seen.
+/// Deduplicates names, label sets, hints and port lists. It is never iterated, so hash order has no effect.
 #[derive(Debug, Default)]
 pub struct Interner {
     names: HashSet<ArcStr>,
@@ -132,7 +124,6 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The shared name of this text.
     pub fn name(&mut self, text: &str) -> Name {
         if let Some(known) = self.names.get(text) {
             return Name(known.clone());
@@ -142,12 +133,11 @@ impl Interner {
         Name(name)
     }
 
-    /// The shared name, unless the text is missing or empty.
+    /// `None` if the string is absent or empty.
     pub fn name_if_set(&mut self, text: Option<&str>) -> Option<Name> {
         text.filter(|t| !t.is_empty()).map(|t| self.name(t))
     }
 
-    /// The shared label set of these pairs.
     pub fn labels<'a>(&mut self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
         let pairs: Vec<(Name, Name)> = pairs.into_iter().map(|(k, v)| (self.name(k), self.name(v))).collect();
         let labels = Labels::from_pairs(pairs);
@@ -158,7 +148,6 @@ impl Interner {
         labels
     }
 
-    /// The shared copy of these hints.
     pub fn hints(&mut self, hints: Hints) -> Arc<Hints> {
         if let Some(known) = self.hints.get(&hints) {
             return known.clone();
@@ -168,7 +157,6 @@ impl Interner {
         hints
     }
 
-    /// The shared copy of this list of ports.
     pub fn ports(&mut self, ports: Vec<SlicePort>) -> Arc<[SlicePort]> {
         if let Some(known) = self.ports.get(ports.as_slice()) {
             return known.clone();
@@ -178,7 +166,6 @@ impl Interner {
         ports
     }
 
-    /// The shared copy of these details of a pod.
     pub fn details(&mut self, details: PodDetails) -> Arc<PodDetails> {
         if let Some(known) = self.details.get(&details) {
             return known.clone();
@@ -188,8 +175,7 @@ impl Interner {
         details
     }
 
-    /// Forgets what nobody holds any more. Long-running programs call this now and then, so that the names
-    /// of pods long gone do not pile up.
+    /// Drops values without other references. Call it periodically, so that names of deleted pods do not accumulate.
     pub fn sweep(&mut self) {
         self.labels.retain(|l| l.is_shared());
         self.hints.retain(|h| Arc::strong_count(h) > 1);
@@ -198,7 +184,6 @@ impl Interner {
         self.names.retain(|n| ArcStr::strong_count(n).is_none_or(|count| count > 1));
     }
 
-    /// How many distinct names are held.
     pub fn name_count(&self) -> usize {
         self.names.len()
     }
@@ -215,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeping_forgets_only_what_nobody_holds() {
+    fn sweep_drops_unreferenced_values() {
         let mut interner = Interner::default();
         let kept = interner.name("kept");
         drop(interner.name("gone"));

@@ -1,4 +1,4 @@
-//! Nodes and namespaces: where things run, and what holds for all that run there.
+//! Nodes and namespaces.
 
 use std::net::IpAddr;
 
@@ -6,36 +6,30 @@ use ipnet::IpNet;
 
 use crate::name::Name;
 
-/// A Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
     pub name: Name,
-    /// Its zone; an empty label is none.
+    /// An empty label counts as absent.
     pub zone: Option<Name>,
-    /// Its region; an empty label is none.
+    /// An empty label counts as absent.
     pub region: Option<Name>,
-    /// Whether its Ready condition is True.
+    /// Condition Ready=True.
     pub ready: bool,
-    /// Whether it carries a control-plane label.
+    /// It has a control-plane label.
     pub control_plane: bool,
-    /// Allocatable CPU in thousandths of a core.
+    /// Allocatable CPU in millicores.
     pub cpu_millis: Option<u64>,
-    /// Whether it is being deleted.
     pub deleting: bool,
-    /// Whether the cluster autoscaler has marked it for deletion.
+    /// The cluster autoscaler has tainted it for deletion.
     pub to_be_deleted: bool,
-    /// Its addresses: internal ones first, then external ones.
+    /// Internal addresses first, then external ones.
     pub addresses: Box<[IpAddr]>,
-    /// `spec.podCIDRs`.
     pub pod_cidrs: Box<[IpNet]>,
 }
 
-/// A Namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its name.
     pub name: Name,
-    /// What its Services do that say nothing themselves.
+    /// Default of its Services.
     pub default_traffic_distribution: Option<Name>,
 }

@@ -1,53 +1,46 @@
-//! Notices: what we have to say about an object, in words for the person who wrote it.
+//! Messages about objects for their owners.
 //!
-//! A bad object becomes a Notice and the rest goes on. The same Notice later becomes an Event, a log line or
-//! a row of a report.
+//! An invalid object becomes a Notice and the rest is processed. Controllers turn Notices into Events and log lines,
+//! commands into rows of a report.
 
 use std::fmt;
 
 use crate::name::{Name, ObjectKey, ServiceKey};
 
-/// One remark about one object.
+/// A message about one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
-    /// What it is about.
     pub object: ObjectRef,
-    /// A word for programs, in the manner of Event reasons.
+    /// As `reason` of an Event.
     pub reason: &'static str,
     /// What happened, why, and what to do.
     pub message: String,
 }
 
-/// Names an object.
+/// Kind, namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectRef {
-    /// Its kind, as `Service`.
     pub kind: Name,
-    /// Its namespace; empty for kinds without one.
+    /// Empty for cluster-scoped kinds.
     pub namespace: Name,
-    /// Its name.
     pub name: Name,
 }
 
 impl Notice {
-    /// A remark about an object.
     pub fn new(object: ObjectRef, reason: &'static str, message: impl Into<String>) -> Self {
         Self { object, reason, message: message.into() }
     }
 }
 
 impl ObjectRef {
-    /// Any object.
     pub fn new(kind: &str, namespace: &str, name: &str) -> Self {
         Self { kind: Name::new(kind), namespace: Name::new(namespace), name: Name::new(name) }
     }
 
-    /// A Service.
     pub fn service(key: &ServiceKey) -> Self {
         Self { kind: Name::new("Service"), namespace: key.namespace.clone(), name: key.name.clone() }
     }
 
-    /// A Pod.
     pub fn pod(key: &ObjectKey) -> Self {
         Self { kind: Name::new("Pod"), namespace: key.namespace.clone(), name: key.name.clone() }
     }

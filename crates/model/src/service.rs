@@ -1,4 +1,4 @@
-//! Services: every field that decides where traffic goes.
+//! Services: the fields that affect where traffic goes.
 
 use std::net::IpAddr;
 
@@ -11,56 +11,45 @@ use crate::name::{Name, ServiceKey};
 use crate::time::Timestamp;
 use crate::uid::Uid;
 
-/// A Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Namespace and name.
     pub key: ServiceKey,
-    /// Its identity; missing in files that were never applied.
+    /// Absent in manifests that were never applied.
     pub uid: Option<Uid>,
-    /// Labels.
     pub labels: Labels,
-    /// The annotations listed in [`annotation::READ_FROM_SERVICES`].
+    /// Only those in [`annotation::READ_FROM_SERVICES`].
     pub annotations: Labels,
-    /// When it was made.
     pub created: Option<Timestamp>,
-    /// Whether it is being deleted.
     pub deleting: bool,
     /// `spec.type`.
     pub kind: ServiceType,
-    /// Which pods are its endpoints. `None`: somebody else writes its slices.
+    /// `None`: another controller writes its slices.
     pub selector: Option<Labels>,
-    /// The ports.
     pub ports: Box<[ServicePort]>,
-    /// Its virtual addresses inside the cluster.
     pub cluster_ips: ClusterIps,
-    /// The families that it asks for, the primary one first.
+    /// `spec.ipFamilies`, primary first.
     pub families: Box<[Family]>,
-    /// How many families it wants.
     pub family_policy: Option<FamilyPolicy>,
-    /// Addresses outside of the cluster's control that lead to its nodes.
     pub external_ips: Box<[IpAddr]>,
-    /// What its load balancer reports.
+    /// `status.loadBalancer.ingress`.
     pub load_balancer: Box<[LoadBalancerIngress]>,
-    /// Who may use the load balancer's addresses; empty: everybody.
+    /// `spec.loadBalancerSourceRanges`; empty: no restriction.
     pub source_ranges: Box<[IpNet]>,
-    /// For traffic to the cluster IP.
+    /// For traffic to cluster IPs.
     pub internal_policy: TrafficPolicy,
-    /// For traffic to every other address.
+    /// For traffic to all other addresses.
     pub external_policy: TrafficPolicy,
-    /// For how many seconds a client keeps its endpoint.
+    /// Timeout of session affinity; `None`: disabled.
     pub affinity_seconds: Option<u32>,
-    /// Whether pods count as ready whatever they say.
+    /// `spec.publishNotReadyAddresses`.
     pub publish_not_ready: bool,
-    /// Where load balancers ask whether this node has endpoints.
     pub health_check_node_port: Option<u16>,
-    /// `spec.trafficDistribution`.
     pub traffic_distribution: Option<Name>,
-    /// The conditions that we wrote, as [`condition_text`] puts them, by type.
+    /// Conditions that we wrote, as [`condition_text`], by type.
     pub conditions: Labels,
 }
 
-/// A condition as one text, so that two can be compared: its status, reason and message, without its times.
+/// Status, reason and message of a condition, without times, for comparison.
 pub fn condition_text(status: &str, reason: &str, message: &str) -> String {
     format!("{status} {reason} {message}")
 }
@@ -68,18 +57,13 @@ pub fn condition_text(status: &str, reason: &str, message: &str) -> String {
 /// `spec.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceType {
-    /// Reachable inside the cluster.
     ClusterIp,
-    /// And on a port of every node.
     NodePort,
-    /// And through a load balancer.
     LoadBalancer,
-    /// An alias in DNS; nothing is routed.
     ExternalName,
 }
 
 impl ServiceType {
-    /// As in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClusterIp => "ClusterIP",
@@ -90,19 +74,18 @@ impl ServiceType {
     }
 }
 
-/// `spec.clusterIP` and `spec.clusterIPs` as one.
+/// `spec.clusterIP` and `spec.clusterIPs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterIps {
-    /// Nothing given: to be assigned.
+    /// To be allocated.
     Unset,
-    /// Given as "None": a headless Service.
+    /// "None": a headless Service.
     None,
-    /// One address, or one of each family.
+    /// One address, or one of each IP family.
     Addresses(Box<[IpAddr]>),
 }
 
 impl ClusterIps {
-    /// The addresses, if there are any.
     pub fn addresses(&self) -> &[IpAddr] {
         match self {
             Self::Addresses(addresses) => addresses,
@@ -114,16 +97,12 @@ impl ClusterIps {
 /// `spec.ipFamilyPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FamilyPolicy {
-    /// One family.
     SingleStack,
-    /// Two where the cluster has two.
     PreferDualStack,
-    /// Two, or it fails.
     RequireDualStack,
 }
 
 impl FamilyPolicy {
-    /// As in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SingleStack => "SingleStack",
@@ -133,78 +112,64 @@ impl FamilyPolicy {
     }
 }
 
-/// One port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name, empty where there is only one port.
+    /// May be empty if there is only one port.
     pub name: Name,
-    /// The protocol.
     pub protocol: Protocol,
-    /// The number on the Service's addresses.
     pub port: u16,
-    /// The number on the endpoints.
     pub target: TargetPort,
-    /// The number on the nodes' addresses.
     pub node_port: Option<u16>,
-    /// What is spoken on it.
     pub app_protocol: Option<Name>,
 }
 
-/// `targetPort`: a number, or a name that each pod resolves for itself.
+/// `targetPort`: a number, or a name that is resolved per pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetPort {
-    /// The same number on each endpoint.
     Number(u16),
-    /// The container port of that name.
     Name(Name),
 }
 
-/// `Cluster` or `Local`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TrafficPolicy {
-    /// Every endpoint.
+    /// All endpoints.
     #[default]
     Cluster,
-    /// The endpoints of this node.
+    /// Endpoints on the same node.
     Local,
 }
 
-/// One address that the load balancer reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadBalancerIngress {
-    /// The address.
     pub ip: IpAddr,
-    /// Whether packets arrive at the node with that address still in them (`ipMode: VIP`, the default).
+    /// `ipMode: VIP`, the default: packets arrive at the node with this destination address.
     pub is_vip: bool,
 }
 
 impl Service {
-    /// One of the annotations that we read.
     pub fn annotation(&self, key: &str) -> Option<&Name> {
         self.annotations.value(key)
     }
 
-    /// Whether slices of it carry the headless label: no cluster IP, or not one yet.
+    /// Whether its slices have the headless label: no cluster IP, or none yet.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.addresses().is_empty()
     }
 
-    /// Its virtual address of a family.
     pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
         self.cluster_ips.addresses().iter().copied().find(|ip| Family::of(*ip) == family)
     }
 
-    /// The load balancer's addresses of a family that the node has to answer for.
+    /// Load balancer addresses with `ipMode: VIP`, which the node has to serve.
     pub fn load_balancer_vips(&self, family: Family) -> impl Iterator<Item = IpAddr> + '_ {
         self.load_balancer.iter().filter(move |i| i.is_vip && Family::of(i.ip) == family).map(|i| i.ip)
     }
 
-    /// The external addresses of a family.
     pub fn external_ips(&self, family: Family) -> impl Iterator<Item = IpAddr> + '_ {
         self.external_ips.iter().copied().filter(move |ip| Family::of(*ip) == family)
     }
 
-    /// Whether another service proxy takes care of it.
+    /// Whether another service proxy implements it.
     pub fn is_for_another_proxy(&self) -> bool {
         self.labels.has(annotation::SERVICE_PROXY_NAME)
     }

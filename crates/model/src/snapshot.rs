@@ -1,7 +1,7 @@
-//! The world as last seen: every object by its key, with the two look-ups that planning needs.
+//! The observed state of the cluster: all objects by key, with indexes for planning.
 //!
-//! One owner applies changes and counts them; whoever plans borrows it, so a plan never sees half a change.
-//! A change touches its own object and its own Service only, whatever the size of the rest.
+//! One owner applies changes and plan functions borrow it, so a plan never sees a partial change. The cost of a change is
+//! independent of the number of other objects.
 
 mod pods;
 mod routes;
@@ -14,22 +14,22 @@ use crate::name::{Name, ObjectKey, ServiceKey};
 use crate::node::{Namespace, Node};
 use crate::parse::Object;
 use crate::pod::Pod;
-use crate::range::{IpAddress, ServiceCidr};
 use crate::service::Service;
+use crate::service_cidr::{IpAddress, ServiceCidr};
 use crate::slice::Slice;
 use pods::PodIndex;
 use routes::RouteIndex;
 
-/// Counts the changes that a snapshot has seen.
+/// Number of changes that were applied to a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Revision(pub u64);
+pub struct SnapshotRevision(pub u64);
 
-/// All objects, by key.
+/// All objects of a cluster.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    revision: Revision,
-    services: BTreeMap<ServiceKey, Entry>,
-    /// The name of each slice's Service, which is in the same namespace.
+    revision: SnapshotRevision,
+    services: BTreeMap<ServiceKey, ServiceEntry>,
+    /// Name of the Service, in the namespace of the slice.
     service_by_slice: BTreeMap<ObjectKey, Name>,
     pods: PodIndex,
     nodes: BTreeMap<Name, Node>,
@@ -39,21 +39,20 @@ pub struct Snapshot {
     routes: RouteIndex,
 }
 
-/// A Service and its slices; either may come first.
+/// A Service and its slices; slices may be observed before their Service.
 #[derive(Debug, Default)]
-struct Entry {
+struct ServiceEntry {
     service: Option<Box<Service>>,
-    /// In the order of their names.
+    /// By name.
     slices: Vec<Slice>,
 }
 
 impl Snapshot {
-    /// How many changes it has seen.
-    pub fn revision(&self) -> Revision {
+    pub fn revision(&self) -> SnapshotRevision {
         self.revision
     }
 
-    /// Puts an object in, or in the place of the one with the same key.
+    /// Adds an object or replaces the one with the same key.
     pub fn apply(&mut self, object: Object) {
         self.revision.0 += 1;
         match object {
@@ -82,12 +81,12 @@ impl Snapshot {
         self.service_by_slice.insert(slice.key.clone(), service.name.clone());
         let slices = &mut self.services.entry(service).or_default().slices;
         let at = slices.partition_point(|s| s.key.name < slice.key.name);
-        // Most Services have one slice and keep it: room for four would be most of what is held.
+        // Most Services have one slice: default capacity would waste memory.
         slices.reserve_exact(1);
         slices.insert(at, slice);
     }
 
-    /// Takes a Service out; its slices stay until they are removed themselves.
+    /// Its slices stay until they are removed themselves.
     pub fn remove_service(&mut self, key: &ServiceKey) {
         self.revision.0 += 1;
         if let Some(entry) = self.services.get_mut(key) {
@@ -96,7 +95,6 @@ impl Snapshot {
         }
     }
 
-    /// Takes a slice out.
     pub fn remove_slice(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.take_slice(key);
@@ -111,49 +109,43 @@ impl Snapshot {
         self.drop_empty_entry(&service);
     }
 
-    /// An entry without Service and slices would stay for ever (pitfall 4).
+    /// An entry without Service and slices would leak (pitfall 4).
     fn drop_empty_entry(&mut self, key: &ServiceKey) {
         if self.services.get(key).is_some_and(|e| e.service.is_none() && e.slices.is_empty()) {
             self.services.remove(key);
         }
     }
 
-    /// Takes a pod out.
     pub fn remove_pod(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.pods.remove(key);
     }
 
-    /// Takes a node out.
     pub fn remove_node(&mut self, name: &str) {
         self.revision.0 += 1;
         self.nodes.remove(name);
     }
 
-    /// Takes a namespace out.
     pub fn remove_namespace(&mut self, name: &str) {
         self.revision.0 += 1;
         self.namespaces.remove(name);
     }
 
-    /// Takes a ServiceCIDR out.
     pub fn remove_service_cidr(&mut self, name: &str) {
         self.revision.0 += 1;
         self.service_cidrs.remove(name);
     }
 
-    /// Takes an IPAddress out.
     pub fn remove_ip_address(&mut self, address: IpAddr) {
         self.revision.0 += 1;
         self.ip_addresses.remove(&address);
     }
 
-    /// Every Service with its slices.
+    /// All Services with their slices.
     pub fn services(&self) -> impl Iterator<Item = (&Service, &[Slice])> {
         self.services.values().filter_map(|e| Some((e.service.as_deref()?, e.slices.as_slice())))
     }
 
-    /// The Services of a namespace, by name.
     pub fn services_within(&self, namespace: &Name) -> impl Iterator<Item = &Service> {
         let first = ServiceKey::new(namespace, &Name::default());
         let namespace = namespace.clone();
@@ -161,78 +153,66 @@ impl Snapshot {
         all.filter_map(|(_, entry)| entry.service.as_deref())
     }
 
-    /// A Service.
     pub fn service(&self, key: &ServiceKey) -> Option<&Service> {
         self.services.get(key)?.service.as_deref()
     }
 
-    /// The slices of a Service, whether the Service exists or not.
+    /// The slices of a Service, even if the Service does not exist.
     pub fn slices(&self, key: &ServiceKey) -> &[Slice] {
         self.services.get(key).map_or(&[], |e| &e.slices)
     }
 
-    /// The Services whose object is missing but whose slices are there.
+    /// Slices whose Service does not exist.
     pub fn orphaned_slices(&self) -> impl Iterator<Item = (&ServiceKey, &[Slice])> {
         self.services.iter().filter(|(_, e)| e.service.is_none()).map(|(k, e)| (k, e.slices.as_slice()))
     }
 
-    /// The pods that a selector selects, in the order of their names. An empty one selects all of the namespace.
+    /// The selected pods by name. An empty selector selects all pods of the namespace.
     pub fn pods_selected(&self, namespace: &Name, selector: &Labels) -> Vec<&Pod> {
         self.pods.selected(namespace, selector)
     }
 
-    /// A pod.
     pub fn pod(&self, key: &ObjectKey) -> Option<&Pod> {
         self.pods.pod(key)
     }
 
-    /// A slice.
     pub fn slice(&self, key: &ObjectKey) -> Option<&Slice> {
         let service = ServiceKey::new(&key.namespace, self.service_by_slice.get(key)?);
         self.slices(&service).iter().find(|slice| slice.key.name == key.name)
     }
 
-    /// Every pod.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.iter()
     }
 
-    /// A node.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
     }
 
-    /// Every node, by name.
     pub fn nodes(&self) -> &BTreeMap<Name, Node> {
         &self.nodes
     }
 
-    /// A namespace.
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
         self.namespaces.get(name)
     }
 
-    /// Every namespace, by name.
     pub fn namespaces(&self) -> &BTreeMap<Name, Namespace> {
         &self.namespaces
     }
 
-    /// The key of every slice.
     pub fn slice_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.service_by_slice.keys()
     }
 
-    /// The Service that a slice belongs to.
     pub fn service_of_slice(&self, key: &ObjectKey) -> Option<ServiceKey> {
         self.service_by_slice.get(key).map(|name| ServiceKey::new(&key.namespace, name))
     }
 
-    /// Every ServiceCIDR, by name.
     pub fn service_cidrs(&self) -> impl Iterator<Item = &ServiceCidr> {
         self.service_cidrs.values()
     }
 
-    /// Every IPAddress, by address.
     pub fn ip_addresses(&self) -> impl Iterator<Item = &IpAddress> {
         self.ip_addresses.values()
     }

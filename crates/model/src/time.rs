@@ -1,16 +1,15 @@
-//! Points in time as eight bytes. There is no "now" here: time comes from objects or is an argument.
+//! Timestamps of objects, in eight bytes.
 
 use std::fmt;
 use std::num::NonZeroI64;
 
-/// Nanoseconds since 1970, UTC. Kubernetes writes most of its times in whole seconds.
-///
-/// Never zero (1970 itself is held as one nanosecond later), so that a missing time takes no extra room.
+/// Nanoseconds since the Unix epoch. Never zero (the epoch itself is stored as one nanosecond), so that
+/// `Option<Timestamp>` has the same size.
 #[derive(Clone, Copy, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Timestamp(NonZeroI64);
 
 impl Timestamp {
-    /// The point `seconds` after 1970; times beyond the years 1678 to 2262 are moved to the nearest end.
+    /// Saturates outside of the years 1678 to 2262.
     pub fn from_seconds(seconds: i64) -> Self {
         Self::from_nanos(seconds.saturating_mul(1_000_000_000))
     }
@@ -20,12 +19,12 @@ impl Timestamp {
         Self(NonZeroI64::new(nanos).unwrap_or(ONE))
     }
 
-    /// Reads RFC 3339, as in `2026-11-15T10:00:00Z`.
+    /// Parses RFC 3339, e.g. `2026-11-15T10:00:00Z`.
     pub fn parse(text: &str) -> Option<Self> {
         text.parse::<jiff::Timestamp>().ok().map(Self::from)
     }
 
-    /// Seconds from `earlier` to `self`, negative where `earlier` is later.
+    /// Negative if `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self.0.get() as f64 - earlier.0.get() as f64) / 1e9
     }

@@ -1,12 +1,12 @@
-//! The identity of one life of an object, in sixteen bytes.
+//! `metadata.uid` in sixteen bytes.
 
 use std::fmt;
 
 use crate::name::Name;
 
-/// What tells a Service from one of the same name that was deleted before.
+/// Distinguishes an object from a deleted one of the same name.
 ///
-/// API servers give random UUIDs, which are held as bytes; whatever else a file says is held as text.
+/// API servers assign random UUIDs, which are stored as bytes; any other value is stored as a string.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Uid(Repr);
 
@@ -18,8 +18,8 @@ enum Repr {
 
 /// A random (version 4) UUID in its canonical, lower-case form.
 ///
-/// Its seventh byte is 4 and one free digit. Held as [`Digit`], that byte has values to spare, in which the
-/// compiler keeps the difference between UUID, text and none: an `Option<Uid>` is not larger than the UUID.
+/// Its seventh byte is 4 and one free digit. As a [`Digit`], that byte has a niche for the discriminants, so that
+/// `Option<Uid>` is as small as the UUID.
 #[derive(Clone, Copy, Eq, PartialEq, Ord, PartialOrd, Hash)]
 struct Uuid {
     head: [u8; 6],
@@ -41,7 +41,7 @@ impl Digit {
 }
 
 impl Uid {
-    /// Reads a UID; every text is one.
+    /// Any string is a valid UID.
     pub fn new(text: &str) -> Self {
         match parse_uuid(text.as_bytes()) {
             Some(uuid) => Self(Repr::Uuid(uuid)),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_is_as_small_as_a_uuid_even_where_it_may_be_missing() {
+    fn an_optional_uid_is_as_small_as_a_uuid() {
         assert_eq!(size_of::<Option<Uid>>(), 16);
     }
 }

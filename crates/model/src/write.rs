@@ -1,7 +1,5 @@
-//! Ours -> Kubernetes JSON, changing only the fields that we own.
-//!
-//! A new object is written whole. A stored one is changed in place: whatever else stands in it, whether we
-//! know the field or not, stays as it was.
+//! Model types -> Kubernetes JSON. In stored objects only our own fields change; all others are preserved, including
+//! unknown ones.
 
 mod patch;
 
@@ -11,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::address::Family;
 use crate::annotation;
-use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
+use crate::endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
 use crate::label::Labels;
 use crate::name::{Name, ServiceKey};
 use crate::slice::{SliceContent, SlicePort};
@@ -19,7 +17,7 @@ use crate::uid::Uid;
 
 pub use patch::patch_slice;
 
-/// The longest prefix that `metadata.generateName` may have: five characters are added to it.
+/// The generated suffix has five characters.
 const MAX_GENERATE_NAME: usize = 253 - 5;
 
 /// A new EndpointSlice of a Service.
@@ -48,16 +46,16 @@ pub fn new_slice(service: &ServiceKey, uid: Option<&Uid>, content: &SliceContent
     slice
 }
 
-/// Semantics B5: the Service's name and a dash, without the dash where that would be too long.
+/// Semantics B5: the name of the Service and a dash, without the dash if that is too long.
 fn generate_name(service: &Name) -> String {
     let with_dash = format!("{service}-");
     if with_dash.len() > MAX_GENERATE_NAME { service.to_string() } else { with_dash }
 }
 
-/// Puts `content` onto a stored EndpointSlice.
+/// Applies `content` to a stored EndpointSlice.
 ///
-/// We own: all labels, our annotations, the ports and the endpoints. An endpoint that was there before, by
-/// its addresses and target, keeps the fields that we do not know.
+/// We own all labels, our annotations, the ports and the endpoints. An endpoint with the same addresses and target keeps
+/// its unknown fields.
 pub fn update_slice(stored: &mut Value, content: &SliceContent) {
     let Some(slice) = stored.as_object_mut() else { return };
     let metadata = slice.entry("metadata").or_insert_with(|| json!({}));
@@ -137,7 +135,7 @@ fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
     value.into()
 }
 
-fn conditions_value(conditions: Conditions) -> Value {
+fn conditions_value(conditions: EndpointConditions) -> Value {
     let given = [
         ("ready", conditions.ready),
         ("serving", conditions.serving),
@@ -169,7 +167,7 @@ fn hints_value(hints: &Hints) -> Value {
     value.into()
 }
 
-/// A new IPAddress that gives an address to a Service (semantics E2).
+/// A new IPAddress for a Service (semantics E2).
 pub fn new_ip_address(address: IpAddr, service: &ServiceKey) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",

@@ -1,24 +1,34 @@
-//! The brain: snapshot in, decision out.
+//! All decisions: pure functions from a snapshot to a plan.
 //!
-//! Everything that chooses is here and only here, so that the controllers, the node proxy, the simulator and
-//! the commands that explain cannot disagree. No I/O, no clock, no randomness, no hash-map order: what a
-//! function needs is an argument, what it has to remember is a result.
+//! Controllers, the node proxy, the simulator and the commands that explain call the same functions, so they cannot
+//! disagree. No I/O, no clock, no random source, no hash-map order: inputs are arguments, and state for the next call is
+//! part of the result.
+//!
+//! | decision | where |
+//! |---|---|
+//! | EndpointSlices of a Service | [`slices`]; with hints, as the controller writes them: [`planner`] |
+//! | hints for zones and nodes | [`hints`], [`spill`] (by load), [`regions`] |
+//! | which Service to sync when | [`work_queue`], with expectations and the Services that a change affects |
+//! | cluster IPs and their repair | [`cluster_ips`] |
+//! | NodePorts | [`node_port_allocator`] |
+//! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
+//! | L7 routes and backends | [`routes`], [`backends`] |
+//! | whether an object is valid | [`validate`] |
+//! | feature gates | [`gates`] |
 
-#![warn(missing_docs)]
-
-pub mod addresses;
 pub mod backends;
+pub mod cluster_ips;
 pub mod forward;
 pub mod gates;
 pub mod hints;
-pub mod node_ports;
+pub mod node_port_allocator;
 pub mod planner;
-pub mod queue;
 pub mod regions;
 pub mod routes;
 pub mod select;
 pub mod slices;
 pub mod spill;
 pub mod validate;
+pub mod work_queue;
 
 pub use gates::{FeatureGates, NodeGates};

@@ -1,39 +1,34 @@
-//! The slices of one Service out of a snapshot: packing, hints and label repair in one step. The controller, `plan slices`
-//! and the simulator call this, so that what is shown or scored is what is written.
+//! The EndpointSlices of one Service: packing, hints and label repair in one step, for the controller, `plan slices` and
+//! the simulator.
 
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
 use crate::hints::{self, ClusterFacts, HintInput, HintOutcome, Memory};
 use crate::slices::{self, SlicePlan, TriggerTimes};
 
-/// What holds for all Services.
+/// Inputs that all Services share.
 #[derive(Debug)]
 pub struct Planner {
-    /// What is known of nodes and zones.
     pub facts: ClusterFacts,
-    /// Gates and defaults.
     pub hints: hints::Config,
-    /// How slices are packed.
-    pub slices: slices::Options,
+    pub slices: slices::SliceOptions,
 }
 
-/// What one Service's plan follows from.
+/// Inputs of one Service.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceInput<'a> {
-    /// The Service with its pods, nodes and stored slices.
-    pub slices: slices::Input<'a>,
+    pub slices: slices::SliceInput<'a>,
     /// The namespace's `zoneward.dev/default-traffic-distribution`.
     pub namespace_default: Option<&'a Name>,
 }
 
 impl Planner {
-    /// A planner for the cluster of a snapshot.
-    pub fn new(snapshot: &Snapshot, hints: hints::Config, slices: slices::Options) -> Self {
+    pub fn new(snapshot: &Snapshot, hints: hints::Config, slices: slices::SliceOptions) -> Self {
         Self { facts: ClusterFacts::from_nodes(snapshot.nodes()), hints, slices }
     }
 
-    /// The plan for a Service of a snapshot, and the outcome of each of its families. `memory` is what is remembered of
-    /// a family.
+    /// The plan for a Service, and the outcome of the hints of each IP family. `memory` is the outcome of the previous
+    /// plan.
     pub fn plan(
         &self,
         snapshot: &Snapshot,
@@ -45,13 +40,14 @@ impl Planner {
         let namespace = &service.key.namespace;
         let selector = service.selector.as_ref();
         let pods: Vec<&Pod> = selector.map(|s| snapshot.pods_selected(namespace, s)).unwrap_or_default();
-        let slices = slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
+        let slices =
+            slices::SliceInput { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
         let namespace = snapshot.namespace(namespace);
         let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
         self.plan_service(&ServiceInput { slices, namespace_default }, memory)
     }
 
-    /// The same where the Service's pods are at hand.
+    /// As [`Planner::plan`], with the pods of the Service as input.
     pub fn plan_service(
         &self,
         input: &ServiceInput<'_>,

@@ -196,7 +196,7 @@ impl<'s> ClusterSets<'s> {
 /// The slices that a service proxy goes by.
 fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
     let mut slices: Vec<&Slice> = slices.iter().filter(|slice| is_consumed(slice, family)).collect();
-    if slices.iter().any(|slice| slice.is_beside()) {
+    if slices.iter().any(|slice| slice.is_coexisting()) {
         // Ours and those of Kubernetes' own controller list the same endpoints: ours say where traffic goes.
         let kubernetes = |slice: &Slice| slice.managed_by().is_some_and(|w| w == annotation::CONTROLLER_NAME);
         slices.retain(|slice| !kubernetes(slice));

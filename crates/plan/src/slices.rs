@@ -1,26 +1,25 @@
 //! Pods -> the EndpointSlices of one Service (semantics B1 to B5).
 //!
 //! ```text
-//! pods, nodes -> group: who counts, with which ports -> convert: an endpoint per pod and family --\
-//!                                                                                                  v
-//! stored slices -> whose are they? -> ours ------------------------------------------------------> pack
-//!                                  -> an old Service's, or of a family that is gone: deleted        |
-//!                                  -> another writer's: not touched                                 v
-//!                        SlicePlan <- recycle: creates in the place of deletes <- hints (the caller's)
+//! pods, nodes -> port_groups: included pods by their ports -> pod_to_endpoint: per pod and IP family --\
+//!                                                                                                       v
+//! stored slices -> managed by us --------------------------------------------------------------------> packing
+//!               -> of a deleted Service, or of a removed IP family: deleted                             |
+//!               -> managed by another controller: unchanged                                             v
+//!                             SlicePlan <- recycle: a create reuses a deleted slice <- hints (by the caller)
 //! ```
 //!
-//! Everything is decided per Service and family; what has to be remembered is an argument and a result.
+//! Services and IP families are planned independently; state for the next plan is part of the result.
 
-mod change;
-mod convert;
-mod exposed;
-mod group;
-mod label;
-mod pack;
-mod repair;
+mod labels;
+mod packing;
+mod pod_change;
+mod pod_to_endpoint;
+mod port_groups;
 #[cfg(test)]
 mod tests;
-pub mod trigger;
+mod trigger_time;
+mod without_selector;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,147 +29,131 @@ use model::{
     SliceContent, annotation,
 };
 
-pub use change::{PodChange, endpoints_equal, pod_changed};
-pub use convert::{endpoint, find_port, included, ports};
-pub use label::{labels, labels_at};
-pub use trigger::TriggerTimes;
+pub use labels::{labels, labels_at};
+pub use pod_change::{PodChange, endpoints_equal, pod_changed};
+pub use pod_to_endpoint::{endpoint, find_port, included, ports};
+pub use trigger_time::TriggerTimes;
 
-/// How many endpoints a slice holds at most, unless somebody says otherwise.
+/// The default of `--max-endpoints-per-slice`.
 pub const DEFAULT_MAX_ENDPOINTS: usize = 100;
-/// How many endpoints the API lets a slice hold.
-const LARGEST_MAX_ENDPOINTS: usize = 1000;
+/// The limit of the API.
+const API_MAX_ENDPOINTS: usize = 1000;
 
-/// What an operator can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How many endpoints a slice holds at most, 1 to 1000; planning takes the nearest of these.
+pub struct SliceOptions {
+    /// Maximum endpoints per slice, clamped to 1 to 1000.
     pub max_endpoints: usize,
-    /// Whether Kubernetes' own controller writes slices, too.
-    pub place: Place,
+    pub mode: SliceMode,
 }
 
-/// Where our slices stand.
+/// Whether upstream's EndpointSlice controller also runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
-    /// In the place of those of Kubernetes' own controller, which is turned off.
+pub enum SliceMode {
+    /// Upstream's controller is disabled: our slices replace its slices.
     #[default]
-    Alone,
-    /// Beside them, where that one cannot be turned off (semantics M8): under labels that only our nodes read.
-    Beside,
+    Exclusive,
+    /// `--coexist`: our slices have labels that only our nodes read.
+    Coexist,
 }
 
-impl Place {
-    /// The name in `endpointslice.kubernetes.io/managed-by`.
-    pub fn writer(self) -> &'static str {
+impl SliceMode {
+    /// The value of `endpointslice.kubernetes.io/managed-by`.
+    pub fn managed_by(self) -> &'static str {
         match self {
-            Self::Alone => annotation::CONTROLLER_NAME,
-            Self::Beside => annotation::BESIDE_CONTROLLER_NAME,
+            Self::Exclusive => annotation::CONTROLLER_NAME,
+            Self::Coexist => annotation::COEXIST_CONTROLLER_NAME,
         }
     }
 }
 
-impl Options {
-    /// Slices of at most this many endpoints.
+impl SliceOptions {
     pub fn new(max_endpoints: usize) -> Result<Self, MaxEndpointsOutOfRange> {
-        if (1..=LARGEST_MAX_ENDPOINTS).contains(&max_endpoints) {
-            Ok(Self { max_endpoints, place: Place::Alone })
+        if (1..=API_MAX_ENDPOINTS).contains(&max_endpoints) {
+            Ok(Self { max_endpoints, mode: SliceMode::Exclusive })
         } else {
             Err(MaxEndpointsOutOfRange(max_endpoints))
         }
     }
 }
 
-impl Default for Options {
+impl Default for SliceOptions {
     fn default() -> Self {
-        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, place: Place::Alone }
+        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, mode: SliceMode::Exclusive }
     }
 }
 
-/// A number of endpoints per slice that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxEndpointsOutOfRange(usize);
 
 impl fmt::Display for MaxEndpointsOutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a slice holds at most 1 to {LARGEST_MAX_ENDPOINTS} endpoints, not {}", self.0)
+        write!(f, "the maximum endpoints per slice must be between 1 and {API_MAX_ENDPOINTS}, not {}", self.0)
     }
 }
 
 impl std::error::Error for MaxEndpointsOutOfRange {}
 
-/// What one Service's slices follow from.
+/// The inputs of a plan.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    /// The Service.
+pub struct SliceInput<'a> {
     pub service: &'a Service,
     /// The pods that its selector selects, in the order of their names.
     pub pods: &'a [&'a Pod],
-    /// Every node.
     pub nodes: &'a BTreeMap<Name, Node>,
-    /// The stored slices that are attributed to the Service, whoever writes them.
+    /// All stored slices of the Service, including those of other controllers.
     pub slices: &'a [Slice],
-    /// What the plan before this one remembered; the default at first sight.
+    /// [`SlicePlan::trigger`] of the previous plan.
     pub trigger: &'a TriggerTimes,
 }
 
-/// What to write for one Service. Creates come first, then updates, then deletes (semantics B4), so that no
-/// endpoint is missing in between.
+/// Writes for one Service, in the order creates, updates, deletes (semantics B4), so that no endpoint is missing in
+/// between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlicePlan {
-    /// Slices to make.
     pub creates: Vec<SliceContent>,
-    /// Stored slices to change, with what they will hold.
     pub updates: Vec<(ObjectKey, SliceContent)>,
-    /// Stored slices to delete.
     pub deletes: Vec<ObjectKey>,
-    /// Stored slices of ours that hold what they should.
     pub unchanged: Vec<ObjectKey>,
-    /// What the Service's owner should know.
     pub notices: Vec<Notice>,
-    /// The nodes that pods name but that are not there, in order. Those pods were left out: plan again soon.
+    /// Nodes that do not exist but that pods run on. Their pods are excluded: plan again soon.
     pub missing_nodes: Vec<Name>,
-    /// What to hand to the next plan.
+    /// State for the next plan.
     pub trigger: TriggerTimes,
 }
 
 impl SlicePlan {
-    /// Whether there is nothing to write.
     pub fn is_noop(&self) -> bool {
         self.creates.is_empty() && self.updates.is_empty() && self.deletes.is_empty()
     }
 }
 
-/// The slices of one Service and one family between packing and writing. Hints are put on here.
+/// The slices of one Service and IP family after packing; hints are assigned to them.
 #[derive(Debug, Default)]
 pub struct Packing<'a> {
-    /// Slices to make.
     pub creates: Vec<SliceContent>,
-    /// Stored slices to change, by name, with what they will hold.
+    /// By name.
     pub updates: Vec<(Name, SliceContent)>,
-    /// Stored slices that hold what they should.
     pub unchanged: Vec<&'a Slice>,
-    /// Stored slices to delete.
     pub deletes: Vec<ObjectKey>,
 }
 
 /// Plans the slices of a Service.
 ///
-/// `assign_hints` is called once per family, changes or not: hints may be all that has to change. It sets
-/// them on `creates` and `updates`, and moves a slice from `unchanged` to `updates` where its hints are
-/// wrong.
+/// `assign_hints` is called once per IP family, even without changes, because hints alone may change. It sets hints on
+/// `creates` and `updates`, and moves a slice from `unchanged` to `updates` if its hints differ.
 pub fn plan<'a>(
-    input: &Input<'a>,
-    options: &Options,
+    input: &SliceInput<'a>,
+    options: &SliceOptions,
     mut assign_hints: impl FnMut(Family, &mut Packing<'a>),
 ) -> SlicePlan {
     let service = input.service;
     if !has_planned_slices(service) {
-        return exposed::plan(input, assign_hints);
+        return without_selector::plan(input, assign_hints);
     }
     let (changed_at, trigger) = input.trigger.advance(service, input.pods);
-    let candidates = group::candidates(input);
+    let candidates = port_groups::candidates(input);
     let families = families(service);
-    let stored = Stored::sort_out(input, &families, options.place);
+    let stored = StoredSlices::classify(input, &families, options.mode);
     let mut plan = SlicePlan {
         deletes: stored.strays,
         notices: candidates.notices(service),
@@ -178,39 +161,39 @@ pub fn plan<'a>(
         trigger,
         ..SlicePlan::default()
     };
-    let labels = label::wanted(service, options.place);
+    let labels = labels::desired(service, options.mode);
     let changed_at = changed_at.map(|time| Name::new(&time.to_string()));
     for (family, owned) in families.into_iter().zip(stored.owned) {
-        let wanted = candidates.wanted(service, family);
-        let limits = pack::Limits { family, labels: &labels, max: effective_max(options) };
-        let mut packing = pack::pack(wanted, &owned, &limits);
+        let desired = candidates.desired(service, family);
+        let limits = packing::Limits { family, labels: &labels, max: effective_max(options) };
+        let mut packing = packing::pack(desired, &owned, &limits);
         assign_hints(family, &mut packing);
         recycle(&mut packing);
-        let write = Write { owned: &owned, labels: &labels, changed_at: changed_at.as_ref() };
-        write.add(packing, &service.key.namespace, &mut plan);
+        let writer = SliceWriter { owned: &owned, labels: &labels, changed_at: changed_at.as_ref() };
+        writer.add(packing, &service.key.namespace, &mut plan);
     }
     if service.deleting {
-        // Semantics B4: the garbage collector would race with us to delete what we make.
+        // Semantics B4: the garbage collector would delete new slices.
         plan.creates.clear();
     }
-    repair::labels(&mut plan, input, options.place);
+    labels::repair(&mut plan, input, options.mode);
     plan
 }
 
-/// The slices to delete of a Service that is not there.
-pub fn orphans(slices: &[Slice], place: Place) -> impl Iterator<Item = &Slice> {
-    let is_ours = move |slice: &&Slice| slice.managed_by().is_some_and(|writer| writer == place.writer());
+/// The slices to delete of a Service that does not exist.
+pub fn orphans(slices: &[Slice], mode: SliceMode) -> impl Iterator<Item = &Slice> {
+    let is_ours =
+        move |slice: &&Slice| slice.managed_by().is_some_and(|manager| manager == mode.managed_by());
     slices.iter().filter(is_ours).filter(|slice| !slice.deleting)
 }
 
-/// Semantics B1: an ExternalName has no endpoints, and without a selector the slices have another writer. What we
-/// wrote before it became so is left alone, as Kubernetes' controller leaves it: removing the selector hands those
-/// slices over as they are.
+/// Semantics B1: an ExternalName Service has no endpoints, and without a selector another controller writes the slices.
+/// As upstream, slices that were written before are left unchanged.
 fn has_planned_slices(service: &Service) -> bool {
     service.kind != ServiceType::ExternalName && service.selector.is_some()
 }
 
-/// The families that a Service has slices of, the primary one first (semantics B1).
+/// The IP families of the slices of a Service, primary first (semantics B1).
 pub fn families(service: &Service) -> Vec<Family> {
     let mut families = distinct(service.families.iter().copied());
     if families.is_empty() {
@@ -232,31 +215,31 @@ fn distinct(all: impl Iterator<Item = Family>) -> Vec<Family> {
     families
 }
 
-fn effective_max(options: &Options) -> usize {
-    options.max_endpoints.clamp(1, LARGEST_MAX_ENDPOINTS)
+fn effective_max(options: &SliceOptions) -> usize {
+    options.max_endpoints.clamp(1, API_MAX_ENDPOINTS)
 }
 
-/// The stored slices, by what is to be done with them.
-struct Stored<'a> {
-    /// For each family of the Service, in the same order: the slices to reconcile, by name.
+/// The stored slices that we manage.
+struct StoredSlices<'a> {
+    /// By IP family of the Service: the slices to reconcile, by name.
     owned: Vec<Vec<&'a Slice>>,
-    /// Ours, but of an old Service or of a family that is gone: deleted, never recycled.
+    /// Of a previous Service of that name or of a removed IP family: deleted, never recycled.
     strays: Vec<ObjectKey>,
 }
 
-impl<'a> Stored<'a> {
-    fn sort_out(input: &Input<'a>, families: &[Family], place: Place) -> Self {
+impl<'a> StoredSlices<'a> {
+    fn classify(input: &SliceInput<'a>, families: &[Family], mode: SliceMode) -> Self {
         let mut stored = Self { owned: vec![Vec::new(); families.len()], strays: Vec::new() };
         for slice in input.slices.iter().filter(|slice| !slice.deleting) {
             let owned = is_owned(slice, input.service);
-            if slice.is_beside() && place == Place::Alone {
-                // Left from a time when there were two writers.
+            if slice.is_coexisting() && mode == SliceMode::Exclusive {
+                // Left over from a run with `--coexist`.
                 stored.strays.push(slice.key.clone());
                 continue;
             }
             let ours = match slice.managed_by() {
-                Some(writer) => writer == place.writer(),
-                None => owned && slice.is_beside() == (place == Place::Beside),
+                Some(manager) => manager == mode.managed_by(),
+                None => owned && slice.is_coexisting() == (mode == SliceMode::Coexist),
             };
             if !ours {
                 continue;
@@ -274,8 +257,8 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Ownership goes by UID: a Service of the same name may have lived before. A Service from a file that was
-/// never applied has none; there the name has to do.
+/// Owners are compared by UID, because a Service can be recreated; by name if the Service has no UID (manifests that were
+/// never applied).
 fn is_owned(slice: &Slice, service: &Service) -> bool {
     slice.owners.iter().any(|owner| match &service.uid {
         Some(uid) => owner.uid == *uid,
@@ -283,7 +266,7 @@ fn is_owned(slice: &Slice, service: &Service) -> bool {
     })
 }
 
-/// Semantics B4: a slice to make takes the place (and keeps the name) of one to delete.
+/// Semantics B4: a new slice reuses the name of a deleted one.
 fn recycle(packing: &mut Packing<'_>) {
     let pairs = packing.creates.len().min(packing.deletes.len());
     let contents = packing.creates.drain(..pairs);
@@ -291,14 +274,14 @@ fn recycle(packing: &mut Packing<'_>) {
     packing.updates.extend(names.zip(contents));
 }
 
-/// How the slices of one family come into the plan.
-struct Write<'p, 'a> {
+/// Adds the slices of one IP family to a plan.
+struct SliceWriter<'p, 'a> {
     owned: &'p [&'a Slice],
     labels: &'p Labels,
     changed_at: Option<&'p Name>,
 }
 
-impl Write<'_, '_> {
+impl SliceWriter<'_, '_> {
     fn add(&self, packing: Packing<'_>, namespace: &Name, plan: &mut SlicePlan) {
         plan.deletes.extend(packing.deletes);
         plan.unchanged.extend(packing.unchanged.iter().map(|slice| slice.key.clone()));
@@ -308,11 +291,11 @@ impl Write<'_, '_> {
         }
         for (name, mut content) in packing.updates {
             let key = ObjectKey::new(namespace, &name);
-            if self.stored(&name).is_some_and(|slice| holds(slice, &content)) {
+            if self.stored(&name).is_some_and(|slice| has_content(slice, &content)) {
                 plan.unchanged.push(key);
                 continue;
             }
-            // Semantics B5: upstream brings missing reserved labels back only when something else is written.
+            // Semantics B5 [Q]: upstream restores missing reserved labels only together with another change.
             content.labels = self.labels.clone();
             self.stamp(&mut content);
             plan.updates.push((key, content));
@@ -324,7 +307,7 @@ impl Write<'_, '_> {
         Some(self.owned[at])
     }
 
-    /// Semantics B5: what is written says when the change happened, or says nothing.
+    /// Semantics B5: sets or removes the trigger time of a slice that is written.
     fn stamp(&self, content: &mut SliceContent) {
         if self.changed_at == content.annotation(annotation::TRIGGER_TIME) {
             return;
@@ -335,9 +318,9 @@ impl Write<'_, '_> {
     }
 }
 
-/// Whether a stored slice already holds this, whenever it was written.
-fn holds(slice: &Slice, content: &SliceContent) -> bool {
-    fn undated(content: &SliceContent) -> impl Iterator<Item = &(Name, Name)> {
+/// Whether a stored slice has this content, apart from the trigger time.
+fn has_content(slice: &Slice, content: &SliceContent) -> bool {
+    fn without_trigger_time(content: &SliceContent) -> impl Iterator<Item = &(Name, Name)> {
         content.annotations.iter().filter(|(key, _)| key != annotation::TRIGGER_TIME)
     }
     let stored = &slice.content;
@@ -345,5 +328,5 @@ fn holds(slice: &Slice, content: &SliceContent) -> bool {
         && stored.labels == content.labels
         && stored.ports == content.ports
         && stored.endpoints == content.endpoints
-        && undated(stored).eq(undated(content))
+        && without_trigger_time(stored).eq(without_trigger_time(content))
 }

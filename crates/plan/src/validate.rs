@@ -1,55 +1,54 @@
-//! What a Kubernetes API server would say about an object before it takes it in.
+//! Validation of objects as an API server does it, plus lint rules for annotations and kinds.
 //!
-//! Works on the JSON itself, not on parsed nouns: a person who wrote `port: "80"` wants to read which field
-//! is wrong, and everything that is wrong at once. `zoneward plan validate` and the admission of the embedded
-//! API both ask here.
+//! It works on JSON, so that all errors are reported at once, each with the path of its field. `zoneward plan validate`
+//! and the admission of the embedded API call it.
 //!
 //! ```text
-//! JSON -> Field (path + value) -> meta, then one file per kind -> Findings -> Vec<Violation>
+//! JSON -> Field (path + value) -> meta, then one file per kind -> FieldErrors -> Vec<Violation>
 //! ```
 
-mod disabled;
+mod annotations;
+mod disabled_fields;
 mod endpoint_slice;
-mod fault;
-mod field;
 mod ip;
 mod ip_address;
-mod kinds;
-mod mesh;
 mod meta;
-mod namespace;
 mod node;
 mod pod;
 mod ports;
 mod service;
 mod service_cidr;
-mod settings;
 mod syntax;
 #[cfg(test)]
-mod table;
+mod test_cases;
+#[cfg(test)]
+mod tests;
+mod unknown_kinds;
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use model::parse::route::{GROUP, KINDS, mesh_object};
+use model::field::{Field, FieldErrors};
+use model::json;
+use model::parse::object_ref;
+use model::parse::route::{GROUP, KINDS, mesh_errors, mesh_object};
 use model::{Interner, ObjectRef};
 use serde_json::Value;
 
-pub use disabled::{drop_disabled, refuse_disabled};
-pub use fault::Fault;
-use field::{Field, Findings};
+pub use disabled_fields::{drop_disabled, refuse_disabled};
+use meta::Naming;
+pub use model::field::FieldErrorType;
+use syntax::{dns_label, dns_subdomain};
 
-/// One field of one object that an API server would refuse.
+/// An error in one field of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// The object.
     pub object: ObjectRef,
-    /// The field's path, as `spec.ports[0].port`.
+    /// The path, as `spec.ports[0].port`.
     pub field: String,
-    /// What is wrong with it and what is allowed.
+    /// What is wrong, and which values are allowed.
     pub reason: String,
-    /// In which way it is wrong.
-    pub fault: Fault,
+    pub error_type: FieldErrorType,
 }
 
 impl fmt::Display for Violation {
@@ -58,65 +57,78 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What an API server is configured with and an object cannot say itself.
+fn violations(object: &Value, errors: FieldErrors) -> Vec<Violation> {
+    let (errors, _) = errors.into_parts();
+    let object = object_ref(object);
+    let violation = |error: model::field::FieldError| Violation {
+        object: object.clone(),
+        field: error.field,
+        reason: error.message,
+        error_type: error.error_type,
+    };
+    errors.into_iter().map(violation).collect()
+}
+
+/// Options of the API server that validation depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The ports that a Service may ask for on every node (`--service-node-port-range`).
+pub struct ValidationOptions {
+    /// `--service-node-port-range`
     pub node_ports: RangeInclusive<u16>,
 }
 
-impl Default for Settings {
+impl Default for ValidationOptions {
     fn default() -> Self {
         Self { node_ports: 30_000..=32_767 }
     }
 }
 
-impl Settings {
-    /// Everything that stands against creating the object; of a kind that we do not know, nothing.
+impl ValidationOptions {
+    /// Validates the creation of an object. Unknown kinds have no violations.
     pub fn validate(&self, object: &Value) -> Vec<Violation> {
-        let Some(kind) = Kind::of(object) else { return Vec::new() };
-        let mut findings = Findings::new(object);
-        kind.check(&Change { new: Field::root(object), old: None, settings: self }, &mut findings);
-        findings.into_violations()
+        let Some(kind) = ValidatedKind::of(object) else { return Vec::new() };
+        let mut errors = FieldErrors::default();
+        kind.check(&Admission { new: Field::root(object), old: None, options: self }, &mut errors);
+        violations(object, errors)
     }
 
-    /// Everything that stands against putting `new` in the place of `old`: also what may never change.
+    /// Validates the update of `old` to `new`, including immutable fields.
     pub fn validate_update(&self, old: &Value, new: &Value) -> Vec<Violation> {
-        let Some(kind) = Kind::of(new) else { return Vec::new() };
-        let mut findings = Findings::new(new);
-        if Kind::of(old) != Some(kind) {
+        let Some(kind) = ValidatedKind::of(new) else { return Vec::new() };
+        let mut errors = FieldErrors::default();
+        if ValidatedKind::of(old) == Some(kind) {
+            let admission = Admission { new: Field::root(new), old: Some(Field::root(old)), options: self };
+            kind.check(&admission, &mut errors);
+        } else {
             let was = old["kind"].as_str().unwrap_or("object without a kind");
-            let reason = format!("a stored {was} cannot become a {}: make a new object", kind.name());
-            findings.refuse_at("kind", reason);
-            return findings.into_violations();
+            errors.invalid_at(
+                "kind",
+                format!("cannot change from {was} to {}: create a new object", kind.name()),
+            );
         }
-        let change = Change { new: Field::root(new), old: Some(Field::root(old)), settings: self };
-        kind.check(&change, &mut findings);
-        findings.into_violations()
+        violations(new, errors)
     }
 }
 
-/// Everything that stands against creating the object, with the settings that API servers have by default.
+/// Validates the creation of an object with the default options.
 pub fn validate(object: &Value) -> Vec<Violation> {
-    Settings::default().validate(object)
+    ValidationOptions::default().validate(object)
 }
 
-/// Everything that stands against putting `new` in the place of `old`, with the default settings.
+/// Validates an update with the default options.
 pub fn validate_update(old: &Value, new: &Value) -> Vec<Violation> {
-    Settings::default().validate_update(old, new)
+    ValidationOptions::default().validate_update(old, new)
 }
 
-/// What an API server accepts although it has no effect: kinds that do not exist, annotations of ours that are misspelled, and
-/// values of them that ask for nothing. For files before they are applied; admission does not ask here.
+/// Mistakes that an API server accepts but that have no effect: kinds that do not exist, misspelled annotations, and
+/// values of annotations that are ignored. For manifests before they are applied; admission does not lint.
 pub fn lint(object: &Value) -> Vec<Violation> {
-    let mut findings = Findings::new(object);
-    kinds::check(object, &mut findings);
-    settings::check(object, &mut findings);
-    findings.into_violations()
+    let mut errors = FieldErrors::default();
+    unknown_kinds::check(object, &mut errors);
+    annotations::check(object, &mut errors);
+    violations(object, errors)
 }
 
-/// What is allowed and has no effect: rules of a route policy that no request can hit. Of an object that is not valid,
-/// nothing.
+/// Rules of a valid route policy that no request can match.
 pub fn without_effect(object: &Value) -> Vec<Violation> {
     let (group, _) = group_and_version(object);
     if group != GROUP || !object["kind"].as_str().is_some_and(|kind| KINDS.contains(&kind)) {
@@ -128,25 +140,25 @@ pub fn without_effect(object: &Value) -> Vec<Violation> {
         object: notice.object,
         field: notice.message.split(' ').next().unwrap_or_default().to_owned(),
         reason: notice.message,
-        fault: Fault::Invalid,
+        error_type: FieldErrorType::Invalid,
     };
     notices.into_iter().map(warning).collect()
 }
 
-/// Whether the object is of a kind that is validated here.
+/// Whether objects of this kind are validated.
 pub fn is_known(object: &Value) -> bool {
-    Kind::of(object).is_some()
+    ValidatedKind::of(object).is_some()
 }
 
-/// An object that is to be stored, and the one that it replaces.
-struct Change<'a> {
+/// An object to store, and on an update the stored one.
+struct Admission<'a> {
     new: Field<'a>,
     old: Option<Field<'a>>,
-    settings: &'a Settings,
+    options: &'a ValidationOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValidatedKind {
     Service,
     EndpointSlice,
     Pod,
@@ -160,8 +172,8 @@ enum Kind {
     Gateway,
 }
 
-impl Kind {
-    /// Group and kind decide; a version that is not served is a violation, not another kind.
+impl ValidatedKind {
+    /// By group and kind: a version that is not served is a violation, not another kind.
     fn of(object: &Value) -> Option<Self> {
         let (group, _) = group_and_version(object);
         match (group, object["kind"].as_str()?) {
@@ -208,23 +220,40 @@ impl Kind {
         }
     }
 
-    fn check(self, change: &Change, findings: &mut Findings) {
-        let version = change.new.child("apiVersion");
-        if !version.peek_text().is_some_and(|text| self.versions().contains(&text)) {
-            findings.refuse(&version, format!("write {}", self.versions()[0]));
+    fn check(self, admission: &Admission, errors: &mut FieldErrors) {
+        let version = admission.new.child("apiVersion");
+        if !version.as_str().is_some_and(|text| self.versions().contains(&text)) {
+            errors.invalid(&version, format!("use {}", self.versions()[0]));
         }
         match self {
-            Self::Service => service::check(change, findings),
-            Self::EndpointSlice => endpoint_slice::check(change, findings),
-            Self::Pod => pod::check(change, findings),
-            Self::Node => node::check(change, findings),
-            Self::Namespace => namespace::check(change, findings),
-            Self::ServiceCidr => service_cidr::check(change, findings),
-            Self::IpAddress => ip_address::check(change, findings),
+            Self::Service => service::check(admission, errors),
+            Self::EndpointSlice => endpoint_slice::check(admission, errors),
+            Self::Pod => pod::check(admission, errors),
+            Self::Node => node::check(admission, errors),
+            Self::Namespace => {
+                let naming = Naming { rule: dns_label, namespaced: false, generated: true };
+                meta::check(admission, &naming, errors);
+            }
+            Self::ServiceCidr => service_cidr::check(admission, errors),
+            Self::IpAddress => ip_address::check(admission, errors),
             Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
-                mesh::check(change, findings)
+                check_mesh(admission, errors)
             }
         }
+    }
+}
+
+/// MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway: the errors of the parser that the data plane uses.
+fn check_mesh(admission: &Admission, errors: &mut FieldErrors) {
+    meta::check(admission, &Naming { rule: dns_subdomain, namespaced: true, generated: true }, errors);
+    // Ratcheting, as API servers do for custom resources: an unchanged spec, or an unchanged rule, is not validated again.
+    // So a stored invalid object can still get the status that reports its errors.
+    let (old, new) = (admission.old.as_ref().map(Field::value), admission.new.value());
+    if old.is_some_and(|old| json::same(&old["spec"], &new["spec"])) {
+        return;
+    }
+    for error in mesh_errors(new, old) {
+        errors.invalid_at(&error.field, error.message);
     }
 }
 

@@ -2,7 +2,7 @@
 //! change.
 //!
 //! Two kinds are about the queue and the expectations of a controller, not about slices: the tests of
-//! `plan::queue` check them. They are named here, so that a new kind cannot slip by.
+//! `plan::work_queue` check them. They are named here, so that a new kind cannot slip by.
 
 use model::{
     AddressType, Endpoint, Family, Interner, Labels, Object, Pod, Service, Slice, SliceContent, SlicePort,

@@ -7,9 +7,10 @@ use std::net::IpAddr;
 
 use model::parse::{self, Object};
 use model::{Family, Interner, IpAddress, Name, Service, ServiceCidr, ServiceKey, Timestamp};
-use plan::addresses::{
-    self, AddressPlan, AllocateError, Allocator, CidrAction, Input, IpAddressRepair, Pool, Range,
+use plan::cluster_ips::{
+    self, AddressInput, AddressPlan, AllocateError, CidrAction, IpAddressRepair, IpAllocator, IpPool, IpRange,
 };
+use plan::validate::{validate, validate_update};
 use serde_json::{Value, json};
 
 #[test]
@@ -30,27 +31,27 @@ fn check(id: &str, kind: &str, input: &Value, expect: &Value) {
         "search-order" => check_search_order(id, input, expect),
         "sequence" => check_sequence(id, input, expect),
         "servicecidr-create-validation" => {
-            let errors = addresses::validate_create(&texts(&input["spec"]["cidrs"]));
-            assert_eq!(errors.is_empty(), expect["valid"], "{id}: {errors:?}");
+            let violations = validate(&service_cidr(&input["spec"]["cidrs"]));
+            assert_eq!(violations.is_empty(), expect["valid"], "{id}: {violations:?}");
         }
         "servicecidr-update-validation" => {
-            let (old, new) = (texts(&input["old"]["cidrs"]), texts(&input["new"]["cidrs"]));
-            let errors = addresses::validate_update(&old, &new);
-            assert_eq!(errors.is_empty(), expect["valid"], "{id}: {errors:?}");
+            let (old, new) = (service_cidr(&input["old"]["cidrs"]), service_cidr(&input["new"]["cidrs"]));
+            let violations = validate_update(&old, &new);
+            assert_eq!(violations.is_empty(), expect["valid"], "{id}: {violations:?}");
         }
         "servicecidr-can-delete" => {
             let (cidrs, ips) = (cidrs(&input["existingServiceCIDRs"]), managed_ips(&input["ipAddresses"]));
-            let can = addresses::can_delete(&cidr(&input["delete"]), &refs(&cidrs), &refs(&ips));
-            assert_eq!(can, expect["canDelete"], "{id}");
+            let blocking = cluster_ips::blocking_address(&cidr(&input["delete"]), &refs(&cidrs), &refs(&ips));
+            assert_eq!(blocking.is_none(), expect["canDelete"], "{id}");
         }
         "servicecidr-sync" => check_sync(id, input, expect),
         "servicecidr-containing-ip" => {
-            let names = addresses::containing(ip(&input["ip"]), &refs(&cidrs(&input["serviceCIDRs"])));
+            let names = cluster_ips::containing(ip(&input["ip"]), &refs(&cidrs(&input["serviceCIDRs"])));
             assert_eq!(name_list(&names), expect["names"], "{id}");
         }
         "servicecidr-overlapping" => {
             let all = cidrs(&input["serviceCIDRs"]);
-            let names = addresses::overlapping(&cidr(&input["cidr"]), &refs(&all));
+            let names = cluster_ips::overlapping(&cidr(&input["cidr"]), &refs(&all));
             assert_eq!(name_list(&names), expect["names"], "{id}");
         }
         "repair" => check_repair(id, input, expect),
@@ -59,8 +60,13 @@ fn check(id: &str, kind: &str, input: &Value, expect: &Value) {
     }
 }
 
+fn service_cidr(cidrs: &Value) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": cidrs}})
+}
+
 fn check_range(id: &str, input: &Value, expect: &Value) {
-    let range = Range::new(input["cidr"].as_str().unwrap().parse().unwrap());
+    let range = IpRange::new(input["cidr"].as_str().unwrap().parse().unwrap());
     assert_eq!(range.capacity().to_string(), expect["availableAddresses"], "{id}");
     let cidr = cidr(&json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [input["cidr"]]}}));
     let ranges = plan(&[], &[cidr], &[], None).ranges;
@@ -72,7 +78,7 @@ fn check_range(id: &str, input: &Value, expect: &Value) {
     let text = |address: Option<IpAddr>| address.map_or(Value::Null, |a| json!(a.to_string()));
     assert_eq!(text(range.first()), expect["firstAddress"], "{id}");
     assert_eq!(text(range.last()), expect["lastAddress"], "{id}");
-    let band = |band: Option<addresses::Band>| {
+    let band = |band: Option<cluster_ips::Band>| {
         band.map_or(Value::Null, |(a, b)| json!([a.to_string(), b.to_string()]))
     };
     assert_eq!(band(report.static_band), expect["staticBand"], "{id}");
@@ -81,7 +87,7 @@ fn check_range(id: &str, input: &Value, expect: &Value) {
 
 fn check_search_order(id: &str, input: &Value, expect: &Value) {
     let offset = input["startOffset"].as_u64().unwrap();
-    let visits = addresses::visits(ip(&input["first"]), ip(&input["last"]), offset);
+    let visits = cluster_ips::search_order(ip(&input["first"]), ip(&input["last"]), offset);
     let visits: Vec<String> = visits.map(|address| address.to_string()).collect();
     if let Some(expected) = expect.get("visits") {
         assert_eq!(&json!(visits), expected, "{id}");
@@ -94,19 +100,19 @@ fn check_search_order(id: &str, input: &Value, expect: &Value) {
 /// An allocator with the ServiceCIDRs that steps add and delete.
 struct Sequence {
     family: Family,
-    service_cidrs: Vec<(String, Vec<Pool>)>,
-    allocator: Allocator,
+    service_cidrs: Vec<(String, Vec<IpPool>)>,
+    allocator: IpAllocator,
     held: Vec<IpAddr>,
     tries: u64,
 }
 
 impl Sequence {
     fn add(&mut self, name: &str, cidrs: &Value) {
-        let ranges = texts(cidrs).iter().map(|text| Range::new(text.parse().unwrap())).collect::<Vec<_>>();
+        let ranges = texts(cidrs).iter().map(|text| IpRange::new(text.parse().unwrap())).collect::<Vec<_>>();
         if let Some(range) = ranges.first() {
             self.family = range.family();
         }
-        let pools = ranges.into_iter().map(|range| Pool { range, ready: true }).collect();
+        let pools = ranges.into_iter().map(|range| IpPool { range, ready: true }).collect();
         self.service_cidrs.push((name.to_owned(), pools));
         self.refresh();
     }
@@ -161,7 +167,7 @@ fn check_sequence(id: &str, input: &Value, expect: &Value) {
     let mut sequence = Sequence {
         family: Family::V4,
         service_cidrs: Vec::new(),
-        allocator: Allocator::default(),
+        allocator: IpAllocator::default(),
         held: Vec::new(),
         tries: 0,
     };
@@ -192,7 +198,7 @@ fn check_sync(id: &str, input: &Value, expect: &Value) {
     let (cidrs, ips) = (cidrs(&input["serviceCIDRs"]), managed_ips(&input["ipAddresses"]));
     let now = now(input).expect("the controller has a clock");
     let cidr = cidrs.iter().filter(|cidr| input["sync"] == *cidr.name);
-    let actions = cidr.flat_map(|cidr| addresses::sync_service_cidr(cidr, &refs(&cidrs), &refs(&ips), now));
+    let actions = cidr.flat_map(|cidr| cluster_ips::sync_service_cidr(cidr, &refs(&cidrs), &refs(&ips), now));
     let patch = |action: CidrAction| match action {
         CidrAction::AddFinalizer | CidrAction::RemoveFinalizer => Some("spec-object (finalizer)"),
         CidrAction::SetReady | CidrAction::SetTerminating { .. } => Some("status (Ready condition)"),
@@ -224,7 +230,7 @@ fn check_repair_ip_address(id: &str, input: &Value, expect: &Value) {
     let ips = ip_addresses(&json!([input["ipAddress"]]));
     let key = ServiceKey::new(&ips[0].parent.namespace, &ips[0].parent.name);
     let parent = services.iter().find(|service| service.key == key);
-    let repair = addresses::repair_ip_address(&ips[0], parent, now(input));
+    let repair = cluster_ips::repair_ip_address(&ips[0], parent, now(input));
     let calls: &[&str] = if matches!(repair, IpAddressRepair::Delete(_)) { &["delete"] } else { &[] };
     assert_eq!(json!(calls), expect["apiCalls"], "{id}");
     assert_eq!(api_calls(&plan(&services, &[], &ips, now(input))), calls, "{id}");
@@ -241,7 +247,7 @@ fn plan(
     ips: &[IpAddress],
     now: Option<Timestamp>,
 ) -> AddressPlan {
-    addresses::plan(&Input {
+    cluster_ips::plan(&AddressInput {
         services: &refs(services),
         unreadable: &[],
         service_cidrs: &refs(cidrs),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use model::{Family, Interner, Name, Node, Object, Pod, Service, Slice, SlicePort, parse};
-use plan::slices::{self, Input, Options, SlicePlan, TriggerTimes};
+use plan::slices::{self, SliceInput, SliceOptions, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 fn vectors() -> Vec<Value> {
@@ -98,9 +98,9 @@ fn slice(id: &str, service: &Service, short: &Value) -> Slice {
 }
 
 /// Plans with hints left alone, and checks that the hook saw the family.
-fn planned(world: &World, options: &Options) -> SlicePlan {
+fn planned(world: &World, options: &SliceOptions) -> SlicePlan {
     let pods: Vec<&Pod> = world.pods.iter().collect();
-    let input = Input {
+    let input = SliceInput {
         service: &world.service,
         pods: &pods,
         nodes: &world.nodes,
@@ -133,7 +133,7 @@ fn every_packing_vector_holds() {
         let id = vector["id"].as_str().unwrap_or("?");
         let world = world(id, vector);
         let max = vector["maxEndpointsPerSlice"].as_u64().unwrap_or_default() as usize;
-        let options = Options::new(max).unwrap_or_else(|error| panic!("{id}: {error}"));
+        let options = SliceOptions::new(max).unwrap_or_else(|error| panic!("{id}: {error}"));
         let plan = planned(&world, &options);
         let expect = &vector["expect"];
         let counts = [plan.creates.len(), plan.updates.len(), plan.deletes.len()];

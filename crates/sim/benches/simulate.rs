@@ -81,9 +81,14 @@ fn stored(services: usize) -> Start {
     for service in &start.services {
         let own: Vec<&model::Pod> = pods.next().into_iter().flatten().collect();
         let trigger = plan::slices::TriggerTimes::default();
-        let input =
-            plan::slices::Input { service, pods: &own, nodes: &start.nodes, slices: &[], trigger: &trigger };
-        let made = plan::slices::plan(&input, &plan::slices::Options::default(), |_, _| {});
+        let input = plan::slices::SliceInput {
+            service,
+            pods: &own,
+            nodes: &start.nodes,
+            slices: &[],
+            trigger: &trigger,
+        };
+        let made = plan::slices::plan(&input, &plan::slices::SliceOptions::default(), |_, _| {});
         let owner = Owner { name: service.key.name.clone(), uid: model::Uid::new("") };
         let slices = made.creates.into_iter().map(|content| Slice {
             key: ObjectKey::new(&service.key.namespace, &Name::new(&format!("{}-x", service.key.name))),

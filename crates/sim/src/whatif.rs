@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use model::{
-    AddressType, Addresses, Conditions, Endpoint, Family, Interner, Labels, Name, Node, ObjectKey, Service,
-    Slice, SliceContent, annotation,
+    AddressType, Addresses, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Node, ObjectKey,
+    Service, Slice, SliceContent, annotation,
 };
 use plan::hints::{Choice, ClusterFacts, Config, Defaults, Mechanism, Memory, PreferBy, choose};
 
@@ -293,7 +293,7 @@ fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) ->
     let address = spare_address(family, number);
     Endpoint {
         addresses: Addresses::one(address),
-        conditions: Conditions::new(true, true, false),
+        conditions: EndpointConditions::new(true, true, false),
         hostname: None,
         node,
         zone: Some(zone.clone()),

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use model::service::ClusterIps;
 use model::{
-    AddressType, Addresses, Conditions, Endpoint, Family, Labels, Name, Node, Protocol, Service, ServiceKey,
-    ServicePort, ServiceType, SliceContent, TargetPort, TrafficPolicy,
+    AddressType, Addresses, Endpoint, EndpointConditions, Family, Labels, Name, Node, Protocol, Service,
+    ServiceKey, ServicePort, ServiceType, SliceContent, TargetPort, TrafficPolicy,
 };
 
 /// A Service with these annotations.
@@ -65,7 +65,7 @@ pub(crate) fn slice(zones: &[Name], counts: impl Iterator<Item = usize>) -> Slic
     let places = zones.iter().zip(counts).flat_map(|(zone, count)| std::iter::repeat_n(zone, count));
     let endpoint = |(at, zone): (u32, &Name)| Endpoint {
         addresses: Addresses::one(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at))),
-        conditions: Conditions::new(true, true, false),
+        conditions: EndpointConditions::new(true, true, false),
         hostname: None,
         node: None,
         zone: Some(zone.clone()),

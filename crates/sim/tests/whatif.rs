@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Name, ObjectKey, Owner, Slice, Uid};
 use plan::hints::Mechanism;
-use plan::slices::{self, Options, TriggerTimes};
+use plan::slices::{self, SliceOptions, TriggerTimes};
 use sim::replay::{Pace, Size, Start, cluster};
 use sim::whatif::{Answer, Cluster, Demand, Outcome, Question};
 
@@ -16,8 +16,9 @@ fn stored(start: &Start) -> Vec<Slice> {
     let service = &start.services[0];
     let pods: Vec<&model::Pod> = start.pods.iter().collect();
     let trigger = TriggerTimes::default();
-    let input = slices::Input { service, pods: &pods, nodes: &start.nodes, slices: &[], trigger: &trigger };
-    let made = slices::plan(&input, &Options::default(), |_, _| {});
+    let input =
+        slices::SliceInput { service, pods: &pods, nodes: &start.nodes, slices: &[], trigger: &trigger };
+    let made = slices::plan(&input, &SliceOptions::default(), |_, _| {});
     let slice = |content| Slice {
         key: ObjectKey::new(&service.key.namespace, &Name::new("slice")),
         uid: None,

@@ -13,7 +13,7 @@ pub mod structural;
 mod values;
 mod warnings;
 
-use plan::validate::{Settings, Violation, refuse_disabled};
+use plan::validate::{ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
 use crate::kinds::{Kind, Naming};
@@ -56,7 +56,12 @@ pub fn validate(
 
 /// Metadata obeys the same rules in every kind. The brain knows them for some kinds; for the others it is
 /// asked as if the object were one of those with the same kind of name.
-fn metadata_violations(settings: &Settings, kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Violation> {
+fn metadata_violations(
+    settings: &ValidationOptions,
+    kind: &Kind,
+    old: Option<&Value>,
+    new: &Value,
+) -> Vec<Violation> {
     let (api_version, alias) = match (kind.naming, kind.namespaced) {
         (Naming::Label, true) => ("v1", "Service"),
         (_, true) => ("discovery.k8s.io/v1", "EndpointSlice"),
@@ -84,5 +89,5 @@ fn event_cause(kind: &Kind, event: &Value) -> Option<Cause> {
 }
 
 fn cause(violation: Violation) -> Cause {
-    Cause::new(violation.fault, violation.field, violation.reason)
+    Cause::new(violation.error_type, violation.field, violation.reason)
 }

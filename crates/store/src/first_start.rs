@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use model::{Interner, IpAddress, Notice, Object, ObjectRef, Service, ServiceCidr};
-use plan::addresses::{api_address, api_service, check_api_address};
+use plan::cluster_ips::{api_address, check_api_address, kubernetes_service};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -62,7 +62,7 @@ pub async fn begin(api: &Api, beginning: Beginning) -> Result<Begun, Failure> {
 }
 
 fn not_made(failure: &Failure) -> Notice {
-    let about = ObjectRef::new("Service", api_service::NAMESPACE, api_service::NAME);
+    let about = ObjectRef::new("Service", kubernetes_service::NAMESPACE, kubernetes_service::NAME);
     let message = format!(
         "the API's own Service cannot be made: {}. It is tried again every second; free an address of the service range",
         failure.message
@@ -93,7 +93,7 @@ async fn be_a_service(api: &Api, listen: SocketAddr) -> Result<(), Failure> {
 }
 
 fn own_key(word: &str) -> Key {
-    key(kind(word), api_service::NAMESPACE, api_service::NAME)
+    key(kind(word), kubernetes_service::NAMESPACE, kubernetes_service::NAME)
 }
 
 /// What older versions may have left behind: the address of the API's own Service in other hands.
@@ -166,7 +166,7 @@ fn ready(objects: &Objects<'_, '_>) -> Value {
 
 fn service(port: u16) -> Value {
     json!({
-        "metadata": {"name": api_service::NAME, "namespace": api_service::NAMESPACE,
+        "metadata": {"name": kubernetes_service::NAME, "namespace": kubernetes_service::NAMESPACE,
             "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "type": "ClusterIP",

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use crate::kinds::Kind;
 use crate::selector::{Fields, Labels};
-use plan::validate::Fault;
+use plan::validate::FieldErrorType;
 
 use crate::status::{Cause, Failure};
 
@@ -177,7 +177,11 @@ impl Query {
             (false, _) => self.check_list(wanted),
         };
         if !self.flag("watch") && self.0.contains_key("sendInitialEvents") {
-            causes.push(Cause::new(Fault::Forbidden, "sendInitialEvents", "goes with watch=true only"));
+            causes.push(Cause::new(
+                FieldErrorType::Forbidden,
+                "sendInitialEvents",
+                "goes with watch=true only",
+            ));
         }
         if causes.is_empty() { Ok(()) } else { Err(Failure::invalid_options("ListOptions", &causes)) }
     }
@@ -216,10 +220,10 @@ impl Query {
         };
         if self.value("fieldManager").is_some_and(|name| name.len() > MAX_MANAGER) {
             let reason = format!("may not be more than {MAX_MANAGER} bytes");
-            causes.push(Cause::new(Fault::TooLong, "fieldManager", reason));
+            causes.push(Cause::new(FieldErrorType::TooLong, "fieldManager", reason));
         }
         if called == "PatchOptions" && self.value("force").is_some() {
-            causes.push(Cause::new(Fault::Forbidden, "force", "goes with server-side apply only"));
+            causes.push(Cause::new(FieldErrorType::Forbidden, "force", "goes with server-side apply only"));
         }
         if !causes.is_empty() {
             return Err(Failure::invalid_options(called, &causes));
@@ -229,7 +233,7 @@ impl Query {
 }
 
 fn forbidden_match(reason: &str) -> Cause {
-    Cause::new(Fault::Forbidden, "resourceVersionMatch", reason)
+    Cause::new(FieldErrorType::Forbidden, "resourceVersionMatch", reason)
 }
 
 fn check_watch(wanted: Option<&str>, initial_events: bool, continued: bool) -> Vec<Cause> {
@@ -260,7 +264,7 @@ const MAX_MANAGER: usize = 128;
 pub fn unknown(option: &str, word: &str, known: &[&str]) -> Cause {
     let known: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
     let reason = format!("{word:?}: supported values: {}", known.join(", "));
-    Cause::new(Fault::NotSupported, option, reason)
+    Cause::new(FieldErrorType::NotSupported, option, reason)
 }
 
 /// Whether `dryRun` asks for a rehearsal, and what is wrong with the words for it.

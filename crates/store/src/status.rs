@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use plan::validate::Fault;
+use plan::validate::FieldErrorType;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
@@ -35,17 +35,17 @@ pub struct Cause {
 impl Cause {
     /// A value that cannot stand there.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::new(Fault::Invalid, field, message)
+        Self::new(FieldErrorType::Invalid, field, message)
     }
 
     /// A field that is wrong in some way. Clients look for the words of each way, so they head the sentence; what is
     /// merely invalid says so itself.
-    pub fn new(fault: Fault, field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn new(fault: FieldErrorType, field: impl Into<String>, message: impl Into<String>) -> Self {
         let message = message.into();
         let message = match fault {
-            Fault::Invalid => message,
-            _ if message.is_empty() => fault.words().to_owned(),
-            _ => format!("{}: {message}", fault.words()),
+            FieldErrorType::Invalid => message,
+            _ if message.is_empty() => fault.prefix().to_owned(),
+            _ => format!("{}: {message}", fault.prefix()),
         };
         Self { reason: fault.reason(), message, field: field.into() }
     }

@@ -439,8 +439,8 @@ mod tests {
     fn name_and_seconds_of_a_soak_come_in_any_order() {
         let expected = SoakOptions { name: Some("queue".to_string()), seconds: 5 };
         assert_eq!(parsed("soak --seconds 5 queue"), Ok(Command::Soak(expected)));
-        let expected = SoakOptions { name: Some("plan::queue".to_string()), seconds: 7 };
-        assert_eq!(parsed("soak plan::queue --seconds=7"), Ok(Command::Soak(expected)));
+        let expected = SoakOptions { name: Some("plan::work_queue".to_string()), seconds: 7 };
+        assert_eq!(parsed("soak plan::work_queue --seconds=7"), Ok(Command::Soak(expected)));
         let expected = SoakOptions { name: None, seconds: DEFAULT_SOAK_SECONDS };
         assert_eq!(parsed("soak"), Ok(Command::Soak(expected)));
     }

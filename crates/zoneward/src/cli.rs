@@ -382,9 +382,10 @@ impl SliceMaking {
     }
 
     /// How slices are packed, and where they stand.
-    pub fn slices(&self) -> plan::slices::Options {
-        let place = if self.coexist { plan::slices::Place::Beside } else { plan::slices::Place::Alone };
-        plan::slices::Options { max_endpoints: self.max_endpoints_per_slice.into(), place }
+    pub fn slices(&self) -> plan::slices::SliceOptions {
+        let mode =
+            if self.coexist { plan::slices::SliceMode::Coexist } else { plan::slices::SliceMode::Exclusive };
+        plan::slices::SliceOptions { max_endpoints: self.max_endpoints_per_slice.into(), mode }
     }
 }
 
@@ -442,7 +443,10 @@ impl Controller {
             settings: controller::ReconcilerSettings {
                 hints: self.making.hints(),
                 slices: self.making.slices(),
-                timing: plan::queue::Timing { batch, ..plan::queue::Timing::default() },
+                timing: plan::work_queue::QueueTiming {
+                    batch_period: batch,
+                    ..plan::work_queue::QueueTiming::default()
+                },
             },
             concurrent_syncs: self.concurrent_syncs.into(),
             lease_namespace: self.lease_namespace.clone(),

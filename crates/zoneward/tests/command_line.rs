@@ -120,7 +120,7 @@ fn every_duration_is_written_as_in_go() {
         }
         for wrong in ["soon", "1d", "1 s", "1m30"] {
             let error = parse(wrong).expect_err("refused").to_string();
-            assert!(error.contains("write it as 500ms, 30s or 1m30s"), "{command:?} {wrong}: {error}");
+            assert!(error.contains("e.g. 500ms, 30s or 1m30s"), "{command:?} {wrong}: {error}");
         }
     }
 }

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
 use model::{Interner, IpAddress, Notice, Object, Service, parse, write};
-use plan::addresses::CidrAction;
-use plan::addresses::cidr::DEFAULT_NAME;
+use plan::cluster_ips::CidrAction;
+use plan::cluster_ips::service_cidr::DEFAULT_NAME;
 use serde_json::json;
 use tracing::warn;
 

@@ -1,7 +1,7 @@
 //! Leading and standing by. Whoever stands by follows the watches and plans nothing; when it is its turn, it plans every
 //! Service at once from what it has in memory. Most plans then find nothing to write, which costs microseconds each.
 
-use plan::queue::{Moment, Queue};
+use plan::work_queue::{MonotonicTime, WorkQueue};
 use tracing::info;
 
 use super::SliceReconciler;
@@ -9,7 +9,7 @@ use crate::service_state::ServiceCounts;
 
 impl SliceReconciler {
     /// We lead: from now on plans are made, of everything first.
-    pub fn lead(&mut self, now: Moment) {
+    pub fn lead(&mut self, now: MonotonicTime) {
         self.leading = true;
         self.plan_all(now);
     }
@@ -18,7 +18,7 @@ impl SliceReconciler {
     /// from the slices. What we wrote and have not seen yet is still waited for, so that nothing is made twice.
     pub fn stand_by(&mut self) {
         self.leading = false;
-        self.queue = Queue::new(*self.queue.timing());
+        self.queue = WorkQueue::new(*self.queue.timing());
         self.in_flight.clear();
         self.open.clear();
         self.recheck = None;
@@ -34,7 +34,7 @@ impl SliceReconciler {
     }
 
     /// Every Service is to be planned, if it is our turn and all is listed.
-    pub(super) fn plan_all(&mut self, now: Moment) {
+    pub(super) fn plan_all(&mut self, now: MonotonicTime) {
         if !self.plans() {
             return;
         }

@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use model::Uid;
-use plan::queue::Version;
+use plan::work_queue::SliceVersion;
 use serde_json::json;
 
 use super::*;
 use crate::slice_writes::WrittenSlices;
 use cluster::Watched;
 
-fn at(millis: u64) -> Moment {
-    Moment(Duration::from_millis(millis))
+fn at(millis: u64) -> MonotonicTime {
+    MonotonicTime(Duration::from_millis(millis))
 }
 
 fn watched(object: &Value) -> Watched {
@@ -87,7 +87,7 @@ fn next(reconciler: &mut SliceReconciler, now: u64) -> Option<SliceWrites> {
 }
 
 fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {
-    let version = |revision: u64| Version { generation: revision as i64, revision: Some(revision) };
+    let version = |revision: u64| SliceVersion { generation: revision as i64, revision: Some(revision) };
     let written = revision.map(|revision| (Uid::new("slice-1"), version(revision)));
     WriteResult {
         service: work.service.clone(),
@@ -196,7 +196,7 @@ fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_ov
     assert_eq!(alone.competing_slice().map(ToString::to_string).as_deref(), Some("shop/web-1"));
 
     let mut settings = ReconcilerSettings::default();
-    settings.slices.place = Place::Beside;
+    settings.slices.mode = SliceMode::Coexist;
     let mut beside = reconciler(settings, &[theirs(5)]);
     assert_eq!(next(&mut beside, 0).expect("one of our own").creates.len(), 1);
     beside.observe(Event::Put(Kind::Slice, watched(&theirs(6))), at(1));

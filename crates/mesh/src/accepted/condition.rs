@@ -1,7 +1,7 @@
 //! Findings about an object -> its status and Events, if they differ from what is stored.
 
 use jiff::Timestamp;
-use model::parse::Problem;
+use model::field::FieldError;
 use model::{Notice, ObjectRef};
 use plan::routes::{Finding, Holds, Standing};
 use serde_json::{Value, json};
@@ -35,14 +35,14 @@ pub(super) struct Record {
     generation: Value,
     conditions: Vec<Value>,
     /// Everything that is wrong with it by itself.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<FieldError>,
     /// What in it no request can hit.
     pub(super) idle: Vec<Notice>,
 }
 
 impl Record {
     /// From the object's JSON.
-    pub(super) fn new(object: &Value, problems: Vec<Problem>, idle: Vec<Notice>) -> Self {
+    pub(super) fn new(object: &Value, problems: Vec<FieldError>, idle: Vec<Notice>) -> Self {
         let metadata = &object["metadata"];
         Self {
             uid: metadata["uid"].as_str().map(str::to_owned),
@@ -133,7 +133,7 @@ impl Record {
     }
 }
 
-fn accepted(problems: &[Problem], idle: &[Notice]) -> Finding {
+fn accepted(problems: &[FieldError], idle: &[Notice]) -> Finding {
     if problems.is_empty() {
         let mut message = "it is valid".to_owned();
         if !idle.is_empty() {
@@ -143,7 +143,7 @@ fn accepted(problems: &[Problem], idle: &[Notice]) -> Finding {
         return Finding { holds: Holds::True, reason: "Valid", message };
     }
     let texts: Vec<String> =
-        problems.iter().map(|problem| format!("{}: {}", problem.field, problem.text)).collect();
+        problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
     let message = format!("{}. It is ignored until this is put right.", named(&texts));
     Finding { holds: Holds::False, reason: "Invalid", message }
 }

@@ -1,17 +1,17 @@
-//! ServiceCIDRs and IPAddresses as the API holds them -> ours.
+//! ServiceCIDRs and IPAddresses as the API stores them -> [`ServiceCidr`], [`IpAddress`].
 
 use k8s_openapi::api::networking::v1 as networking;
 
-use super::{Checked, cidr, ip, name};
+use super::{ParseResult, cidr, ip, name};
 use crate::annotation;
 use crate::name::Interner;
-use crate::range::{IpAddress, ParentRef, ServiceCidr};
+use crate::service_cidr::{IpAddress, ParentRef, ServiceCidr};
 
-/// Reads a ServiceCIDR.
-pub fn service_cidr(object: &networking::ServiceCIDR, interner: &mut Interner) -> Checked<ServiceCidr> {
+pub fn service_cidr(object: &networking::ServiceCIDR, interner: &mut Interner) -> ParseResult<ServiceCidr> {
     let meta = &object.metadata;
     let texts = object.spec.iter().flat_map(|s| s.cidrs.iter().flatten()).enumerate();
-    let cidrs = texts.map(|(i, text)| cidr(text, || format!("spec.cidrs[{i}]"))).collect::<Checked<_>>()?;
+    let cidrs =
+        texts.map(|(i, text)| cidr(text, || format!("spec.cidrs[{i}]"))).collect::<ParseResult<_>>()?;
     let conditions = object.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let ready = conditions.into_iter().find(|c| c.type_ == "Ready");
     let finalizers = meta.finalizers.iter().flatten();
@@ -24,8 +24,7 @@ pub fn service_cidr(object: &networking::ServiceCIDR, interner: &mut Interner) -
     })
 }
 
-/// Reads an IPAddress.
-pub fn ip_address(object: &networking::IPAddress, interner: &mut Interner) -> Checked<IpAddress> {
+pub fn ip_address(object: &networking::IPAddress, interner: &mut Interner) -> ParseResult<IpAddress> {
     let meta = &object.metadata;
     let mut label = |key: &str| {
         let value = meta.labels.as_ref().and_then(|l| l.get(key));

@@ -1,15 +1,14 @@
-//! Nodes and Namespaces as the API holds them -> ours.
+//! Nodes and Namespaces as the API stores them -> [`Node`], [`Namespace`].
 
 use k8s_openapi::api::core::v1 as core;
 
 use super::quantity::millis;
-use super::{Checked, Problem, cidr, ip, name};
+use super::{FieldError, ParseResult, cidr, ip, name};
 use crate::annotation;
 use crate::name::Interner;
 use crate::node::{Namespace, Node};
 
-/// Reads a Node.
-pub fn node(object: &core::Node, interner: &mut Interner) -> Checked<Node> {
+pub fn node(object: &core::Node, interner: &mut Interner) -> ParseResult<Node> {
     let meta = &object.metadata;
     let label = |key: &str| meta.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str);
     let status = object.status.as_ref();
@@ -29,19 +28,19 @@ pub fn node(object: &core::Node, interner: &mut Interner) -> Checked<Node> {
     })
 }
 
-fn cpu(status: Option<&core::NodeStatus>) -> Checked<Option<u64>> {
+fn cpu(status: Option<&core::NodeStatus>) -> ParseResult<Option<u64>> {
     let Some(quantity) = status.and_then(|s| s.allocatable.as_ref()).and_then(|a| a.get("cpu")) else {
         return Ok(None);
     };
     millis(&quantity.0).map(Some).ok_or_else(|| {
-        Problem::new(
+        FieldError::invalid(
             "status.allocatable.cpu",
-            format!("{:?} is not an amount, as 4 or 3920m would be", quantity.0),
+            format!("{:?} is not a quantity, e.g. 4 or 3920m", quantity.0),
         )
     })
 }
 
-fn addresses(status: Option<&core::NodeStatus>) -> Checked<Box<[std::net::IpAddr]>> {
+fn addresses(status: Option<&core::NodeStatus>) -> ParseResult<Box<[std::net::IpAddr]>> {
     let mut found = Vec::new();
     for wanted in ["InternalIP", "ExternalIP"] {
         let all = status.into_iter().flat_map(|s| s.addresses.iter().flatten()).enumerate();
@@ -52,7 +51,7 @@ fn addresses(status: Option<&core::NodeStatus>) -> Checked<Box<[std::net::IpAddr
     Ok(found.into())
 }
 
-fn pod_cidrs(object: &core::Node) -> Checked<Box<[ipnet::IpNet]>> {
+fn pod_cidrs(object: &core::Node) -> ParseResult<Box<[ipnet::IpNet]>> {
     let Some(spec) = &object.spec else { return Ok(Box::default()) };
     match spec.pod_cidrs.as_deref() {
         Some(cidrs) if !cidrs.is_empty() => {
@@ -67,7 +66,6 @@ fn pod_cidrs(object: &core::Node) -> Checked<Box<[ipnet::IpNet]>> {
     }
 }
 
-/// Reads a Namespace.
 pub fn namespace(object: &core::Namespace, interner: &mut Interner) -> Namespace {
     let annotations = object.metadata.annotations.as_ref();
     let default = annotations.and_then(|a| a.get(annotation::DEFAULT_TRAFFIC_DISTRIBUTION));

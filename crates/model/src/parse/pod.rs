@@ -1,40 +1,104 @@
-//! A Pod as the API holds it -> [`Pod`].
+//! A Pod as the API stores it -> [`Pod`]. Only [`PodFields`] are deserialized: most of a Pod describes its containers,
+//! and Pods are the most numerous objects of a cluster.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
 
-use super::{Checked, key, labels, port, protocol};
+use super::{DEFAULT_NAMESPACE, ParseResult, labels, port, protocol};
 use crate::address::{Addresses, parse_ip};
-use crate::name::Interner;
+use crate::name::{Interner, ObjectKey};
 use crate::pod::{ContainerPort, Pod, PodDetails};
 use crate::uid::Uid;
 
-/// Reads a Pod.
-pub fn pod(object: &core::Pod, interner: &mut Interner) -> Checked<Pod> {
-    let meta = &object.metadata;
-    let spec = object.spec.as_ref();
-    let status = object.status.as_ref();
-    let ready = status.and_then(|s| s.conditions.iter().flatten().find(|c| c.type_ == "Ready"));
-    let ips: Vec<_> = status.into_iter().flat_map(|s| s.pod_ips.iter().flatten()).collect();
-    // An address that cannot be read is dropped, as Kubernetes' controller drops it.
+/// The fields of a Pod that are read.
+#[derive(Default, Deserialize)]
+pub struct PodFields {
+    metadata: Option<PodMetadata>,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodMetadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    deletion_timestamp: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    node_name: Option<String>,
+    hostname: Option<String>,
+    subdomain: Option<String>,
+    containers: Option<Vec<Container>>,
+    init_containers: Option<Vec<Container>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    restart_policy: Option<String>,
+    ports: Option<Vec<core::ContainerPort>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Option<Vec<core::PodIP>>,
+    conditions: Option<Vec<PodCondition>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+pub fn pod(fields: &PodFields, interner: &mut Interner) -> ParseResult<Pod> {
+    let (no_metadata, no_spec, no_status) = Default::default();
+    let meta = fields.metadata.as_ref().unwrap_or(&no_metadata);
+    let spec = fields.spec.as_ref().unwrap_or(&no_spec);
+    let status = fields.status.as_ref().unwrap_or(&no_status);
+    let ready = status.conditions.iter().flatten().find(|condition| condition.kind == "Ready");
+    let ips = status.pod_ips.as_deref().unwrap_or_default();
+    // An address that does not parse is dropped, as upstream's controller drops it.
     let addresses: Vec<_> = ips.iter().filter_map(|ip| parse_ip(&ip.ip)).collect();
-    let pod_ip = status.and_then(|s| s.pod_ip.as_deref()).unwrap_or_default();
-    let details = spec.map(|s| details(s, interner)).transpose()?.unwrap_or_default();
+    let pod_ip = status.pod_ip.as_deref().unwrap_or_default();
+    let namespace = meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
+    let details = details(spec, interner)?;
     Ok(Pod {
-        key: key(meta, interner),
+        key: ObjectKey {
+            namespace: interner.name(namespace),
+            name: interner.name(meta.name.as_deref().unwrap_or_default()),
+        },
         uid: meta.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
         labels: labels(meta.labels.as_ref(), interner),
-        node: interner.name_if_set(spec.and_then(|s| s.node_name.as_deref())),
+        node: interner.name_if_set(spec.node_name.as_deref()),
         ips: Addresses::from_slice(&addresses),
         details: (details != PodDetails::default()).then(|| interner.details(details)),
         ready_since: ready.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0.into()),
         ready: ready.is_some_and(|c| c.status == "True"),
         deleting: meta.deletion_timestamp.is_some(),
-        finished: matches!(status.and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded")),
+        finished: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
         has_ip: !pod_ip.is_empty() || !ips.is_empty(),
     })
 }
 
-fn details(spec: &core::PodSpec, interner: &mut Interner) -> Checked<PodDetails> {
+fn details(spec: &PodSpec, interner: &mut Interner) -> ParseResult<PodDetails> {
     Ok(PodDetails {
         ports: named_ports(spec, interner)?.into(),
         hostname: interner.name_if_set(spec.hostname.as_deref()),
@@ -42,11 +106,11 @@ fn details(spec: &core::PodSpec, interner: &mut Interner) -> Checked<PodDetails>
     })
 }
 
-/// Semantics B3: containers first, then the init containers that keep running beside them.
-fn named_ports(spec: &core::PodSpec, interner: &mut Interner) -> Checked<Vec<ContainerPort>> {
-    let restarted = |c: &&core::Container| c.restart_policy.as_deref() == Some("Always");
-    let sidecars = spec.init_containers.iter().flatten().filter(restarted);
-    let containers = spec.containers.iter().chain(sidecars).enumerate();
+/// Semantics B3: containers first, then restartable init containers (sidecars).
+fn named_ports(spec: &PodSpec, interner: &mut Interner) -> ParseResult<Vec<ContainerPort>> {
+    let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    let sidecars = spec.init_containers.iter().flatten().filter(is_sidecar);
+    let containers = spec.containers.iter().flatten().chain(sidecars).enumerate();
     let mut named = Vec::new();
     for (i, container) in containers {
         let ports = container.ports.iter().flatten().enumerate();

@@ -19,7 +19,7 @@ const SUFFIXES: &[(&str, u128, u128)] = &[
     ("E", 1_000_000_000_000_000_000, 1),
 ];
 
-/// The amount in thousandths, rounded up as Kubernetes does; `None` for negative amounts and other texts.
+/// The amount in thousandths, rounded up as in Kubernetes; `None` if negative or malformed.
 pub fn millis(text: &str) -> Option<u64> {
     let text = text.trim();
     let number = text.strip_prefix('+').unwrap_or(text);

@@ -1,35 +1,29 @@
-//! MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway -> ours, with everything that is wrong at once.
+//! MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway -> model types, with all errors at once.
 //!
 //! ```text
-//! JSON -> At (path + value) -> target, matches, filters, gateway -> policy in its normal form
-//!                           \-> Problem for each field that is wrong: an invalid policy is ignored as a whole
+//! JSON -> Field (path + value) -> target_ref, matches, filters, gateway -> policy in its normal form
+//!                              \-> FieldErrors: a policy with an error is ignored as a whole
 //! ```
 //!
-//! Short forms of the seed's examples are spelled out here, so that rules are compared in one form. The same
-//! reading answers `plan validate` and an API server's admission.
+//! Short forms are expanded here, so that rules are compared in one form. `plan validate` and the admission of the
+//! embedded API use the same parser.
 
-mod at;
 mod filters;
 mod gateway;
 mod matches;
 mod rules;
-mod target;
+mod syntax;
+mod target_ref;
 #[cfg(test)]
 mod tests;
-mod text;
-mod words;
-
-use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{DEFAULT_NAMESPACE, Object, Problem};
+use super::{DEFAULT_NAMESPACE, FieldError, Object};
+use crate::field::{Field, FieldErrors};
 use crate::name::{Interner, Name, ObjectKey};
-use crate::route::{GatewayHttpRoute, HttpRoute, Rule, TcpRoute, ToHttp, ToTcp};
-use at::{At, Problems};
-use target::Role;
-
-pub use text::{Remembered, mesh_text};
+use crate::route::{GatewayHttpRoute, HttpRoute, TcpRoute, ToHttp, ToTcp};
+use target_ref::TargetRole;
 
 /// The API group of these kinds.
 pub const GROUP: &str = "zoneward.dev";
@@ -37,114 +31,97 @@ pub const GROUP: &str = "zoneward.dev";
 /// The kinds.
 pub const KINDS: [&str; 4] = ["MeshHTTPRoute", "MeshGatewayHTTPRoute", "MeshTCPRoute", "MeshGateway"];
 
-/// What was read of an object.
+/// The result of parsing an object of one of [`KINDS`].
 #[derive(Debug)]
-pub struct Reading {
-    /// The object, if nothing is wrong with it.
+pub struct ParsedPolicy {
+    /// `None` if there are errors.
     pub object: Option<Object>,
-    /// Everything that is wrong.
-    pub problems: Vec<Problem>,
-    /// Entries that do not count and do no harm.
-    pub ignored: Vec<Problem>,
+    pub errors: Vec<FieldError>,
+    /// Entries without effect.
+    pub ignored: Vec<FieldError>,
 }
 
-/// Reads an object of one of [`KINDS`].
-pub fn mesh_object(value: &Value, interner: &mut Interner) -> Reading {
-    read(value, None, &[], interner)
+/// Parses an object of one of [`KINDS`].
+pub fn mesh_object(value: &Value, interner: &mut Interner) -> ParsedPolicy {
+    read(value, None, interner)
 }
 
-/// Everything that is wrong with an object of one of [`KINDS`], but for its HTTP rules that stand in `before` as they
-/// stand in it: those were found to be right when that was stored.
-pub fn mesh_problems(value: &Value, before: Option<&Value>) -> Vec<Problem> {
-    read(value, before, &[], &mut Interner::default()).problems
+/// The errors of an object of one of [`KINDS`]. HTTP rules that are equal in `old` are skipped: they were checked when
+/// `old` was stored.
+pub fn mesh_errors(value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    read(value, old, &mut Interner::default()).errors
 }
 
-/// Rules that are known already, for each list of rules by their places in it.
-type Known = Vec<Option<Arc<Rule>>>;
-
-fn read(value: &Value, before: Option<&Value>, known: &[Known], interner: &mut Interner) -> Reading {
-    let mut problems = Problems::default();
+fn read(value: &Value, old: Option<&Value>, interner: &mut Interner) -> ParsedPolicy {
+    let mut errors = FieldErrors::default();
     let metadata = &value["metadata"];
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
     let key = ObjectKey {
         namespace: interner.name(namespace),
         name: interner.name(metadata["name"].as_str().unwrap_or_default()),
     };
-    let root = At::root(value, before);
+    let root = Field::root_with_old(value, old);
     let spec = root.child("spec");
     if !spec.is_set() {
-        problems.add(&spec, "it is missing: a policy says everything in its spec");
+        errors.invalid(&spec, "is missing");
     }
     let object = match value["kind"].as_str() {
-        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, known, &mut problems).into()),
+        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, &mut errors).into()),
         Some("MeshGatewayHTTPRoute") => {
-            Object::GatewayHttpRoute(gateway_http_route(key, &spec, known, &mut problems).into())
+            Object::GatewayHttpRoute(gateway_http_route(key, &spec, &mut errors).into())
         }
-        Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut problems).into()),
-        _ => Object::Gateway(gateway::gateway(key, &spec, &mut problems).into()),
+        Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut errors).into()),
+        _ => Object::Gateway(gateway::gateway(key, &spec, &mut errors).into()),
     };
-    let Problems { found, ignored } = problems;
-    Reading { object: found.is_empty().then_some(object), problems: found, ignored }
+    let (errors, ignored) = errors.into_parts();
+    ParsedPolicy { object: errors.is_empty().then_some(object), errors, ignored }
 }
 
-fn http_route(key: ObjectKey, spec: &At, known: &[Known], problems: &mut Problems) -> HttpRoute {
-    spec.only(&["targetRef", "to"], problems);
-    let target = target::target(&spec.child("targetRef"), Role::Client, problems);
-    let to = spec.child("to").items_or_one(problems, "destinations");
-    let to = to
-        .iter()
-        .enumerate()
-        .map(|(i, entry)| to_http(entry, &key.namespace, list(known, i), problems))
-        .collect();
+fn http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> HttpRoute {
+    spec.only(&["targetRef", "to"], errors);
+    let target = target_ref::target(&spec.child("targetRef"), TargetRole::Client, errors);
+    let to = spec.child("to").required_items("destinations", errors);
+    let to = to.iter().map(|entry| to_http(entry, &key.namespace, errors)).collect();
     HttpRoute { key, target, to }
 }
 
-fn list(known: &[Known], at: usize) -> &[Option<Arc<Rule>>] {
-    known.get(at).map_or(&[], Vec::as_slice)
-}
-
-fn to_http(entry: &At, namespace: &Name, known: &[Option<Arc<Rule>>], problems: &mut Problems) -> ToHttp {
-    entry.only(&["targetRef", "rules", "default"], problems);
-    let service = target::destination(&entry.child("targetRef"), namespace, problems);
+fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp {
+    entry.only(&["targetRef", "rules", "default"], errors);
+    let service = target_ref::destination(&entry.child("targetRef"), namespace, errors);
     let default = entry.child("default");
     if default.is_set() {
-        problems.add(&default, words::DEFAULT_BELONGS_INTO_RULES);
+        errors.invalid(&default, syntax::DEFAULT_BELONGS_IN_RULES);
         return ToHttp { service, rules: Box::default() };
     }
-    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::Place::Mesh, known, problems) }
+    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::RuleScope::Mesh, errors) }
 }
 
-fn gateway_http_route(
-    key: ObjectKey,
-    spec: &At,
-    known: &[Known],
-    problems: &mut Problems,
-) -> GatewayHttpRoute {
-    spec.only(&["targetRef", "hostnames", "rules"], problems);
-    let target = target::target(&spec.child("targetRef"), Role::Gateway, problems);
-    let hostnames = spec.child("hostnames").items(problems);
-    let hostnames = hostnames.iter().filter_map(|host| words::hostname(host, problems)).collect();
-    let rules = rules::rules(&spec.child("rules"), rules::Place::Gateway, list(known, 0), problems);
+fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> GatewayHttpRoute {
+    spec.only(&["targetRef", "hostnames", "rules"], errors);
+    let target = target_ref::target(&spec.child("targetRef"), TargetRole::Gateway, errors);
+    let hostnames = spec.child("hostnames").items(errors);
+    let hostnames = hostnames.iter().filter_map(|host| syntax::hostname(host, errors)).collect();
+    let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, errors);
     GatewayHttpRoute { key, target, hostnames, rules }
 }
 
-fn tcp_route(key: ObjectKey, spec: &At, problems: &mut Problems) -> TcpRoute {
-    spec.only(&["targetRef", "to"], problems);
-    let target = target::target(&spec.child("targetRef"), Role::Either, problems);
-    let to = spec.child("to").items_or_one(problems, "destinations");
+fn tcp_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> TcpRoute {
+    spec.only(&["targetRef", "to"], errors);
+    let target = target_ref::target(&spec.child("targetRef"), TargetRole::Either, errors);
+    let to = spec.child("to").required_items("destinations", errors);
     let at_gateway = matches!(target, crate::route::PolicyTarget::Gateway(..));
-    let to = to.iter().map(|entry| to_tcp(entry, &key.namespace, at_gateway, problems)).collect();
+    let to = to.iter().map(|entry| to_tcp(entry, &key.namespace, at_gateway, errors)).collect();
     TcpRoute { key, target, to }
 }
 
-fn to_tcp(entry: &At, namespace: &Name, at_gateway: bool, problems: &mut Problems) -> ToTcp {
-    entry.only(&["targetRef", "rules"], problems);
+fn to_tcp(entry: &Field, namespace: &Name, at_gateway: bool, errors: &mut FieldErrors) -> ToTcp {
+    entry.only(&["targetRef", "rules"], errors);
     let target = entry.child("targetRef");
     let service = if at_gateway {
-        target::everything(&target, problems);
+        target_ref::everything(&target, errors);
         None
     } else {
-        Some(target::destination(&target, namespace, problems))
+        Some(target_ref::destination(&target, namespace, errors))
     };
-    ToTcp { service, backends: rules::tcp_rules(&entry.child("rules"), problems) }
+    ToTcp { service, backends: rules::tcp_rules(&entry.child("rules"), errors) }
 }

@@ -1,9 +1,9 @@
-//! A Service as the API holds it -> [`Service`].
+//! A Service as the API stores it -> [`Service`].
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Checked, Problem, annotations, cidr, ip, key, own_labels, port, protocol};
+use super::{FieldError, ParseResult, annotations, cidr, ip, key, own_labels, port, protocol};
 use crate::address::Family;
 use crate::annotation;
 use crate::label::Labels;
@@ -14,15 +14,15 @@ use crate::service::{
 };
 use crate::uid::Uid;
 
-/// How long a client keeps its endpoint where the Service does not say (seed 002: 3 hours).
+/// Seed 002: 3 hours.
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
-/// Reads a Service. `ignored` takes the entries that are wrong but do no harm to the rest.
+/// Invalid entries that do not invalidate the Service are added to `ignored`.
 pub fn service(
     object: &core::Service,
     interner: &mut Interner,
-    ignored: &mut Vec<Problem>,
-) -> Checked<Service> {
+    ignored: &mut Vec<FieldError>,
+) -> ParseResult<Service> {
     let default_spec = core::ServiceSpec::default();
     let spec = object.spec.as_ref().unwrap_or(&default_spec);
     let meta = &object.metadata;
@@ -57,7 +57,7 @@ pub fn service(
     })
 }
 
-/// Ours alone; their texts hold no numbers, so that many Services share them.
+/// Only our own. Their messages have no numbers, so that many Services share them.
 fn conditions(object: &core::Service, interner: &mut Interner) -> Labels {
     let all = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ours = all.filter(|c| c.type_.starts_with(annotation::CONDITION_PREFIX));
@@ -69,24 +69,24 @@ fn conditions(object: &core::Service, interner: &mut Interner) -> Labels {
     interner.labels(texts.iter().map(|(kind, text)| (*kind, text.as_str())))
 }
 
-fn service_type(text: Option<&str>) -> Checked<ServiceType> {
+fn service_type(text: Option<&str>) -> ParseResult<ServiceType> {
     match text {
         None | Some("" | "ClusterIP") => Ok(ServiceType::ClusterIp),
         Some("NodePort") => Ok(ServiceType::NodePort),
         Some("LoadBalancer") => Ok(ServiceType::LoadBalancer),
         Some("ExternalName") => Ok(ServiceType::ExternalName),
-        Some(other) => Err(Problem::new(
+        Some(other) => Err(FieldError::invalid(
             "spec.type",
             format!("{other:?} is not ClusterIP, NodePort, LoadBalancer or ExternalName"),
         )),
     }
 }
 
-fn service_port(p: &core::ServicePort, i: usize, interner: &mut Interner) -> Checked<ServicePort> {
+fn service_port(p: &core::ServicePort, i: usize, interner: &mut Interner) -> ParseResult<ServicePort> {
     let at = |field: &str| format!("spec.ports[{i}].{field}");
     let number = port(p.port, || at("port"))?;
     let target = match &p.target_port {
-        // An unset target is the port itself, as the API server would have filled in.
+        // The default of the API server.
         None | Some(IntOrString::Int(0)) => TargetPort::Number(number),
         Some(IntOrString::Int(n)) => TargetPort::Number(port(*n, || at("targetPort"))?),
         Some(IntOrString::String(name)) if name.is_empty() => TargetPort::Number(number),
@@ -102,15 +102,15 @@ fn service_port(p: &core::ServicePort, i: usize, interner: &mut Interner) -> Che
     })
 }
 
-/// Zero stands for "none" wherever a port may be missing.
-fn optional_port(number: Option<i32>, field: &str) -> Checked<Option<u16>> {
+/// Zero means "none".
+fn optional_port(number: Option<i32>, field: &str) -> ParseResult<Option<u16>> {
     match number {
         None | Some(0) => Ok(None),
         Some(n) => port(n, || field.to_owned()).map(Some),
     }
 }
 
-fn cluster_ips(spec: &core::ServiceSpec) -> Checked<ClusterIps> {
+fn cluster_ips(spec: &core::ServiceSpec) -> ParseResult<ClusterIps> {
     let listed: Vec<&str> = spec.cluster_ips.iter().flatten().map(String::as_str).collect();
     let single = spec.cluster_ip.as_deref().unwrap_or_default();
     let texts = if listed.is_empty() && !single.is_empty() { vec![single] } else { listed };
@@ -124,46 +124,50 @@ fn cluster_ips(spec: &core::ServiceSpec) -> Checked<ClusterIps> {
     Ok(if addresses.is_empty() { ClusterIps::Unset } else { ClusterIps::Addresses(addresses.into()) })
 }
 
-fn families(spec: &core::ServiceSpec) -> Checked<Box<[Family]>> {
+fn families(spec: &core::ServiceSpec) -> ParseResult<Box<[Family]>> {
     let texts = spec.ip_families.iter().flatten().enumerate();
     texts
         .map(|(i, text)| match text.as_str() {
             "IPv4" => Ok(Family::V4),
             "IPv6" => Ok(Family::V6),
-            other => {
-                Err(Problem::new(format!("spec.ipFamilies[{i}]"), format!("{other:?} is not IPv4 or IPv6")))
-            }
+            other => Err(FieldError::invalid(
+                format!("spec.ipFamilies[{i}]"),
+                format!("{other:?} is not IPv4 or IPv6"),
+            )),
         })
         .collect()
 }
 
-fn family_policy(text: Option<&str>) -> Checked<Option<FamilyPolicy>> {
+fn family_policy(text: Option<&str>) -> ParseResult<Option<FamilyPolicy>> {
     match text {
         None | Some("") => Ok(None),
         Some("SingleStack") => Ok(Some(FamilyPolicy::SingleStack)),
         Some("PreferDualStack") => Ok(Some(FamilyPolicy::PreferDualStack)),
         Some("RequireDualStack") => Ok(Some(FamilyPolicy::RequireDualStack)),
-        Some(other) => Err(Problem::new(
+        Some(other) => Err(FieldError::invalid(
             "spec.ipFamilyPolicy",
             format!("{other:?} is not SingleStack, PreferDualStack or RequireDualStack"),
         )),
     }
 }
 
-fn policy(text: Option<&str>, field: &str) -> Checked<TrafficPolicy> {
+fn policy(text: Option<&str>, field: &str) -> ParseResult<TrafficPolicy> {
     match text {
         None | Some("" | "Cluster") => Ok(TrafficPolicy::Cluster),
         Some("Local") => Ok(TrafficPolicy::Local),
-        Some(other) => Err(Problem::new(field, format!("{other:?} is not Cluster or Local"))),
+        Some(other) => Err(FieldError::invalid(field, format!("{other:?} is not Cluster or Local"))),
     }
 }
 
-fn affinity(spec: &core::ServiceSpec) -> Checked<Option<u32>> {
+fn affinity(spec: &core::ServiceSpec) -> ParseResult<Option<u32>> {
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return Ok(None),
         Some("ClientIP") => {}
         Some(other) => {
-            return Err(Problem::new("spec.sessionAffinity", format!("{other:?} is not None or ClientIP")));
+            return Err(FieldError::invalid(
+                "spec.sessionAffinity",
+                format!("{other:?} is not None or ClientIP"),
+            ));
         }
     }
     let config = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
@@ -172,30 +176,30 @@ fn affinity(spec: &core::ServiceSpec) -> Checked<Option<u32>> {
     };
     match u32::try_from(seconds) {
         Ok(seconds @ 1..=86_400) => Ok(Some(seconds)),
-        _ => Err(Problem::new(
+        _ => Err(FieldError::invalid(
             "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
             format!("{seconds} is not within 1 to 86400"),
         )),
     }
 }
 
-fn external_ips(spec: &core::ServiceSpec, ignored: &mut Vec<Problem>) -> Box<[std::net::IpAddr]> {
+fn external_ips(spec: &core::ServiceSpec, ignored: &mut Vec<FieldError>) -> Box<[std::net::IpAddr]> {
     let texts = spec.external_ips.iter().flatten().enumerate();
     texts
         .filter_map(|(i, t)| ip(t, || format!("spec.externalIPs[{i}]")).map_err(|p| ignored.push(p)).ok())
         .collect()
 }
 
-fn load_balancer(object: &core::Service, ignored: &mut Vec<Problem>) -> Box<[LoadBalancerIngress]> {
+fn load_balancer(object: &core::Service, ignored: &mut Vec<FieldError>) -> Box<[LoadBalancerIngress]> {
     let status = object.status.as_ref().and_then(|s| s.load_balancer.as_ref());
     let ingress = status.and_then(|s| s.ingress.as_ref()).into_iter().flatten().enumerate();
-    // Semantics D2: an ingress that has only a hostname is no concern of a node.
+    // Semantics D2: nodes ignore an ingress with only a hostname.
     let with_ip = ingress.filter_map(|(i, entry)| entry.ip.as_deref().map(|text| (i, text, entry)));
     with_ip
         .filter(|(_, text, _)| !text.is_empty())
         .filter_map(|(i, text, entry)| {
             let address = ip(text, || format!("status.loadBalancer.ingress[{i}].ip"));
-            let ip = address.map_err(|problem| ignored.push(problem)).ok()?;
+            let ip = address.map_err(|error| ignored.push(error)).ok()?;
             Some(LoadBalancerIngress {
                 ip,
                 is_vip: entry.ip_mode.as_deref().is_none_or(|mode| mode == "VIP"),
@@ -204,13 +208,13 @@ fn load_balancer(object: &core::Service, ignored: &mut Vec<Problem>) -> Box<[Loa
         .collect()
 }
 
-/// Semantics D2: blanks around a range are legal, and one that cannot be read is left out.
-fn source_ranges(spec: &core::ServiceSpec, ignored: &mut Vec<Problem>) -> Box<[ipnet::IpNet]> {
+/// Semantics D2: spaces around a range are allowed, and an invalid one is ignored.
+fn source_ranges(spec: &core::ServiceSpec, ignored: &mut Vec<FieldError>) -> Box<[ipnet::IpNet]> {
     let texts = spec.load_balancer_source_ranges.iter().flatten().enumerate();
     texts
         .filter_map(|(i, text)| {
             let range = cidr(text, || format!("spec.loadBalancerSourceRanges[{i}]"));
-            range.map_err(|problem| ignored.push(problem)).ok()
+            range.map_err(|error| ignored.push(error)).ok()
         })
         .collect()
 }

@@ -1,26 +1,27 @@
-//! An EndpointSlice as the API holds it -> [`Slice`].
+//! An EndpointSlice as the API stores it -> [`Slice`].
 
 use std::sync::Arc;
 
 use k8s_openapi::api::{core::v1 as core, discovery::v1 as discovery};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Checked, Problem, annotations, ip, labels, namespace_name, port, protocol};
+use super::{FieldError, ParseResult, annotations, ip, labels, namespace_name, port, protocol};
 use crate::address::{AddressType, Addresses, Family};
 use crate::annotation;
-use crate::endpoint::{Conditions, Endpoint, Hints, TargetRef};
+use crate::endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
 use crate::name::{Interner, Name, ObjectKey};
 use crate::slice::{Owner, Slice, SliceContent, SlicePort};
 use crate::uid::Uid;
 
-/// Reads an EndpointSlice.
-pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Checked<Slice> {
+pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> ParseResult<Slice> {
     let meta = &object.metadata;
     let address_type = match object.address_type.as_str() {
         "IPv4" => AddressType::Ip(Family::V4),
         "IPv6" => AddressType::Ip(Family::V6),
         "FQDN" => AddressType::Fqdn,
-        other => return Err(Problem::new("addressType", format!("{other:?} is not IPv4, IPv6 or FQDN"))),
+        other => {
+            return Err(FieldError::invalid("addressType", format!("{other:?} is not IPv4, IPv6 or FQDN")));
+        }
     };
     let mut ports = Vec::new();
     for (i, p) in object.ports.iter().flatten().enumerate() {
@@ -38,7 +39,7 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
     let services = owners.filter(|o| o.kind == "Service" && o.api_version == "v1");
     let owners = services.map(|o| Owner { name: interner.name(&o.name), uid: Uid::new(&o.uid) }).collect();
     Ok(Slice {
-        // A slice's name occurs once: sharing it would only cost a place in the interner.
+        // Names of slices are unique: interning them would only cost memory.
         key: ObjectKey { namespace, name: meta.name.as_deref().unwrap_or_default().into() },
         uid: meta.uid.as_deref().filter(|uid| !uid.is_empty()).map(Uid::new),
         generation: meta.generation.unwrap_or(0),
@@ -57,14 +58,14 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Chec
     })
 }
 
-/// The manager with the latest entry; one without a time stands before all others.
+/// The manager with the latest entry; one without a time counts as oldest.
 fn written_by(meta: &ObjectMeta, interner: &mut Interner) -> Option<Name> {
     let entries = meta.managed_fields.iter().flatten();
     let last = entries.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
     interner.name_if_set(last.manager.as_deref())
 }
 
-fn slice_port(p: &discovery::EndpointPort, i: usize, interner: &mut Interner) -> Checked<SlicePort> {
+fn slice_port(p: &discovery::EndpointPort, i: usize, interner: &mut Interner) -> ParseResult<SlicePort> {
     let number = p.port.map(|n| port(n, || format!("ports[{i}].port"))).transpose()?;
     Ok(SlicePort {
         name: p.name.as_deref().map(|n| interner.name(n)),
@@ -80,11 +81,11 @@ fn endpoint(
     family: Family,
     namespace: &str,
     interner: &mut Interner,
-) -> Checked<Endpoint> {
+) -> ParseResult<Endpoint> {
     let conditions = e.conditions.as_ref();
     Ok(Endpoint {
         addresses: addresses(e, i, family)?,
-        conditions: Conditions {
+        conditions: EndpointConditions {
             ready: conditions.and_then(|c| c.ready),
             serving: conditions.and_then(|c| c.serving),
             terminating: conditions.and_then(|c| c.terminating),
@@ -97,18 +98,19 @@ fn endpoint(
     })
 }
 
-fn addresses(e: &discovery::Endpoint, i: usize, family: Family) -> Checked<Addresses> {
+fn addresses(e: &discovery::Endpoint, i: usize, family: Family) -> ParseResult<Addresses> {
     let mut addresses = Vec::with_capacity(e.addresses.len());
     for (j, text) in e.addresses.iter().enumerate() {
         let field = || format!("endpoints[{i}].addresses[{j}]");
         let address = ip(text, field)?;
         if Family::of(address) != family {
-            return Err(Problem::new(field(), format!("{text:?} is not an {family} address")));
+            return Err(FieldError::invalid(field(), format!("{text:?} is not an {family} address")));
         }
         addresses.push(address);
     }
-    Addresses::from_slice(&addresses)
-        .ok_or_else(|| Problem::new(format!("endpoints[{i}].addresses"), "an endpoint needs an address"))
+    Addresses::from_slice(&addresses).ok_or_else(|| {
+        FieldError::invalid(format!("endpoints[{i}].addresses"), "an endpoint needs an address")
+    })
 }
 
 fn is_pod_in(t: &core::ObjectReference, namespace: &str) -> bool {

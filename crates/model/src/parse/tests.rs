@@ -22,7 +22,7 @@ fn a_malformed_field_is_named_with_its_object() {
             "spec": {"ports": [{"port": 80}, {"port": 81, "protocol": "HTTP"}]}}),
         expect![[r#"
             absent
-            Service default/web: Malformed: spec.ports[1].protocol: "HTTP" is not TCP, UDP or SCTP. The object counts as absent until this is put right.
+            Service default/web: Malformed: spec.ports[1].protocol: "HTTP" is not TCP, UDP or SCTP. The object is ignored until this is fixed.
         "#]],
     );
     check(
@@ -30,7 +30,7 @@ fn a_malformed_field_is_named_with_its_object() {
             "spec": {"ports": [{"port": "eighty"}]}}),
         expect![[r#"
             absent
-            Service shop/web: Malformed: spec.ports[0].port: invalid type: string "eighty", expected i32. The object counts as absent until this is put right.
+            Service shop/web: Malformed: spec.ports[0].port: invalid type: string "eighty", expected i32. The object is ignored until this is fixed.
         "#]],
     );
     check(
@@ -38,7 +38,7 @@ fn a_malformed_field_is_named_with_its_object() {
             "spec": {"cidrs": ["not-a-cidr"]}}),
         expect![[r#"
             absent
-            ServiceCIDR extra: Malformed: spec.cidrs[0]: "not-a-cidr" is not a CIDR, as 10.96.0.0/16 or fd00::/112 would be. The object counts as absent until this is put right.
+            ServiceCIDR extra: Malformed: spec.cidrs[0]: "not-a-cidr" is not a CIDR, e.g. 10.96.0.0/16 or fd00::/112. The object is ignored until this is fixed.
         "#]],
     );
     check(
@@ -46,7 +46,7 @@ fn a_malformed_field_is_named_with_its_object() {
             "metadata": {"name": "s"}, "endpoints": [{"addresses": ["fd00::1"]}]}),
         expect![[r#"
             absent
-            EndpointSlice default/s: Malformed: endpoints[0].addresses[0]: "fd00::1" is not an IPv4 address. The object counts as absent until this is put right.
+            EndpointSlice default/s: Malformed: endpoints[0].addresses[0]: "fd00::1" is not an IPv4 address. The object is ignored until this is fixed.
         "#]],
     );
 }
@@ -58,7 +58,7 @@ fn a_bad_source_range_does_not_lose_the_service() {
             "spec": {"loadBalancerSourceRanges": [" 10.0.0.0/8 ", "10.0.0.0/40"]}}),
         expect![[r#"
             parsed
-            Service default/web: IgnoredField: spec.loadBalancerSourceRanges[1]: "10.0.0.0/40" is not a CIDR, as 10.96.0.0/16 or fd00::/112 would be. This entry is ignored; the rest of the object counts.
+            Service default/web: IgnoredField: spec.loadBalancerSourceRanges[1]: "10.0.0.0/40" is not a CIDR, e.g. 10.96.0.0/16 or fd00::/112. This entry is ignored; the rest of the object is used.
         "#]],
     );
 }

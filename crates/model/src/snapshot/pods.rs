@@ -1,7 +1,7 @@
 //! Pods by key and by label.
 //!
-//! Pods of one workload carry the same, shared label set, so the index goes from label pairs to label sets and
-//! from label sets to pods: a pod costs it one pointer, however many labels it has.
+//! Pods of one workload share their label set, so the index maps label pairs to label sets and label sets to pods: one
+//! pointer per pod, independent of the number of labels.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -15,13 +15,13 @@ use crate::pod::Pod;
 #[derive(Debug, Default)]
 pub(super) struct PodIndex {
     pods: BTreeSet<ByKey>,
-    /// (namespace, label set) -> its pods, in the order of their names.
+    /// (namespace, label set) -> its pods, by name.
     pods_by_labels: BTreeMap<(Name, Labels), Vec<Arc<Pod>>>,
-    /// (namespace, label key, label value) -> the label sets that have it.
+    /// (namespace, label key, label value) -> label sets.
     labels_by_pair: BTreeMap<(Name, Name, Name), Vec<Labels>>,
 }
 
-/// A pod that is found by its key; the key is not stored a second time.
+/// A pod ordered by its key, without a second copy of the key.
 #[derive(Debug)]
 struct ByKey(Arc<Pod>);
 
@@ -61,14 +61,14 @@ impl PodIndex {
             for (key, value) in pod.labels.iter() {
                 let pair = (namespace.clone(), key.clone(), value.clone());
                 let sets = self.labels_by_pair.entry(pair).or_default();
-                // Most pairs that select something have one label set.
+                // Most pairs occur in one label set.
                 sets.reserve_exact(1);
                 sets.push(pod.labels.clone());
             }
         }
         let at = pods.partition_point(|p| p.key.name < pod.key.name);
         if pods.len() == pods.capacity() {
-            // By a quarter, not by twice: workloads are many and keep their size.
+            // Grow by a quarter instead of doubling: there are many workloads, and their size is stable.
             pods.reserve_exact(pods.len() / 4 + 1);
         }
         pods.insert(at, pod.clone());

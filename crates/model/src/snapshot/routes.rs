@@ -1,10 +1,11 @@
-//! Policies of routes and gateways, by namespace.
+//! Route policies and gateways, by namespace.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Snapshot;
 use crate::name::{Name, ObjectKey};
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, Rule, TcpRoute};
 
 #[derive(Debug, Default)]
 pub(super) struct RouteIndex {
@@ -15,11 +16,19 @@ pub(super) struct RouteIndex {
 }
 
 impl RouteIndex {
-    pub(super) fn put_http(&mut self, route: HttpRoute) {
+    pub(super) fn put_http(&mut self, mut route: HttpRoute) {
+        if let Some(old) = self.http.get(&route.key) {
+            for (to, old) in route.to.iter_mut().zip(&old.to) {
+                reuse_equal_rules(&mut to.rules, &old.rules);
+            }
+        }
         self.http.insert(route.key.clone(), route);
     }
 
-    pub(super) fn put_gateway_http(&mut self, route: GatewayHttpRoute) {
+    pub(super) fn put_gateway_http(&mut self, mut route: GatewayHttpRoute) {
+        if let Some(old) = self.gateway_http.get(&route.key) {
+            reuse_equal_rules(&mut route.rules, &old.rules);
+        }
         self.gateway_http.insert(route.key.clone(), route);
     }
 
@@ -32,98 +41,87 @@ impl RouteIndex {
     }
 }
 
-/// The objects of a namespace, by name.
 fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iterator<Item = &'m T> {
     let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
     let namespace = namespace.clone();
     map.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, object)| object)
 }
 
+/// Keeps the old value of equal rules: planning and the proxy recognise them by their pointer.
+fn reuse_equal_rules(rules: &mut [Arc<Rule>], old: &[Arc<Rule>]) {
+    for (rule, old) in rules.iter_mut().zip(old).filter(|(rule, old)| rule == old) {
+        *rule = old.clone();
+    }
+}
+
 impl Snapshot {
-    /// The MeshHTTPRoutes of a namespace, by name.
     pub fn http_routes(&self, namespace: &Name) -> impl Iterator<Item = &HttpRoute> {
         within(&self.routes.http, namespace)
     }
 
-    /// The MeshGatewayHTTPRoutes of a namespace, by name.
     pub fn gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &GatewayHttpRoute> {
         within(&self.routes.gateway_http, namespace)
     }
 
-    /// The MeshTCPRoutes of a namespace, by name.
     pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
         within(&self.routes.tcp, namespace)
     }
 
-    /// Every MeshHTTPRoute.
     pub fn all_http_routes(&self) -> impl Iterator<Item = &HttpRoute> {
         self.routes.http.values()
     }
 
-    /// Every MeshTCPRoute.
     pub fn all_tcp_routes(&self) -> impl Iterator<Item = &TcpRoute> {
         self.routes.tcp.values()
     }
 
-    /// A MeshHTTPRoute.
     pub fn http_route(&self, key: &ObjectKey) -> Option<&HttpRoute> {
         self.routes.http.get(key)
     }
 
-    /// A MeshGatewayHTTPRoute.
     pub fn gateway_http_route(&self, key: &ObjectKey) -> Option<&GatewayHttpRoute> {
         self.routes.gateway_http.get(key)
     }
 
-    /// A MeshTCPRoute.
     pub fn tcp_route(&self, key: &ObjectKey) -> Option<&TcpRoute> {
         self.routes.tcp.get(key)
     }
 
-    /// The key of every MeshHTTPRoute.
     pub fn http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.http.keys()
     }
 
-    /// The key of every MeshGatewayHTTPRoute.
     pub fn gateway_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.gateway_http.keys()
     }
 
-    /// The key of every MeshTCPRoute.
     pub fn tcp_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.tcp.keys()
     }
 
-    /// A MeshGateway.
     pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
         self.routes.gateways.get(key)
     }
 
-    /// Every MeshGateway.
     pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
         self.routes.gateways.values()
     }
 
-    /// Takes a MeshHTTPRoute out.
     pub fn remove_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.http.remove(key);
     }
 
-    /// Takes a MeshGatewayHTTPRoute out.
     pub fn remove_gateway_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.gateway_http.remove(key);
     }
 
-    /// Takes a MeshTCPRoute out.
     pub fn remove_tcp_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.tcp.remove(key);
     }
 
-    /// Takes a MeshGateway out.
     pub fn remove_gateway(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.gateways.remove(key);

@@ -71,5 +71,29 @@ fn nothing_stays_behind_when_all_objects_are_gone() {
     snapshot.remove_pod(&ObjectKey::new(&"ns".into(), &"a".into()));
     assert!(snapshot.services.is_empty() && snapshot.service_by_slice.is_empty());
     assert!(snapshot.pods.is_empty());
-    assert_eq!(snapshot.revision(), Revision(6));
+    assert_eq!(snapshot.revision(), SnapshotRevision(6));
+}
+
+#[test]
+fn unchanged_rules_of_a_replaced_policy_are_the_same_values() {
+    let rule = |path: &str| {
+        json!({"matches": [{"path": {"prefix": path}}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}})
+    };
+    let policy = |second: &str| {
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGatewayHTTPRoute",
+            "metadata": {"namespace": "ns", "name": "p"},
+            "spec": {"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": [rule("/a"), rule(second)]}})
+    };
+    let mut snapshot = Snapshot::default();
+    let rules = |snapshot: &Snapshot| {
+        let key = ObjectKey { namespace: "ns".into(), name: "p".into() };
+        snapshot.gateway_http_route(&key).expect("it was applied").rules.clone()
+    };
+    apply(&mut snapshot, policy("/b"));
+    let before = rules(&snapshot);
+    apply(&mut snapshot, policy("/c"));
+    let after = rules(&snapshot);
+    assert!(std::sync::Arc::ptr_eq(&before[0], &after[0]));
+    assert_ne!(before[1], after[1]);
 }

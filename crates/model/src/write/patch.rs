@@ -1,5 +1,5 @@
-//! The change of a stored EndpointSlice as a JSON patch (RFC 6902): what we know of it is enough to say what
-//! becomes different, so nothing has to be read again, and what we do not know is not touched.
+//! The update of a stored EndpointSlice as a JSON patch (RFC 6902), without reading the object again and without touching
+//! unknown fields.
 
 use serde_json::{Map, Value, json};
 
@@ -9,11 +9,10 @@ use crate::endpoint::Endpoint;
 use crate::name::Name;
 use crate::slice::{Slice, SliceContent};
 
-/// The operations that make a stored slice hold `content`; the first names the version that they are for, so that
-/// the API refuses them when the slice is another one by now.
+/// The operations that change a stored slice to `content`. The first one sets the resource version, so that the API
+/// rejects the patch on a conflict.
 ///
-/// `None`: endpoints changed places, or one is listed twice. Then only the stored JSON itself can be changed in
-/// place, by [`super::update_slice`].
+/// `None` if endpoints are reordered or duplicated: then the stored JSON has to be changed by [`super::update_slice`].
 pub fn patch_slice(stored: &Slice, content: &SliceContent) -> Option<Value> {
     let version = stored.resource_version.as_ref()?;
     let mut patch =
@@ -64,8 +63,7 @@ fn same(a: &Endpoint, b: &Endpoint) -> bool {
     a.addresses == b.addresses && name(a) == name(b)
 }
 
-/// First those that go, from the end, so that the places of the others stay known; then from the front what changes
-/// or comes.
+/// Removals first, from the end, so that the indexes of the others stay valid; then changes and additions from the front.
 fn patch_endpoints(stored: &Slice, wanted: &[Endpoint], patch: &mut Vec<Value>) -> Option<()> {
     let before = &stored.content.endpoints;
     let namespace = Value::from(stored.key.namespace.as_str());

@@ -86,7 +86,7 @@ fn a_patch_says_what_changing_in_place_does() {
     let value = stored();
     let mut changed = content(&value);
     assert_eq!(patched(&value, &changed), value);
-    changed.endpoints[1].conditions = Conditions::new(false, true, true);
+    changed.endpoints[1].conditions = EndpointConditions::new(false, true, true);
     changed.endpoints[1].zone = None;
     changed.endpoints[1].node = Some("n1".into());
     changed.endpoints[1].hints = Some(Hints::zone(&"a".into()).into());

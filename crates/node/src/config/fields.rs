@@ -2,7 +2,7 @@
 //!
 //! One table for parsing, validation and docs/reference/kube-proxy.md, which a test compares.
 
-use model::near;
+use model::suggestion;
 use serde_json::Value;
 
 /// Support of a field or flag.
@@ -182,7 +182,7 @@ const SCHEDULERS: [&str; 11] = ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh",
 /// Warning about an unknown scheduler.
 pub fn scheduler_remark(scheduler: &str) -> Option<String> {
     let known = scheduler.is_empty() || SCHEDULERS.contains(&scheduler);
-    let near = || near::did_you_mean(scheduler, SCHEDULERS);
+    let near = || suggestion::did_you_mean(scheduler, SCHEDULERS);
     let list = SCHEDULERS.join(", ");
     (!known).then(|| format!("ipvs.scheduler: IPVS has no scheduler {scheduler:?}, only {list}{}", near()))
 }
@@ -212,7 +212,7 @@ pub fn did_you_mean(path: &str) -> String {
         let below = if parent.is_empty() { known } else { known.strip_prefix(parent)?.strip_prefix('.')? };
         below.split('.').next()
     });
-    near::nearest(name, beside).map_or_else(String::new, |near| match parent {
+    suggestion::nearest(name, beside).map_or_else(String::new, |near| match parent {
         "" => format!("; did you mean {near}?"),
         parent => format!("; did you mean {parent}.{near}?"),
     })

@@ -160,7 +160,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("detectLocalMode: BridgeInterface", "detectLocal.bridgeInterface"),
         ("detectLocalMode: Magic", "detectLocalMode"),
         ("nftables: {minSyncPeriod: 31s}", "longer than syncPeriod"),
-        ("nftables: {syncPeriod: soon}", "is no duration: write it as"),
+        ("nftables: {syncPeriod: soon}", "is not a duration"),
         ("logging: {format: xml}", "logging.format"),
         ("conntrack: {min: -1}", "conntrack.min"),
     ] {

@@ -59,12 +59,12 @@ fn plan_all(
     services: &[Service],
     mut hint: impl FnMut(&Service, model::Family, &mut Packing<'_>),
 ) {
-    let (options, trigger) = (slices::Options::default(), TriggerTimes::default());
+    let (options, trigger) = (slices::SliceOptions::default(), TriggerTimes::default());
     for service in services {
         let selector = service.selector.as_ref().expect("a selector");
         let pods = snapshot.pods_selected(&service.key.namespace, selector);
         let nodes = snapshot.nodes();
-        let input = slices::Input { service, pods: &pods, nodes, slices: &[], trigger: &trigger };
+        let input = slices::SliceInput { service, pods: &pods, nodes, slices: &[], trigger: &trigger };
         black_box(slices::plan(&input, &options, |family, packing| hint(service, family, packing)));
     }
 }

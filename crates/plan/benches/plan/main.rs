@@ -151,7 +151,7 @@ fn parse_slice(json: &[u8], interner: &mut Interner) -> Object {
 }
 
 fn plan_slices(snapshot: &Snapshot, with_existing: bool) -> usize {
-    let options = slices::Options::default();
+    let options = slices::SliceOptions::default();
     let trigger = TriggerTimes::default();
     let mut writes = 0;
     for (service, existing) in snapshot.services() {
@@ -159,7 +159,7 @@ fn plan_slices(snapshot: &Snapshot, with_existing: bool) -> usize {
         let pods = snapshot.pods_selected(&service.key.namespace, selector);
         let existing = if with_existing { existing } else { &[] };
         let nodes = snapshot.nodes();
-        let input = slices::Input { service, pods: &pods, nodes, slices: existing, trigger: &trigger };
+        let input = slices::SliceInput { service, pods: &pods, nodes, slices: existing, trigger: &trigger };
         let plan: SlicePlan = slices::plan(&input, &options, |_, _| {});
         writes += plan.creates.len() + plan.updates.len() + plan.deletes.len();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::near;
+use model::suggestion;
 
 use super::FeatureGates;
 
@@ -113,7 +113,7 @@ impl ReadGates {
             }
             _ => {
                 let known = KNOWN.iter().chain(ALWAYS_ON).chain(NOT_OURS).copied();
-                let near = near::did_you_mean(name, known);
+                let near = suggestion::did_you_mean(name, known);
                 self.remarks.push(format!("featureGates.{name}: the node proxy has no such gate{near}"));
             }
         }

@@ -73,9 +73,9 @@ impl Memory {
     /// Reads it back from the stored slices of one Service: those of `family`, whatever else is among them.
     pub fn from_slices(family: Family, slices: &[Slice]) -> Self {
         // Beside those of Kubernetes' own controller, ours alone tell what we decided.
-        let beside = slices.iter().any(Slice::is_beside);
+        let beside = slices.iter().any(Slice::is_coexisting);
         let of_family = |s: &&Slice| {
-            s.content.address_type == AddressType::Ip(family) && !s.deleting && s.is_beside() == beside
+            s.content.address_type == AddressType::Ip(family) && !s.deleting && s.is_coexisting() == beside
         };
         let contents = || slices.iter().filter(of_family).map(|s| &s.content);
         let said = |c: &SliceContent| Mechanism::parse(c.annotation(annotation::MECHANISM)?);

@@ -58,8 +58,8 @@ fn a_pod_waits_for_its_node_and_the_others_do_not_wait_for_it() {
     world.check(expect![[r#"
         create IPv4 [http:8080/TCP] b@n1 10.0.0.6 ready serving
         missing node gone
-        Service shop/web: NodeMissing: pod g: left out, because spec.nodeName is not set. Set it to a node, or set spec.publishNotReadyAddresses on the Service.
-        Service shop/web: NodeMissing: pods a, c, d and 2 more: left out, because spec.nodeName names node "gone", which does not exist. They count as soon as it does; delete pods that a removed node left behind.
+        Service shop/web: NodeMissing: pod g: excluded, because spec.nodeName is not set. Set it, or set spec.publishNotReadyAddresses on the Service.
+        Service shop/web: NodeMissing: pods a, c, d and 2 more: excluded, because node "gone" of spec.nodeName does not exist. They are included as soon as it does; delete pods of removed nodes.
     "#]]);
 }
 
@@ -92,7 +92,7 @@ fn a_named_port_puts_pods_into_groups_and_says_once_where_it_is_missing() {
         create IPv4 [http:8080/TCP dns:53/UDP] a@n1 10.0.0.1 ready serving, c@n1 10.0.0.3 ready serving
         create IPv4 [http:9090/TCP dns:53/UDP] b@n1 10.0.0.2 ready serving
         create IPv4 [dns:53/UDP] d@n1 10.0.0.4 ready serving, e@n1 10.0.0.5 ready serving
-        Service shop/web: PortNotFound: spec.ports[0].targetPort: 2 of 5 pods have no container port named "web" with protocol TCP, so port 80 does not lead to them. Name the port in those pods' containers, or give targetPort as a number.
+        Service shop/web: PortNotFound: spec.ports[0].targetPort: 2 of 5 pods have no container port named "web" with protocol TCP, so port 80 does not forward to them. Name the port in their containers, or use a number as targetPort.
     "#]]);
 }
 
@@ -143,7 +143,7 @@ fn as_many_pods_as_fill_a_slice_get_a_new_one() {
     // Semantics B4: only fewer than a slice holds go into an untouched one, even where that is empty.
     let mut world = World::new(json!({"clusterIP": "None", "ipFamilies": ["IPv4"], "ports": []}));
     world.settle();
-    world.options = Options::new(1).unwrap();
+    world.options = SliceOptions::new(1).unwrap();
     world.pod("a", json!({}), json!({}));
     world.check(expect![[r#"
         create IPv4 [] a@n1 10.0.0.1 ready serving
@@ -157,7 +157,7 @@ fn of_the_slices_that_are_written_anyway_the_fullest_is_filled_first() {
     for name in ["a", "b", "c", "d", "e"] {
         world.pod(name, json!({}), json!({}));
     }
-    world.options = Options::new(4).unwrap();
+    world.options = SliceOptions::new(4).unwrap();
     world.settle();
     // web-1 loses one of four, web-2 changes its only one.
     world.pods.remove(0);
@@ -206,7 +206,7 @@ fn a_slice_over_the_limit_is_cut() {
         world.pod(name, json!({}), json!({}));
     }
     world.settle();
-    world.options = Options::new(2).unwrap();
+    world.options = SliceOptions::new(2).unwrap();
     world.check(expect![[r#"
         create IPv4 [http:8080/TCP] c@n1 10.0.0.3 ready serving, d@n1 10.0.0.4 ready serving
         create IPv4 [http:8080/TCP] e@n1 10.0.0.5 ready serving
@@ -281,7 +281,7 @@ fn hints_alone_move_a_slice_into_the_updates() {
     let pods: Vec<&Pod> = world.pods.iter().collect();
     let input = world.input(&pods);
     let hinted = |zone: Option<&str>| {
-        plan(&input, &Options::default(), |_, packing| {
+        plan(&input, &SliceOptions::default(), |_, packing| {
             let slice = packing.unchanged.pop().expect("the one slice");
             let mut content = slice.content.clone();
             if let Some(zone) = zone {
@@ -307,7 +307,7 @@ fn another_annotation_alone_is_written_and_another_date_alone_is_not() {
     let pods: Vec<&Pod> = world.pods.iter().collect();
     let input = world.input(&pods);
     let annotated = |key: &'static str| {
-        plan(&input, &Options::default(), |_, packing| {
+        plan(&input, &SliceOptions::default(), |_, packing| {
             let slice = packing.unchanged.pop().expect("the one slice");
             let annotations = [(key, "x")].into_iter().collect();
             let content = SliceContent { annotations, ..slice.content.clone() };
@@ -363,15 +363,15 @@ fn what_is_written_says_when_the_change_happened() {
 
 #[test]
 fn a_limit_outside_of_1_to_1000_is_refused() {
-    assert_eq!(Options::new(1000).map(|o| o.max_endpoints), Ok(1000));
+    assert_eq!(SliceOptions::new(1000).map(|o| o.max_endpoints), Ok(1000));
     for wrong in [0, 1001] {
-        let text = Options::new(wrong).unwrap_err().to_string();
-        assert_eq!(text, format!("a slice holds at most 1 to 1000 endpoints, not {wrong}"));
+        let text = SliceOptions::new(wrong).unwrap_err().to_string();
+        assert_eq!(text, format!("the maximum endpoints per slice must be between 1 and 1000, not {wrong}"));
     }
     let mut world = World::new(json!({}));
     world.pod("a", json!({}), json!({}));
     world.pod("b", json!({}), json!({}));
-    world.options = Options { max_endpoints: 0, ..Options::default() };
+    world.options = SliceOptions { max_endpoints: 0, ..SliceOptions::default() };
     assert_eq!(world.plan().creates.len(), 2, "the nearest limit that can be");
 }
 

@@ -1,7 +1,7 @@
-//! Addresses and ranges as texts: one spelling each, and the right one shown.
+//! IP addresses and CIDRs in canonical form.
 //!
-//! Programs read `010.0.0.1` as 10.0.0.1 or as 8.0.0.1, and `::ffff:10.0.0.1` as either family. A new object
-//! may not carry such a text (semantics E2).
+//! Parsers disagree about `010.0.0.1` (10.0.0.1 or 8.0.0.1) and `::ffff:10.0.0.1` (IPv4 or IPv6). A new object must not
+//! contain such values (semantics E2).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,30 +9,33 @@ use ipnet::IpNet;
 use model::Family;
 use model::address::parse_ip;
 
-use super::field::{Field, Findings, quoted};
+use model::field::{Field, FieldErrors, quoted};
 
-/// The address, or why the text is none in its one spelling.
+/// An address in canonical form.
 pub(super) fn canonical(text: &str) -> Result<IpAddr, String> {
     let Some(address) = parse_ip(text) else {
-        return Err(format!("{} is not an IP address, as 10.0.0.1 or 2001:db8::1 would be", quoted(text)));
+        return Err(format!("{} is not an IP address, e.g. 10.0.0.1 or 2001:db8::1", quoted(text)));
     };
     let right = address.to_string();
-    if right == text { Ok(address) } else { Err(format!("{} is spelled {right}", quoted(text))) }
+    if right == text {
+        Ok(address)
+    } else {
+        Err(format!("{} is not in canonical form: use {right}", quoted(text)))
+    }
 }
 
-/// Reads a field that holds an address; an absent one is no address and no finding.
-pub(super) fn address(field: &Field, findings: &mut Findings) -> Option<IpAddr> {
-    match canonical(field.text(findings)?) {
+pub(super) fn address(field: &Field, errors: &mut FieldErrors) -> Option<IpAddr> {
+    match canonical(field.string(errors)?) {
         Ok(address) => Some(address),
         Err(reason) => {
-            findings.refuse(field, reason);
+            errors.invalid(field, reason);
             None
         }
     }
 }
 
-/// Refuses an address that traffic from elsewhere cannot be sent to.
-pub(super) fn reachable(address: IpAddr, field: &Field, findings: &mut Findings) {
+/// Reports an address that other nodes cannot reach.
+pub(super) fn reachable(address: IpAddr, field: &Field, errors: &mut FieldErrors) {
     let range = if address.is_unspecified() {
         "the unspecified address"
     } else if address.is_loopback() {
@@ -44,7 +47,7 @@ pub(super) fn reachable(address: IpAddr, field: &Field, findings: &mut Findings)
     } else {
         return;
     };
-    findings.refuse(field, format!("{address} is {range}: use one that other nodes can reach"));
+    errors.invalid(field, format!("{address} is {range}: use an address that other nodes can reach"));
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -54,29 +57,33 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The range, or why the text is none in its one spelling.
+/// A CIDR in canonical form.
 pub(super) fn canonical_cidr(text: &str) -> Result<IpNet, String> {
-    let wrong = || format!("{} is not a CIDR, as 10.96.0.0/16 or fd00:10:96::/112 would be", quoted(text));
+    let wrong = || format!("{} is not a CIDR, e.g. 10.96.0.0/16 or fd00:10:96::/112", quoted(text));
     let (address, length) = text.split_once('/').ok_or_else(wrong)?;
     let ip = parse_ip(address).ok_or_else(wrong)?;
     let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     let mut prefix: u8 = length.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
-    // An IPv4 range in IPv6 clothes counts its prefix from the wrong end.
+    // The prefix of an IPv4-mapped IPv6 CIDR counts 96 bits more.
     if ip.is_ipv4() && address.parse::<Ipv6Addr>().is_ok() {
         prefix = prefix.checked_sub(96).ok_or_else(wrong)?;
     }
     let range = IpNet::new(ip, prefix).map_err(|_| wrong())?;
     let right = range.trunc();
     if right.addr() != ip {
-        return Err(format!("{} has bits set beyond its prefix: write {right}", quoted(text)));
+        return Err(format!("{} has host bits set: use {right}", quoted(text)));
     }
-    if right.to_string() == text { Ok(right) } else { Err(format!("{} is spelled {right}", quoted(text))) }
+    if right.to_string() == text {
+        Ok(right)
+    } else {
+        Err(format!("{} is not in canonical form: use {right}", quoted(text)))
+    }
 }
 
-/// Refuses a second entry of the same family, and a third of any.
-pub(super) fn one_per_family(list: &Field, families: &[Family], what: &str, findings: &mut Findings) {
+/// Reports a second entry of the same IP family.
+pub(super) fn one_per_family(list: &Field, families: &[Family], what: &str, errors: &mut FieldErrors) {
     if families.len() > 2 || matches!(families, [a, b] if a == b) {
-        findings.refuse(list, format!("at most one {what} of each family: one IPv4 and one IPv6"));
+        errors.invalid(list, format!("at most one {what} of each IP family is allowed"));
     }
 }
 
@@ -85,15 +92,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_one_spelling() {
+    fn addresses_are_canonical() {
         for good in ["10.0.0.1", "2001:db8::1", "::1", "fd00::1:0:0:1", "0.0.0.0"] {
             assert_eq!(canonical(good).map(|a| a.to_string()).as_deref(), Ok(good));
         }
         for (bad, shown) in [
-            ("010.0.0.1", "is spelled 10.0.0.1"),
-            ("::ffff:10.0.0.1", "is spelled 10.0.0.1"),
-            ("2001:DB8::1", "is spelled 2001:db8::1"),
-            ("2001:db8:0:0:0:0:0:1", "is spelled 2001:db8::1"),
+            ("010.0.0.1", "use 10.0.0.1"),
+            ("::ffff:10.0.0.1", "use 10.0.0.1"),
+            ("2001:DB8::1", "use 2001:db8::1"),
+            ("2001:db8:0:0:0:0:0:1", "use 2001:db8::1"),
             ("10.0.0", "is not an IP address"),
             ("10.0.0.1/32", "is not an IP address"),
             (" 10.0.0.1", "is not an IP address"),
@@ -106,16 +113,16 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_one_spelling_and_no_bits_beyond_its_prefix() {
+    fn cidrs_are_canonical() {
         for good in ["10.96.0.0/16", "0.0.0.0/0", "10.0.0.1/32", "fd00::/64", "::/0", "2001:db8::1/128"] {
             assert_eq!(canonical_cidr(good).map(|r| r.to_string()).as_deref(), Ok(good));
         }
         for (bad, shown) in [
-            ("10.96.0.1/16", "write 10.96.0.0/16"),
-            ("010.96.0.0/16", "is spelled 10.96.0.0/16"),
-            ("10.96.0.0/016", "is spelled 10.96.0.0/16"),
-            ("::ffff:10.96.0.0/112", "is spelled 10.96.0.0/16"),
-            ("FD00::/64", "is spelled fd00::/64"),
+            ("10.96.0.1/16", "has host bits set: use 10.96.0.0/16"),
+            ("010.96.0.0/16", "use 10.96.0.0/16"),
+            ("10.96.0.0/016", "use 10.96.0.0/16"),
+            ("::ffff:10.96.0.0/112", "use 10.96.0.0/16"),
+            ("FD00::/64", "use fd00::/64"),
             ("::ffff:10.96.0.0/12", "is not a CIDR"),
             ("10.96.0.0", "is not a CIDR"),
             ("10.96.0.0/33", "is not a CIDR"),

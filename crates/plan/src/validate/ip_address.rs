@@ -1,46 +1,46 @@
-//! IPAddresses: the lock on one cluster IP (semantics E2).
+//! IPAddress: the allocation of one cluster IP (semantics E2).
 
-use super::Change;
-use super::field::{Field, Findings, quoted};
+use super::Admission;
 use super::ip::canonical;
 use super::meta::{self, Naming};
 use super::syntax::{dns_subdomain, path_segment};
+use model::field::{Field, FieldErrors, quoted};
 
-pub(super) fn check(change: &Change, findings: &mut Findings) {
+pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
     let rule = |text: &str| canonical(text).err();
-    meta::check(change, &Naming { rule, namespaced: false, generated: false }, findings);
-    let parent = change.new.child("spec").map(findings).child("parentRef");
+    meta::check(admission, &Naming { rule, namespaced: false, generated: false }, errors);
+    let parent = admission.new.child("spec").map(errors).child("parentRef");
     if parent.is_set() {
-        parent_ref(&parent.clone().map(findings), findings);
+        parent_ref(&parent.clone().map(errors), errors);
     } else {
-        findings
-            .require(&parent, "name the object that the address is for, as resource: services and its name");
+        errors
+            .required(&parent, "name the object that owns the address, e.g. resource: services and its name");
     }
-    if let Some(old) = &change.old {
-        unchanged(&old.child("spec").child("parentRef"), &parent, findings);
+    if let Some(old) = &admission.old {
+        unchanged(&old.child("spec").child("parentRef"), &parent, errors);
     }
 }
 
-/// An address belongs to one object for life: it is deleted and made again for another.
-fn unchanged(old: &Field, new: &Field, findings: &mut Findings) {
+/// The parent is immutable: to move an address, delete the object and create another.
+fn unchanged(old: &Field, new: &Field, errors: &mut FieldErrors) {
     for name in ["group", "resource", "namespace", "name"] {
         let (before, after) = (old.child(name), new.child(name));
-        if before.peek_nonempty() != after.peek_nonempty() {
-            let was = quoted(before.peek_text().unwrap_or_default());
-            findings.refuse(&after, format!("an address cannot change hands: keep {was}"));
+        if before.as_nonempty_str() != after.as_nonempty_str() {
+            let was = quoted(before.as_str().unwrap_or_default());
+            errors.invalid(&after, format!("is immutable: keep {was}"));
         }
     }
 }
 
-fn parent_ref(parent: &Field, findings: &mut Findings) {
-    // The core group, which Services are in, is the empty text.
-    findings.spelled_if_given(&parent.child("group"), dns_subdomain);
-    findings.spelled_if_given(&parent.child("namespace"), path_segment);
+fn parent_ref(parent: &Field, errors: &mut FieldErrors) {
+    // The core group is the empty string.
+    errors.check_format_if_set(&parent.child("group"), dns_subdomain);
+    errors.check_format_if_set(&parent.child("namespace"), path_segment);
     for name in ["resource", "name"] {
         let field = parent.child(name);
-        findings.spelled_if_given(&field, path_segment);
-        if !field.is_given() {
-            findings.require(&field, "a parent is named by its resource and its name");
+        errors.check_format_if_set(&field, path_segment);
+        if !field.is_nonempty() {
+            errors.required(&field, "a parent reference needs resource and name");
         }
     }
 }

@@ -1,157 +1,155 @@
-//! What all kinds share: names, namespaces, labels, annotations, owners, times.
+//! Metadata of all kinds: names, namespaces, labels, annotations, owners, times.
 
 use model::Timestamp;
 use serde_json::Value;
 
-use super::Change;
-use super::field::{Field, Findings, quoted};
-use super::syntax::{Rule, dns_label, label_value, qualified_name};
+use super::Admission;
+use super::syntax::{dns_label, label_value, qualified_name};
+use model::field::{Field, FieldErrors, FormatRule, quoted};
 
-/// All annotations of an object together, keys and values.
+/// Total size of the annotations of an object, keys and values, in bytes.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 
-/// What is particular about the metadata of a kind.
+/// How objects of a kind are named.
 pub(super) struct Naming {
-    /// The spelling of its names.
-    pub(super) rule: Rule,
-    /// Whether its objects live in namespaces.
+    pub(super) rule: FormatRule,
     pub(super) namespaced: bool,
-    /// Whether the API server may make up the end of a name.
+    /// Whether `generateName` is allowed.
     pub(super) generated: bool,
 }
 
-/// Checks `metadata`, and on an update what may not change in it.
-pub(super) fn check(change: &Change, naming: &Naming, findings: &mut Findings) {
-    let meta = change.new.child("metadata").map(findings);
-    name(&meta, naming, findings);
-    namespace(&meta, naming, findings);
-    labels(&meta.child("labels"), findings);
-    annotations(&meta.child("annotations"), findings);
-    finalizers(&meta.child("finalizers"), findings);
-    owners(&meta.child("ownerReferences"), findings);
+/// Checks `metadata`, and on an update its immutable fields.
+pub(super) fn check(admission: &Admission, naming: &Naming, errors: &mut FieldErrors) {
+    let meta = admission.new.child("metadata").map(errors);
+    name(&meta, naming, errors);
+    namespace(&meta, naming, errors);
+    labels(&meta.child("labels"), errors);
+    annotations(&meta.child("annotations"), errors);
+    finalizers(&meta.child("finalizers"), errors);
+    owners(&meta.child("ownerReferences"), errors);
     for field in ["creationTimestamp", "deletionTimestamp"] {
-        time(&meta.child(field), findings);
+        time(&meta.child(field), errors);
     }
-    meta.child("uid").text(findings);
-    meta.child("resourceVersion").text(findings);
-    if let Some(old) = &change.old {
-        identity(&old.child("metadata"), &meta, findings);
+    meta.child("uid").string(errors);
+    meta.child("resourceVersion").string(errors);
+    if let Some(old) = &admission.old {
+        identity(&old.child("metadata"), &meta, errors);
     }
 }
 
-fn name(meta: &Field, naming: &Naming, findings: &mut Findings) {
+fn name(meta: &Field, naming: &Naming, errors: &mut FieldErrors) {
     let (name, prefix) = (meta.child("name"), meta.child("generateName"));
-    let given = name.nonempty(findings);
-    let generated = prefix.nonempty(findings).filter(|_| naming.generated);
+    let given = name.nonempty_string(errors);
+    let generated = prefix.nonempty_string(errors).filter(|_| naming.generated);
     if let Some(text) = given {
-        findings.refuse_if(&name, (naming.rule)(text));
-    } else if generated.is_none() && !name.is_given() {
-        let or = if naming.generated { ", or generateName to have its end made up" } else { "" };
-        findings.require(&name, format!("an object needs a name{or}"));
+        errors.invalid_if(&name, (naming.rule)(text));
+    } else if generated.is_none() && !name.is_nonempty() {
+        let or = if naming.generated { " or a generateName" } else { "" };
+        errors.required(&name, format!("an object needs a name{or}"));
     }
     if let Some(text) = generated {
-        // What the server appends starts with a letter or digit, so a prefix may end in a dash.
+        // The generated suffix starts with a letter or digit, so a prefix may end with a dash.
         let cut = text.strip_suffix('-').filter(|cut| !cut.is_empty());
         let ended = cut.map_or(text.to_owned(), |cut| format!("{cut}a"));
         let good = (naming.rule)(&ended).is_none();
-        findings.refuse_if(&prefix, (naming.rule)(text).filter(|_| !good));
+        errors.invalid_if(&prefix, (naming.rule)(text).filter(|_| !good));
     }
 }
 
-fn namespace(meta: &Field, naming: &Naming, findings: &mut Findings) {
+fn namespace(meta: &Field, naming: &Naming, errors: &mut FieldErrors) {
     let field = meta.child("namespace");
-    let Some(text) = field.nonempty(findings) else { return };
+    let Some(text) = field.nonempty_string(errors) else { return };
     if naming.namespaced {
-        findings.refuse_if(&field, dns_label(text));
+        errors.invalid_if(&field, dns_label(text));
     } else {
-        findings.refuse(&field, "objects of this kind belong to the cluster: leave the namespace out");
+        errors.invalid(&field, "objects of this kind are cluster-scoped: remove the namespace");
     }
 }
 
-/// Labels, or the pairs of a selector. API servers call the whole map by its name, so the sentence says which pair.
-pub(super) fn labels(field: &Field, findings: &mut Findings) {
-    for (key, value) in field.entries(findings) {
-        findings.refuse_if(field, qualified_name(key));
-        if let Some(text) = pair_value(&value, findings) {
-            let reason = label_value(text).map(|reason| format!("of {}, {reason}", quoted(key)));
-            findings.refuse_if(field, reason);
+/// Labels or a selector. As in Kubernetes, the path is that of the whole map, so the message names the key.
+pub(super) fn labels(field: &Field, errors: &mut FieldErrors) {
+    for (key, value) in field.entries(errors) {
+        errors.invalid_if(field, qualified_name(key));
+        if let Some(text) = pair_value(&value, errors) {
+            let reason = label_value(text).map(|reason| format!("{}: {reason}", quoted(key)));
+            errors.invalid_if(field, reason);
         }
     }
 }
 
-fn annotations(field: &Field, findings: &mut Findings) {
+fn annotations(field: &Field, errors: &mut FieldErrors) {
     let mut size = 0usize;
-    for (key, value) in field.entries(findings) {
-        // Annotations forgive capitals in the domain of their keys; labels do not.
-        findings.refuse_if(field, qualified_name(&key.to_ascii_lowercase()));
-        let text = pair_value(&value, findings).unwrap_or_default();
+    for (key, value) in field.entries(errors) {
+        // Unlike label keys, annotation keys may have upper-case letters in their domain.
+        errors.invalid_if(field, qualified_name(&key.to_ascii_lowercase()));
+        let text = pair_value(&value, errors).unwrap_or_default();
         size = size.saturating_add(key.len()).saturating_add(text.len());
     }
     if size > MAX_ANNOTATIONS {
-        findings.too_long(field, format!("{size} bytes in all: at most {MAX_ANNOTATIONS} are kept"));
+        errors.too_long(field, format!("{size} bytes in total: at most {MAX_ANNOTATIONS} are allowed"));
     }
 }
 
-/// YAML makes numbers and truth values of what looks like one; the API wants texts.
-fn pair_value<'a>(value: &Field<'a>, findings: &mut Findings) -> Option<&'a str> {
+/// Unquoted YAML values may be numbers or booleans; the API requires strings.
+fn pair_value<'a>(value: &Field<'a>, errors: &mut FieldErrors) -> Option<&'a str> {
     match value.value() {
         Value::String(text) => return Some(text),
         Value::Number(_) | Value::Bool(_) => {
-            let reason = format!("only a text can stand here: write \"{}\", in quotes", value.value());
-            findings.refuse(value, reason);
+            let reason = format!("expected a string: write \"{}\", in quotes", value.value());
+            errors.invalid(value, reason);
         }
-        _ => findings.refuse(value, "only a text can stand here"),
+        _ => errors.invalid(value, "expected a string"),
     }
     None
 }
 
-fn finalizers(field: &Field, findings: &mut Findings) {
-    for item in field.items(findings) {
-        findings.spelled(&item, qualified_name);
+fn finalizers(field: &Field, errors: &mut FieldErrors) {
+    for item in field.items(errors) {
+        errors.check_format(&item, qualified_name);
     }
 }
 
-fn owners(field: &Field, findings: &mut Findings) {
+fn owners(field: &Field, errors: &mut FieldErrors) {
     let mut controllers = 0;
-    for owner in field.items(findings) {
+    for owner in field.items(errors) {
         for name in ["apiVersion", "kind", "name", "uid"] {
             let part = owner.child(name);
-            if part.text(findings).is_none_or(str::is_empty) {
-                findings.require(&part, "an owner is named by apiVersion, kind, name and uid");
+            if part.string(errors).is_none_or(str::is_empty) {
+                errors.required(&part, "an owner reference needs apiVersion, kind, name and uid");
             }
         }
-        owner.child("blockOwnerDeletion").flag(findings);
-        let is_controller = owner.child("controller").flag(findings) == Some(true);
+        owner.child("blockOwnerDeletion").boolean(errors);
+        let is_controller = owner.child("controller").boolean(errors) == Some(true);
         controllers += usize::from(is_controller);
         if is_controller && controllers > 1 {
-            findings.refuse(field, "only one owner of an object can be its controller");
+            errors.invalid(field, "only one owner reference can have controller: true");
         }
     }
 }
 
-/// A point in time, as the API writes it.
-pub(super) fn time(field: &Field, findings: &mut Findings) {
-    let Some(text) = field.text(findings) else { return };
+/// An RFC 3339 timestamp.
+pub(super) fn time(field: &Field, errors: &mut FieldErrors) {
+    let Some(text) = field.string(errors) else { return };
     if Timestamp::parse(text).is_none() {
-        findings.refuse(field, format!("{} is not a time, as 2026-11-15T10:00:00Z would be", quoted(text)));
+        errors.invalid(field, format!("{} is not a timestamp, e.g. 2026-11-15T10:00:00Z", quoted(text)));
     }
 }
 
-/// What makes an object this object. A field that the new version leaves out is taken from the old one.
-fn identity(old: &Field, new: &Field, findings: &mut Findings) {
+/// Immutable metadata. A field that is absent in the new version keeps its value.
+fn identity(old: &Field, new: &Field, errors: &mut FieldErrors) {
     for name in ["name", "namespace", "uid", "creationTimestamp"] {
         let (before, after) = (old.child(name), new.child(name));
         if before.is_set() && after.is_set() && before.value() != after.value() {
-            let was = before.peek_text().map(quoted).unwrap_or_default();
-            findings.refuse(&after, format!("cannot change: it is {was} for the life of the object"));
+            let was = before.as_str().map(quoted).unwrap_or_default();
+            errors.invalid(&after, format!("is immutable: keep {was}"));
         }
     }
 }
 
-/// Refuses any change of a field that was given before; leaving it out is a change.
-pub(super) fn fixed(old: &Field, new: &Field, findings: &mut Findings) {
-    if old.is_given() && old.value() != new.value() {
-        findings.refuse(new, format!("cannot change once set: keep {}", quoted(&old.value().to_string())));
+/// A field that is immutable once set; removing it is a change.
+pub(super) fn immutable_once_set(old: &Field, new: &Field, errors: &mut FieldErrors) {
+    if old.is_nonempty() && old.value() != new.value() {
+        errors.invalid(new, format!("is immutable once set: keep {}", quoted(&old.value().to_string())));
     }
 }
 

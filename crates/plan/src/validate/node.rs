@@ -1,122 +1,123 @@
-//! Nodes: what we read of them (names, labels, addresses, ranges, CPU, taints, conditions).
+//! Nodes: the fields that Zoneward reads (names, labels, addresses, pod CIDRs, CPU, taints, conditions).
 
 use ipnet::IpNet;
 use model::Family;
 use model::parse::quantity::millis;
 use serde_json::Value;
 
-use super::Change;
-use super::field::{Field, Findings, one_of, quoted};
+use super::Admission;
 use super::ip::{address, canonical_cidr, one_per_family};
 use super::meta::{self, Naming};
+use super::syntax::one_of;
 use super::syntax::{dns_subdomain, label_value, qualified_name};
+use model::field::{Field, FieldErrors, quoted};
 
-pub(super) fn check(change: &Change, findings: &mut Findings) {
-    meta::check(change, &Naming { rule: dns_subdomain, namespaced: false, generated: true }, findings);
-    let spec = change.new.child("spec").map(findings);
-    let status = change.new.child("status").map(findings);
-    pod_cidrs(&spec, findings);
-    for taint in spec.child("taints").items(findings) {
-        check_taint(&taint, findings);
+pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
+    meta::check(admission, &Naming { rule: dns_subdomain, namespaced: false, generated: true }, errors);
+    let spec = admission.new.child("spec").map(errors);
+    let status = admission.new.child("status").map(errors);
+    pod_cidrs(&spec, errors);
+    for taint in spec.child("taints").items(errors) {
+        check_taint(&taint, errors);
     }
     for list in ["allocatable", "capacity"] {
-        cpu(&status.child(list).map(findings).child("cpu"), findings);
+        cpu(&status.child(list).map(errors).child("cpu"), errors);
     }
-    for entry in status.child("addresses").items(findings) {
-        node_address(&entry, findings);
+    for entry in status.child("addresses").items(errors) {
+        node_address(&entry, errors);
     }
-    conditions(&status.child("conditions"), findings);
-    if let Some(old) = &change.old {
+    conditions(&status.child("conditions"), errors);
+    if let Some(old) = &admission.old {
         let old = old.child("spec");
         for name in ["podCIDRs", "podCIDR", "providerID"] {
-            meta::fixed(&old.child(name), &spec.child(name), findings);
+            meta::immutable_once_set(&old.child(name), &spec.child(name), errors);
         }
     }
 }
 
-fn pod_cidrs(spec: &Field, findings: &mut Findings) {
+fn pod_cidrs(spec: &Field, errors: &mut FieldErrors) {
     let list = spec.child("podCIDRs");
-    let items = list.items(findings);
-    let read: Vec<IpNet> = items.iter().filter_map(|item| range(item, findings)).collect();
+    let items = list.items(errors);
+    let read: Vec<IpNet> = items.iter().filter_map(|item| range(item, errors)).collect();
     let families: Vec<Family> = read.iter().map(|range| Family::of(range.addr())).collect();
-    one_per_family(&list, &families, "range", findings);
+    one_per_family(&list, &families, "range", errors);
     let single = spec.child("podCIDR");
-    let Some(text) = single.nonempty(findings) else { return };
+    let Some(text) = single.nonempty_string(errors) else { return };
     match items.first() {
-        Some(first) if first.peek_text() != Some(text) => {
-            findings.refuse(&single, "the first of podCIDRs stands here too: make them equal");
+        Some(first) if first.as_str() != Some(text) => {
+            errors.invalid(&single, "must equal the first entry of podCIDRs");
         }
         Some(_) => {}
-        None => findings.refuse_if(&single, canonical_cidr(text).err()),
+        None => errors.invalid_if(&single, canonical_cidr(text).err()),
     }
 }
 
-fn range(field: &Field, findings: &mut Findings) -> Option<IpNet> {
-    let read = canonical_cidr(field.text(findings)?);
-    read.map_err(|reason| findings.refuse(field, reason)).ok()
+fn range(field: &Field, errors: &mut FieldErrors) -> Option<IpNet> {
+    let read = canonical_cidr(field.string(errors)?);
+    read.map_err(|reason| errors.invalid(field, reason)).ok()
 }
 
-fn check_taint(taint: &Field, findings: &mut Findings) {
+fn check_taint(taint: &Field, errors: &mut FieldErrors) {
     let (key, value, effect) = (taint.child("key"), taint.child("value"), taint.child("effect"));
     if key.is_set() {
-        findings.spelled(&key, qualified_name);
+        errors.check_format(&key, qualified_name);
     } else {
-        findings.require(&key, "a taint needs its key");
+        errors.required(&key, "a taint needs a key");
     }
-    findings.spelled(&value, label_value);
+    errors.check_format(&value, label_value);
     let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-    if one_of(&effect, &effects, findings).is_none() && !effect.is_given() {
-        findings.require(&effect, "a taint needs its effect: NoSchedule, PreferNoSchedule or NoExecute");
+    if one_of(&effect, &effects, errors).is_none() && !effect.is_nonempty() {
+        errors.required(&effect, "a taint needs an effect: NoSchedule, PreferNoSchedule or NoExecute");
     }
 }
 
-/// The share of traffic that a zone is expected to send comes from this (seed 001), so it has to be readable.
-fn cpu(field: &Field, findings: &mut Findings) {
+/// The expected traffic share of a zone is computed from this (seed 001).
+fn cpu(field: &Field, errors: &mut FieldErrors) {
     let text = match field.value() {
         Value::Null => return,
         Value::String(text) => text.clone(),
-        // YAML reads a bare 4 as a number, and the API takes it.
+        // An unquoted 4 is a number in YAML, and the API accepts it.
         Value::Number(number) => number.to_string(),
         _ => String::new(),
     };
     if millis(&text).is_none() {
-        findings.refuse(field, format!("{} is not an amount of CPU, as 4 or 3920m would be", quoted(&text)));
+        errors.invalid(field, format!("{} is not a CPU quantity, e.g. 4 or 3920m", quoted(&text)));
     }
 }
 
-fn node_address(entry: &Field, findings: &mut Findings) {
+fn node_address(entry: &Field, errors: &mut FieldErrors) {
     let (kind, value) = (entry.child("type"), entry.child("address"));
     let kinds = ["Hostname", "InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS"];
-    match one_of(&kind, &kinds, findings) {
+    match one_of(&kind, &kinds, errors) {
         Some("InternalIP" | "ExternalIP") if value.is_set() => {
-            address(&value, findings);
+            address(&value, errors);
         }
         Some("InternalIP" | "ExternalIP") => {
-            findings.require(&value, "an entry of this type needs its IP address");
+            errors.required(&value, "an entry of this type needs an IP address");
         }
         Some(_) => {
-            value.text(findings);
+            value.string(errors);
         }
-        None if !kind.is_given() => findings.require(&kind, "say what the address is, as InternalIP"),
+        None if !kind.is_nonempty() => errors.required(&kind, "an address needs a type, e.g. InternalIP"),
         None => {}
     }
 }
 
-/// Conditions of Nodes and Pods: a type and one of three answers.
-pub(super) fn conditions(list: &Field, findings: &mut Findings) {
-    for condition in list.items(findings) {
+/// Conditions of Nodes and Pods.
+pub(super) fn conditions(list: &Field, errors: &mut FieldErrors) {
+    for condition in list.items(errors) {
         let (kind, status) = (condition.child("type"), condition.child("status"));
-        if kind.text(findings).is_none_or(str::is_empty) {
-            findings.require(&kind, "a condition needs its type, as Ready");
+        if kind.string(errors).is_none_or(str::is_empty) {
+            errors.required(&kind, "a condition needs a type, e.g. Ready");
         }
-        let answers = ["True", "False", "Unknown"];
-        if one_of(&status, &answers, findings).is_none() && !status.is_given() {
-            findings.require(
+        let statuses = ["True", "False", "Unknown"];
+        if one_of(&status, &statuses, errors).is_none() && !status.is_nonempty() {
+            errors.required(
                 &status,
-                "a condition needs its status: \"True\", \"False\" or \"Unknown\", in quotes",
+                "a condition needs a status: \"True\", \"False\" or \"Unknown\", in quotes",
             );
         }
-        meta::time(&condition.child("lastTransitionTime"), findings);
+        meta::time(&condition.child("lastTransitionTime"), errors);
     }
 }
 

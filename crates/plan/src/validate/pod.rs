@@ -1,109 +1,110 @@
-//! Pods: what we read of them (names, labels, node, addresses, ports, conditions).
+//! Pods: the fields that Zoneward reads (names, labels, node, addresses, ports, conditions).
 
 use std::collections::BTreeSet;
 
 use model::Family;
 
-use super::Change;
-use super::field::{Field, Findings, one_of, quoted};
+use super::Admission;
 use super::ip::{address, one_per_family};
 use super::meta::{self, Naming};
 use super::node::conditions;
 use super::ports::{optional_number, protocol, required_number, unique_name};
+use super::syntax::one_of;
 use super::syntax::{dns_label, dns_subdomain, port_name};
+use model::field::{Field, FieldErrors, quoted};
 
 const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
 
-pub(super) fn check(change: &Change, findings: &mut Findings) {
-    meta::check(change, &Naming { rule: dns_subdomain, namespaced: true, generated: true }, findings);
-    let spec = change.new.child("spec").map(findings);
-    let before = change.old.as_ref().map(|old| old.child("spec"));
-    // What is as it was stored has passed already; most writes to a Pod are about its status.
+pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
+    meta::check(admission, &Naming { rule: dns_subdomain, namespaced: true, generated: true }, errors);
+    let spec = admission.new.child("spec").map(errors);
+    let before = admission.old.as_ref().map(|old| old.child("spec"));
+    // An unchanged spec is valid: most updates of a Pod change its status.
     if before.as_ref().is_none_or(|before| before.value() != spec.value()) {
-        check_spec(&spec, findings);
+        check_spec(&spec, errors);
     }
-    check_status(&change.new.child("status").map(findings), findings);
+    check_status(&admission.new.child("status").map(errors), errors);
     if let Some(before) = before {
-        update::check(&before, &spec, findings);
+        update::check(&before, &spec, errors);
     }
 }
 
-fn check_spec(spec: &Field, findings: &mut Findings) {
-    findings.spelled_if_given(&spec.child("nodeName"), dns_subdomain);
-    findings.spelled_if_given(&spec.child("hostname"), dns_label);
-    findings.spelled_if_given(&spec.child("subdomain"), dns_label);
-    one_of(&spec.child("restartPolicy"), &["Always", "OnFailure", "Never"], findings);
-    one_of(&spec.child("dnsPolicy"), &DNS_POLICIES, findings);
-    deadline(&spec.child("activeDeadlineSeconds"), findings);
+fn check_spec(spec: &Field, errors: &mut FieldErrors) {
+    errors.check_format_if_set(&spec.child("nodeName"), dns_subdomain);
+    errors.check_format_if_set(&spec.child("hostname"), dns_label);
+    errors.check_format_if_set(&spec.child("subdomain"), dns_label);
+    one_of(&spec.child("restartPolicy"), &["Always", "OnFailure", "Never"], errors);
+    one_of(&spec.child("dnsPolicy"), &DNS_POLICIES, errors);
+    deadline(&spec.child("activeDeadlineSeconds"), errors);
     let readable = !spec.is_set() || spec.value().is_object();
-    if readable && !spec.child("containers").is_given() {
-        findings.require(&spec.child("containers"), "a Pod runs at least one container");
+    if readable && !spec.child("containers").is_nonempty() {
+        errors.required(&spec.child("containers"), "a Pod needs at least one container");
     }
     let mut names = BTreeSet::new();
     for list in ["containers", "initContainers"] {
-        for container in spec.child(list).items(findings) {
-            check_container(&container, &mut names, findings);
+        for container in spec.child(list).items(errors) {
+            check_container(&container, &mut names, errors);
         }
     }
 }
 
-fn deadline(field: &Field, findings: &mut Findings) {
-    let seconds = field.integer(findings);
+fn deadline(field: &Field, errors: &mut FieldErrors) {
+    let seconds = field.integer(errors);
     if seconds.is_some_and(|seconds| !(1..=i64::from(i32::MAX)).contains(&seconds)) {
-        findings.refuse(field, format!("from 1 to {} seconds", i32::MAX));
+        errors.invalid(field, format!("must be between 1 and {} seconds", i32::MAX));
     }
 }
 
-fn check_container<'a>(container: &Field<'a>, names: &mut BTreeSet<&'a str>, findings: &mut Findings) {
+fn check_container<'a>(container: &Field<'a>, names: &mut BTreeSet<&'a str>, errors: &mut FieldErrors) {
     let (name, image) = (container.child("name"), container.child("image"));
-    if let Some(text) = name.nonempty(findings) {
-        findings.refuse_if(&name, dns_label(text));
+    if let Some(text) = name.nonempty_string(errors) {
+        errors.invalid_if(&name, dns_label(text));
         if !names.insert(text) {
-            findings.repeated(&name, format!("another container is named {} too", quoted(text)));
+            errors.duplicate(&name, format!("another container is named {}", quoted(text)));
         }
-    } else if !name.is_given() {
-        findings.require(&name, "a container needs a name");
+    } else if !name.is_nonempty() {
+        errors.required(&name, "a container needs a name");
     }
-    if image.text(findings).is_none_or(str::is_empty) && !image.is_given() {
-        findings.require(&image, "a container needs the image that it runs, as registry.example/web:1");
+    if image.string(errors).is_none_or(str::is_empty) && !image.is_nonempty() {
+        errors.required(&image, "a container needs an image, e.g. registry.example/web:1");
     }
-    one_of(&container.child("imagePullPolicy"), &["Always", "IfNotPresent", "Never"], findings);
-    one_of(&container.child("restartPolicy"), &["Always", "OnFailure", "Never"], findings);
+    one_of(&container.child("imagePullPolicy"), &["Always", "IfNotPresent", "Never"], errors);
+    one_of(&container.child("restartPolicy"), &["Always", "OnFailure", "Never"], errors);
     let mut names = BTreeSet::new();
-    for port in container.child("ports").items(findings) {
-        required_number(&port.child("containerPort"), findings);
-        optional_number(&port.child("hostPort"), findings);
-        protocol(&port.child("protocol"), findings);
+    for port in container.child("ports").items(errors) {
+        required_number(&port.child("containerPort"), errors);
+        optional_number(&port.child("hostPort"), errors);
+        protocol(&port.child("protocol"), errors);
         let name = port.child("name");
-        if let Some(text) = name.nonempty(findings) {
-            findings.refuse_if(&name, port_name(text));
-            unique_name(&name, text, &mut names, findings);
+        if let Some(text) = name.nonempty_string(errors) {
+            errors.invalid_if(&name, port_name(text));
+            unique_name(&name, text, &mut names, errors);
         }
     }
 }
 
-fn check_status(status: &Field, findings: &mut Findings) {
-    one_of(&status.child("phase"), &["Pending", "Running", "Succeeded", "Failed", "Unknown"], findings);
-    conditions(&status.child("conditions"), findings);
+fn check_status(status: &Field, errors: &mut FieldErrors) {
+    one_of(&status.child("phase"), &["Pending", "Running", "Succeeded", "Failed", "Unknown"], errors);
+    conditions(&status.child("conditions"), errors);
     let list = status.child("podIPs");
-    let items: Vec<Field> = list.items(findings).into_iter().map(|item| item.child("ip")).collect();
+    let items: Vec<Field> = list.items(errors).into_iter().map(|item| item.child("ip")).collect();
     let mut families = Vec::new();
     for item in &items {
         if !item.is_set() {
-            findings.require(item, "each entry holds one address, as - ip: 10.0.1.5");
+            errors.required(item, "an entry needs an address, e.g. - ip: 10.0.1.5");
         }
-        families.extend(address(item, findings).map(Family::of));
+        families.extend(address(item, errors).map(Family::of));
     }
-    one_per_family(&list, &families, "address", findings);
+    one_per_family(&list, &families, "address", errors);
     let single = status.child("podIP");
-    let Some(text) = single.nonempty(findings) else { return };
+    let Some(text) = single.nonempty_string(errors) else { return };
     match items.first() {
-        Some(first) if first.peek_text() != Some(text) => {
-            findings.refuse(&single, "the first of podIPs stands here too: make them equal");
+        Some(first) if first.as_str() != Some(text) => {
+            errors.invalid(&single, "must equal the first entry of podIPs");
         }
         Some(_) => {}
         None => {
-            address(&single, findings);
+            address(&single, errors);
         }
     }
 }

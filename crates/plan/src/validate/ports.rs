@@ -2,73 +2,71 @@
 
 use std::collections::BTreeSet;
 
-use super::field::{Field, Findings, one_of, quoted};
+use super::syntax::one_of;
 use super::syntax::port_name;
+use model::field::{Field, FieldErrors, quoted};
 
-/// A number from 1 to 65535.
-pub(super) fn number(field: &Field, findings: &mut Findings) -> Option<u16> {
-    let number = field.integer(findings)?;
+pub(super) fn number(field: &Field, errors: &mut FieldErrors) -> Option<u16> {
+    let number = field.integer(errors)?;
     match u16::try_from(number) {
         Ok(port) if port != 0 => Some(port),
         _ => {
-            findings.refuse(field, format!("{number} is not a port: 1 to 65535"));
+            errors.invalid(field, format!("{number} is not a port number (1 to 65535)"));
             None
         }
     }
 }
 
-/// A number from 1 to 65535 that may not be missing; what says zero says nothing.
-pub(super) fn required_number(field: &Field, findings: &mut Findings) -> Option<u16> {
+/// A port number that must be set; zero counts as absent.
+pub(super) fn required_number(field: &Field, errors: &mut FieldErrors) -> Option<u16> {
     if !field.is_set() || field.value().as_i64() == Some(0) {
-        findings.require(field, "a port needs its number: 1 to 65535");
+        errors.required(field, "a port needs a number (1 to 65535)");
         return None;
     }
-    number(field, findings)
+    number(field, errors)
 }
 
-/// The number of a Service's port. Where it is missing, a target that is to be the same is missing too.
-pub(super) fn service_number(field: &Field, target: &Field, findings: &mut Findings) -> Option<u16> {
-    let nothing = |field: &Field| matches!(field.value().as_i64(), Some(0)) || !field.is_given();
+/// The number of a Service port. The default targetPort is that number, so a missing number is an error of both fields.
+pub(super) fn service_number(field: &Field, target: &Field, errors: &mut FieldErrors) -> Option<u16> {
+    let nothing = |field: &Field| matches!(field.value().as_i64(), Some(0)) || !field.is_nonempty();
     if !nothing(field) {
-        return number(field, findings);
+        return number(field, errors);
     }
-    findings.refuse(field, "a port needs its number: 1 to 65535");
+    errors.invalid(field, "a port needs a number (1 to 65535)");
     if nothing(target) {
-        findings.refuse(target, "is the number of the port unless given, and that is missing");
+        errors.invalid(target, "defaults to port, which is missing");
     }
     None
 }
 
-/// A number, or none: zero stands for "choose one" or "none".
-pub(super) fn optional_number(field: &Field, findings: &mut Findings) -> Option<u16> {
-    if field.value().as_i64() == Some(0) { None } else { number(field, findings) }
+/// A port number; zero means "allocate one" or "none".
+pub(super) fn optional_number(field: &Field, errors: &mut FieldErrors) -> Option<u16> {
+    if field.value().as_i64() == Some(0) { None } else { number(field, errors) }
 }
 
-/// A number, or the name of a container's port. Zero and an empty text stand for "not given".
-pub(super) fn number_or_name(field: &Field, findings: &mut Findings) {
-    match field.peek_text() {
+/// A port number or the name of a container port; zero and the empty string count as absent.
+pub(super) fn number_or_name(field: &Field, errors: &mut FieldErrors) {
+    match field.as_str() {
         Some("") => {}
-        Some(name) => findings.refuse_if(field, port_name(name)),
+        Some(name) => errors.invalid_if(field, port_name(name)),
         None => {
-            optional_number(field, findings);
+            optional_number(field, errors);
         }
     }
 }
 
-/// The protocol; TCP where none is given.
-pub(super) fn protocol<'a>(field: &Field<'a>, findings: &mut Findings) -> &'a str {
-    one_of(field, &["TCP", "UDP", "SCTP"], findings).unwrap_or("TCP")
+/// The protocol, by default TCP.
+pub(super) fn protocol<'a>(field: &Field<'a>, errors: &mut FieldErrors) -> &'a str {
+    one_of(field, &["TCP", "UDP", "SCTP"], errors).unwrap_or("TCP")
 }
 
-/// Refuses a name that another port of the same list has.
 pub(super) fn unique_name<'a>(
     field: &Field,
     name: &'a str,
     seen: &mut BTreeSet<&'a str>,
-    findings: &mut Findings,
+    errors: &mut FieldErrors,
 ) {
     if !seen.insert(name) {
-        findings
-            .repeated(field, format!("another port is named {} too: each needs its own name", quoted(name)));
+        errors.duplicate(field, format!("another port is named {}", quoted(name)));
     }
 }

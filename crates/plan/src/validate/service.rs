@@ -1,7 +1,7 @@
-//! Services: types, policies, affinity, and what belongs to load balancers.
+//! Services: types, traffic policies, session affinity, load balancers.
 //!
-//! Ports are in [`ports`], cluster IPs and families in [`addresses`]; what may not change is in [`update`].
-//! A field that the API server fills in may be missing.
+//! Ports are in [`ports`], cluster IPs and IP families in [`addresses`], immutable fields in [`update`]. Fields that the
+//! API server defaults may be absent.
 
 mod addresses;
 mod ports;
@@ -11,17 +11,17 @@ mod update;
 
 use model::annotation;
 
-use super::Change;
-use super::field::{Field, Findings, one_of, quoted};
+use super::Admission;
 use super::ip::{address, canonical_cidr, reachable};
 use super::meta::{self, Naming};
 use super::ports::optional_number;
+use super::syntax::one_of;
 use super::syntax::{dns_label, dns_subdomain, is_domain_prefixed, qualified_name};
+use model::field::{Field, FieldErrors, quoted};
 
-/// The longest that a client may keep its endpoint: a day.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 
-/// `spec` with the facts that most rules ask for.
+/// `spec` with the values that most rules depend on.
 struct Spec<'a> {
     field: Field<'a>,
     kind: &'a str,
@@ -31,7 +31,7 @@ struct Spec<'a> {
 impl<'a> Spec<'a> {
     fn new(service: &Field<'a>) -> Self {
         let field = service.child("spec");
-        let kind = field.child("type").peek_nonempty().unwrap_or("ClusterIP");
+        let kind = field.child("type").as_nonempty_str().unwrap_or("ClusterIP");
         let headless = addresses::listed(&field) == ["None"];
         Self { field, kind, headless }
     }
@@ -44,167 +44,163 @@ impl<'a> Spec<'a> {
         self.kind == kind
     }
 
-    /// Whether anything from outside the cluster can reach it.
+    /// Whether it is reachable from outside the cluster.
     fn is_external(&self) -> bool {
-        let by_address = self.is("ClusterIP") && self.child("externalIPs").is_given();
+        let by_address = self.is("ClusterIP") && self.child("externalIPs").is_nonempty();
         self.is("NodePort") || self.is("LoadBalancer") || by_address
     }
 
-    /// Whether a load balancer asks each node if it has endpoints of its own.
+    /// Whether load balancers check each node for local endpoints.
     fn needs_health_check(&self) -> bool {
-        self.is("LoadBalancer") && self.child("externalTrafficPolicy").peek_text() == Some("Local")
+        self.is("LoadBalancer") && self.child("externalTrafficPolicy").as_str() == Some("Local")
     }
 }
 
-pub(super) fn check(change: &Change, findings: &mut Findings) {
-    // Kubernetes 1.37 takes names that begin with a digit; earlier ones wanted a letter.
-    meta::check(change, &Naming { rule: dns_label, namespaced: true, generated: true }, findings);
-    annotations(&change.new.child("metadata").child("annotations"), findings);
-    change.new.child("spec").map(findings);
-    let spec = Spec::new(&change.new);
-    let old = change.old.as_ref().map(Spec::new);
-    kind(&spec, findings);
-    ports::check(&spec, old.as_ref(), &change.settings.node_ports, findings);
-    meta::labels(&spec.child("selector"), findings);
-    addresses::check(&spec, old.as_ref(), findings);
-    external_ips(&spec, findings);
-    affinity(&spec, findings);
-    load_balancer(&spec, findings);
-    policies(&spec, findings);
-    traffic_distribution(&spec.child("trafficDistribution"), findings);
-    spec.child("publishNotReadyAddresses").flag(findings);
-    ingress(&spec, &change.new.child("status"), findings);
+pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
+    // Since Kubernetes 1.37, names may start with a digit.
+    meta::check(admission, &Naming { rule: dns_label, namespaced: true, generated: true }, errors);
+    annotations(&admission.new.child("metadata").child("annotations"), errors);
+    admission.new.child("spec").map(errors);
+    let spec = Spec::new(&admission.new);
+    let old = admission.old.as_ref().map(Spec::new);
+    kind(&spec, errors);
+    ports::check(&spec, old.as_ref(), &admission.options.node_ports, errors);
+    meta::labels(&spec.child("selector"), errors);
+    addresses::check(&spec, old.as_ref(), errors);
+    external_ips(&spec, errors);
+    affinity(&spec, errors);
+    load_balancer(&spec, errors);
+    policies(&spec, errors);
+    traffic_distribution(&spec.child("trafficDistribution"), errors);
+    spec.child("publishNotReadyAddresses").boolean(errors);
+    ingress(&spec, &admission.new.child("status"), errors);
     if let Some(old) = &old {
-        update::check(old, &spec, findings);
+        update::check(old, &spec, errors);
     }
 }
 
-/// The two annotations that turn Auto on are one setting under two names.
-fn annotations(annotations: &Field, findings: &mut Findings) {
-    let older = annotations.child(annotation::TOPOLOGY_AWARE_HINTS).peek_text();
-    let newer = annotations.child(annotation::TOPOLOGY_MODE).peek_text();
+/// The two annotations are old and new name of one setting.
+fn annotations(annotations: &Field, errors: &mut FieldErrors) {
+    let older = annotations.child(annotation::TOPOLOGY_AWARE_HINTS).as_str();
+    let newer = annotations.child(annotation::TOPOLOGY_MODE).as_str();
     if let (Some(older), Some(newer)) = (older, newer)
         && older != newer
     {
         let path = format!("metadata.annotations[{}]", annotation::TOPOLOGY_MODE);
-        let reason = format!("make it equal to {}, or remove that one", annotation::TOPOLOGY_AWARE_HINTS);
-        findings.refuse_at(&path, reason);
+        let reason = format!("must equal {}, or remove one of them", annotation::TOPOLOGY_AWARE_HINTS);
+        errors.invalid_at(&path, reason);
     }
 }
 
-fn kind(spec: &Spec, findings: &mut Findings) {
-    one_of(&spec.child("type"), &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"], findings);
+fn kind(spec: &Spec, errors: &mut FieldErrors) {
+    one_of(&spec.child("type"), &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"], errors);
     if spec.headless && (spec.is("NodePort") || spec.is("LoadBalancer")) {
-        let reason = format!("a Service of type {} cannot be headless: leave None out", spec.kind);
-        findings.refuse(&spec.child("clusterIPs").entry(0), reason);
+        let reason = format!("a Service of type {} cannot be headless: remove None", spec.kind);
+        errors.invalid(&spec.child("clusterIPs").index(0), reason);
     }
     let name = spec.child("externalName");
-    let target = name.text(findings).unwrap_or_default();
+    let target = name.string(errors).unwrap_or_default();
     if !spec.is("ExternalName") {
         return;
     }
     let target = target.strip_suffix('.').unwrap_or(target);
     if target.is_empty() {
-        findings.require(
-            &name,
-            "a Service of type ExternalName needs the DNS name it stands for, as example.com",
-        );
+        errors.required(&name, "a Service of type ExternalName needs a DNS name, e.g. example.com");
     } else {
-        findings.refuse_if(&name, dns_subdomain(target));
+        errors.invalid_if(&name, dns_subdomain(target));
     }
 }
 
-fn external_ips(spec: &Spec, findings: &mut Findings) {
-    for item in spec.child("externalIPs").items(findings) {
-        if let Some(address) = address(&item, findings) {
-            reachable(address, &item, findings);
+fn external_ips(spec: &Spec, errors: &mut FieldErrors) {
+    for item in spec.child("externalIPs").items(errors) {
+        if let Some(address) = address(&item, errors) {
+            reachable(address, &item, errors);
         }
     }
 }
 
-fn affinity(spec: &Spec, findings: &mut Findings) {
-    let kind = one_of(&spec.child("sessionAffinity"), &["None", "ClientIP"], findings);
-    let config = spec.child("sessionAffinityConfig").map(findings);
-    if !config.is_given() {
+fn affinity(spec: &Spec, errors: &mut FieldErrors) {
+    let kind = one_of(&spec.child("sessionAffinity"), &["None", "ClientIP"], errors);
+    let config = spec.child("sessionAffinityConfig").map(errors);
+    if !config.is_nonempty() {
         return;
     }
     if kind != Some("ClientIP") {
-        findings.refuse(&config, "counts only with sessionAffinity: ClientIP: set that, or leave this out");
+        errors.invalid(&config, "requires sessionAffinity: ClientIP");
         return;
     }
-    let timeout = config.child("clientIP").map(findings).child("timeoutSeconds");
-    let seconds = timeout.integer(findings);
+    let timeout = config.child("clientIP").map(errors).child("timeoutSeconds");
+    let seconds = timeout.integer(errors);
     if seconds.is_some_and(|seconds| !(1..=MAX_AFFINITY_SECONDS).contains(&seconds)) {
-        findings.refuse(&timeout, format!("from 1 to {MAX_AFFINITY_SECONDS} seconds (a day)"));
+        errors.invalid(&timeout, format!("must be between 1 and {MAX_AFFINITY_SECONDS} seconds (one day)"));
     }
 }
 
-/// What only a Service of type LoadBalancer may carry.
-fn load_balancer(spec: &Spec, findings: &mut Findings) {
+/// Fields that require type LoadBalancer.
+fn load_balancer(spec: &Spec, errors: &mut FieldErrors) {
     let ranges = spec.child("loadBalancerSourceRanges");
-    for item in ranges.items(findings) {
-        if let Some(text) = item.text(findings) {
-            // Semantics D2: blanks around a range are legal.
-            findings.refuse_if(&item, canonical_cidr(text.trim()).err());
+    for item in ranges.items(errors) {
+        if let Some(text) = item.string(errors) {
+            // Semantics D2: spaces around a range are allowed.
+            errors.invalid_if(&item, canonical_cidr(text.trim()).err());
         }
     }
     let class = spec.child("loadBalancerClass");
-    findings.spelled(&class, qualified_name);
+    errors.check_format(&class, qualified_name);
     let node_ports = spec.child("allocateLoadBalancerNodePorts");
-    node_ports.flag(findings);
+    node_ports.boolean(errors);
     if spec.is("LoadBalancer") {
         return;
     }
-    for field in [ranges.is_given().then_some(ranges), Some(class), Some(node_ports)].iter().flatten() {
+    for field in [ranges.is_nonempty().then_some(ranges), Some(class), Some(node_ports)].iter().flatten() {
         if field.is_set() {
-            findings.forbid(field, "counts only with type: LoadBalancer: set that, or leave this out");
+            errors.forbidden(field, "requires type: LoadBalancer");
         }
     }
 }
 
-fn policies(spec: &Spec, findings: &mut Findings) {
-    one_of(&spec.child("internalTrafficPolicy"), &["Cluster", "Local"], findings);
+fn policies(spec: &Spec, errors: &mut FieldErrors) {
+    one_of(&spec.child("internalTrafficPolicy"), &["Cluster", "Local"], errors);
     let external = spec.child("externalTrafficPolicy");
-    let policy = one_of(&external, &["Cluster", "Local"], findings);
+    let policy = one_of(&external, &["Cluster", "Local"], errors);
     if policy.is_some() && !spec.is_external() {
-        let reason =
-            "counts only for traffic from outside: with type NodePort or LoadBalancer, or with externalIPs";
-        findings.refuse(&external, reason);
+        let reason = "requires type NodePort or LoadBalancer, or externalIPs";
+        errors.invalid(&external, reason);
     }
     let check = spec.child("healthCheckNodePort");
-    if optional_number(&check, findings).is_some() && !spec.needs_health_check() {
-        findings.refuse(&check, "counts only with type: LoadBalancer and externalTrafficPolicy: Local");
+    if optional_number(&check, errors).is_some() && !spec.needs_health_check() {
+        errors.invalid(&check, "requires type: LoadBalancer and externalTrafficPolicy: Local");
     }
 }
 
-/// KEP-4444: standard words, and `domain/name` for what an implementation adds.
-fn traffic_distribution(field: &Field, findings: &mut Findings) {
-    let Some(text) = field.text(findings) else { return };
+/// KEP-4444: standard values, and `domain/name` for those of an implementation.
+fn traffic_distribution(field: &Field, errors: &mut FieldErrors) {
+    let Some(text) = field.string(errors) else { return };
     let standard = ["PreferSameZone", "PreferSameNode", "PreferClose"];
     if !standard.contains(&text) && !is_domain_prefixed(text) {
         let reason = format!(
-            "{} is not known here: write PreferSameZone, PreferSameNode or PreferClose, or a value with the \
-             domain of who obeys it, as zoneward.dev/Spill",
+            "{} is not supported: use PreferSameZone, PreferSameNode or PreferClose, or a value with the domain of \
+             its implementation, e.g. zoneward.dev/Spill",
             quoted(text)
         );
-        findings.unknown(field, reason);
+        errors.not_supported(field, reason);
     }
 }
 
-fn ingress(spec: &Spec, status: &Field, findings: &mut Findings) {
+fn ingress(spec: &Spec, status: &Field, errors: &mut FieldErrors) {
     let list = status.child("loadBalancer").child("ingress");
-    let items = list.items(findings);
+    let items = list.items(errors);
     if !items.is_empty() && !spec.is("LoadBalancer") {
-        findings.forbid(&list, "only a Service of type LoadBalancer has these");
+        errors.forbidden(&list, "requires type: LoadBalancer");
     }
     for item in items {
         let (ip, mode, host) = (item.child("ip"), item.child("ipMode"), item.child("hostname"));
-        if ip.nonempty(findings).is_some() {
-            address(&ip, findings);
+        if ip.nonempty_string(errors).is_some() {
+            address(&ip, errors);
         } else if mode.is_set() {
-            findings.forbid(&mode, "says how ip is reached, and there is no ip");
+            errors.forbidden(&mode, "requires ip");
         }
-        one_of(&mode, &["VIP", "Proxy"], findings);
-        findings.spelled_if_given(&host, dns_subdomain);
+        one_of(&mode, &["VIP", "Proxy"], errors);
+        errors.check_format_if_set(&host, dns_subdomain);
     }
 }

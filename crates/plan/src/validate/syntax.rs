@@ -1,11 +1,16 @@
-//! How names, label keys and label values are spelled.
-//!
-//! Each rule returns nothing for a good text, and for a bad one the reason with an example of the right form.
+//! Formats of names, label keys and label values, each a `FormatRule` whose message has a valid example.
 
-use super::field::quoted;
+use model::field::{Field, FieldErrors, not_one_of, quoted};
 
-/// Says why a text is badly spelled, or nothing.
-pub(super) type Rule = fn(&str) -> Option<String>;
+/// One of a fixed set of strings; an absent or empty string is valid.
+pub(super) fn one_of<'a>(field: &Field<'a>, keywords: &[&str], errors: &mut FieldErrors) -> Option<&'a str> {
+    let text = field.nonempty_string(errors)?;
+    if keywords.contains(&text) {
+        return Some(text);
+    }
+    errors.not_supported(field, not_one_of(text, keywords));
+    None
+}
 
 const MAX_LABEL: usize = 63;
 const MAX_SUBDOMAIN: usize = 253;
@@ -15,7 +20,6 @@ fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Whether every byte is fit for the middle, and the first and the last are also fit for the ends.
 fn is_word(text: &str, end: fn(u8) -> bool, middle: fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
@@ -30,7 +34,7 @@ fn is_lower_word(text: &str) -> bool {
     is_word(text, is_lower, |b| b == b'-')
 }
 
-/// The parts of a subdomain may be longer than a label; only the whole is limited.
+/// Only the total length is limited: a part may be longer than a label.
 fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_lower_word)
 }
@@ -39,19 +43,19 @@ fn is_dns_subdomain(text: &str) -> bool {
 pub(super) fn dns_label(text: &str) -> Option<String> {
     (!is_dns_label(text)).then(|| {
         format!(
-            "{} is not a DNS label: up to 63 characters out of a-z, 0-9 and '-', a letter or digit first and \
-             last, as my-name or 8-ball",
+            "{} is not a DNS label: at most 63 characters of a-z, 0-9 and '-', starting and ending with a letter or \
+             digit, e.g. my-name or 8-ball",
             quoted(text)
         )
     })
 }
 
-/// DNS labels with dots between them; the name of most objects.
+/// RFC 1123 subdomain, the format of most object names.
 pub(super) fn dns_subdomain(text: &str) -> Option<String> {
     (!is_dns_subdomain(text)).then(|| {
         format!(
-            "{} is not a DNS name: up to 253 characters, parts out of a-z, 0-9 and '-' with dots between \
-             them, each part with a letter or digit first and last, as web.example.com",
+            "{} is not a DNS name: at most 253 characters, labels of a-z, 0-9 and '-' separated by dots, each starting \
+             and ending with a letter or digit, e.g. web.example.com",
             quoted(text)
         )
     })
@@ -62,7 +66,10 @@ pub(super) fn fully_qualified_domain(text: &str) -> Option<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     let good = is_dns_subdomain(name) && name.contains('.') && name.split('.').all(is_dns_label);
     (!good).then(|| {
-        format!("{} is not a full domain name: at least two DNS labels, as web.example.com", quoted(text))
+        format!(
+            "{} is not a fully qualified domain name: at least two DNS labels, e.g. web.example.com",
+            quoted(text)
+        )
     })
 }
 
@@ -85,31 +92,31 @@ fn is_qualified_name(text: &str) -> bool {
 pub(super) fn qualified_name(text: &str) -> Option<String> {
     (!is_qualified_name(text)).then(|| {
         format!(
-            "{} is not a qualified name: up to 63 characters out of letters, digits, '-', '_' and '.', a \
-             letter or digit first and last, with or without a DNS name and a slash before it, as my.name or \
+            "{} is not a qualified name: at most 63 characters of letters, digits, '-', '_' and '.', starting and \
+             ending with a letter or digit, with an optional DNS name and slash before it, e.g. my.name or \
              example.com/my-name",
             quoted(text)
         )
     })
 }
 
-/// Whether the text is `domain/name`.
+/// Whether it is `domain/name`.
 pub(super) fn is_domain_prefixed(text: &str) -> bool {
     text.contains('/') && is_qualified_name(text)
 }
 
-/// The value of a label; empty is one.
+/// A label value, which may be empty.
 pub(super) fn label_value(text: &str) -> Option<String> {
     (!text.is_empty() && !is_name_part(text)).then(|| {
         format!(
-            "{} is not a label value: empty, or up to 63 characters out of letters, digits, '-', '_' and '.' \
-             with a letter or digit first and last, as my_value.1",
+            "{} is not a label value: empty, or at most 63 characters of letters, digits, '-', '_' and '.', starting \
+             and ending with a letter or digit, e.g. my_value.1",
             quoted(text)
         )
     })
 }
 
-/// The name of a container's port (RFC 6335).
+/// A container port name (RFC 6335).
 pub(super) fn port_name(text: &str) -> Option<String> {
     let good = text.len() <= MAX_PORT_NAME
         && is_lower_word(text)
@@ -117,24 +124,31 @@ pub(super) fn port_name(text: &str) -> Option<String> {
         && text.bytes().any(|b| b.is_ascii_lowercase());
     (!good).then(|| {
         format!(
-            "{} is not the name of a port: up to 15 characters out of a-z, 0-9 and single '-', at least one \
-             letter, no '-' first or last, as http-metrics (a number is written without quotes)",
+            "{} is not a port name: at most 15 characters of a-z, 0-9 and single '-', with at least one letter, not \
+             starting or ending with '-', e.g. http-metrics (write a port number without quotes)",
             quoted(text)
         )
     })
 }
 
-/// One step of a path on the API server.
+/// One segment of a URL path of the API server.
 pub(super) fn path_segment(text: &str) -> Option<String> {
     let bad = text.is_empty() || matches!(text, "." | "..") || text.contains(['/', '%']);
-    bad.then(|| format!("{} cannot stand in a path: not empty, not '.' or '..', no '/' or '%'", quoted(text)))
+    bad.then(|| {
+        format!(
+            "{} is not a path segment: it must not be empty, '.' or '..', or contain '/' or '%'",
+            quoted(text)
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use model::field::FormatRule;
+
     use super::*;
 
-    fn check(rule: Rule, good: &[&str], bad: &[&str]) {
+    fn check(rule: FormatRule, good: &[&str], bad: &[&str]) {
         for text in good {
             assert_eq!(rule(text), None, "{text:?}");
         }
@@ -186,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_very_long_text_is_cut_in_the_reason() {
+    fn long_values_are_truncated_in_messages() {
         let reason = dns_label(&"x".repeat(100_000)).unwrap();
         assert!(reason.len() < 400, "{}", reason.len());
     }

@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use model::backend::Place;
+use model::random::Random;
 use model::route::{Arrival, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
-use mutate::Dice;
 use plan::FeatureGates;
-use plan::addresses;
+use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
 use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
 use plan::routes::{self, Client, Incoming};
@@ -43,11 +43,11 @@ fn soak_fuzz_no_input_panics() {
 
 /// One world with some broken objects, all the way through.
 fn run(round: u64) {
-    let mut dice = Dice::new(round);
+    let mut random = Random::seeded(round);
     let mut values = corpus::objects();
-    for _ in 0..dice.below(12) {
-        let at = dice.below(values.len());
-        mutate::mutate(&mut values[at], &mut dice);
+    for _ in 0..random.below(12) {
+        let at = random.below(values.len());
+        mutate::mutate(&mut values[at], &mut random);
     }
     let (snapshot, notices) = read(&values);
     for notice in &notices {
@@ -55,10 +55,10 @@ fn run(round: u64) {
     }
     for value in &values {
         plan::validate::validate(value);
-        plan::validate::validate_update(value, &values[dice.below(values.len())]);
+        plan::validate::validate_update(value, &values[random.below(values.len())]);
     }
     for (service, _) in snapshot.services() {
-        plan_one(&snapshot, service, &mut dice);
+        plan_one(&snapshot, service, &mut random);
     }
     plan_addresses(&snapshot, round);
     forward_all(&snapshot);
@@ -141,15 +141,20 @@ fn parsed_kind(value: &Value) -> bool {
     kinds.contains(&(group, value["kind"].as_str().unwrap_or_default()))
 }
 
-fn plan_one(snapshot: &Snapshot, service: &Service, dice: &mut Dice) {
+fn plan_one(snapshot: &Snapshot, service: &Service, random: &mut Random) {
     let existing = snapshot.slices(&service.key);
     let selector = service.selector.as_ref();
     let pods = selector.map(|s| snapshot.pods_selected(&service.key.namespace, s)).unwrap_or_default();
     let trigger = TriggerTimes::default();
-    let input =
-        slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: existing, trigger: &trigger };
-    let max = 1 + dice.below(5);
-    let options = slices::Options::new(max).expect("within 1 to 1000");
+    let input = slices::SliceInput {
+        service,
+        pods: &pods,
+        nodes: snapshot.nodes(),
+        slices: existing,
+        trigger: &trigger,
+    };
+    let max = 1 + random.below(5);
+    let options = slices::SliceOptions::new(max).expect("within 1 to 1000");
     let facts = ClusterFacts::from_nodes(snapshot.nodes());
     let config = Config::default();
     let namespace = snapshot.namespace(&service.key.namespace);
@@ -181,7 +186,7 @@ fn plan_addresses(snapshot: &Snapshot, seed: u64) {
     let services: Vec<_> = snapshot.services().map(|(service, _)| service).collect();
     let cidrs: Vec<_> = snapshot.service_cidrs().collect();
     let ips: Vec<_> = snapshot.ip_addresses().collect();
-    let input = addresses::Input {
+    let input = cluster_ips::AddressInput {
         services: &services,
         unreadable: &[],
         service_cidrs: &cidrs,
@@ -189,7 +194,7 @@ fn plan_addresses(snapshot: &Snapshot, seed: u64) {
         seed,
         now: None,
     };
-    let plan = addresses::plan(&input);
+    let plan = cluster_ips::plan(&input);
     let given: Vec<_> = plan.assigned.iter().flat_map(|a| &a.cluster_ips).collect();
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len(), "addresses never collide");
 }

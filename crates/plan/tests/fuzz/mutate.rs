@@ -1,56 +1,34 @@
 //! Breaks JSON: a value somewhere inside is replaced, dropped or doubled.
 
+use model::random::Random;
 use serde_json::{Value, json};
 
-/// Numbers out of a seed, always the same ones.
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9_7f4a_7c15))
-    }
-
-    fn next(&mut self) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`; zero where there is none.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 /// Changes something somewhere in a value.
-pub fn mutate(value: &mut Value, dice: &mut Dice) {
-    let deeper = dice.below(6) > 0;
+pub fn mutate(value: &mut Value, random: &mut Random) {
+    let deeper = random.below(6) > 0;
     match value {
         Value::Object(map) if deeper && !map.is_empty() => {
-            let key = map.keys().nth(dice.below(map.len())).cloned().unwrap_or_default();
-            if dice.below(8) == 0 {
+            let key = map.keys().nth(random.below(map.len())).cloned().unwrap_or_default();
+            if random.below(8) == 0 {
                 map.remove(&key);
             } else if let Some(inner) = map.get_mut(&key) {
-                mutate(inner, dice);
+                mutate(inner, random);
             }
         }
         Value::Array(list) if deeper && !list.is_empty() => {
-            let at = dice.below(list.len());
-            match dice.below(8) {
+            let at = random.below(list.len());
+            match random.below(8) {
                 0 => drop(list.remove(at)),
                 1 => list.push(list[at].clone()),
-                _ => mutate(&mut list[at], dice),
+                _ => mutate(&mut list[at], random),
             }
         }
-        Value::String(text) if deeper => *text = other_text(text, dice),
-        other => *other = other_value(dice),
+        Value::String(text) if deeper => *text = other_text(text, random),
+        other => *other = other_value(random),
     }
 }
 
-fn other_text(text: &str, dice: &mut Dice) -> String {
+fn other_text(text: &str, random: &mut Random) -> String {
     const TEXTS: &[&str] = &[
         "",
         " ",
@@ -90,15 +68,15 @@ fn other_text(text: &str, dice: &mut Dice) -> String {
         "IPv6",
         "FQDN",
     ];
-    match dice.below(4) {
+    match random.below(4) {
         0 => text.chars().rev().collect(),
-        1 => text.repeat(dice.below(30)),
-        _ => TEXTS[dice.below(TEXTS.len())].to_owned(),
+        1 => text.repeat(random.below(30)),
+        _ => TEXTS[random.below(TEXTS.len())].to_owned(),
     }
 }
 
-fn other_value(dice: &mut Dice) -> Value {
-    match dice.below(10) {
+fn other_value(random: &mut Random) -> Value {
+    match random.below(10) {
         0 => Value::Null,
         1 => json!([]),
         2 => json!({}),

@@ -1,7 +1,7 @@
 //! PreferSameZone and PreferSameNode.
 
 use expect_test::{Expect, expect};
-use model::{Conditions, annotation as a};
+use model::{EndpointConditions, annotation as a};
 use plan::hints::{Mechanism, PreferBy};
 
 use crate::world::{self, World, name, notices};
@@ -144,9 +144,9 @@ fn an_endpoint_without_zone_and_node_has_no_hints() {
 fn endpoints_that_are_not_ready_get_nothing() {
     let mut world = prefer("PreferSameZone", &[("a", 1)]);
     world.add_endpoints(&[("a", 3)]);
-    world.endpoints[0].conditions = Conditions::new(false, true, true);
+    world.endpoints[0].conditions = EndpointConditions::new(false, true, true);
     // Semantics A1: nobody said that it is ready.
-    world.endpoints[1].conditions = Conditions::default();
+    world.endpoints[1].conditions = EndpointConditions::default();
     world.sync();
     let hinted: Vec<bool> = world.stored().map(|e| e.hints.is_some()).collect();
     assert_eq!(hinted, [false, false, true]);
@@ -157,7 +157,7 @@ fn a_terminating_endpoint_that_is_published_as_ready_gets_hints() {
     // Semantics B2: publishNotReadyAddresses makes it ready and terminating.
     let mut world = prefer("PreferSameZone", &[("a", 1)]);
     world.add_endpoints(&[("a", 1)]);
-    world.endpoints[0].conditions = Conditions::new(true, false, true);
+    world.endpoints[0].conditions = EndpointConditions::new(true, false, true);
     world.sync();
     assert_eq!(world.hints(), "a>a 1");
 }

@@ -201,7 +201,7 @@ proptest! {
             world.add_endpoints(&[(&zone, more)]);
             world.endpoints.drain(..fewer.min(world.endpoints.len()));
             if let Some(last) = world.endpoints.last_mut() {
-                last.conditions = model::Conditions::new(ready, ready, !ready);
+                last.conditions = model::EndpointConditions::new(ready, ready, !ready);
             }
             let outcome = world.sync();
             let rebuilt = plan::hints::Memory::from_slices(model::Family::V4, &world.slices);

@@ -1,6 +1,6 @@
 //! What is not written: taking over a cluster, or looking at it again, changes nothing that is right already.
 
-use model::{Conditions, Family, Hints, Labels, annotation as a};
+use model::{EndpointConditions, Family, Hints, Labels, annotation as a};
 use plan::hints::{Config, HintInput, Mechanism, Memory, assign};
 use plan::slices::Packing;
 
@@ -133,7 +133,7 @@ fn hints_of_unready_endpoints_go_when_the_slice_is_written_anyway() {
     {
         let stale = |ready: bool| {
             let mut e = endpoint(1, "a");
-            e.conditions = Conditions::new(ready, ready, false);
+            e.conditions = EndpointConditions::new(ready, ready, false);
             e.hints = Some(Hints::zone(&name("b")).into());
             e
         };

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    AddressType, Addresses, ClusterIps, Conditions, Endpoint, Family, Labels, Name, Node, ObjectKey, Service,
-    ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
+    AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Labels, Name, Node, ObjectKey,
+    Service, ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
 };
 use plan::hints::{ClusterFacts, Config, HintInput, HintOutcome, Memory, assign};
 use plan::slices::Packing;
@@ -36,7 +36,7 @@ pub(crate) fn endpoint(number: usize, zone: &str) -> Endpoint {
     let address = std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).expect("a small number"));
     Endpoint {
         addresses: Addresses::one(address.into()),
-        conditions: Conditions::new(true, true, false),
+        conditions: EndpointConditions::new(true, true, false),
         hostname: None,
         node: Some(name(&format!("{zone}-node-0"))),
         zone: Some(name(zone)).filter(|z| !z.is_empty()),

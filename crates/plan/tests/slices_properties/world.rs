@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use model::{
-    AddressType, Addresses, ClusterIps, Conditions, ContainerPort, Family, Interner, Labels, Name, Node,
-    Object, ObjectKey, Owner, Pod, Protocol, Service, ServicePort, Slice, SliceContent, TargetPort, Uid,
-    annotation, parse,
+    AddressType, Addresses, ClusterIps, ContainerPort, EndpointConditions, Family, Interner, Labels, Name,
+    Node, Object, ObjectKey, Owner, Pod, Protocol, Service, ServicePort, Slice, SliceContent, TargetPort,
+    Uid, annotation, parse,
 };
-use plan::slices::{self, Input, Options, Packing, SlicePlan, TriggerTimes};
+use plan::slices::{self, Packing, SliceInput, SliceOptions, SlicePlan, TriggerTimes};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -20,7 +20,7 @@ pub(crate) struct World {
     pub(crate) pods: Vec<Pod>,
     pub(crate) nodes: BTreeMap<Name, Node>,
     pub(crate) slices: Vec<Slice>,
-    pub(crate) options: Options,
+    pub(crate) options: SliceOptions,
     trigger: TriggerTimes,
     made: usize,
 }
@@ -65,7 +65,7 @@ impl World {
             pods: Vec::new(),
             nodes: [("n0", "za"), ("n1", "zb"), ("n2", "")].map(node).into(),
             slices: Vec::new(),
-            options: Options::new(max_endpoints).expect("within 1 to 1000"),
+            options: SliceOptions::new(max_endpoints).expect("within 1 to 1000"),
             trigger: TriggerTimes::default(),
             made: 0,
         }
@@ -73,7 +73,7 @@ impl World {
 
     pub(crate) fn plan(&self, hints: impl FnMut(Family, &mut Packing<'_>)) -> SlicePlan {
         let pods: Vec<&Pod> = self.pods.iter().collect();
-        let input = Input {
+        let input = SliceInput {
             service: &self.service,
             pods: &pods,
             nodes: &self.nodes,
@@ -136,7 +136,7 @@ impl World {
             What::CopyEndpointsToNext if same_type => self.slices[next].content.endpoints.extend(endpoints),
             What::CopyEndpointsToNext => {}
             What::DropConditions => {
-                content.endpoints.iter_mut().for_each(|e| e.conditions = Conditions::default());
+                content.endpoints.iter_mut().for_each(|e| e.conditions = EndpointConditions::default());
             }
             What::ReverseEndpoints => content.endpoints.reverse(),
             What::ReversePorts => content.ports = content.ports.iter().rev().cloned().collect(),

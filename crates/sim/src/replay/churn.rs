@@ -96,7 +96,7 @@ impl<'s> Plane<'s> {
         let planner = Planner {
             facts: ClusterFacts::from_nodes(&start.nodes),
             hints: Config::default(),
-            slices: slices::Options::default(),
+            slices: slices::SliceOptions::default(),
         };
         Self { start, planner, kept, churn, now: Moment::default(), slices, named: 0 }
     }
@@ -139,7 +139,7 @@ impl<'s> Plane<'s> {
         let (service, slices, trigger) = (&kept.service, &kept.slices, &kept.trigger);
         let namespace = self.start.namespaces.get(&key.namespace);
         let input = ServiceInput {
-            slices: slices::Input { service, pods: &pods, nodes, slices, trigger },
+            slices: slices::SliceInput { service, pods: &pods, nodes, slices, trigger },
             namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
         };
         let known = |family| kept.memory.get(&family).map(|(memory, _)| memory.clone()).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use model::{Conditions, Endpoint, Family, Labels, Name, Service, Slice, SliceContent};
+use model::{Endpoint, EndpointConditions, Family, Labels, Name, Service, Slice, SliceContent};
 use plan::hints::{Choice, ClusterFacts, Config, HintInput, Memory, assign_chosen};
 use plan::slices::Packing;
 
@@ -137,7 +137,7 @@ fn without_zone(slice: &Slice, zone: &Name) -> Slice {
     let mut slice = slice.clone();
     let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
     for endpoint in lost {
-        endpoint.conditions = Conditions::new(false, false, false);
+        endpoint.conditions = EndpointConditions::new(false, false, false);
         slice.generation += 1;
     }
     slice

@@ -1,10 +1,10 @@
 //! Node ports of a Service, taken in the same transaction as the Service itself. Which ones is decided in
-//! [`plan::node_ports`].
+//! [`plan::node_port_allocator`].
 
 use std::collections::BTreeSet;
 
 use model::Name;
-use plan::node_ports::{PortRequest, Refusal, Request, allocate};
+use plan::node_port_allocator::{NodePortError, NodePortRequest, PortRequest, allocate};
 use serde_json::Value;
 
 use super::service::{Terms, holder};
@@ -61,10 +61,10 @@ fn ports(service: &Value) -> &[Value] {
 }
 
 fn held(service: &Value) -> BTreeSet<u16> {
-    request(service).named().map(|(port, _)| port).collect()
+    request(service).requested().map(|(port, _)| port).collect()
 }
 
-fn request(service: &Value) -> Request {
+fn request(service: &Value) -> NodePortRequest {
     let port = |port: &Value| PortRequest {
         port: number(&port["port"]).unwrap_or(0),
         protocol: Name::new(port["protocol"].as_str().unwrap_or_default()),
@@ -72,7 +72,7 @@ fn request(service: &Value) -> Request {
     };
     let spec = &service["spec"];
     let balanced = spec["type"] == "LoadBalancer";
-    Request {
+    NodePortRequest {
         ports: ports(service).iter().map(port).collect(),
         allocates: spec["type"] == "NodePort" || balanced && spec["allocateLoadBalancerNodePorts"] != false,
         health_check: number(&spec["healthCheckNodePort"]),
@@ -81,13 +81,17 @@ fn request(service: &Value) -> Request {
 }
 
 /// The ports of other Services: all of them if there is something to choose, otherwise those that this one names.
-fn in_use(objects: &Objects<'_, '_>, request: &Request, holder: &str) -> Result<BTreeSet<u16>, Failure> {
-    if request.leaves_a_choice() {
+fn in_use(
+    objects: &Objects<'_, '_>,
+    request: &NodePortRequest,
+    holder: &str,
+) -> Result<BTreeSet<u16>, Failure> {
+    if request.needs_allocation() {
         let locks = objects.locks(Lock::NodePort)?.into_iter().filter(|(_, other)| other != holder);
         return Ok(locks.filter_map(|(port, _)| port.parse().ok()).collect());
     }
     let mut others = BTreeSet::new();
-    for (port, _) in request.named() {
+    for (port, _) in request.requested() {
         if objects.holder(Lock::NodePort, &port.to_string())?.is_some_and(|other| other != holder) {
             others.insert(port);
         }
@@ -95,10 +99,10 @@ fn in_use(objects: &Objects<'_, '_>, request: &Request, holder: &str) -> Result<
     Ok(others)
 }
 
-fn refused(refusal: Refusal, service: &Value) -> Failure {
+fn refused(refusal: NodePortError, service: &Value) -> Failure {
     match &refusal {
-        Refusal::Full => Failure::internal(refusal),
-        Refusal::Taken { field, .. } => {
+        NodePortError::Full => Failure::internal(refusal),
+        NodePortError::Taken { field, .. } => {
             let cause = Cause::invalid(field, refusal.to_string());
             let services = kinds::find("", "v1", "services").expect("the table has Services");
             Failure::invalid(services, meta::text(service, "name"), &[cause])

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! ServiceCIDRs -> allocator --\
-//! old and new Service -> plan::addresses::update -> keep, allocate, release -> IPAddress objects, spec
+//! old and new Service -> plan::cluster_ips::update -> keep, allocate, release -> IPAddress objects, spec
 //! ```
 //!
 //! An IPAddress is the lock on its address (semantics E2), so what is taken is asked of the objects and not
@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use model::{Family, Interner, Name, Object, Service, ServiceCidr, ServiceKey, ServiceType, parse};
-use plan::addresses::{
-    AllocateError, Allocator, ClusterFamilies, FieldError, api_address, api_service, is_api_service,
+use plan::cluster_ips::{
+    AllocateError, ClusterFamilies, FieldError, IpAllocator, api_address, is_api_service, kubernetes_service,
     start_offset, update,
 };
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub use carry::carry_over;
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
     /// Where node ports come from.
-    pub node_ports: plan::validate::Settings,
+    pub node_ports: plan::validate::ValidationOptions,
     /// Where cluster IPs come from while there is no default ServiceCIDR.
     pub cluster_ips: Vec<IpNet>,
     /// Where addresses of load balancers come from; empty: nobody gives any here.
@@ -119,7 +119,7 @@ fn as_nothing(service: &Service) -> Service {
 
 /// What cluster IPs are given out of.
 struct Cluster {
-    allocator: Allocator,
+    allocator: IpAllocator,
     families: ClusterFamilies,
     /// The address of the API's own Service, which no other gets.
     reserved: Option<IpAddr>,
@@ -135,7 +135,7 @@ impl Cluster {
         });
         let cidrs: Vec<ServiceCidr> = parsed.collect();
         let cidrs: Vec<&ServiceCidr> = cidrs.iter().collect();
-        let (allocator, families) = plan::addresses::allocator(&cidrs);
+        let (allocator, families) = plan::cluster_ips::allocator(&cidrs);
         Ok(Self { allocator, families, reserved: api_address(&cidrs, configured) })
     }
 
@@ -169,7 +169,7 @@ pub fn check_ip_address(objects: &Objects<'_, '_>, ranges: &Ranges, object: &Val
 }
 
 fn api_key() -> ServiceKey {
-    ServiceKey::new(&Name::new(api_service::NAMESPACE), &Name::new(api_service::NAME))
+    ServiceKey::new(&Name::new(kubernetes_service::NAMESPACE), &Name::new(kubernetes_service::NAME))
 }
 
 fn reserved(ip: IpAddr) -> String {
@@ -185,8 +185,9 @@ fn addresses(
 ) -> Result<(), Failure> {
     let mut cluster = Cluster::read(objects, &terms.ranges.cluster_ips)?;
     let name = after.key.name.to_string();
-    let refused =
-        |FieldError { field, reason }| Failure::invalid(services(), &name, &[Cause::invalid(field, reason)]);
+    let refused = |FieldError { field, message, .. }| {
+        Failure::invalid(services(), &name, &[Cause::invalid(field, message)])
+    };
     let change = update(before, after, &cluster.families).map_err(refused)?;
     let mut ips = change.kept.clone();
     for (family, asked) in &change.allocate {
@@ -262,7 +263,7 @@ fn take_next(
         if is_api_service(key) && Family::of(ip) == family && free && cluster.allocator.admits(ip).is_ok() {
             return lock(objects, ip, key).map(|()| ip);
         }
-        cluster.allocator.take(ip);
+        cluster.allocator.mark_allocated(ip);
     }
     loop {
         let ip = cluster.allocator.allocate_next(family, offset).map_err(|error| exhausted(family, error))?;
@@ -274,7 +275,7 @@ fn take_next(
 }
 
 /// Semantics E3: a dry run shows the base of a range, so that nobody takes it for a promise.
-fn rehearsed(allocator: &Allocator, family: Family) -> Result<IpAddr, Failure> {
+fn rehearsed(allocator: &IpAllocator, family: Family) -> Result<IpAddr, Failure> {
     allocator.dry_run_address(family).ok_or_else(|| exhausted(family, AllocateError::Full))
 }
 

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kube_cel::{CompiledSchema, Validator, compile_schema};
-use plan::validate::Fault;
+use plan::validate::FieldErrorType;
 use regex::Regex;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use crate::kinds::{self, Kind};
 use crate::schema::resolve;
 
 /// A field's path, in which way it is wrong, and the sentence about it.
-pub type Finding = (String, Fault, String);
+pub type Finding = (String, FieldErrorType, String);
 
 /// Everything that is wrong with an object of a kind with a schema of its own.
 ///
@@ -56,7 +56,7 @@ fn rule_faults(
         held.faults
     };
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-        vec![(String::new(), Fault::Invalid, "a rule of the schema cannot be evaluated".to_owned())]
+        vec![(String::new(), FieldErrorType::Invalid, "a rule of the schema cannot be evaluated".to_owned())]
     })
 }
 
@@ -75,8 +75,9 @@ impl Held {
             let errors = self.validator.validate_compiled(rules, new, old).err();
             let errors = errors.into_iter().flat_map(kube_cel::ValidationErrors::into_vec);
             let path = &self.path;
-            self.faults
-                .extend(errors.map(|error| (within(path, &error.field_path), Fault::Invalid, error.message)));
+            self.faults.extend(
+                errors.map(|error| (within(path, &error.field_path), FieldErrorType::Invalid, error.message)),
+            );
             return;
         }
         let length = self.path.len();
@@ -135,14 +136,21 @@ fn walk(
         return;
     }
     let schema = resolve(schema);
-    let mut fault = |fault: Fault, reason: String| faults.push((path.clone(), fault, reason));
+    let mut fault = |fault: FieldErrorType, reason: String| faults.push((path.clone(), fault, reason));
     choices(schema, value, &mut fault);
     let length = path.len();
     match value {
         Value::String(text) => lengths(schema, text, &mut fault),
         Value::Number(number) => range(schema, number.as_f64().unwrap_or(f64::NAN), &mut fault),
         Value::Array(items) => {
-            count(schema, ["minItems", "maxItems"], items.len(), "items", Fault::TooMany, &mut fault);
+            count(
+                schema,
+                ["minItems", "maxItems"],
+                items.len(),
+                "items",
+                FieldErrorType::TooMany,
+                &mut fault,
+            );
             let schema = &schema["items"];
             for (i, item) in items.iter().enumerate() {
                 let Some(difference) = difference.item(i) else { continue };
@@ -153,7 +161,7 @@ fn walk(
         }
         Value::Object(members) => {
             let names = ["minProperties", "maxProperties"];
-            count(schema, names, members.len(), "members", Fault::TooMany, &mut fault);
+            count(schema, names, members.len(), "members", FieldErrorType::TooMany, &mut fault);
             for (name, value) in members {
                 let Some(difference) = difference.member(name) else { continue };
                 let field = match &schema["properties"][name] {
@@ -190,26 +198,35 @@ fn below(path: &str, name: &str) -> String {
 fn required(schema: &Value, value: &Value, path: &str, faults: &mut Vec<Finding>) {
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if value[name].is_null() {
-            faults.push((below(path, name), Fault::Required, String::new()));
+            faults.push((below(path, name), FieldErrorType::Required, String::new()));
         }
     }
 }
 
-fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(Fault, String)) {
+fn choices(schema: &Value, value: &Value, fault: &mut impl FnMut(FieldErrorType, String)) {
     let Some(allowed) = schema["enum"].as_array() else { return };
     if !allowed.contains(value) {
         let words: Vec<String> = allowed.iter().map(Value::to_string).collect();
-        fault(Fault::NotSupported, format!("{value}: supported values: {}", words.join(", ")));
+        fault(FieldErrorType::NotSupported, format!("{value}: supported values: {}", words.join(", ")));
     }
 }
 
-fn lengths(schema: &'static Value, text: &str, fault: &mut impl FnMut(Fault, String)) {
-    count(schema, ["minLength", "maxLength"], text.chars().count(), "letters", Fault::TooLong, fault);
+fn lengths(schema: &'static Value, text: &str, fault: &mut impl FnMut(FieldErrorType, String)) {
+    count(
+        schema,
+        ["minLength", "maxLength"],
+        text.chars().count(),
+        "letters",
+        FieldErrorType::TooLong,
+        fault,
+    );
     let Some(pattern) = schema["pattern"].as_str() else { return };
     match regex(pattern) {
         Ok(regex) if regex.is_match(text) => {}
-        Ok(_) => fault(Fault::Invalid, format!("Invalid value: {text:?}: should match '{pattern}'")),
-        Err(error) => fault(Fault::Invalid, format!("the pattern of the schema cannot be read: {error}")),
+        Ok(_) => fault(FieldErrorType::Invalid, format!("Invalid value: {text:?}: should match '{pattern}'")),
+        Err(error) => {
+            fault(FieldErrorType::Invalid, format!("the pattern of the schema cannot be read: {error}"))
+        }
     }
 }
 
@@ -222,20 +239,20 @@ fn regex(pattern: &'static str) -> &'static Result<Regex, regex::Error> {
     compiled.entry(pattern).or_insert_with(|| Box::leak(Box::new(Regex::new(pattern))))
 }
 
-fn range(schema: &Value, number: f64, fault: &mut impl FnMut(Fault, String)) {
+fn range(schema: &Value, number: f64, fault: &mut impl FnMut(FieldErrorType, String)) {
     let strict = |name: &str| schema[name] == true;
     if let Some(least) = schema["minimum"].as_f64() {
         let exclusive = strict("exclusiveMinimum");
         if number < least || exclusive && number <= least {
             let words = if exclusive { "greater than" } else { "greater than or equal to" };
-            fault(Fault::Invalid, format!("Invalid value: {number}: should be {words} {least}"));
+            fault(FieldErrorType::Invalid, format!("Invalid value: {number}: should be {words} {least}"));
         }
     }
     if let Some(most) = schema["maximum"].as_f64() {
         let exclusive = strict("exclusiveMaximum");
         if number > most || exclusive && number >= most {
             let words = if exclusive { "less than" } else { "less than or equal to" };
-            fault(Fault::Invalid, format!("Invalid value: {number}: should be {words} {most}"));
+            fault(FieldErrorType::Invalid, format!("Invalid value: {number}: should be {words} {most}"));
         }
     }
 }
@@ -245,12 +262,15 @@ fn count(
     [least, most]: [&str; 2],
     found: usize,
     what: &str,
-    excess: Fault,
-    fault: &mut impl FnMut(Fault, String),
+    excess: FieldErrorType,
+    fault: &mut impl FnMut(FieldErrorType, String),
 ) {
     let found = u64::try_from(found).unwrap_or(u64::MAX);
     if let Some(least) = schema[least].as_u64().filter(|least| found < *least) {
-        fault(Fault::Invalid, format!("Invalid value: should have at least {least} {what}, has {found}"));
+        fault(
+            FieldErrorType::Invalid,
+            format!("Invalid value: should have at least {least} {what}, has {found}"),
+        );
     }
     if let Some(most) = schema[most].as_u64().filter(|most| found > *most) {
         fault(excess, format!("may not have more than {most} {what}, has {found}"));
@@ -321,9 +341,12 @@ mod tests {
         let spec = |to: &str, weight: u8| json!({"spec": {"to": [to], "weight": weight}});
         assert!(faults(&rules, None, &spec("a", 1)).is_empty());
         let unlucky = faults(&rules, None, &spec("a", 13));
-        assert_eq!(unlucky, [("spec".to_owned(), Fault::Invalid, "thirteen brings bad luck".to_owned())]);
+        assert_eq!(
+            unlucky,
+            [("spec".to_owned(), FieldErrorType::Invalid, "thirteen brings bad luck".to_owned())]
+        );
         let moved = faults(&rules, Some(&spec("a", 1)), &spec("b", 1));
-        assert_eq!(moved, [("spec".to_owned(), Fault::Invalid, "to cannot change".to_owned())]);
+        assert_eq!(moved, [("spec".to_owned(), FieldErrorType::Invalid, "to cannot change".to_owned())]);
         assert!(faults(&rules, Some(&spec("a", 1)), &spec("a", 2)).is_empty());
     }
 

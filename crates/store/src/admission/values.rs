@@ -1,7 +1,7 @@
 //! Kinds that carry values and decide nothing here: Leases, ConfigMaps, Secrets. Their few rules are those of an API
 //! server, so that what is accepted here is accepted there.
 
-use plan::validate::Fault;
+use plan::validate::FieldErrorType;
 use serde_json::{Map, Value};
 
 use super::structural::Finding;
@@ -24,17 +24,21 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Finding> {
     findings
 }
 
-fn finding(field: impl Into<String>, fault: Fault, reason: impl Into<String>) -> Finding {
+fn finding(field: impl Into<String>, fault: FieldErrorType, reason: impl Into<String>) -> Finding {
     (field.into(), fault, reason.into())
 }
 
 fn lease(spec: &Value, findings: &mut Vec<Finding>) {
     if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
         let reason = format!("{seconds} is no time to hold a lease: write 1 or more");
-        findings.push(finding("spec.leaseDurationSeconds", Fault::Invalid, reason));
+        findings.push(finding("spec.leaseDurationSeconds", FieldErrorType::Invalid, reason));
     }
     if let Some(count) = spec["leaseTransitions"].as_i64().filter(|count| *count < 0) {
-        findings.push(finding("spec.leaseTransitions", Fault::Invalid, format!("{count} is below 0")));
+        findings.push(finding(
+            "spec.leaseTransitions",
+            FieldErrorType::Invalid,
+            format!("{count} is below 0"),
+        ));
     }
 }
 
@@ -44,7 +48,7 @@ fn config_map(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
             keys(list, key, findings);
             if other.is_some_and(|other| !new[other][key].is_null()) {
                 let reason = format!("{key:?} stands in binaryData too: one value for each key");
-                findings.push(finding(format!("{list}[{key}]"), Fault::Invalid, reason));
+                findings.push(finding(format!("{list}[{key}]"), FieldErrorType::Invalid, reason));
             }
         }
     }
@@ -52,7 +56,11 @@ fn config_map(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
     let bytes: usize = members(&new["binaryData"]).map(|(_, value)| decoded_length(value)).sum();
     if texts.saturating_add(bytes) > MAX_BYTES {
         // The whole object is too long, and that has no path.
-        findings.push(finding("[]", Fault::TooLong, format!("may not be more than {MAX_BYTES} bytes")));
+        findings.push(finding(
+            "[]",
+            FieldErrorType::TooLong,
+            format!("may not be more than {MAX_BYTES} bytes"),
+        ));
     }
     sealed(old, new, &["data", "binaryData"], findings);
 }
@@ -63,7 +71,11 @@ fn secret(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
     }
     let bytes: usize = members(&new["data"]).map(|(_, value)| decoded_length(value)).sum();
     if bytes > MAX_BYTES {
-        findings.push(finding("data", Fault::TooLong, format!("may not be more than {MAX_BYTES} bytes")));
+        findings.push(finding(
+            "data",
+            FieldErrorType::TooLong,
+            format!("may not be more than {MAX_BYTES} bytes"),
+        ));
     }
     match new["type"].as_str() {
         Some("kubernetes.io/tls") => has_keys(new, &["tls.crt", "tls.key"], findings),
@@ -74,14 +86,14 @@ fn secret(old: Option<&Value>, new: &Value, findings: &mut Vec<Finding>) {
             let name = "kubernetes.io/service-account.name";
             if new["metadata"]["annotations"][name].as_str().is_none_or(str::is_empty) {
                 let field = format!("metadata.annotations[{name}]");
-                findings.push(finding(field, Fault::Required, ""));
+                findings.push(finding(field, FieldErrorType::Required, ""));
             }
         }
         _ => {}
     }
     if let Some(old) = old.filter(|old| old["type"] != new["type"]) {
         let reason = format!("the type of a Secret cannot change: keep {}", old["type"]);
-        findings.push(finding("type", Fault::Invalid, reason));
+        findings.push(finding("type", FieldErrorType::Invalid, reason));
     }
     sealed(old, new, &["data"], findings);
 }
@@ -99,7 +111,7 @@ fn keys(list: &str, key: &str, findings: &mut Vec<Finding>) {
         let reason = format!(
             "{key:?} is no key: up to {MAX_KEY} letters, digits, '-', '_' and '.', not '.' and no '..' first"
         );
-        findings.push(finding(format!("{list}[{key}]"), Fault::Invalid, reason));
+        findings.push(finding(format!("{list}[{key}]"), FieldErrorType::Invalid, reason));
     }
 }
 
@@ -109,7 +121,7 @@ fn decoded_length(value: &Value) -> usize {
 
 fn has_keys(secret: &Value, keys: &[&str], findings: &mut Vec<Finding>) {
     for key in keys.iter().filter(|key| secret["data"][**key].is_null()) {
-        findings.push(finding(format!("data[{key}]"), Fault::Required, ""));
+        findings.push(finding(format!("data[{key}]"), FieldErrorType::Required, ""));
     }
 }
 
@@ -118,11 +130,11 @@ fn sealed(old: Option<&Value>, new: &Value, lists: &[&str], findings: &mut Vec<F
     let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
     let reason = "this object is immutable: make another and name that one";
     if new["immutable"] != true {
-        findings.push(finding("immutable", Fault::Forbidden, reason));
+        findings.push(finding("immutable", FieldErrorType::Forbidden, reason));
     }
     for list in lists {
         if !is_same_map(&old[*list], &new[*list]) {
-            findings.push(finding(*list, Fault::Forbidden, reason));
+            findings.push(finding(*list, FieldErrorType::Forbidden, reason));
         }
     }
 }
@@ -137,7 +149,7 @@ mod tests {
     use crate::kinds;
     use serde_json::json;
 
-    fn found(kind: &str, old: Option<Value>, new: &Value) -> Vec<(String, Fault)> {
+    fn found(kind: &str, old: Option<Value>, new: &Value) -> Vec<(String, FieldErrorType)> {
         let kind = kinds::named(kind).expect("the table has it");
         check(kind, old.as_ref(), new).into_iter().map(|(field, fault, _)| (field, fault)).collect()
     }
@@ -148,7 +160,7 @@ mod tests {
             assert_eq!(found("ConfigMap", None, &json!({"data": {key: "x"}})), [], "{key}");
         }
         for key in ["", "a b", ".", "..", "..a", "a/b", &"a".repeat(254)] {
-            let wanted = (format!("data[{key}]"), Fault::Invalid);
+            let wanted = (format!("data[{key}]"), FieldErrorType::Invalid);
             assert_eq!(
                 found("ConfigMap", None, &json!({"data": {key: "x"}})),
                 std::slice::from_ref(&wanted),
@@ -163,9 +175,9 @@ mod tests {
         let map = |data: Value, immutable: bool| json!({"data": data, "immutable": immutable});
         let old = || Some(map(json!({"a": "b", "c": "d"}), true));
         assert_eq!(found("ConfigMap", old(), &map(json!({"c": "d", "a": "b"}), true)), []);
-        let data = ("data".to_owned(), Fault::Forbidden);
+        let data = ("data".to_owned(), FieldErrorType::Forbidden);
         assert_eq!(found("ConfigMap", old(), &map(json!({"a": "x", "c": "d"}), true)), [data]);
-        let mark = ("immutable".to_owned(), Fault::Forbidden);
+        let mark = ("immutable".to_owned(), FieldErrorType::Forbidden);
         assert_eq!(found("ConfigMap", old(), &map(json!({"a": "b", "c": "d"}), false)), [mark]);
     }
 
@@ -173,7 +185,7 @@ mod tests {
     fn values_have_an_end() {
         let long = "x".repeat(MAX_BYTES);
         assert_eq!(found("ConfigMap", None, &json!({"data": {"a": long}})), []);
-        let wanted = [("[]".to_owned(), Fault::TooLong)];
+        let wanted = [("[]".to_owned(), FieldErrorType::TooLong)];
         assert_eq!(found("ConfigMap", None, &json!({"data": {"a": long, "b": "x"}})), wanted);
     }
 }

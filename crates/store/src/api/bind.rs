@@ -12,7 +12,7 @@ use crate::kinds::{BINDING, Kind};
 use crate::meta;
 use crate::objects::Objects;
 use crate::status::{Cause, Failure};
-use plan::validate::Fault;
+use plan::validate::FieldErrorType;
 
 impl Api {
     pub(super) async fn bind(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
@@ -55,10 +55,10 @@ fn check_binding(binding: &Value, namespace: &str, name: &str) -> Result<(), Fai
     let mut causes = Vec::new();
     if !matches!(kind, "" | "Node") {
         let why = format!("{kind:?}: supported values: \"Node\", \"<empty>\"");
-        causes.push(Cause::new(Fault::NotSupported, "target.kind", why));
+        causes.push(Cause::new(FieldErrorType::NotSupported, "target.kind", why));
     }
     if node.is_empty() {
-        causes.push(Cause::new(Fault::Required, "target.name", "say which node"));
+        causes.push(Cause::new(FieldErrorType::Required, "target.name", "say which node"));
     }
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(&BINDING, name, &causes)) }
 }

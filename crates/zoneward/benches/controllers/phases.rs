@@ -6,13 +6,13 @@ use cluster::{Event, Kind, Watched};
 use controller::slice_reconciler::SliceReconciler;
 use controller::{Metrics, ReconcilerSettings};
 use jiff::Timestamp;
-use plan::queue::Moment;
+use plan::work_queue::MonotonicTime;
 use serde_json::Value;
 
 use super::load::{PODS_PER_SERVICE, node, pod, pod_status, service};
 
-fn now() -> Moment {
-    Moment(Duration::ZERO)
+fn now() -> MonotonicTime {
+    MonotonicTime(Duration::ZERO)
 }
 
 fn watched(object: &Value) -> Watched {

@@ -1,45 +1,45 @@
-//! MeshGateway: its listeners, and what two of them may not share.
+//! MeshGateway: its listeners, and conflicts between them.
 
 use std::collections::BTreeMap;
 
-use super::at::{At, Problems};
-use super::words::hostname;
+use super::syntax::hostname;
+use crate::field::{Field, FieldErrors};
 use crate::label::Labels;
 use crate::name::{Name, ObjectKey};
 use crate::route::{Certificate, Gateway, GatewayListener, GatewayProtocol, Hostname};
 
-/// As many listeners as a gateway may have; the schema says the same.
-const MANY: usize = 64;
+/// The schema has the same limit.
+const MAX_LISTENERS: usize = 64;
 
-pub(super) fn gateway(key: ObjectKey, spec: &At, problems: &mut Problems) -> Gateway {
-    spec.only(&["listeners"], problems);
+pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> Gateway {
+    spec.only(&["listeners"], errors);
     let list = spec.child("listeners");
-    let items = list.items_or_one(problems, "listeners");
-    if items.len() > MANY {
-        problems.add(&list, format!("at most {MANY} can be given"));
+    let items = list.required_items("listeners", errors);
+    if items.len() > MAX_LISTENERS {
+        errors.invalid(&list, format!("at most {MAX_LISTENERS} listeners are allowed"));
     }
-    let read: Vec<_> = items.iter().map(|item| (item, listener(&key, item, problems))).collect();
-    check_together(&read, problems);
+    let read: Vec<_> = items.iter().map(|item| (item, listener(&key, item, errors))).collect();
+    check_conflicts(&read, errors);
     Gateway { key, listeners: read.into_iter().filter_map(|(_, listener)| listener).collect() }
 }
 
-fn listener(gateway: &ObjectKey, at: &At, problems: &mut Problems) -> Option<GatewayListener> {
-    at.only(&["name", "port", "protocol", "hostname", "tags", "tls"], problems);
-    let name = at.child("name").needed(problems).map(Name::new);
+fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option<GatewayListener> {
+    at.only(&["name", "port", "protocol", "hostname", "tags", "tls"], errors);
+    let name = at.child("name").required_string(errors).map(Name::new);
     let port = at.child("port");
     if at.is_map() && !port.is_set() {
-        problems.add(&port, "it is missing");
+        errors.invalid(&port, "is missing");
     }
-    let port = port.port(problems);
-    let protocol = protocol(at, problems);
+    let port = port.port(errors);
+    let protocol = protocol(at, errors);
     let host = at.child("hostname");
     if host.is_set() && protocol == Some(GatewayProtocol::Tcp) {
-        problems.add(&host, "connections in the clear name no host: leave it out, or use TLS or HTTP");
+        errors.invalid(&host, "plain TCP connections carry no host name: remove it, or use TLS or HTTP");
     }
-    let hostname = if host.is_set() { hostname(&host, problems)? } else { Hostname::Any };
+    let hostname = if host.is_set() { hostname(&host, errors)? } else { Hostname::Any };
     Some(GatewayListener {
-        tags: Labels::from_pairs(at.child("tags").pairs(problems)),
-        certificate: certificate(gateway, at, protocol, problems),
+        tags: Labels::from_pairs(at.child("tags").string_map(errors)),
+        certificate: certificate(gateway, at, protocol, errors),
         name: name?,
         port: port?,
         protocol: protocol?,
@@ -47,12 +47,12 @@ fn listener(gateway: &ObjectKey, at: &At, problems: &mut Problems) -> Option<Gat
     })
 }
 
-fn protocol(at: &At, problems: &mut Problems) -> Option<GatewayProtocol> {
+fn protocol(at: &Field, errors: &mut FieldErrors) -> Option<GatewayProtocol> {
     let field = at.child("protocol");
     if at.is_map() && !field.is_set() {
-        problems.add(&field, "it is missing: write HTTP, HTTPS, TCP or TLS");
+        errors.invalid(&field, "is missing: use HTTP, HTTPS, TCP or TLS");
     }
-    Some(match field.word(&["HTTP", "HTTPS", "TCP", "TLS"], problems)? {
+    Some(match field.keyword(&["HTTP", "HTTPS", "TCP", "TLS"], errors)? {
         "HTTPS" => GatewayProtocol::Https,
         "TCP" => GatewayProtocol::Tcp,
         "TLS" => GatewayProtocol::Tls,
@@ -60,53 +60,55 @@ fn protocol(at: &At, problems: &mut Problems) -> Option<GatewayProtocol> {
     })
 }
 
-/// `tls: {certificateRef: {name}}`: HTTPS needs it, TLS without it is carried on unread, elsewhere it would mean
-/// nothing.
+/// `tls: {certificateRef: {name}}`: required for HTTPS, absent for TLS passthrough, invalid for other protocols.
 fn certificate(
     gateway: &ObjectKey,
-    at: &At,
+    at: &Field,
     protocol: Option<GatewayProtocol>,
-    problems: &mut Problems,
+    errors: &mut FieldErrors,
 ) -> Option<Certificate> {
     let tls = at.child("tls");
     let is_tls = protocol?.is_tls();
     if !is_tls {
         if tls.is_set() {
-            problems.add(&tls, "only listeners of the protocols HTTPS and TLS have a certificate");
+            errors.invalid(&tls, "only HTTPS and TLS listeners have a certificate");
         }
         return None;
     }
     if !tls.is_set() && protocol == Some(GatewayProtocol::Tls) {
         return None;
     }
-    tls.only(&["certificateRef"], problems);
+    tls.only(&["certificateRef"], errors);
     let reference = tls.child("certificateRef");
-    reference.only(&["name"], problems);
+    reference.only(&["name"], errors);
     if !reference.is_set() {
-        problems.add(&reference, "name the Secret with tls.crt and tls.key, as {name: example-com}");
+        errors.invalid(
+            &reference,
+            "is missing: name the Secret with tls.crt and tls.key, e.g. {name: example-com}",
+        );
         return None;
     }
-    let name = Name::new(reference.child("name").needed(problems)?);
+    let name = Name::new(reference.child("name").required_string(errors)?);
     Some(Certificate { secret: ObjectKey { namespace: gateway.namespace.clone(), name } })
 }
 
-/// A name is used once; a port speaks one protocol and has each host name once.
-fn check_together(read: &[(&At, Option<GatewayListener>)], problems: &mut Problems) {
+/// Listener names are unique; a port has one protocol and each host name once.
+fn check_conflicts(read: &[(&Field, Option<GatewayListener>)], errors: &mut FieldErrors) {
     let mut names: BTreeMap<&Name, ()> = BTreeMap::new();
     let mut by_port: BTreeMap<u16, Vec<&GatewayListener>> = BTreeMap::new();
     for (at, listener) in read.iter().filter_map(|(at, l)| Some((at, l.as_ref()?))) {
         if names.insert(&listener.name, ()).is_some() {
-            problems
-                .add(&at.child("name"), format!("{} is the name of another listener, too", listener.name));
+            errors.invalid(&at.child("name"), format!("another listener has the name {}", listener.name));
         }
         let others = by_port.entry(listener.port).or_default();
         if let Some(other) = others.iter().find(|other| other.protocol != listener.protocol) {
-            let text = format!("port {} speaks {} already", listener.port, other.protocol.as_str());
-            problems.add(&at.child("protocol"), text);
+            let text =
+                format!("port {} has a listener with protocol {}", listener.port, other.protocol.as_str());
+            errors.invalid(&at.child("protocol"), text);
         }
         if others.iter().any(|other| other.hostname == listener.hostname) {
-            let text = format!("port {} has a listener for {} already", listener.port, listener.hostname);
-            problems.add(&at.child("hostname"), text);
+            let text = format!("port {} has another listener for {}", listener.port, listener.hostname);
+            errors.invalid(&at.child("hostname"), text);
         }
         others.push(listener);
     }

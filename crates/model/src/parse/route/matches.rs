@@ -2,142 +2,142 @@
 
 use std::collections::BTreeSet;
 
-use super::at::{At, Problems};
-use super::words::{absolute_path, header_name};
+use super::syntax::{absolute_path, header_name};
+use crate::field::{Field, FieldErrors};
 use crate::name::Name;
 use crate::route::{Conditions, HeaderMatch, Match, PathMatch, Pattern, QueryMatch, ValueTest};
 
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// As many conditions as a match may have; the schema says the same.
-const MANY: usize = 64;
+/// The most conditions of one match; the schema has the same limit.
+const MAX_CONDITIONS: usize = 64;
 
-/// A list of matches; one alone may stand without the list, as in one of the seed's examples.
-pub(super) fn matches(at: &At, problems: &mut Problems) -> Box<[Match]> {
+/// A list of matches, or a single match without the list.
+pub(super) fn matches(at: &Field, errors: &mut FieldErrors) -> Box<[Match]> {
     if at.is_map() {
-        return [one(at, problems)].into();
+        return [one(at, errors)].into();
     }
-    at.items_or_one(problems, "matches").iter().map(|item| one(item, problems)).collect()
+    at.required_items("matches", errors).iter().map(|item| one(item, errors)).collect()
 }
 
-fn one(at: &At, problems: &mut Problems) -> Match {
-    at.only(&["path", "method", "headers", "queryParams"], problems);
-    let method = at.child("method").word(&METHODS, problems).map(Name::new);
+fn one(at: &Field, errors: &mut FieldErrors) -> Match {
+    at.only(&["path", "method", "headers", "queryParams"], errors);
+    let method = at.child("method").keyword(&METHODS, errors).map(Name::new);
     let path = at.child("path");
     let conditions = Conditions {
         method,
-        headers: headers(&at.child("headers"), problems),
-        query: query(&at.child("queryParams"), problems),
+        headers: headers(&at.child("headers"), errors),
+        query: query(&at.child("queryParams"), errors),
     };
-    Match { path: if path.is_set() { path_match(&path, problems) } else { None }, conditions }
+    Match { path: if path.is_set() { path_match(&path, errors) } else { None }, conditions }
 }
 
-/// `{type, value}`, or in short `{prefix: /v1}`.
-fn path_match(at: &At, problems: &mut Problems) -> Option<PathMatch> {
+/// `{type, value}`, or the short form `{prefix: /v1}`.
+fn path_match(at: &Field, errors: &mut FieldErrors) -> Option<PathMatch> {
     let short = [("prefix", "Prefix"), ("exact", "Exact"), ("regex", "RegularExpression")];
     let given: Vec<_> = short.iter().filter(|(name, _)| at.child(name).is_set()).collect();
     if let [(name, kind)] = given[..] {
-        at.only(&[name], problems);
-        return path_of(kind, &at.child(name), problems);
+        at.only(&[name], errors);
+        return path_of(kind, &at.child(name), errors);
     }
-    at.only(&["type", "value"], problems);
+    at.only(&["type", "value"], errors);
     let kind = at.child("type");
     if at.is_map() && !kind.is_set() {
-        problems.add(&kind, "it is missing: write Prefix, Exact or RegularExpression");
+        errors.invalid(&kind, "is missing: use Prefix, Exact or RegularExpression");
     }
-    path_of(kind.word(&["Prefix", "Exact", "RegularExpression"], problems)?, &at.child("value"), problems)
+    path_of(kind.keyword(&["Prefix", "Exact", "RegularExpression"], errors)?, &at.child("value"), errors)
 }
 
-fn path_of(kind: &str, value: &At, problems: &mut Problems) -> Option<PathMatch> {
+fn path_of(kind: &str, value: &Field, errors: &mut FieldErrors) -> Option<PathMatch> {
     match kind {
-        "Exact" => absolute_path(value, "an exact path", problems).map(PathMatch::Exact),
+        "Exact" => absolute_path(value, "an exact path", errors).map(PathMatch::Exact),
         "Prefix" => {
-            let prefix = absolute_path(value, "a prefix", problems)?;
+            let prefix = absolute_path(value, "a prefix", errors)?;
             if prefix.len() > 1 && prefix.ends_with('/') {
                 let right = prefix.trim_end_matches('/');
-                problems.add(
+                errors.invalid(
                     value,
-                    format!("a prefix goes by segments and has no slash at its end: write {right:?}"),
+                    format!("a prefix matches whole segments and must not end with a slash: use {right:?}"),
                 );
             }
             Some(PathMatch::Prefix(prefix))
         }
-        _ => pattern(value, problems).map(PathMatch::Regex),
+        _ => pattern(value, errors).map(PathMatch::Regex),
     }
 }
 
-fn pattern(value: &At, problems: &mut Problems) -> Option<Pattern> {
-    let text = value.needed(problems)?;
-    Pattern::new(text).map_err(|reason| problems.add(value, reason)).ok()
+fn pattern(value: &Field, errors: &mut FieldErrors) -> Option<Pattern> {
+    let text = value.required_string(errors)?;
+    Pattern::new(text).map_err(|reason| errors.invalid(value, reason)).ok()
 }
 
-fn headers(at: &At, problems: &mut Problems) -> Box<[HeaderMatch]> {
-    let items = at.items(problems);
-    limit(at, items.len(), problems);
+fn headers(at: &Field, errors: &mut FieldErrors) -> Box<[HeaderMatch]> {
+    let items = at.items(errors);
+    limit(at, items.len(), errors);
     let mut names = BTreeSet::new();
     let mut headers = Vec::new();
     for item in items {
-        item.only(&["type", "name", "value"], problems);
-        let name = header_name(&item.child("name"), problems);
+        item.only(&["type", "name", "value"], errors);
+        let name = header_name(&item.child("name"), errors);
         let name = name.map(|name| Name::new(&name.to_ascii_lowercase()));
         let words = ["Exact", "Prefix", "RegularExpression", "Present", "Absent"];
-        let test = test(&item, &words, problems);
+        let test = test(&item, &words, errors);
         let (Some(name), Some(test)) = (name, test) else { continue };
         if !names.insert(name.clone()) {
-            problems.ignore(&item, format!("{name} has been asked for already, and only the first counts"));
+            errors.ignore(&item, format!("another condition is for {name}; only the first is used"));
         }
         headers.push(HeaderMatch { name, test });
     }
     headers.into()
 }
 
-fn query(at: &At, problems: &mut Problems) -> Box<[QueryMatch]> {
-    let items = at.items(problems);
-    limit(at, items.len(), problems);
+fn query(at: &Field, errors: &mut FieldErrors) -> Box<[QueryMatch]> {
+    let items = at.items(errors);
+    limit(at, items.len(), errors);
     let mut names = BTreeSet::new();
     let mut query = Vec::new();
     for item in items {
-        item.only(&["type", "name", "value"], problems);
-        let name = item.child("name").needed(problems);
-        let test = test(&item, &["Exact", "RegularExpression"], problems);
+        item.only(&["type", "name", "value"], errors);
+        let name = item.child("name").required_string(errors);
+        let test = test(&item, &["Exact", "RegularExpression"], errors);
         let (Some(name), Some(test)) = (name, test) else { continue };
         if !names.insert(name) {
-            problems.add(&item.child("name"), format!("{name:?} is asked for twice: once is enough"));
+            errors.invalid(&item.child("name"), format!("another condition is for {name:?}"));
         }
         query.push(QueryMatch { name: Name::new(name), test });
     }
     query.into()
 }
 
-/// The type is Exact where none is given.
-fn test(at: &At, words: &[&str], problems: &mut Problems) -> Option<ValueTest> {
+/// The default type is Exact.
+fn test(at: &Field, words: &[&str], errors: &mut FieldErrors) -> Option<ValueTest> {
     let kind = at.child("type");
-    let kind = if kind.is_set() { kind.word(words, problems)? } else { "Exact" };
+    let kind = if kind.is_set() { kind.keyword(words, errors)? } else { "Exact" };
     let value = at.child("value");
     match kind {
         "Present" | "Absent" => {
             if value.is_set() {
-                problems.add(&value, format!("{kind} takes no value"));
+                errors.invalid(&value, format!("{kind} takes no value"));
             }
             Some(if kind == "Present" { ValueTest::Present } else { ValueTest::Absent })
         }
-        "RegularExpression" => pattern(&value, problems).map(ValueTest::Regex),
-        // Semantics 1.6: an empty prefix is a way to say Present.
-        "Prefix" => text(&value, problems).map(ValueTest::Prefix),
-        _ => text(&value, problems).map(ValueTest::Exact),
+        "RegularExpression" => pattern(&value, errors).map(ValueTest::Regex),
+        // Semantics 1.6: an empty prefix is equivalent to Present.
+        "Prefix" => required_value(&value, errors).map(ValueTest::Prefix),
+        _ => required_value(&value, errors).map(ValueTest::Exact),
     }
 }
 
-/// A text that is there, be it empty.
-fn text(value: &At, problems: &mut Problems) -> Option<Name> {
+/// A string that must be set; it may be empty.
+fn required_value(value: &Field, errors: &mut FieldErrors) -> Option<Name> {
     if !value.is_set() {
-        problems.add(value, "it is missing");
+        errors.invalid(value, "is missing");
     }
-    value.text(problems).map(Name::new)
+    value.string(errors).map(Name::new)
 }
 
-fn limit(at: &At, count: usize, problems: &mut Problems) {
-    if count > MANY {
-        problems.add(at, format!("at most {MANY} can be given"));
+fn limit(at: &Field, count: usize, errors: &mut FieldErrors) {
+    if count > MAX_CONDITIONS {
+        errors.invalid(at, format!("at most {MAX_CONDITIONS} conditions are allowed"));
     }
 }

@@ -1,72 +1,63 @@
-//! Rules of HTTP and TCP routes, and what may not stand together in one.
+//! Rules of HTTP and TCP routes, and conflicts between the fields of a rule.
 
 use std::sync::Arc;
 
-use super::at::{At, Problems};
 use super::filters::filters;
 use super::matches::matches;
-use super::target::backend;
+use super::target_ref::backend;
+use crate::field::{Field, FieldErrors};
 use crate::route::{BackendRef, Filter, Match, PathChange, PathMatch, Rule};
 
-/// Where rules act.
+/// Where rules apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Between Services: what no backend is named for goes where it was going.
+pub(super) enum RuleScope {
+    /// Between Services: without backends a request goes to its original destination.
     Mesh,
-    /// At a gateway: there is nowhere else to go.
+    /// At a gateway: a rule needs backends or a response of its own.
     Gateway,
 }
 
-/// The rules of a list. Those that are `known` are not read again; what is as it was before is passed over.
-pub(super) fn rules(
-    at: &At,
-    place: Place,
-    known: &[Option<Arc<Rule>>],
-    problems: &mut Problems,
-) -> Box<[Arc<Rule>]> {
-    let items = at.items_or_one(problems, "rules");
-    let mut rules = Vec::with_capacity(items.len());
-    for (i, item) in items.iter().enumerate() {
-        match known.get(i).and_then(Option::as_ref) {
-            Some(rule) => rules.push(rule.clone()),
-            // Nothing about a rule depends on the others.
-            None if item.is_as_before() => {}
-            None => rules.push(Arc::new(one(item, place, problems))),
-        }
-    }
-    rules.into()
+/// Parses a list of rules. Rules that are equal in the old object are skipped.
+pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Box<[Arc<Rule>]> {
+    let items = at.required_items("rules", errors);
+    // Rules do not depend on each other.
+    let changed = items.iter().filter(|item| !item.is_unchanged());
+    changed.map(|item| Arc::new(one(item, scope, errors))).collect()
 }
 
-fn one(at: &At, place: Place, problems: &mut Problems) -> Rule {
-    at.only(&["matches", "default"], problems);
-    let matches = matches(&at.child("matches"), problems);
+fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Rule {
+    at.only(&["matches", "default"], errors);
+    let matches = matches(&at.child("matches"), errors);
     let default = at.child("default");
-    default.only(&["filters", "backendRefs"], problems);
+    default.only(&["filters", "backendRefs"], errors);
     let (list, refs) = (default.child("filters"), default.child("backendRefs"));
-    let read = list.is_set().then(|| filters(&list, problems));
-    let backends = refs.is_set().then(|| backends(&refs, problems));
+    let read = list.is_set().then(|| filters(&list, errors));
+    let backends = refs.is_set().then(|| backends(&refs, errors));
     let rule = Rule { matches, filters: read, backends };
-    check_together(&rule, &list, &refs, problems);
-    if place == Place::Gateway && !rule_ends(&rule) && rule.backends.as_deref().is_none_or(<[_]>::is_empty) {
-        problems.add(&refs, "at a gateway a rule needs a backend, a redirect or a direct response");
+    check_conflicts(&rule, &list, &refs, errors);
+    if scope == RuleScope::Gateway
+        && !has_response(&rule)
+        && rule.backends.as_deref().is_none_or(<[_]>::is_empty)
+    {
+        errors.invalid(&refs, "at a gateway, a rule needs a backend, a redirect or a direct response");
     }
     rule
 }
 
-fn backends(at: &At, problems: &mut Problems) -> Box<[BackendRef]> {
-    at.items(problems).iter().filter_map(|entry| backend(entry, true, problems)).collect()
+fn backends(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
+    at.items(errors).iter().filter_map(|entry| backend(entry, true, errors)).collect()
 }
 
-fn is_end(filter: &Filter) -> bool {
+fn is_response(filter: &Filter) -> bool {
     matches!(filter, Filter::Redirect(_) | Filter::Respond { .. })
 }
 
-fn rule_ends(rule: &Rule) -> bool {
-    rule.filters.iter().flatten().any(is_end)
+fn has_response(rule: &Rule) -> bool {
+    rule.filters.iter().flatten().any(is_response)
 }
 
-/// Seed 004, "Routing": an answer of the proxy's own excludes backends, and a redirect excludes a rewrite.
-fn check_together(rule: &Rule, list: &At, refs: &At, problems: &mut Problems) {
+/// Seed 004, "Routing": a response by the proxy itself excludes backends, and a redirect excludes a rewrite.
+fn check_conflicts(rule: &Rule, list: &Field, refs: &Field, errors: &mut FieldErrors) {
     let filters = rule.filters.as_deref().unwrap_or_default();
     let count = |is: fn(&Filter) -> bool| filters.iter().filter(|filter| is(filter)).count();
     let redirects = count(|f| matches!(f, Filter::Redirect(_)));
@@ -74,37 +65,36 @@ fn check_together(rule: &Rule, list: &At, refs: &At, problems: &mut Problems) {
     let rewrites = count(|f| matches!(f, Filter::Rewrite(_)));
     let mirrors = count(|f| matches!(f, Filter::Mirror { .. }));
     if redirects > 0 && rewrites > 0 {
-        problems.add(
+        errors.invalid(
             list,
-            "requestRedirect and urlRewrite exclude each other: a redirected request goes nowhere",
+            "requestRedirect and urlRewrite exclude each other: a redirected request is not forwarded",
         );
     }
     if redirects + responses > 1 || rewrites > 1 {
-        problems
-            .add(list, "only one of requestRedirect and directResponse, and one urlRewrite, can take effect");
+        errors.invalid(list, "at most one requestRedirect or directResponse, and one urlRewrite, is allowed");
     }
     if responses > 0 && rewrites > 0 {
-        problems
-            .add(list, "directResponse and urlRewrite exclude each other: there is no request to rewrite");
+        errors
+            .invalid(list, "directResponse and urlRewrite exclude each other: the request is not forwarded");
     }
     if redirects + responses > 0 && mirrors > 0 {
-        problems.add(list, "requestMirror copies what is sent to a backend: here nothing is sent");
+        errors.invalid(list, "requestMirror needs a backend: with a redirect or a direct response the request is not forwarded");
     }
     if redirects + responses > 0 && rule.backends.as_deref().is_some_and(|refs| !refs.is_empty()) {
         let filter = if redirects > 0 { "requestRedirect" } else { "directResponse" };
-        problems.add(refs, format!("{filter} and backendRefs exclude each other: remove one of them"));
+        errors.invalid(refs, format!("{filter} and backendRefs exclude each other: remove one of them"));
     }
-    check_prefix_changes(rule, list, problems);
+    check_prefix_changes(rule, list, errors);
 }
 
-/// Semantics 1.9: what replaces the prefix needs a prefix in every match.
-fn check_prefix_changes(rule: &Rule, list: &At, problems: &mut Problems) {
+/// Semantics 1.9: replacePrefixMatch requires a Prefix path in every match.
+fn check_prefix_changes(rule: &Rule, list: &Field, errors: &mut FieldErrors) {
     let is_prefix = |on: &Match| matches!(on.path, Some(PathMatch::Prefix(_)));
     if rule.matches.iter().all(is_prefix) {
         return;
     }
-    // Filters that could not be read are not in the rule: places are those of the list as written.
-    for item in list.items(&mut Problems::default()) {
+    // Invalid filters are not in the rule: indexes are those of the list in the object.
+    for item in list.items(&mut FieldErrors::default()) {
         for filter in ["requestRedirect", "urlRewrite"] {
             let field = item.child(filter).child("path").child("replacePrefixMatch");
             let counts = |f: &Filter| match f {
@@ -113,26 +103,26 @@ fn check_prefix_changes(rule: &Rule, list: &At, problems: &mut Problems) {
                 _ => false,
             };
             if field.is_set() && rule.filters.iter().flatten().any(counts) {
-                problems.add(&field, "every match of the rule needs a path of type Prefix for this");
+                errors.invalid(&field, "requires a path of type Prefix in every match of the rule");
             }
         }
     }
 }
 
-/// The rules of a TCP route: one, without matches, with backends.
-pub(super) fn tcp_rules(at: &At, problems: &mut Problems) -> Box<[BackendRef]> {
-    let rules = at.items_or_one(problems, "rules");
+/// A TCP route has one rule with backends and no matches.
+pub(super) fn tcp_rules(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
+    let rules = at.required_items("rules", errors);
     if rules.len() > 1 {
-        problems.add(at, "a TCP route has one rule: connections have nothing to match on");
+        errors.invalid(at, "a TCP route has exactly one rule");
     }
     let Some(rule) = rules.first() else { return Box::default() };
-    rule.only(&["default"], problems);
+    rule.only(&["default"], errors);
     let default = rule.child("default");
-    default.only(&["backendRefs"], problems);
+    default.only(&["backendRefs"], errors);
     let refs = default.child("backendRefs");
-    let backends = backends(&refs, problems);
+    let backends = backends(&refs, errors);
     if backends.is_empty() && (refs.is_list() || !refs.is_set()) {
-        problems.add(&refs, "a TCP route needs at least one backend");
+        errors.invalid(&refs, "a TCP route needs at least one backend");
     }
     backends
 }

@@ -1,11 +1,12 @@
 //! Tests of reading policies: short forms, and every refusal with the field that it names.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::route::rule_value;
 
-fn read(kind: &str, spec: Value) -> Reading {
+fn read(kind: &str, spec: Value) -> ParsedPolicy {
     let object =
         json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
     mesh_object(&object, &mut Interner::default())
@@ -17,7 +18,7 @@ fn to_backend(rule: Value) -> Value {
 
 fn refused(rule: Value) -> Vec<String> {
     let mut fields: Vec<String> =
-        read("MeshHTTPRoute", to_backend(rule)).problems.into_iter().map(|p| p.field).collect();
+        read("MeshHTTPRoute", to_backend(rule)).errors.into_iter().map(|p| p.field).collect();
     let cut = |field: &mut String| *field = field.replace("spec.to[0].rules[0].", "");
     fields.iter_mut().for_each(cut);
     fields
@@ -37,7 +38,7 @@ fn short_forms_become_long_ones() {
     let short = json!({"matches": {"path": {"prefix": "/v1"}, "headers": [{"name": "X-A", "value": "1"}]},
         "default": {"filters": [{"responseHeader": {"add": [{"name": "env", "value": null}]}}]}});
     let reading = read("MeshHTTPRoute", to_backend(short));
-    assert_eq!(reading.problems, []);
+    assert_eq!(reading.errors, []);
     let Some(Object::HttpRoute(route)) = reading.object else { panic!("an HTTP route") };
     let long = json!({
         "matches": [{"path": {"type": "Prefix", "value": "/v1"},
@@ -57,10 +58,10 @@ fn short_forms_become_long_ones() {
 #[test]
 fn default_around_the_rules_is_refused_with_the_right_form() {
     let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "default": {"rules": []}}]});
-    let problems = read("MeshHTTPRoute", spec).problems;
-    assert_eq!(problems.len(), 1);
-    assert_eq!(problems[0].field, "spec.to[0].default");
-    assert!(problems[0].text.contains("rules: [{matches: [...], default: {backendRefs: [...]}}]"));
+    let errors = read("MeshHTTPRoute", spec).errors;
+    assert_eq!(errors.len(), 1);
+    assert_eq!(errors[0].field, "spec.to[0].default");
+    assert!(errors[0].message.contains("rules: [{matches: [...], default: {backendRefs: [...]}}]"));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn targets_are_refused_by_field() {
     let fields = |kind: &str, target: Value| {
         let mut spec = to_backend(with(json!({})));
         spec["targetRef"] = target;
-        read(kind, spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+        read(kind, spec).errors.into_iter().map(|p| p.field).collect::<Vec<_>>()
     };
     assert_eq!(
         fields("MeshHTTPRoute", json!({"kind": "MeshGateway", "name": "edge"})),
@@ -165,7 +166,7 @@ fn targets_are_refused_by_field() {
     assert!(fields("MeshHTTPRoute", number).contains(&"spec.targetRef.tags[version]".to_owned()));
     assert_eq!(fields("MeshHTTPRoute", json!({"kind": "MeshSubset", "tags": {"a": "b"}})), [""; 0]);
     let spec = json!({"to": [{"targetRef": {"kind": "Mesh"}, "rules": [with(json!({}))]}]});
-    assert_eq!(read("MeshHTTPRoute", spec).problems[0].field, "spec.to[0].targetRef.kind");
+    assert_eq!(read("MeshHTTPRoute", spec).errors[0].field, "spec.to[0].targetRef.kind");
 }
 
 #[test]
@@ -173,11 +174,11 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
     let spec = json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "hostnames": ["a.io", "A.io", "*.b.io", "*"],
         "rules": [with(json!({}))]});
     let fields: Vec<String> =
-        read("MeshGatewayHTTPRoute", spec).problems.into_iter().map(|p| p.field).collect();
+        read("MeshGatewayHTTPRoute", spec).errors.into_iter().map(|p| p.field).collect();
     assert_eq!(fields, ["spec.hostnames[1]", "spec.rules[0].default.backendRefs"]);
     let listeners = |list: Value| {
-        let problems = read("MeshGateway", json!({"listeners": list})).problems;
-        problems.into_iter().map(|p| p.field.replace("spec.listeners", "")).collect::<Vec<_>>()
+        let errors = read("MeshGateway", json!({"listeners": list})).errors;
+        errors.into_iter().map(|p| p.field.replace("spec.listeners", "")).collect::<Vec<_>>()
     };
     let http =
         |name: &str, host: &str| json!({"name": name, "port": 80, "protocol": "HTTP", "hostname": host});
@@ -198,10 +199,108 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
 fn tcp_routes_need_one_rule_with_backends() {
     let fields = |rules: Value| {
         let spec = json!({"to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "rules": rules}]});
-        read("MeshTCPRoute", spec).problems.into_iter().map(|p| p.field).collect::<Vec<_>>()
+        read("MeshTCPRoute", spec).errors.into_iter().map(|p| p.field).collect::<Vec<_>>()
     };
     let good = json!({"default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}});
     assert_eq!(fields(json!([good])), [""; 0]);
     assert_eq!(fields(json!([good, good])), ["spec.to[0].rules"]);
     assert_eq!(fields(json!([{"default": {}}])), ["spec.to[0].rules[0].default.backendRefs"]);
+}
+
+fn good_rule(path: usize) -> Value {
+    json!({"matches": [{"path": {"type": "Prefix", "value": format!("/r{path}")}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}})
+}
+
+/// Valid and invalid rules, and rules with ignored entries.
+fn any_rule() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        12 => (0..40usize).prop_map(good_rule),
+        1 => Just(json!({"matches": [{"path": {"type": "Prefix", "value": "no-slash"}}], "default": {}})),
+        1 => Just(json!({"matches": [], "colour": "red"})),
+        1 => Just(json!({"matches": [{"headers": [{"name": "A", "value": "1"}, {"name": "a", "value": "2"}]}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": "b"}]}})),
+        1 => Just(Value::Null),
+        1 => Just(json!(["a", 1, 2.5, true, {"b": null}])),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Edit {
+    Replace(prop::sample::Index, Value),
+    Insert(prop::sample::Index, Value),
+    Remove(prop::sample::Index),
+    Swap(prop::sample::Index, prop::sample::Index),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        3 => (at(), any_rule()).prop_map(|(at, rule)| Edit::Replace(at, rule)),
+        1 => (at(), any_rule()).prop_map(|(at, rule)| Edit::Insert(at, rule)),
+        1 => at().prop_map(Edit::Remove),
+        1 => (at(), at()).prop_map(|(a, b)| Edit::Swap(a, b)),
+    ]
+}
+
+fn apply(rules: &mut Vec<Value>, edit: Edit) {
+    match edit {
+        Edit::Insert(at, rule) => rules.insert(at.index(rules.len() + 1), rule),
+        _ if rules.is_empty() => {}
+        Edit::Replace(at, rule) => {
+            let at = at.index(rules.len());
+            rules[at] = rule;
+        }
+        Edit::Remove(at) => drop(rules.remove(at.index(rules.len()))),
+        Edit::Swap(a, b) => {
+            let (a, b) = (a.index(rules.len()), b.index(rules.len()));
+            rules.swap(a, b);
+        }
+    }
+}
+
+fn policy(kind: &str, rules: &[Value]) -> Value {
+    let spec = match kind {
+        "MeshGatewayHTTPRoute" => {
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "hostnames": ["a.example.com"], "rules": rules})
+        }
+        _ => {
+            let (first, second) = rules.split_at(rules.len() / 2);
+            let to = |name: &str, rules: &[Value]| json!({"targetRef": {"kind": "MeshService", "name": name}, "rules": rules});
+            json!({"targetRef": {"kind": "Mesh"}, "to": [to("a", first), to("b", second)]})
+        }
+    };
+    json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "p", "namespace": "n"}, "spec": spec})
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_errors_of_an_update_of_a_valid_policy_are_those_of_the_new_one(
+        first in prop::collection::vec((0..40usize).prop_map(good_rule), 0..20),
+        edits in prop::collection::vec(edit(), 0..6),
+    ) {
+        for kind in ["MeshGatewayHTTPRoute", "MeshHTTPRoute"] {
+            let old = policy(kind, &first);
+            let mut rules = first.clone();
+            edits.iter().cloned().for_each(|edit| apply(&mut rules, edit));
+            let new = policy(kind, &rules);
+            let expected = mesh_object(&new, &mut Interner::default()).errors;
+            // A policy without rules is not valid.
+            if mesh_object(&old, &mut Interner::default()).errors.is_empty() {
+                prop_assert_eq!(mesh_errors(&new, Some(&old)), expected.clone());
+            }
+            prop_assert_eq!(mesh_errors(&new, None), expected);
+        }
+    }
+
+    #[test]
+    fn any_text_gives_an_object_or_a_notice(text in "[\\[\\]{}\",:a-z0-9 ]{0,40}") {
+        let (object, notices) =
+            crate::parse::text("zoneward.dev/v1alpha1", "MeshHTTPRoute", &text, &mut Interner::default());
+        prop_assert_eq!(object, None);
+        let is_map = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
+        prop_assert!(!is_map || !notices.is_empty());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Addresses, Conditions, Hints, Name, Node};
+use model::{Addresses, EndpointConditions, Hints, Name, Node};
 use serde_json::{Value, json};
 
 use super::*;
@@ -29,7 +29,10 @@ fn endpoint(value: &Value) -> Endpoint {
     let zones: Box<[Name]> = zones.map(|z| Name::new(z["name"].as_str().unwrap())).collect();
     Endpoint {
         addresses: Addresses::one(std::net::IpAddr::from([10, 0, 0, 1])),
-        conditions: Conditions { ready: value["conditions"]["ready"].as_bool(), ..Conditions::default() },
+        conditions: EndpointConditions {
+            ready: value["conditions"]["ready"].as_bool(),
+            ..EndpointConditions::default()
+        },
         hostname: None,
         node: None,
         zone: value["zone"].as_str().map(Name::new),

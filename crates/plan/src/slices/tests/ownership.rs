@@ -96,7 +96,7 @@ fn without_selector_or_as_external_name_everything_is_left_alone() {
 fn a_service_that_is_being_deleted_gets_no_new_slice() {
     let mut world = with_copy();
     world.service.deleting = true;
-    world.options = Options::new(1).unwrap();
+    world.options = SliceOptions::new(1).unwrap();
     world.pod("b", json!({}), json!({}));
     world.pod("c", json!({}), json!({}));
     world.check(expect![[r#"
@@ -121,18 +121,18 @@ fn beside_another_controller_only_slices_of_our_own_are_touched() {
     world.pod("a", json!({}), json!({}));
     world.settle();
     // web-1 is the other controller's; ours comes beside it.
-    world.options.place = Place::Beside;
+    world.options.mode = SliceMode::Coexist;
     let plan = world.plan();
     assert_eq!((plan.creates.len(), plan.updates.len(), plan.deletes.len()), (1, 0, 0));
     let labels = &plan.creates[0].labels;
-    assert_eq!(labels.value(annotation::BESIDE_SERVICE_NAME).map(Name::as_str), Some("web"));
+    assert_eq!(labels.value(annotation::COEXIST_SERVICE_NAME).map(Name::as_str), Some("web"));
     assert!(!labels.has(annotation::SERVICE_NAME));
     world.store("beside-1", plan.creates[0].clone());
     world.check(expect![[r#"
         keep beside-1
     "#]]);
     // Alone again, or without a selector, nothing stays beside.
-    world.options.place = Place::Alone;
+    world.options.mode = SliceMode::Exclusive;
     world.check(expect![[r#"
         delete beside-1
         keep web-1

@@ -15,7 +15,7 @@ pub(super) struct World {
     pub(super) pods: Vec<Pod>,
     pub(super) slices: Vec<Slice>,
     pub(super) trigger: TriggerTimes,
-    pub(super) options: Options,
+    pub(super) options: SliceOptions,
     pub(super) nodes: BTreeMap<Name, Node>,
 }
 
@@ -52,7 +52,7 @@ impl World {
             pods: Vec::new(),
             slices: Vec::new(),
             trigger: TriggerTimes::default(),
-            options: Options::default(),
+            options: SliceOptions::default(),
             nodes: [(node.name.clone(), *node)].into(),
         }
     }
@@ -72,8 +72,8 @@ impl World {
         self.pods.sort_by(|a, b| a.key.cmp(&b.key));
     }
 
-    pub(super) fn input<'a>(&'a self, pods: &'a [&'a Pod]) -> Input<'a> {
-        Input {
+    pub(super) fn input<'a>(&'a self, pods: &'a [&'a Pod]) -> SliceInput<'a> {
+        SliceInput {
             service: &self.service,
             pods,
             nodes: &self.nodes,

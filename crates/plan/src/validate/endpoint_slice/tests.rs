@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::validate::table::{creates, updates};
+use crate::validate::test_cases::{creates, updates};
 
 fn slice() -> Value {
     // Seed 001: the slice with hints.
@@ -19,7 +19,7 @@ fn slice() -> Value {
 }
 
 fn endpoint(endpoint: &Value) -> Value {
-    json!({"endpoints": [crate::validate::table::changed(&slice()["endpoints"][0], endpoint)]})
+    json!({"endpoints": [crate::validate::test_cases::changed(&slice()["endpoints"][0], endpoint)]})
 }
 
 fn addresses(list: &[&str]) -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::validate::table::{creates, updates};
+use crate::validate::test_cases::{creates, updates};
 
 fn node() -> serde_json::Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a1"}})

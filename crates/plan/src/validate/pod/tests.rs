@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::validate::table::{creates, updates};
+use crate::validate::test_cases::{creates, updates};
 
 fn pod() -> Value {
     json!({

@@ -1,79 +1,79 @@
-//! The ports of a Service: names, numbers, and no two that would catch the same packet.
+//! Ports of a Service: names, numbers, and conflicts between them.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use super::Spec;
-use crate::validate::field::{Field, Findings};
 use crate::validate::ports::{number_or_name, optional_number, protocol, service_number, unique_name};
 use crate::validate::syntax::{dns_label, qualified_name};
+use model::field::{Field, FieldErrors};
 
 pub(super) fn check(
     spec: &Spec,
     old: Option<&Spec>,
     node_ports: &RangeInclusive<u16>,
-    findings: &mut Findings,
+    errors: &mut FieldErrors,
 ) {
     let list = spec.child("ports");
-    let ports = list.items(findings);
-    if !list.is_given() && !spec.headless && !spec.is("ExternalName") {
-        findings.require(&list, "a Service with a cluster IP needs at least one port, as - port: 80");
+    let ports = list.items(errors);
+    if !list.is_nonempty() && !spec.headless && !spec.is("ExternalName") {
+        errors.required(&list, "a Service with a cluster IP needs at least one port, e.g. - port: 80");
     }
     let mut names = BTreeSet::new();
-    let (mut caught, mut caught_on_nodes) = (BTreeSet::new(), BTreeSet::new());
+    let (mut ports_seen, mut node_ports_seen) = (BTreeSet::new(), BTreeSet::new());
     let stored: BTreeSet<u16> = old.map(stored_node_ports).unwrap_or_default();
     for port in &ports {
-        name(port, ports.len() > 1, &mut names, findings);
+        name(port, ports.len() > 1, &mut names, errors);
         let target = port.child("targetPort");
-        number_or_name(&target, findings);
-        findings.spelled(&port.child("appProtocol"), qualified_name);
-        let protocol = protocol(&port.child("protocol"), findings);
-        let number = service_number(&port.child("port"), &target, findings);
-        if number.is_some_and(|number| !caught.insert((protocol, number))) {
-            findings.repeated(port, "another port has the same protocol and number: each pair stands once");
+        number_or_name(&target, errors);
+        errors.check_format(&port.child("appProtocol"), qualified_name);
+        let protocol = protocol(&port.child("protocol"), errors);
+        let number = service_number(&port.child("port"), &target, errors);
+        if number.is_some_and(|number| !ports_seen.insert((protocol, number))) {
+            errors.duplicate(port, "another port has the same protocol and number");
         }
-        if let Some(number) = node_port(port, spec, &stored, node_ports, findings)
-            && !caught_on_nodes.insert((protocol, number))
+        if let Some(number) = node_port(port, spec, &stored, node_ports, errors)
+            && !node_ports_seen.insert((protocol, number))
         {
-            findings.refuse(&port.child("nodePort"), "another port has the same protocol and nodePort");
+            errors.invalid(&port.child("nodePort"), "another port has the same protocol and nodePort");
         }
     }
 }
 
-fn name<'a>(port: &Field<'a>, required: bool, names: &mut BTreeSet<&'a str>, findings: &mut Findings) {
+fn name<'a>(port: &Field<'a>, required: bool, names: &mut BTreeSet<&'a str>, errors: &mut FieldErrors) {
     let field = port.child("name");
-    match field.nonempty(findings) {
+    match field.nonempty_string(errors) {
         Some(text) => {
-            findings.refuse_if(&field, dns_label(text));
-            unique_name(&field, text, names, findings);
+            errors.invalid_if(&field, dns_label(text));
+            unique_name(&field, text, names, errors);
         }
-        None if required => findings.require(&field, "with more than one port each needs a name, as http"),
+        None if required => errors.required(&field, "with more than one port, each needs a name, e.g. http"),
         None => {}
     }
 }
 
 fn stored_node_ports(old: &Spec) -> BTreeSet<u16> {
-    let numbers = old.child("ports").peek_items();
+    let numbers = old.child("ports").as_items();
     let numbers = numbers.iter().filter_map(|port| port.child("nodePort").value().as_u64());
     numbers.filter_map(|number| u16::try_from(number).ok()).collect()
 }
 
-/// A port that is held already stays good, whatever the range is now.
+/// A stored node port stays valid if the range changes.
 fn node_port(
     port: &Field,
     spec: &Spec,
     stored: &BTreeSet<u16>,
     range: &RangeInclusive<u16>,
-    findings: &mut Findings,
+    errors: &mut FieldErrors,
 ) -> Option<u16> {
     let field = port.child("nodePort");
-    let number = optional_number(&field, findings)?;
+    let number = optional_number(&field, errors)?;
     if spec.is("ClusterIP") {
-        findings
-            .forbid(&field, "counts only with type NodePort or LoadBalancer: set that, or leave this out");
+        errors.forbidden(&field, "requires type NodePort or LoadBalancer");
     } else if !range.contains(&number) && !stored.contains(&number) {
         let (first, last) = (range.start(), range.end());
-        findings.refuse(&field, format!("{number} is not within the cluster's range: {first} to {last}"));
+        errors
+            .invalid(&field, format!("{number} is outside of the cluster's node port range {first}-{last}"));
     }
     Some(number)
 }

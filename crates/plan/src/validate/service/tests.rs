@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::validate::table::{creates, updates};
-use crate::validate::{Settings, validate};
+use crate::validate::test_cases::{creates, updates};
+use crate::validate::{ValidationOptions, validate};
 
 fn service() -> Value {
     json!({
@@ -130,8 +130,8 @@ fn node_ports_are_for_nodes_and_within_the_range() {
             (port("NodePort", 70_000), "spec.ports[0].nodePort"),
         ],
     );
-    let wide = Settings { node_ports: 20_000..=22_767 };
-    let object = crate::validate::table::changed(&service(), &port("NodePort", 20_080));
+    let wide = ValidationOptions { node_ports: 20_000..=22_767 };
+    let object = crate::validate::test_cases::changed(&service(), &port("NodePort", 20_080));
     assert_eq!(wide.validate(&object), []);
     // A port that the Service holds already is no new request.
     updates(
@@ -147,7 +147,7 @@ fn node_ports_are_for_nodes_and_within_the_range() {
 fn the_type_is_known_and_an_external_name_has_no_address() {
     let external = |more: Value| {
         let base = json!({"type": "ExternalName", "externalName": "example.com", "ports": null});
-        spec(crate::validate::table::changed(&base, &more))
+        spec(crate::validate::test_cases::changed(&base, &more))
     };
     creates(
         &service(),
@@ -277,7 +277,7 @@ fn affinity_is_none_or_by_client_for_up_to_a_day() {
 #[test]
 fn what_belongs_to_a_load_balancer_stands_only_there() {
     let balancer =
-        |more: Value| spec(crate::validate::table::changed(&json!({"type": "LoadBalancer"}), &more));
+        |more: Value| spec(crate::validate::test_cases::changed(&json!({"type": "LoadBalancer"}), &more));
     creates(
         &service(),
         &[
@@ -461,11 +461,12 @@ fn what_a_load_balancer_was_given_stays() {
 
 #[test]
 fn reasons_say_what_is_allowed() {
-    let object = crate::validate::table::changed(&service(), &spec(json!({"trafficDistribution": "Close"})));
+    let object =
+        crate::validate::test_cases::changed(&service(), &spec(json!({"trafficDistribution": "Close"})));
     let violation = &validate(&object)[0];
     assert_eq!(
         violation.to_string(),
-        "Service shop/web: spec.trafficDistribution: \"Close\" is not known here: write PreferSameZone, \
-         PreferSameNode or PreferClose, or a value with the domain of who obeys it, as zoneward.dev/Spill"
+        "Service shop/web: spec.trafficDistribution: \"Close\" is not supported: use PreferSameZone, \
+         PreferSameNode or PreferClose, or a value with the domain of its implementation, e.g. zoneward.dev/Spill"
     );
 }

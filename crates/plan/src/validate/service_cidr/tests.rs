@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::validate::table::{creates, updates};
+use crate::validate::test_cases::{creates, updates};
 
 fn range() -> Value {
     // Seed 002: the range that the API server makes from its own flag.
@@ -31,7 +31,7 @@ fn one_range_of_each_family_at_most() {
 }
 
 #[test]
-fn a_range_is_spelled_in_one_way_and_is_not_too_large() {
+fn a_range_is_canonical_and_not_too_large() {
     creates(
         &range(),
         &[
@@ -43,6 +43,13 @@ fn a_range_is_spelled_in_one_way_and_is_not_too_large() {
             (cidrs(&["::ffff:10.96.0.0/120"]), "spec.cidrs[0]"),
             (cidrs(&["10.96.0.0/24", "FD00::/64"]), "spec.cidrs[1]"),
             (cidrs(&["10.96.0.0"]), "spec.cidrs[0]"),
+            (cidrs(&[""]), "spec.cidrs[0]"),
+            (cidrs(&["10.96.0.0/012"]), "spec.cidrs[0]"),
+            (cidrs(&["10.96.0.0/33"]), "spec.cidrs[0]"),
+            (cidrs(&[" 10.96.0.0/12"]), "spec.cidrs[0]"),
+            (cidrs(&["fd00:0::/64"]), "spec.cidrs[0]"),
+            (cidrs(&["fd00::1/64"]), "spec.cidrs[0]"),
+            (cidrs(&["x", "y"]), "spec.cidrs[0] spec.cidrs[1]"),
             (json!({"spec": {"cidrs": [10]}}), "spec.cidrs[0]"),
         ],
     );

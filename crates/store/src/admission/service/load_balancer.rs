@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use plan::addresses::{Range, visits};
+use plan::cluster_ips::{IpRange, search_order};
 use serde_json::{Value, json};
 
 use super::{Terms, holder};
@@ -67,9 +67,9 @@ fn take_first<'r>(
     holder: &str,
 ) -> Result<Option<IpAddr>, Failure> {
     for range in ranges {
-        let range = Range::new(*range);
+        let range = IpRange::new(*range);
         let (Some(first), Some(last)) = (range.first(), range.last()) else { continue };
-        for ip in visits(first, last, 0).take(TRIES) {
+        for ip in search_order(first, last, 0).take(TRIES) {
             if objects.take(Lock::LoadBalancerAddress, &ip.to_string(), holder)? {
                 return Ok(Some(ip));
             }

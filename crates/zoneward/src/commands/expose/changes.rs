@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use model::{
-    AddressType, Addresses, ClusterIps, Conditions, Endpoint, Family, Interner, Labels, Name, Notice, Object,
-    Service, Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
+    AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Notice,
+    Object, Service, Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
 };
 use plan::hints::{self, ClusterFacts, HintInput, Memory};
 use plan::slices::Packing;
@@ -390,7 +390,7 @@ fn contents(wish: &Wish, service: &Service, family: Family) -> Result<Vec<SliceC
 fn endpoint(target: &Target) -> Endpoint {
     Endpoint {
         addresses: Addresses::one(target.address.ip()),
-        conditions: Conditions::new(true, true, false),
+        conditions: EndpointConditions::new(true, true, false),
         hostname: None,
         node: None,
         zone: target.zone.as_deref().map(Name::new),

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use model::{Timestamp, write};
-use plan::addresses::{self, AddressPlan, RangeReport};
+use plan::cluster_ips::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanAddresses};
@@ -18,7 +18,7 @@ pub fn run(args: &PlanAddresses) -> Result<bool> {
     let services: Vec<_> = world.snapshot.services().map(|(service, _)| service).collect();
     let service_cidrs: Vec<_> = world.snapshot.service_cidrs().collect();
     let ip_addresses: Vec<_> = world.snapshot.ip_addresses().collect();
-    let plan = addresses::plan(&addresses::Input {
+    let plan = cluster_ips::plan(&cluster_ips::AddressInput {
         services: &services,
         unreadable: &world.unreadable_services,
         service_cidrs: &service_cidrs,

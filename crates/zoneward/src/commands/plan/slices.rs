@@ -29,7 +29,7 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
     }
     let orphaned = world.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
     for (service, stored) in orphaned {
-        for slice in slices::orphans(stored, planner.slices.place) {
+        for slice in slices::orphans(stored, planner.slices.mode) {
             answer.add_orphan(service, slice);
         }
     }

@@ -4,7 +4,7 @@ mod fields;
 mod kube_proxy;
 
 use anyhow::Result;
-use plan::validate::{Fault, Violation, is_known, lint, validate, without_effect};
+use plan::validate::{FieldErrorType, Violation, is_known, lint, validate, without_effect};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};
@@ -20,7 +20,7 @@ pub fn run(args: &PlanValidate) -> Result<bool> {
         object: n.object,
         field: String::new(),
         reason: n.message,
-        fault: Fault::Invalid,
+        error_type: FieldErrorType::Invalid,
     }));
     let accepted = report.violations.is_empty();
     match args.output.format {

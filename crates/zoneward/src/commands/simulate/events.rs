@@ -169,7 +169,7 @@ mod tests {
             (json!({"at": -1, "event": "roll", "service": "a"}), "seconds from 0 on"),
             (json!({"at": 1, "event": "scale", "service": "a"}), "either replicas or by"),
             (json!({"at": 1, "event": "scale", "service": "a", "by": 1, "replicas": 1}), "either"),
-            (json!({"at": "soon", "event": "roll", "service": "a"}), "at: \"soon\" is no duration"),
+            (json!({"at": "soon", "event": "roll", "service": "a"}), "at: \"soon\" is not a duration"),
             (json!({"at": 1, "event": "roll"}), "service: say which"),
             (json!({"at": 1, "event": "roll", "servize": "a"}), "unknown field"),
             (json!("text"), "invalid type"),

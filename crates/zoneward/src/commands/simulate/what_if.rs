@@ -115,8 +115,8 @@ fn stored_or_made<'w>(service: &Service, slices: &'w [Slice], world: &World) -> 
     let pods = world.snapshot.pods_selected(&service.key.namespace, selector);
     let trigger = slices::TriggerTimes::default();
     let nodes = world.snapshot.nodes();
-    let input = slices::Input { service, pods: &pods, nodes, slices, trigger: &trigger };
-    let made = slices::plan(&input, &slices::Options::default(), |_, _| {});
+    let input = slices::SliceInput { service, pods: &pods, nodes, slices, trigger: &trigger };
+    let made = slices::plan(&input, &slices::SliceOptions::default(), |_, _| {});
     let slice = |(at, content): (usize, SliceContent)| Slice {
         key: ObjectKey::new(&service.key.namespace, &Name::new(&format!("{}-{at}", service.key.name))),
         uid: None,

@@ -1,8 +1,8 @@
 //! Fields that a kind does not have: an API server drops them, unless it is asked to be strict. Held against the schemas
 //! that the embedded API serves.
 
-use model::{near, parse};
-use plan::validate::{Fault, Violation};
+use model::{parse, suggestion};
+use plan::validate::{FieldErrorType, Violation};
 use serde_json::Value;
 use store::{kinds, schema};
 
@@ -14,20 +14,20 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
     let mut checked = object.clone();
     let findings = schema::check(&mut checked, None, schema);
     let about = parse::object_ref(object);
-    let violation = |field: &str, reason: String, fault| Violation {
+    let violation = |field: &str, reason: String, error_type| Violation {
         object: about.clone(),
         field: field.to_owned(),
         reason,
-        fault,
+        error_type,
     };
     let unknown = findings.unknown.iter().map(|path| {
         let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
-        let near = near::did_you_mean(name, beside(schema, parent));
-        violation(path, format!("there is no such field{near}"), Fault::Forbidden)
+        let near = suggestion::did_you_mean(name, beside(schema, parent));
+        violation(path, format!("there is no such field{near}"), FieldErrorType::Forbidden)
     });
     let mistyped = findings.mistyped.iter().map(|finding| {
         let (path, reason) = finding.split_once(": ").unwrap_or(("", finding));
-        violation(path, reason.to_owned(), Fault::Invalid)
+        violation(path, reason.to_owned(), FieldErrorType::Invalid)
     });
     Some(unknown.chain(mistyped).collect())
 }

@@ -4,7 +4,7 @@
 //! ignored that way is a warning there and a violation here.
 
 use model::ObjectRef;
-use plan::validate::{Fault, Violation};
+use plan::validate::{FieldErrorType, Violation};
 use serde_json::Value;
 
 use node::config::{self, fields, file};
@@ -47,6 +47,6 @@ fn violation(field: &str, reason: &str) -> Violation {
         object: ObjectRef::new(file::KIND, "", "config"),
         field: field.to_owned(),
         reason: reason.to_owned(),
-        fault: Fault::Invalid,
+        error_type: FieldErrorType::Invalid,
     }
 }
