@@ -4,6 +4,8 @@
 //! speaks in these types. This crate does no I/O, reads no clock and keeps no JSON: foreign objects are
 //! converted at the edge by [`parse`], and what we write is put onto the stored JSON by [`mod@write`].
 
+#![allow(missing_docs)]
+
 pub mod address;
 pub mod annotation;
 pub mod backend;

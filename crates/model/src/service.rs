@@ -160,7 +160,7 @@ pub enum TargetPort {
 }
 
 /// `Cluster` or `Local`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficPolicy {
     /// Every endpoint.
     #[default]

@@ -4,10 +4,13 @@
 //! the commands that explain cannot disagree. No I/O, no clock, no randomness, no hash-map order: what a
 //! function needs is an argument, what it has to remember is a result.
 
+#![allow(missing_docs)]
+
 pub mod addresses;
 pub mod backends;
+mod condition_status;
+pub mod feature_gates;
 pub mod forward;
-pub mod gates;
 pub mod hints;
 pub mod node_ports;
 pub mod planner;
@@ -19,4 +22,5 @@ pub mod slices;
 pub mod spill;
 pub mod validate;
 
-pub use gates::{FeatureGates, NodeGates};
+pub use condition_status::ConditionStatus;
+pub use feature_gates::{FeatureGates, NodeGates};

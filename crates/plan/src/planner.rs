@@ -3,16 +3,16 @@
 
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
-use crate::hints::{self, ClusterFacts, HintInput, HintOutcome, Memory};
+use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis};
 use crate::slices::{self, SlicePlan, TriggerTimes};
 
 /// What holds for all Services.
 #[derive(Debug)]
 pub struct Planner {
     /// What is known of nodes and zones.
-    pub facts: ClusterFacts,
+    pub topology: ClusterTopology,
     /// Gates and defaults.
-    pub hints: hints::Config,
+    pub hints: hints::HintConfig,
     /// How slices are packed.
     pub slices: slices::Options,
 }
@@ -28,11 +28,11 @@ pub struct ServiceInput<'a> {
 
 impl Planner {
     /// A planner for the cluster of a snapshot.
-    pub fn new(snapshot: &Snapshot, hints: hints::Config, slices: slices::Options) -> Self {
-        Self { facts: ClusterFacts::from_nodes(snapshot.nodes()), hints, slices }
+    pub fn new(snapshot: &Snapshot, hints: hints::HintConfig, slices: slices::Options) -> Self {
+        Self { topology: ClusterTopology::from_nodes(snapshot.nodes()), hints, slices }
     }
 
-    /// The plan for a Service of a snapshot, and the outcome of each of its families. `memory` is what is remembered of
+    /// The plan for a Service of a snapshot, and the outcome of each of its families. `hysteresis` is what is remembered of
     /// a family.
     pub fn plan(
         &self,
@@ -40,7 +40,7 @@ impl Planner {
         service: &Service,
         stored: &[Slice],
         trigger: &TriggerTimes,
-        memory: impl Fn(Family) -> Memory,
+        hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
         let namespace = &service.key.namespace;
         let selector = service.selector.as_ref();
@@ -48,20 +48,20 @@ impl Planner {
         let slices = slices::Input { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
         let namespace = snapshot.namespace(namespace);
         let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-        self.plan_service(&ServiceInput { slices, namespace_default }, memory)
+        self.plan_service(&ServiceInput { slices, namespace_default }, hysteresis)
     }
 
     /// The same where the Service's pods are at hand.
     pub fn plan_service(
         &self,
         input: &ServiceInput<'_>,
-        memory: impl Fn(Family) -> Memory,
+        hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
         let mut outcomes = Vec::new();
         let plan = slices::plan(&input.slices, &self.slices, |family, packing| {
             let (service, namespace_default) = (input.slices.service, input.namespace_default);
-            let (facts, config, memory) = (&self.facts, &self.hints, &memory(family));
-            let input = HintInput { service, family, facts, namespace_default, config, memory };
+            let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
+            let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
             outcomes.push(hints::assign(&input, packing));
         });
         (plan, outcomes)

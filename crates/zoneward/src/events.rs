@@ -7,7 +7,7 @@ use http::{Method, Request};
 use jiff::Timestamp;
 use kube::{Client, Error};
 use model::{Notice, ObjectRef};
-use plan::hints::reason;
+use plan::hints::event_reason;
 use serde_json::{Value, json};
 
 /// Longer texts are cut: the API refuses them.
@@ -35,7 +35,7 @@ pub fn event(speaker: Speaker, notice: &Notice, uid: Option<&str>, now: Timestam
     let object = &notice.object;
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let namespace = if object.namespace.is_empty() { "default" } else { object.namespace.as_str() };
-    let kind = if reason::is_warning(notice.reason) { "Warning" } else { "Normal" };
+    let kind = if event_reason::is_warning(notice.reason) { "Warning" } else { "Normal" };
     let mut involved = json!({"apiVersion": api_version(object), "kind": object.kind.as_str(), "name": object.name.as_str()});
     if !object.namespace.is_empty() {
         involved["namespace"] = object.namespace.as_str().into();
@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn the_same_words_about_the_same_object_are_the_same_event() {
         let say = |message: &str| {
-            let notice = Notice::new(ObjectRef::new("Service", "shop", "web"), reason::PROGRAMMED, message);
+            let notice =
+                Notice::new(ObjectRef::new("Service", "shop", "web"), event_reason::PROGRAMMED, message);
             event(SLICES, &notice, Some("u"), Timestamp::UNIX_EPOCH)
         };
         let (one, same, other) = (say("a"), say("a"), say("b"));

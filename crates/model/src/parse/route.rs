@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::{DEFAULT_NAMESPACE, Object, Problem};
 use crate::name::{Interner, Name, ObjectKey};
-use crate::route::{GatewayHttpRoute, HttpRoute, Rule, TcpRoute, ToHttp, ToTcp};
+use crate::route::{GatewayHttpRoute, HttpRoute, RouteRule, TcpRoute, ToHttp, ToTcp};
 use at::{At, Problems};
 use target::Role;
 
@@ -60,7 +60,7 @@ pub fn mesh_problems(value: &Value, before: Option<&Value>) -> Vec<Problem> {
 }
 
 /// Rules that are known already, for each list of rules by their places in it.
-type Known = Vec<Option<Arc<Rule>>>;
+type Known = Vec<Option<Arc<RouteRule>>>;
 
 fn read(value: &Value, before: Option<&Value>, known: &[Known], interner: &mut Interner) -> Reading {
     let mut problems = Problems::default();
@@ -99,11 +99,16 @@ fn http_route(key: ObjectKey, spec: &At, known: &[Known], problems: &mut Problem
     HttpRoute { key, target, to }
 }
 
-fn list(known: &[Known], at: usize) -> &[Option<Arc<Rule>>] {
+fn list(known: &[Known], at: usize) -> &[Option<Arc<RouteRule>>] {
     known.get(at).map_or(&[], Vec::as_slice)
 }
 
-fn to_http(entry: &At, namespace: &Name, known: &[Option<Arc<Rule>>], problems: &mut Problems) -> ToHttp {
+fn to_http(
+    entry: &At,
+    namespace: &Name,
+    known: &[Option<Arc<RouteRule>>],
+    problems: &mut Problems,
+) -> ToHttp {
     entry.only(&["targetRef", "rules", "default"], problems);
     let service = target::destination(&entry.child("targetRef"), namespace, problems);
     let default = entry.child("default");

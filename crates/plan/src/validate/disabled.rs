@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::Fault;
-use crate::gates::FeatureGates;
+use crate::feature_gates::FeatureGates;
 
 /// KEP-4444, and seed 002 for hints: drops what is disabled from a new object, or from a new version of `old`.
 pub fn drop_disabled(gates: &FeatureGates, old: Option<&Value>, new: &mut Value) {

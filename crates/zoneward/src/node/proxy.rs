@@ -11,7 +11,7 @@ use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
 use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
-use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
+use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, stale_udp};
 use tokio::sync::watch;
 
 use super::checks::Checks;
@@ -279,7 +279,7 @@ impl Proxy {
             Some(config) => self.forwarder.rebuild(snapshot, config),
             None => {
                 let dirty: BTreeSet<ServiceKey> = dirty.iter().chain(self.failed.keys()).cloned().collect();
-                lost.extend(self.forwarder.update(snapshot, &dirty).iter().filter_map(udp::lost));
+                lost.extend(self.forwarder.update(snapshot, &dirty).iter().filter_map(stale_udp::lost));
             }
         }
         self.tables.forget();
@@ -314,11 +314,11 @@ impl Proxy {
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
     fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
         tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
-        let all: Vec<Delta> = self
+        let all: Vec<ServiceDelta> = self
             .forwarder
             .table()
             .services()
-            .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
+            .map(|(key, new)| ServiceDelta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
             .collect();
         if self.tables.holds_services()? {
             // What is there carries traffic: it stays until what is wrong is put right.
@@ -333,7 +333,7 @@ impl Proxy {
 
     fn changes(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
         let deltas = self.forwarder.update(self.mirror.snapshot(), dirty);
-        let all: Vec<&Delta> = deltas.iter().collect();
+        let all: Vec<&ServiceDelta> = deltas.iter().collect();
         let failed = make(&mut self.tables, &mut self.forwarder, &all)?;
         for key in dirty {
             self.failed.remove(key);
@@ -344,7 +344,7 @@ impl Proxy {
             self.reporter.warn(notice);
             self.failed.insert(failed.service, failed.reason);
         }
-        self.after(dirty, deltas.iter().filter_map(udp::lost).collect());
+        self.after(dirty, deltas.iter().filter_map(stale_udp::lost).collect());
         Ok(())
     }
 

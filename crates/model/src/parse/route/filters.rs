@@ -9,7 +9,8 @@ use super::target::backend;
 use super::words::{absolute_path, exact_host, header_name, header_value};
 use crate::name::Name;
 use crate::route::{
-    Body, Filter, HeaderModifier, PathChange, Percentage, RedirectFilter, RewriteFilter, Scheme,
+    DirectResponseBody, HeaderModifier, PathChange, Percentage, RedirectFilter, RewriteFilter, RouteFilter,
+    Scheme,
 };
 
 /// Each type with its member, and with the shorter name that the seed's examples use.
@@ -27,7 +28,7 @@ const MANY_HEADERS: usize = 16;
 const MANY_FILTERS: usize = 16;
 const LARGEST_BODY: usize = 65_536;
 
-pub(super) fn filters(at: &At, problems: &mut Problems) -> Box<[Filter]> {
+pub(super) fn filters(at: &At, problems: &mut Problems) -> Box<[RouteFilter]> {
     let items = at.items(problems);
     if items.len() > MANY_FILTERS {
         problems.add(at, format!("at most {MANY_FILTERS} can be given"));
@@ -35,17 +36,17 @@ pub(super) fn filters(at: &At, problems: &mut Problems) -> Box<[Filter]> {
     items.iter().filter_map(|item| one(item, problems)).collect()
 }
 
-fn one(at: &At, problems: &mut Problems) -> Option<Filter> {
+fn one(at: &At, problems: &mut Problems) -> Option<RouteFilter> {
     let members = TYPES.iter().flat_map(|(_, member, short)| [*member, *short]);
     let known: Vec<&str> = std::iter::once("type").chain(members.filter(|name| !name.is_empty())).collect();
     at.only(&known, problems);
     let (kind, member) = member_of(at, problems)?;
     match kind {
-        "RequestHeaderModifier" => modifier(&member, problems).map(Filter::RequestHeaders),
-        "ResponseHeaderModifier" => modifier(&member, problems).map(Filter::ResponseHeaders),
+        "RequestHeaderModifier" => modifier(&member, problems).map(RouteFilter::RequestHeaders),
+        "ResponseHeaderModifier" => modifier(&member, problems).map(RouteFilter::ResponseHeaders),
         "RequestMirror" => mirror(&member, problems),
-        "RequestRedirect" => Some(Filter::Redirect(redirect(&member, problems))),
-        "URLRewrite" => Some(Filter::Rewrite(rewrite(&member, problems))),
+        "RequestRedirect" => Some(RouteFilter::Redirect(redirect(&member, problems))),
+        "URLRewrite" => Some(RouteFilter::Rewrite(rewrite(&member, problems))),
         _ => respond(&member, problems),
     }
 }
@@ -140,7 +141,7 @@ fn limit_headers(at: &At, count: usize, problems: &mut Problems) {
     }
 }
 
-fn mirror(at: &At, problems: &mut Problems) -> Option<Filter> {
+fn mirror(at: &At, problems: &mut Problems) -> Option<RouteFilter> {
     at.only(&["backendRef", "percentage"], problems);
     let field = at.child("backendRef");
     if !field.is_set() {
@@ -148,7 +149,7 @@ fn mirror(at: &At, problems: &mut Problems) -> Option<Filter> {
     }
     let percentage = percentage(&at.child("percentage"), problems);
     let backend = field.is_set().then(|| backend(&field, false, problems)).flatten()?;
-    Some(Filter::Mirror { backend, percentage })
+    Some(RouteFilter::Mirror { backend, percentage })
 }
 
 /// A whole number, or a decimal one in quotes.
@@ -212,7 +213,7 @@ fn path_change(at: &At, problems: &mut Problems) -> Option<PathChange> {
     }
 }
 
-fn respond(at: &At, problems: &mut Problems) -> Option<Filter> {
+fn respond(at: &At, problems: &mut Problems) -> Option<RouteFilter> {
     at.only(&["status", "body"], problems);
     let field = at.child("status");
     if at.is_map() && !field.is_set() {
@@ -224,10 +225,10 @@ fn respond(at: &At, problems: &mut Problems) -> Option<Filter> {
         problems.add(&body, "a response of this status has no body");
     }
     let body = if body.is_set() { read_body(&body, problems) } else { None };
-    Some(Filter::Respond { status: status?, body })
+    Some(RouteFilter::Respond { status: status?, body })
 }
 
-fn read_body(at: &At, problems: &mut Problems) -> Option<Body> {
+fn read_body(at: &At, problems: &mut Problems) -> Option<DirectResponseBody> {
     let sources = ["inlineString", "inlineBytes", "filename", "environmentVariable"];
     at.only(&sources, problems);
     let given: Vec<&str> = sources.into_iter().filter(|name| at.child(name).is_set()).collect();
@@ -243,9 +244,9 @@ fn read_body(at: &At, problems: &mut Problems) -> Option<Body> {
         problems.add(&field, format!("a body in a policy has at most {LARGEST_BODY} bytes"));
     }
     match source {
-        "inlineString" => Some(Body::Text(Name::new(text))),
+        "inlineString" => Some(DirectResponseBody::Text(Name::new(text))),
         "inlineBytes" => match base64::engine::general_purpose::STANDARD.decode(text) {
-            Ok(bytes) => Some(Body::Bytes(bytes.into())),
+            Ok(bytes) => Some(DirectResponseBody::Bytes(bytes.into())),
             Err(error) => {
                 problems.add(&field, format!("it is not base64: {error}"));
                 None
@@ -256,7 +257,7 @@ fn read_body(at: &At, problems: &mut Problems) -> Option<Body> {
             if !text.starts_with('/') || steps || text.contains('\0') {
                 problems.add(&field, "a file is named by its absolute path, without ..");
             }
-            Some(Body::File(Name::new(text)))
+            Some(DirectResponseBody::File(Name::new(text)))
         }
         _ => {
             let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
@@ -264,7 +265,7 @@ fn read_body(at: &At, problems: &mut Problems) -> Option<Body> {
             {
                 problems.add(&field, format!("{} is not the name of a variable", quoted(text)));
             }
-            Some(Body::Environment(Name::new(text)))
+            Some(DirectResponseBody::Environment(Name::new(text)))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::at::{At, Problems};
 use super::words::{absolute_path, header_name};
 use crate::name::Name;
-use crate::route::{Conditions, HeaderMatch, Match, PathMatch, Pattern, QueryMatch, ValueTest};
+use crate::route::{HeaderMatch, MatchConditions, PathMatch, Pattern, QueryMatch, RouteMatch, ValueTest};
 
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
@@ -13,23 +13,23 @@ const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATC
 const MANY: usize = 64;
 
 /// A list of matches; one alone may stand without the list, as in one of the seed's examples.
-pub(super) fn matches(at: &At, problems: &mut Problems) -> Box<[Match]> {
+pub(super) fn matches(at: &At, problems: &mut Problems) -> Box<[RouteMatch]> {
     if at.is_map() {
         return [one(at, problems)].into();
     }
     at.items_or_one(problems, "matches").iter().map(|item| one(item, problems)).collect()
 }
 
-fn one(at: &At, problems: &mut Problems) -> Match {
+fn one(at: &At, problems: &mut Problems) -> RouteMatch {
     at.only(&["path", "method", "headers", "queryParams"], problems);
     let method = at.child("method").word(&METHODS, problems).map(Name::new);
     let path = at.child("path");
-    let conditions = Conditions {
+    let conditions = MatchConditions {
         method,
         headers: headers(&at.child("headers"), problems),
         query: query(&at.child("queryParams"), problems),
     };
-    Match { path: if path.is_set() { path_match(&path, problems) } else { None }, conditions }
+    RouteMatch { path: if path.is_set() { path_match(&path, problems) } else { None }, conditions }
 }
 
 /// `{type, value}`, or in short `{prefix: /v1}`.

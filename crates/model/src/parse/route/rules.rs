@@ -6,7 +6,7 @@ use super::at::{At, Problems};
 use super::filters::filters;
 use super::matches::matches;
 use super::target::backend;
-use crate::route::{BackendRef, Filter, Match, PathChange, PathMatch, Rule};
+use crate::route::{BackendRef, PathChange, PathMatch, RouteFilter, RouteMatch, RouteRule};
 
 /// Where rules act.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub(super) enum Place {
 pub(super) fn rules(
     at: &At,
     place: Place,
-    known: &[Option<Arc<Rule>>],
+    known: &[Option<Arc<RouteRule>>],
     problems: &mut Problems,
-) -> Box<[Arc<Rule>]> {
+) -> Box<[Arc<RouteRule>]> {
     let items = at.items_or_one(problems, "rules");
     let mut rules = Vec::with_capacity(items.len());
     for (i, item) in items.iter().enumerate() {
@@ -37,7 +37,7 @@ pub(super) fn rules(
     rules.into()
 }
 
-fn one(at: &At, place: Place, problems: &mut Problems) -> Rule {
+fn one(at: &At, place: Place, problems: &mut Problems) -> RouteRule {
     at.only(&["matches", "default"], problems);
     let matches = matches(&at.child("matches"), problems);
     let default = at.child("default");
@@ -45,7 +45,7 @@ fn one(at: &At, place: Place, problems: &mut Problems) -> Rule {
     let (list, refs) = (default.child("filters"), default.child("backendRefs"));
     let read = list.is_set().then(|| filters(&list, problems));
     let backends = refs.is_set().then(|| backends(&refs, problems));
-    let rule = Rule { matches, filters: read, backends };
+    let rule = RouteRule { matches, filters: read, backends };
     check_together(&rule, &list, &refs, problems);
     if place == Place::Gateway && !rule_ends(&rule) && rule.backends.as_deref().is_none_or(<[_]>::is_empty) {
         problems.add(&refs, "at a gateway a rule needs a backend, a redirect or a direct response");
@@ -57,22 +57,22 @@ fn backends(at: &At, problems: &mut Problems) -> Box<[BackendRef]> {
     at.items(problems).iter().filter_map(|entry| backend(entry, true, problems)).collect()
 }
 
-fn is_end(filter: &Filter) -> bool {
-    matches!(filter, Filter::Redirect(_) | Filter::Respond { .. })
+fn is_end(filter: &RouteFilter) -> bool {
+    matches!(filter, RouteFilter::Redirect(_) | RouteFilter::Respond { .. })
 }
 
-fn rule_ends(rule: &Rule) -> bool {
+fn rule_ends(rule: &RouteRule) -> bool {
     rule.filters.iter().flatten().any(is_end)
 }
 
 /// Seed 004, "Routing": an answer of the proxy's own excludes backends, and a redirect excludes a rewrite.
-fn check_together(rule: &Rule, list: &At, refs: &At, problems: &mut Problems) {
+fn check_together(rule: &RouteRule, list: &At, refs: &At, problems: &mut Problems) {
     let filters = rule.filters.as_deref().unwrap_or_default();
-    let count = |is: fn(&Filter) -> bool| filters.iter().filter(|filter| is(filter)).count();
-    let redirects = count(|f| matches!(f, Filter::Redirect(_)));
-    let responses = count(|f| matches!(f, Filter::Respond { .. }));
-    let rewrites = count(|f| matches!(f, Filter::Rewrite(_)));
-    let mirrors = count(|f| matches!(f, Filter::Mirror { .. }));
+    let count = |is: fn(&RouteFilter) -> bool| filters.iter().filter(|filter| is(filter)).count();
+    let redirects = count(|f| matches!(f, RouteFilter::Redirect(_)));
+    let responses = count(|f| matches!(f, RouteFilter::Respond { .. }));
+    let rewrites = count(|f| matches!(f, RouteFilter::Rewrite(_)));
+    let mirrors = count(|f| matches!(f, RouteFilter::Mirror { .. }));
     if redirects > 0 && rewrites > 0 {
         problems.add(
             list,
@@ -98,8 +98,8 @@ fn check_together(rule: &Rule, list: &At, refs: &At, problems: &mut Problems) {
 }
 
 /// Semantics 1.9: what replaces the prefix needs a prefix in every match.
-fn check_prefix_changes(rule: &Rule, list: &At, problems: &mut Problems) {
-    let is_prefix = |on: &Match| matches!(on.path, Some(PathMatch::Prefix(_)));
+fn check_prefix_changes(rule: &RouteRule, list: &At, problems: &mut Problems) {
+    let is_prefix = |on: &RouteMatch| matches!(on.path, Some(PathMatch::Prefix(_)));
     if rule.matches.iter().all(is_prefix) {
         return;
     }
@@ -107,9 +107,9 @@ fn check_prefix_changes(rule: &Rule, list: &At, problems: &mut Problems) {
     for item in list.items(&mut Problems::default()) {
         for filter in ["requestRedirect", "urlRewrite"] {
             let field = item.child(filter).child("path").child("replacePrefixMatch");
-            let counts = |f: &Filter| match f {
-                Filter::Redirect(redirect) => matches!(redirect.path, Some(PathChange::Prefix(_))),
-                Filter::Rewrite(rewrite) => matches!(rewrite.path, Some(PathChange::Prefix(_))),
+            let counts = |f: &RouteFilter| match f {
+                RouteFilter::Redirect(redirect) => matches!(redirect.path, Some(PathChange::Prefix(_))),
+                RouteFilter::Rewrite(rewrite) => matches!(rewrite.path, Some(PathChange::Prefix(_))),
                 _ => false,
             };
             if field.is_set() && rule.filters.iter().flatten().any(counts) {

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::{Known, Reading, read};
 use crate::name::Interner;
 use crate::parse::Object;
-use crate::route::Rule;
+use crate::route::RouteRule;
 
 /// Policies of fewer rules are read as a whole: they take no longer than it takes to keep their text.
 const MANY: usize = 32;
@@ -34,12 +34,12 @@ pub struct Remembered {
 #[derive(Clone, Debug)]
 struct List {
     spans: Vec<Range<usize>>,
-    rules: Box<[Arc<Rule>]>,
+    rules: Box<[Arc<RouteRule>]>,
 }
 
 impl Remembered {
     /// The rule at a place of a list, if its text is this one.
-    fn rule(&self, list: usize, at: usize, text: &str) -> Option<&Arc<Rule>> {
+    fn rule(&self, list: usize, at: usize, text: &str) -> Option<&Arc<RouteRule>> {
         let list = self.lists.get(list)?;
         let known = self.text.get(list.spans.get(at)?.clone())?;
         list.rules.get(at).filter(|_| known == text)
@@ -75,7 +75,7 @@ fn remember(text: &str, spans: Vec<Vec<Range<usize>>>, reading: &Reading) -> Opt
     if spans.iter().map(Vec::len).sum::<usize>() < MANY || !reading.ignored.is_empty() {
         return None;
     }
-    let rules: Vec<&Box<[Arc<Rule>]>> = match reading.object.as_ref()? {
+    let rules: Vec<&Box<[Arc<RouteRule>]>> = match reading.object.as_ref()? {
         Object::HttpRoute(route) => route.to.iter().map(|to| &to.rules).collect(),
         Object::GatewayHttpRoute(route) => vec![&route.rules],
         _ => return None,

@@ -87,7 +87,7 @@ fn policy(kind: &str, rules: &[Value]) -> Value {
     json!({"apiVersion": VERSION, "kind": kind, "metadata": {"name": "p", "namespace": "n"}, "spec": spec})
 }
 
-fn lists(reading: &Reading) -> Vec<&[Arc<Rule>]> {
+fn lists(reading: &Reading) -> Vec<&[Arc<RouteRule>]> {
     match &reading.object {
         Some(Object::HttpRoute(route)) => route.to.iter().map(|to| &*to.rules).collect(),
         Some(Object::GatewayHttpRoute(route)) => vec![&*route.rules],
