@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::{Client, Error};
 use model::hash::{BASIS_64, fnv1a_64};
 use model::{Notice, ObjectRef};
-use plan::hints::reason;
+use plan::hints::event_reason;
 use serde_json::{Value, json};
 
 use crate::write::{JSON, MERGE_PATCH, send};
@@ -48,7 +48,7 @@ pub fn event(source: EventSource<'_>, notice: &Notice, uid: Option<&str>, now: T
     let object = &notice.object;
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let namespace = if object.namespace.is_empty() { "default" } else { object.namespace.as_str() };
-    let kind = if reason::is_warning(notice.reason) { "Warning" } else { "Normal" };
+    let kind = if event_reason::is_warning(notice.reason) { "Warning" } else { "Normal" };
     let mut involved = json!({"apiVersion": api_version(object), "kind": object.kind.as_str(), "name": object.name.as_str()});
     if !object.namespace.is_empty() {
         involved["namespace"] = object.namespace.as_str().into();
@@ -119,7 +119,8 @@ mod tests {
     #[test]
     fn the_same_words_about_the_same_object_are_the_same_event() {
         let say = |message: &str| {
-            let notice = Notice::new(ObjectRef::new("Service", "shop", "web"), reason::PROGRAMMED, message);
+            let notice =
+                Notice::new(ObjectRef::new("Service", "shop", "web"), event_reason::PROGRAMMED, message);
             event(SLICE_CONTROLLER, &notice, Some("u"), Timestamp::UNIX_EPOCH)
         };
         let (one, same, other) = (say("a"), say("a"), say("b"));

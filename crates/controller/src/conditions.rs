@@ -1,11 +1,16 @@
 //! The conditions of a Service: what they should be, and the strategic merge patch that makes them so. Other
 //! writers' conditions survive, and nothing is written unless one of ours turns.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use model::service::condition_text;
 use model::{Labels, annotation};
-use plan::hints::conditions::{HONORED, PROGRAMMED, WRITE_REFUSED, after_refusal};
-use plan::hints::{self, Condition, HintOutcome, NodeAcks, Status};
+use plan::ConditionStatus;
+use plan::hints::conditions::{
+    HONORED, NODES_BEHIND, PROGRAMMED, PreviousHonored, WRITE_REFUSED, after_refusal,
+};
+use plan::hints::{self, Condition, HintOutcome, NodeAcks};
 use serde_json::{Value, json};
 
 /// What the nodes say about a Service.
@@ -15,6 +20,19 @@ pub enum AckState {
     Settled(NodeAcks),
     /// Some have not reached the slices yet and may still do so in time: what was said before stands.
     Open,
+    /// Nodes are behind, and the condition still lists others: its update waits.
+    Deferred,
+}
+
+impl AckState {
+    /// Whether nodes have not reached the slices although they had time to.
+    pub fn are_behind(&self) -> bool {
+        match self {
+            Self::Settled(acks) => acks.waiting > 0,
+            Self::Open => false,
+            Self::Deferred => true,
+        }
+    }
 }
 
 /// What is to be done about a Service's conditions.
@@ -24,23 +42,32 @@ pub struct Turned {
     pub patch: Option<Value>,
     /// The conditions that the API has not shown yet.
     pub awaited: Option<Labels>,
+    /// Whether an update of the nodes that are behind waits, because the last one is recent.
+    pub deferred: bool,
 }
 
-/// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before.
+/// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before. `age` is the
+/// time since conditions were last sent.
 pub fn turned(
     outcomes: &[HintOutcome],
     acks: &AckState,
     stored: &Labels,
     sent: Option<&Labels>,
+    age: Option<Duration>,
     now: Timestamp,
 ) -> Turned {
-    let conditions = wanted(outcomes, acks);
+    let wanted = wanted(outcomes, acks);
+    let text = sent.and_then(|sent| sent.value(HONORED)).or_else(|| stored.value(HONORED));
+    let previous = text.zip(age).map(|(text, age)| PreviousHonored { text, age });
+    let damped = |c: &Condition| if c.kind == HONORED { c.clone().or_previous(previous) } else { c.clone() };
+    let conditions: Vec<Condition> = wanted.iter().map(damped).collect();
+    let deferred = conditions != wanted;
     if stand(&conditions, stored) {
-        return Turned::default();
+        return Turned { deferred, ..Turned::default() };
     }
     let texts = texts(&conditions);
     let on_its_way = sent == Some(&texts);
-    Turned { patch: (!on_its_way).then(|| patch(&conditions, stored, now)), awaited: Some(texts) }
+    Turned { patch: (!on_its_way).then(|| patch(&conditions, stored, now)), awaited: Some(texts), deferred }
 }
 
 /// What the conditions of a Service become if the API refuses its slices.
@@ -62,7 +89,7 @@ impl Refusal {
 
     /// The patch of the Service's status that says so, once: the API's words differ with each attempt.
     pub fn patch(&self, why: &str, now: Timestamp) -> Option<Value> {
-        let reported = condition_text(Status::False.as_str(), WRITE_REFUSED, "");
+        let reported = condition_text(ConditionStatus::False.as_str(), WRITE_REFUSED, "");
         let stored = self.stored.value(PROGRAMMED);
         if stored.is_some_and(|text| text.starts_with(reported.trim_end())) {
             return None;
@@ -79,10 +106,10 @@ fn wanted(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
     let unsettled = NodeAcks { waiting: 1, ..NodeAcks::default() };
     let settled = match acks {
         AckState::Settled(acks) => acks,
-        AckState::Open => &unsettled,
+        AckState::Open | AckState::Deferred => &unsettled,
     };
     let all = hints::conditions(outcomes, settled);
-    let open = *acks == AckState::Open && all.iter().any(|c| c.kind == HONORED && c.reason == "NodesBehind");
+    let open = *acks == AckState::Open && all.iter().any(|c| c.kind == HONORED && c.reason == NODES_BEHIND);
     if open {
         // Semantics M7: written when it turns. A pod that came a moment ago turns nothing.
         return all.into_iter().filter(|c| c.kind != HONORED).collect();
@@ -135,19 +162,19 @@ fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use plan::hints::Status;
+    use plan::ConditionStatus;
 
     use super::*;
 
-    fn condition(kind: &'static str, status: Status) -> Condition {
+    fn condition(kind: &'static str, status: ConditionStatus) -> Condition {
         Condition { kind, status, reason: "Because", message: "Words.".into() }
     }
 
     #[test]
     fn a_time_is_given_only_where_a_condition_turns() {
-        let accepted = condition(hints::conditions::ACCEPTED, Status::True);
-        let honored = condition(HONORED, Status::True);
-        let before = texts(&[accepted.clone(), condition(HONORED, Status::False)]);
+        let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
+        let honored = condition(HONORED, ConditionStatus::True);
+        let before = texts(&[accepted.clone(), condition(HONORED, ConditionStatus::False)]);
         let patch = patch(&[accepted, honored], &before, Timestamp::UNIX_EPOCH);
         let entries = &patch["status"]["conditions"];
         assert_eq!(entries[0].get("lastTransitionTime"), None);
@@ -156,7 +183,7 @@ mod tests {
 
     #[test]
     fn conditions_of_a_service_that_asks_for_nothing_are_taken_away() {
-        let before = texts(&[condition(HONORED, Status::True)]);
+        let before = texts(&[condition(HONORED, ConditionStatus::True)]);
         assert!(!stand(&[], &before) && stand(&[], &Labels::EMPTY));
         let patch = patch(&[], &before, Timestamp::UNIX_EPOCH);
         assert_eq!(patch["status"]["conditions"], json!([{"$patch": "delete", "type": HONORED}]));

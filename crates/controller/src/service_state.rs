@@ -1,11 +1,11 @@
-//! What the controller remembers of each Service from one sync to the next: what plans ask for, what was said, and
+//! What the controller remembers of each Service from one sync to the next: what plans ask for, what was reported, and
 //! the numbers behind the gauges. One entry per Service, dropped with it; all of it that decides anything can be
 //! read back from the slices.
 
 use std::collections::BTreeMap;
 
 use model::{Family, Labels, ServiceKey, Slice};
-use plan::hints::{HintOutcome, Mechanism, Memory};
+use plan::hints::{HintOutcome, Hysteresis, Mechanism};
 use plan::slices::{SlicePlan, TriggerTimes};
 use plan::work_queue::MonotonicTime;
 
@@ -15,13 +15,15 @@ pub struct ServiceState {
     /// When its pods last changed.
     pub trigger: TriggerTimes,
     /// What the mechanisms remember.
-    pub memories: Vec<(Family, Memory)>,
+    pub memories: Vec<(Family, Hysteresis)>,
     /// The reasons of the Notices that stand, so that they are said once.
     pub reported: Vec<&'static str>,
     /// Whether it asks for a mechanism.
     pub requested: bool,
     /// The conditions that were sent last and have not come back yet.
     pub sent: Option<Labels>,
+    /// When conditions were last sent.
+    pub conditions_sent: Option<MonotonicTime>,
     /// The highest resourceVersion of its slices, and since when.
     pub revision: (u64, MonotonicTime),
     /// The numbers behind the gauges.
@@ -47,19 +49,20 @@ pub struct ServiceCounts {
 
 impl ServiceState {
     /// What the mechanisms remember of a family, or what the slices tell.
-    pub fn memory(&self, family: Family, slices: &[Slice]) -> Memory {
+    pub fn memory(&self, family: Family, slices: &[Slice]) -> Hysteresis {
         let known = self.memories.iter().find(|(f, _)| *f == family);
-        known.map_or_else(|| Memory::from_slices(family, slices), |(_, memory)| memory.clone())
+        known.map_or_else(|| Hysteresis::from_slices(family, slices), |(_, memory)| memory.clone())
     }
 
     /// What to remember once a plan is carried out.
     pub fn after(&self, plan: &SlicePlan, outcomes: &[HintOutcome]) -> Self {
         Self {
             trigger: plan.trigger.clone(),
-            memories: outcomes.iter().map(|o| (o.family, o.memory.clone())).collect(),
+            memories: outcomes.iter().map(|o| (o.family, o.hysteresis.clone())).collect(),
             reported: plan.notices.iter().map(|notice| notice.reason).collect(),
             requested: outcomes.iter().any(|o| o.requested),
             sent: self.sent.clone(),
+            conditions_sent: self.conditions_sent,
             revision: self.revision,
             counts: self.counts.clone(),
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
-use plan::hints::{self, ClusterFacts, NodeAcks};
+use plan::hints::conditions::NODES_BEHIND_INTERVAL;
+use plan::hints::{self, ClusterTopology, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode};
 use plan::work_queue::{
@@ -42,7 +43,7 @@ pub const TICK: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default)]
 pub struct ReconcilerSettings {
     /// Gates and defaults.
-    pub hints: hints::Config,
+    pub hints: hints::HintConfig,
     /// How slices are packed, and whether another controller writes some, too.
     pub slices: slices::SliceOptions,
     /// How long things wait.
@@ -342,9 +343,13 @@ impl SliceReconciler {
                 self.open.entry(key).or_insert(AckState::Open);
             }
         }
-        let turned = self.open.iter().filter(|(key, acks)| {
-            let since = self.memories.get(*key).map(|kept| kept.revision).unwrap_or_default();
-            self.leases.acks(self.cache.snapshot(), key, since, now) != **acks
+        let turned = self.open.iter().filter(|(key, before)| {
+            let kept = self.memories.get(*key);
+            let since = kept.map(|kept| kept.revision).unwrap_or_default();
+            let sent = kept.and_then(|kept| kept.conditions_sent);
+            let acks = self.leases.acks(self.cache.snapshot(), key, since, now);
+            let is_recent = sent.is_some_and(|sent| now.0.saturating_sub(sent.0) < NODES_BEHIND_INTERVAL);
+            acks != **before && !(is_recent && acks.are_behind() && before.are_behind())
         });
         for key in turned.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.enqueue(&key, now);
@@ -381,7 +386,7 @@ impl SliceReconciler {
             return Err(SyncOutcome::Failed);
         }
         if std::mem::take(&mut self.facts_changed) {
-            self.planner.facts = ClusterFacts::from_nodes(self.cache.snapshot().nodes());
+            self.planner.topology = ClusterTopology::from_nodes(self.cache.snapshot().nodes());
         }
         let snapshot = self.cache.snapshot();
         let Some(service) = snapshot.service(key) else { return self.begin_orphans(key) };
@@ -396,13 +401,16 @@ impl SliceReconciler {
             Some(_) => AckState::Settled(NodeAcks::default()),
             None => self.leases.acks(snapshot, key, since, now),
         };
-        let turned = conditions::turned(&outcomes, &acks, &service.conditions, kept.sent.as_ref(), clock);
+        let age = kept.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
+        let turned =
+            conditions::turned(&outcomes, &acks, &service.conditions, kept.sent.as_ref(), age, clock);
         let writes = !plan.is_noop();
         let on_refusal = writes.then(|| conditions::Refusal::of(&outcomes, &service.conditions)).flatten();
         let events = events_of(service, kept, &plan, &outcomes, clock);
         let mut after = kept.after(&plan, &outcomes);
         after.revision = since;
         after.sent = turned.awaited;
+        after.conditions_sent = if turned.patch.is_some() { Some(now) } else { kept.conditions_sent };
         after.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
         let mechanism = after.counts.mechanism.as_str();
         debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
@@ -421,7 +429,7 @@ impl SliceReconciler {
             on_refusal,
             events,
         };
-        self.note_acks(key, requested, acks);
+        self.note_acks(key, requested, if turned.deferred { AckState::Deferred } else { acks });
         if work.is_empty() {
             self.keep(key, after);
             self.metrics.synced("success");
@@ -449,11 +457,7 @@ impl SliceReconciler {
     }
 
     fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: AckState) {
-        let behind = match &acks {
-            AckState::Open => true,
-            AckState::Settled(acks) => acks.waiting > 0,
-        };
-        if requested && behind {
+        if requested && (acks == AckState::Open || acks.are_behind()) {
             self.open.insert(key.clone(), acks);
         } else {
             self.open.remove(key);

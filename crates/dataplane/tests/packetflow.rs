@@ -19,10 +19,10 @@ use dataplane::nftables::apply::{apply, load, load_portions};
 use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet};
 use dataplane::nftables::render::{Renderer, portions, protocol_number};
 use model::forward::{
-    self, Decision, EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendKind, Masquerade,
-    Outcome, Scope, Verdict,
+    self, EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingDecision, Frontend, FrontendAction,
+    FrontendKind, Masquerade, PacketVerdict,
 };
-use model::{ForwardingTable, Protocol, ServiceKey};
+use model::{ForwardingTable, Protocol, ServiceKey, TrafficPolicy};
 use plan::forward::table;
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn kernel(table: &ForwardingTable) -> FakeKernel {
     kernel
 }
 
-fn evaluate(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::Packet) -> Evaluation {
+fn evaluate(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::FirstPacket) -> Evaluation {
     let node = Node { addresses: table.node.addresses.to_vec() };
     let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
     sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
@@ -84,9 +84,9 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
             local: EndpointSet::default(),
         };
         let frontend = Frontend {
-            place: port.place(),
+            address: port.cluster_address(),
             kind: FrontendKind::ClusterIp,
-            outside: Outcome::Send(Scope::Cluster),
+            outside: FrontendAction::Send(TrafficPolicy::Cluster),
             inside: None,
             masquerade: Masquerade::NotPods,
             source_ranges: None,
@@ -95,7 +95,7 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
         let mut table = ForwardingTable::default();
         let set = frontend.port.cluster.clone();
         table.replace(&frontend.port.service.clone(), vec![frontend]);
-        let packet = forward::Packet {
+        let packet = forward::FirstPacket {
             src: client,
             dst: SocketAddr::new(cluster_ip, 80),
             protocol: Protocol::Sctp,
@@ -113,15 +113,15 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
 
 /// The table's decision and what the rules did must be the same, for each endpoint.
 fn compare(
-    decision: &Decision<'_>,
+    decision: &ForwardingDecision<'_>,
     evaluation: &Evaluation,
-    packet: &forward::Packet,
+    packet: &forward::FirstPacket,
 ) -> Result<(), TestCaseError> {
     let (fate, shares) = match &decision.verdict {
-        Verdict::Send(shares) => (Fate::Dnat, shares.clone()),
-        Verdict::Reject => (Fate::Reject, vec![]),
-        Verdict::Drop => (Fate::Drop, vec![]),
-        Verdict::Untouched => (Fate::Untouched, vec![]),
+        PacketVerdict::Send(shares) => (Fate::Dnat, shares.clone()),
+        PacketVerdict::Reject => (Fate::Reject, vec![]),
+        PacketVerdict::Drop => (Fate::Drop, vec![]),
+        PacketVerdict::Untouched => (Fate::Untouched, vec![]),
     };
     prop_assert_eq!(evaluation.fate, fate);
     if fate != Fate::Dnat {
@@ -144,7 +144,7 @@ fn compare(
     Ok(())
 }
 
-fn is_local(decision: &Decision<'_>, endpoint: SocketAddr) -> bool {
+fn is_local(decision: &ForwardingDecision<'_>, endpoint: SocketAddr) -> bool {
     let Some((frontend, scope)) = decision.frontend.zip(decision.scope) else { return false };
     frontend.port.endpoints(scope).endpoints.iter().any(|e| e.address == endpoint && e.is_local)
 }

@@ -23,7 +23,7 @@ use world::World;
 /// What becomes of a packet.
 type Outcome = (Fate, Vec<(SocketAddr, f64)>, bool, Option<u64>);
 
-fn outcome(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::Packet) -> Outcome {
+fn outcome(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::FirstPacket) -> Outcome {
     let node = Node { addresses: table.node.addresses.to_vec() };
     let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
     sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());

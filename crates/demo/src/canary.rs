@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
-use model::backend::Place;
+use model::backend::ConsumerLocation;
 use model::{BackendId, Labels, Name, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use serde_json::{Value, json};
@@ -179,7 +179,7 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
     let mut shares = ByVersion::new();
     let nodes = layout::nodes();
     for node in &nodes {
-        let place = Place { node: Name::new(&node.name), zone: Some(Name::new(node.zone)) };
+        let place = ConsumerLocation { node: Name::new(&node.name), zone: Some(Name::new(node.zone)) };
         let per_zone = nodes.iter().filter(|n| n.zone == node.zone).count() as f64;
         for (version, weight) in VERSIONS {
             let tags: Labels = [("version", version)].into_iter().collect();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! watches -> WatchCache (Services, routes, gateways), Secrets that listeners name
-//!         -> plan::routes: Standing -> conditions -> differ from the stored ones? -> the API
+//!         -> plan::routes: RouteStatus -> conditions -> differ from the stored ones? -> the API
 //! ```
 //!
 //! Only the leader runs this. Nothing is written that is there already, and conditions of other writers stay: a status is
@@ -21,7 +21,7 @@ use model::parse::route::mesh_object;
 use model::route::PolicyTarget;
 use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::routes::{
-    SecretState, Standing, never_matching, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+    RouteStatus, SecretState, never_matching, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -236,7 +236,7 @@ impl Desk {
 
     /// `None` while a kind or a Secret that it names was not read yet: absence says nothing then. What comes brings it here
     /// again.
-    fn standing(&self, kind: Kind, key: &ObjectKey) -> Option<Standing> {
+    fn standing(&self, kind: Kind, key: &ObjectKey) -> Option<RouteStatus> {
         let snapshot: &Snapshot = self.mirror.snapshot();
         let has_listed = |kinds: &[Kind]| self.mirror.has_listed(kinds);
         match kind {

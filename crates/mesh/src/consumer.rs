@@ -3,10 +3,10 @@
 use std::fmt;
 
 use anyhow::{Context, Result, ensure};
-use model::backend::Place;
+use model::backend::ConsumerLocation;
 use model::route::{Gateway, GatewayListener};
 use model::{Labels, Name, ObjectKey, ServiceKey, Snapshot, annotation};
-use plan::routes::Client;
+use plan::routes::MeshClient;
 
 /// The label of a node's name, as a tag.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -82,15 +82,15 @@ impl Consumer {
     }
 
     /// Where it is, as far as is known.
-    pub fn place(&self, snapshot: &Snapshot) -> Place {
+    pub fn place(&self, snapshot: &Snapshot) -> ConsumerLocation {
         let known = snapshot.node(&self.node).and_then(|node| node.zone.clone());
-        Place { node: self.node.clone(), zone: self.zone.clone().or(known) }
+        ConsumerLocation { node: self.node.clone(), zone: self.zone.clone().or(known) }
     }
 
     /// The client that a sidecar speaks for. Pods come without their node, so topology is that of the place.
-    pub(super) fn client(&self, snapshot: &Snapshot, place: &Place) -> Option<Client> {
+    pub(super) fn client(&self, snapshot: &Snapshot, place: &ConsumerLocation) -> Option<MeshClient> {
         let Role::Sidecar(service, tags) = &self.role else { return None };
-        let mut client = Client::of_service(snapshot, service, tags);
+        let mut client = MeshClient::of_service(snapshot, service, tags);
         let region = snapshot.node(&self.node).and_then(|node| node.region.clone());
         let node = Some(self.node.clone()).filter(|node| !node.is_empty());
         let topology =

@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::route::{Filter, Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, Rule, TcpRoute, ToHttp};
+use model::route::{
+    Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, RouteFilter, RouteRule, TcpRoute, ToHttp,
+};
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
 use cluster::{Change, Kind};
@@ -233,9 +235,9 @@ fn chooses_alike(a: &Service, b: &Service) -> bool {
     strip(a) == strip(b)
 }
 
-fn names(rule: &Rule, service: &Name) -> bool {
+fn names(rule: &RouteRule, service: &Name) -> bool {
     let mut backends = rule.backends.iter().flatten();
     let mut filters = rule.filters.iter().flatten();
     backends.any(|backend| backend.name == *service)
-        || filters.any(|f| matches!(f, Filter::Mirror { backend, .. } if backend.name == *service))
+        || filters.any(|f| matches!(f, RouteFilter::Mirror { backend, .. } if backend.name == *service))
 }

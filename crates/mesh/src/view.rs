@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::backend::{Backend, BackendTable, Place};
+use model::backend::{Backend, BackendTable, ConsumerLocation};
 use model::{BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use plan::backends::fallbacks;
-use plan::routes::{Client, GatewayRoutes, OutboundRoutes};
+use plan::routes::{GatewayRoutes, MeshClient, OutboundRoutes};
 
 use super::consumer::{Consumer, Role};
 use super::touch::Touched;
@@ -26,7 +26,7 @@ pub(super) struct Round<'r> {
 }
 
 impl Round<'_> {
-    fn backend(&mut self, id: &BackendId, place: &Place) -> Option<Arc<Backend>> {
+    fn backend(&mut self, id: &BackendId, place: &ConsumerLocation) -> Option<Arc<Backend>> {
         let key = (place.node.clone(), place.zone.clone(), id.clone());
         let (snapshot, gates) = (self.snapshot, self.gates);
         let make = || plan::backends::backend(snapshot, id, place, gates).map(Arc::new);
@@ -66,7 +66,7 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct View {
     consumer: Consumer,
-    client: Option<Client>,
+    client: Option<MeshClient>,
     pub(super) routes: Arc<RouteTable>,
     pub(super) backends: Arc<BackendTable>,
     /// What would be chosen without those, where somebody asks for it.
@@ -269,7 +269,7 @@ impl View {
 
     /// Sees which backends the gateway leads to now, of these and of those that it says have turned.
     fn turn_backends(&mut self, mut backends: Vec<BackendId>, stale: &mut BTreeSet<BackendId>) {
-        backends.extend(self.gateway.iter_mut().flat_map(GatewayRoutes::take_turned_backends));
+        backends.extend(self.gateway.iter_mut().flat_map(GatewayRoutes::take_changed_backends));
         for id in backends {
             let is_used = self.gateway.as_ref().is_some_and(|gateway| gateway.leads_to(&id));
             let was_used = match is_used {

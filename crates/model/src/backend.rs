@@ -1,7 +1,7 @@
-//! Where the requests of each backend go, seen from one zone and node: weighted endpoints.
+//! The weighted endpoints of each backend, seen from one node and zone.
 //!
-//! Hints, Require and Spill have been obeyed when endpoints stand here. Whoever carries requests may prefer the
-//! less loaded among them and may leave out one that fails, and never takes another one.
+//! Hints, Require and Spill are already applied. A proxy may prefer the less loaded of these endpoints and eject failing
+//! ones, but uses no others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,68 +14,58 @@ use crate::route::{AppProtocol, BackendId};
 /// The backends of one consumer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BackendTable {
-    /// Where the consumer is.
-    pub consumer: Place,
+    pub consumer: ConsumerLocation,
     backends: BTreeMap<BackendId, Arc<Backend>>,
 }
 
-/// Where a consumer runs.
+/// The node and zone that a proxy runs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Its node.
+pub struct ConsumerLocation {
     pub node: Name,
-    /// Its zone.
     pub zone: Option<Name>,
 }
 
 /// One backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
-    /// Which.
     pub id: BackendId,
-    /// What its endpoints speak.
     pub protocol: AppProtocol,
-    /// In the order of their addresses, each once.
+    /// Sorted by address, without duplicates.
     pub endpoints: Box<[BackendEndpoint]>,
-    /// How they were chosen, as `same-zone`; empty where there is none to choose from.
+    /// How they were selected, e.g. `same-zone`; empty if there are none.
     pub mode: &'static str,
 }
 
-/// One endpoint.
+/// An endpoint with its weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendEndpoint {
-    /// Where it listens.
     pub address: SocketAddr,
-    /// Its share relative to the others, above zero.
+    /// Relative to the other endpoints, above zero.
     pub weight: f32,
-    /// Its zone.
     pub zone: Option<Name>,
-    /// How far it is from the consumer: for the counts of what stays and what leaves.
+    /// Its distance from the consumer, for traffic counters.
     pub locality: Locality,
 }
 
 impl BackendTable {
-    /// A table without backends.
-    pub fn new(consumer: Place) -> Self {
+    pub fn new(consumer: ConsumerLocation) -> Self {
         Self { consumer, backends: BTreeMap::new() }
     }
 
-    /// Puts a backend in, or in the place of the one with the same identity.
+    /// Adds or replaces a backend.
     pub fn put(&mut self, backend: Arc<Backend>) {
         self.backends.insert(backend.id.clone(), backend);
     }
 
-    /// Takes a backend out.
     pub fn remove(&mut self, id: &BackendId) {
         self.backends.remove(id);
     }
 
-    /// A backend.
     pub fn backend(&self, id: &BackendId) -> Option<&Arc<Backend>> {
         self.backends.get(id)
     }
 
-    /// Every backend, by identity.
+    /// Sorted by id.
     pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.backends.values()
     }

@@ -13,6 +13,8 @@
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
 //! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
 
+#![allow(missing_docs)]
+
 pub mod address;
 pub mod annotation;
 pub mod backend;

@@ -6,13 +6,12 @@
 //!   -> RouteTable of one proxy (table) -> the rule that a request hits (matcher) -> its Action (action)
 //! ```
 //!
-//! Everything that is chosen has been chosen when it stands in a [`RouteTable`]. Who carries requests looks up
-//! and obeys; the only choice left is among weights.
+//! A [`RouteTable`] holds finished decisions: a proxy looks up and obeys, and chooses only among weighted backends.
 
 mod action;
-mod changes;
-mod error;
-mod host;
+mod error_response;
+mod header_changes;
+mod hostname;
 mod matcher;
 pub mod path;
 mod pattern;
@@ -20,29 +19,32 @@ mod policy;
 mod redirect;
 mod request;
 mod rule;
+mod rule_json;
 mod table;
 #[cfg(test)]
 mod tests;
-mod write;
 
-pub use action::{Action, Body, DirectResponse, End, Leg, LegTarget, Mirror, PathChange, Rewrite, Split};
-pub use changes::{HeaderChange, HeaderChanges};
-pub use error::{BODY_NOT_READABLE, error_text};
-pub use host::{HostMap, Hostname, plain_host};
-pub use matcher::{Entry, RouteGroup};
+pub use action::{
+    BackendTarget, DirectResponse, DirectResponseBody, PathChange, RequestMirror, Responder, Rewrite,
+    RuleAction, WeightedBackend, WeightedBackends,
+};
+pub use error_response::{BODY_NOT_READABLE, error_text};
+pub use header_changes::{HeaderChange, HeaderChanges};
+pub use hostname::{HostMap, Hostname, plain_host};
+pub use matcher::{MatchEntry, RouteGroup};
 pub use pattern::Pattern;
 pub use policy::{
     Certificate, Gateway, GatewayHttpRoute, GatewayListener, GatewayProtocol, HttpRoute, PolicyTarget,
     TcpRoute, ToHttp, ToTcp,
 };
-pub use redirect::{Arrival, Redirect, Scheme};
-pub use request::{HeaderLines, HeaderList, Miss, Request};
+pub use redirect::{Arrival, RequestRedirect, Scheme};
+pub use request::{HeaderLines, HeaderList, RequestView, UnmetCondition};
 pub use rule::{
-    BackendRef, Conditions, Filter, HeaderMatch, HeaderModifier, Match, PathMatch, Percentage, QueryMatch,
-    RedirectFilter, RewriteFilter, Rule, ValueTest,
+    BackendRef, HeaderMatch, HeaderModifier, MatchConditions, PathMatch, Percentage, QueryMatch,
+    RedirectFilter, RewriteFilter, RouteFilter, RouteMatch, RouteRule, ValueTest,
 };
+pub use rule_json::{backend_value, match_value, rule_value};
 pub use table::{
-    AppProtocol, BackendId, GatewayPort, Hit, HttpRoutes, HttpRule, Listener, Outbound, RouteTable, Routing,
-    RuleOrigin,
+    AppProtocol, BackendId, GatewayPort, HttpRoutes, HttpRule, Listener, MatchedRoute, Outbound, RouteTable,
+    Routing, RuleOrigin,
 };
-pub use write::{backend_value, match_value, rule_value};

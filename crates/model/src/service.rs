@@ -130,7 +130,8 @@ pub enum TargetPort {
     Name(Name),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// `Cluster` or `Local`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficPolicy {
     /// All endpoints.
     #[default]

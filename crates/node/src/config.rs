@@ -21,8 +21,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use model::{GoDuration, Notice, ObjectRef};
 use plan::NodeGates;
+use plan::feature_gates::ReadGates;
 use plan::forward::ProxySettings;
-use plan::gates::ReadGates;
 
 pub use file::Configuration;
 pub use modes::Mode;

@@ -14,7 +14,7 @@ use dataplane::nftables::netlink::{Kernel, NetlinkError};
 use dataplane::nftables::render::{Edit, Renderer, portions, table_id};
 use model::forward::{ForwardingTable, Frontend};
 use model::{Family, ServiceKey};
-use plan::forward::{Delta, Forwarder};
+use plan::forward::{Forwarder, ServiceDelta};
 
 /// Why the kernel does not hold what it should.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Tables {
     }
 
     /// Makes the changes of some Services, as one transaction.
-    pub fn change(&mut self, table: &ForwardingTable, deltas: &[&Delta]) -> Result<(), Trouble> {
+    pub fn change(&mut self, table: &ForwardingTable, deltas: &[&ServiceDelta]) -> Result<(), Trouble> {
         let Some(renderer) = &mut self.renderer else {
             return self.compare(table).map(|_| ());
         };
@@ -166,7 +166,7 @@ impl Tables {
     }
 
     /// Counts changes back that the kernel did not take.
-    fn count_back(&mut self, deltas: &[&Delta]) {
+    fn count_back(&mut self, deltas: &[&ServiceDelta]) {
         if let Some(renderer) = &mut self.renderer {
             let pairs: Vec<(&[Frontend], &[Frontend])> =
                 deltas.iter().map(|delta| (&*delta.new, &*delta.old)).collect();
@@ -196,7 +196,7 @@ fn spoil(held: &mut Program) {
 pub fn make(
     tables: &mut Tables,
     forwarder: &mut Forwarder,
-    deltas: &[&Delta],
+    deltas: &[&ServiceDelta],
 ) -> Result<Vec<Failed>, Trouble> {
     let trouble = match tables.change(forwarder.table(), deltas) {
         Ok(()) => return Ok(Vec::new()),

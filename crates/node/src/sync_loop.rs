@@ -22,7 +22,7 @@ use dataplane::conntrack::{CtSocket, clean};
 use dataplane::nftables::netlink::Kernel;
 use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
-use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
+use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, stale_udp};
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
@@ -302,7 +302,7 @@ impl SyncLoop {
                 self.phase = phase;
                 let keys: BTreeSet<ServiceKey> =
                     services.iter().chain(self.refused.keys()).cloned().collect();
-                lost.extend(self.forwarder.update(snapshot, &keys).iter().filter_map(udp::lost));
+                lost.extend(self.forwarder.update(snapshot, &keys).iter().filter_map(stale_udp::lost));
             }
         }
         self.tables.forget();
@@ -338,11 +338,11 @@ impl SyncLoop {
     /// The kernel refused the whole table: finds the Services that it refuses, so that the others work.
     fn load_service_by_service(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
         tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
-        let all: Vec<Delta> = self
+        let all: Vec<ServiceDelta> = self
             .forwarder
             .table()
             .services()
-            .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
+            .map(|(key, new)| ServiceDelta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
             .collect();
         if self.tables.holds_services()? {
             // The rules in the kernel carry traffic: they stay until the cause is fixed.
@@ -366,7 +366,7 @@ impl SyncLoop {
             self.events.warn(Notice::new(object, "NotProgrammed", &refused.reason));
             self.refused.insert(refused.service, refused.reason);
         }
-        self.after_sync(services, deltas.iter().filter_map(udp::lost).collect());
+        self.after_sync(services, deltas.iter().filter_map(stale_udp::lost).collect());
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use model::forward::{ForwardingTable, Place};
+use model::forward::{ForwardingTable, FrontendAddress};
 use model::{Locality, ServiceKey, Snapshot};
 use plan::forward::NodeConfig;
 
@@ -163,8 +163,8 @@ fn add_all(routes: &mut Routes, sums: &Sums, known: &Known<'_>) {
 fn route(pair: &FlowPair, known: &Known<'_>) -> Option<Route> {
     let Known { snapshot, table, node } = known;
     let FlowPair { protocol, frontend, endpoint } = *pair;
-    let at = Place::address(frontend.ip(), protocol, frontend.port());
-    let port = Place::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());
+    let at = FrontendAddress::new(frontend.ip(), protocol, frontend.port());
+    let port = FrontendAddress::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());
     let by_port = || table.frontend(&port).filter(|_| node.rules.addresses.contains(&frontend.ip()));
     let service = &table.frontend(&at).or_else(by_port)?.port.service;
     let endpoints = snapshot.slices(service).iter().flat_map(|slice| &slice.content.endpoints);

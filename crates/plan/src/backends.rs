@@ -1,29 +1,29 @@
-//! The endpoints of a backend for one consumer: what [`crate::select`] chooses, of a whole Service or of a subset.
+//! The endpoints of a backend for one proxy: [`crate::select`] applied to a Service or to a subset of its pods.
 //!
-//! A subset is taken first and selected from then, so that safeguards count within it: a canary with no pod in a
-//! zone is reached from there all the same, unless the Service requires otherwise.
+//! Endpoints are selected from the subset, so that safeguards apply within it: a canary without a pod in a zone is reachable
+//! from there, unless the Service requires otherwise.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId};
 use model::{
     Endpoint, Family, Labels, Locality, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
     TrafficPolicy,
 };
 
-use crate::gates::FeatureGates;
+use crate::feature_gates::FeatureGates;
 use crate::routes::{HOSTNAME, REGION, ZONE};
-use crate::select::{EndpointSet, NodeView, select};
+use crate::select::{NodeView, SelectedEndpoints, select};
 
-/// The backends of a consumer. One whose Service or port is gone is left out.
+/// The backends of a proxy. Those whose Service or port does not exist are left out.
 pub fn table<'i>(
     snapshot: &Snapshot,
     ids: impl IntoIterator<Item = &'i BackendId>,
-    consumer: &Place,
+    consumer: &ConsumerLocation,
     gates: FeatureGates,
 ) -> BackendTable {
     let mut table = BackendTable::new(consumer.clone());
@@ -35,26 +35,30 @@ pub fn table<'i>(
     table
 }
 
-/// One backend; `None` if its Service or port is gone.
+/// One backend; `None` if its Service or port does not exist.
 pub fn backend(
     snapshot: &Snapshot,
     id: &BackendId,
-    consumer: &Place,
+    consumer: &ConsumerLocation,
     gates: FeatureGates,
 ) -> Option<Backend> {
-    let target = Target::find(snapshot, id)?;
+    let target = BackendPort::find(snapshot, id)?;
     Some(target.choose(&target.slices(snapshot), consumer, gates))
 }
 
-/// What would be chosen if nothing of the first choice were there, then without that, too, and so on: for who carries
-/// requests and sees endpoints fail before anybody else does. Only where the choice was a preference; where it is a
-/// rule, as with Require, or has everything already, there is nothing.
-pub fn fallbacks(snapshot: &Snapshot, id: &BackendId, consumer: &Place, gates: FeatureGates) -> Vec<Backend> {
-    let Some(target) = Target::find(snapshot, id) else { return Vec::new() };
+/// Failover tiers in priority order: the selection without the endpoints of the previous tiers, for proxies that see
+/// endpoints fail before the API does. Empty under Require, or if all endpoints are already selected.
+pub fn fallbacks(
+    snapshot: &Snapshot,
+    id: &BackendId,
+    consumer: &ConsumerLocation,
+    gates: FeatureGates,
+) -> Vec<Backend> {
+    let Some(target) = BackendPort::find(snapshot, id) else { return Vec::new() };
     let mut slices = target.slices(snapshot).into_owned();
     let mut chosen = target.choose(&slices, consumer, gates);
     let mut fallbacks = Vec::new();
-    // Each round takes endpoints away: node, zone, everything.
+    // Each round removes endpoints: node, zone, everything.
     while matches!(chosen.mode, "same-node" | "same-zone") {
         let taken: BTreeSet<SocketAddr> = chosen.endpoints.iter().map(|e| e.address).collect();
         for slice in &mut slices {
@@ -72,14 +76,14 @@ pub fn fallbacks(snapshot: &Snapshot, id: &BackendId, consumer: &Place, gates: F
     fallbacks
 }
 
-/// The port of a Service that a backend is.
-struct Target<'s> {
+/// The Service port of a backend.
+struct BackendPort<'s> {
     id: &'s BackendId,
     service: &'s Service,
     port: &'s ServicePort,
 }
 
-impl<'s> Target<'s> {
+impl<'s> BackendPort<'s> {
     fn find(snapshot: &'s Snapshot, id: &'s BackendId) -> Option<Self> {
         let service = snapshot.service(&id.service)?;
         let port = service.ports.iter().find(|port| port.port == id.port)?;
@@ -94,7 +98,7 @@ impl<'s> Target<'s> {
         Cow::Owned(subset_of(snapshot, all, &self.id.tags))
     }
 
-    fn choose(&self, slices: &[Slice], consumer: &Place, gates: FeatureGates) -> Backend {
+    fn choose(&self, slices: &[Slice], consumer: &ConsumerLocation, gates: FeatureGates) -> Backend {
         let Self { id, service, port } = self;
         let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
         let set = families(service).into_iter().find_map(|family| {
@@ -115,7 +119,7 @@ impl<'s> Target<'s> {
     }
 }
 
-/// The primary family first; the other one where that has no endpoint.
+/// The primary family first; the other one is used if it has no endpoint.
 fn families(service: &Service) -> Vec<Family> {
     let addresses = service.cluster_ips.addresses().iter().map(|ip| Family::of(*ip));
     let mut families: Vec<Family> = service.families.iter().copied().chain(addresses).collect();
@@ -129,7 +133,11 @@ fn families(service: &Service) -> Vec<Family> {
     families
 }
 
-fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[BackendEndpoint]> {
+fn endpoints(
+    set: &SelectedEndpoints,
+    slices: &[Slice],
+    consumer: &ConsumerLocation,
+) -> Box<[BackendEndpoint]> {
     let mut found: BTreeMap<SocketAddr, &Endpoint> = BTreeMap::new();
     for slice in slices {
         for endpoint in &slice.content.endpoints {
@@ -137,7 +145,7 @@ fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[Back
         }
     }
     let here = (Some(consumer.node.as_str()), consumer.zone.as_deref());
-    let endpoint = |target: &crate::select::Target| {
+    let endpoint = |target: &crate::select::SelectedEndpoint| {
         let stored = found.get(&target.address);
         let zone = stored.and_then(|endpoint| endpoint.zone.clone());
         let node = stored.and_then(|endpoint| endpoint.node.as_deref());
@@ -148,13 +156,13 @@ fn endpoints(set: &EndpointSet, slices: &[Slice], consumer: &Place) -> Box<[Back
     weighted.filter(|endpoint| endpoint.weight > 0.0 && endpoint.weight.is_finite()).collect()
 }
 
-/// Where an endpoint listens. Plain processes of one machine share its address and differ in their ports.
+/// The addresses of an endpoint. Processes on one machine share its IP and differ in their ports.
 fn places(endpoint: &Endpoint, ports: &[SlicePort]) -> impl Iterator<Item = SocketAddr> {
     let ip = endpoint.addresses.first();
     ports.iter().filter_map(move |port| Some(SocketAddr::new(ip, port.port?)))
 }
 
-/// The slices with only those endpoints whose pods carry all of the tags.
+/// The slices with only those endpoints whose pods have all tags.
 fn subset_of(snapshot: &Snapshot, slices: &[Slice], tags: &Labels) -> Vec<Slice> {
     let only = |slice: &Slice| {
         let mut slice = slice.clone();
@@ -166,8 +174,8 @@ fn subset_of(snapshot: &Snapshot, slices: &[Slice], tags: &Labels) -> Vec<Slice>
     slices.iter().map(only).collect()
 }
 
-/// Zone, region and node come from topology; everything else from the pod's labels, and where an endpoint is no pod
-/// but a process that somebody listed, from those of its slice.
+/// Zone, region and node come from topology, other tags from the pod's labels, or from the slice's if the endpoint is not a
+/// pod.
 fn carries(snapshot: &Snapshot, slice: &Slice, endpoint: &Endpoint, tags: &Labels) -> bool {
     let namespace = &slice.key.namespace;
     let pod = endpoint.target.as_ref().map(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));

@@ -1,209 +1,197 @@
-//! Which mechanism holds for a Service, and the hints that its endpoints get from it.
+//! The traffic distribution of a Service: its mechanism, and the hints of its endpoints.
 //!
 //! ```text
-//! Service, defaults, gates -> choice ------\
-//! Nodes -> facts (once) --------------------> one mechanism -> write -> slices with hints and annotations
-//! Packing -> survey (endpoints by zone) ---/   auto | same | bound | prefer | spilling
-//! memory in ------------------------------/        \-> Notices, memory out -> conditions
+//! Service, defaults, gates -> traffic_distribution -\
+//! Nodes -> topology (shared by all Services) --------> one mechanism -> write_hints -> slices with hints and annotations
+//! Packing -> endpoints_by_zone ---------------------/   auto | prefer_same | same_zone::{prefer, require} | spill
+//! hysteresis in -----------------------------------/        \-> Notices, hysteresis out -> conditions
 //! ```
 //!
-//! There is one list of mechanisms ([`mechanism`]) and one place for precedence ([`choice`]); each mechanism is a
-//! module that starts with its rule. Each choice and each refusal is a Notice with the numbers that decided it.
+//! [`mechanism`] lists the mechanisms and [`traffic_distribution`] decides precedence; each mechanism is a module that starts
+//! with its rule. Every decision becomes a Notice with the numbers behind it.
 
 mod auto;
-mod bound;
-pub mod choice;
 pub mod conditions;
-pub mod facts;
-pub mod heap;
-pub mod levels;
-pub mod local;
+mod endpoints_by_zone;
+pub mod event_reason;
+mod expected_load;
+mod hysteresis;
 pub mod mechanism;
-mod memory;
-mod overload;
-mod prefer;
-pub mod reason;
-mod same;
-mod spilling;
-mod survey;
-mod words;
-mod write;
+mod message;
+mod prefer_same;
+pub mod same_zone;
+mod spill;
+pub mod topology;
+pub mod traffic_distribution;
+mod write_hints;
 
 use model::{ClusterIps, Family, Name, Notice, ObjectRef, Service};
 
-pub use choice::{Choice, Defaults, Origin, choose};
-pub use conditions::{Condition, NodeAcks, Status, conditions};
-pub use facts::{ClusterFacts, PreferBy};
-pub use mechanism::{Mechanism, Scope};
-pub use memory::Memory;
+pub use conditions::{Condition, NodeAcks, conditions};
+pub use hysteresis::Hysteresis;
+pub use mechanism::{Mechanism, TopologyScope};
+pub use topology::{ClusterTopology, ZoneWeight};
+pub use traffic_distribution::{MechanismChoice, SettingOrigin, TrafficDistributionDefaults, choose};
 
-use crate::gates::FeatureGates;
+use crate::feature_gates::FeatureGates;
 use crate::slices::Packing;
-use crate::spill::Demand;
-use memory::Said;
-use survey::Survey;
-use words::count;
-use write::{Tag, Unready, Wanted, write};
+use crate::spill::SpillDemand;
+use endpoints_by_zone::EndpointsByZone;
+use hysteresis::ReportedNotices;
+use message::count;
+use write_hints::{DesiredHints, SliceAnnotations, UnreadyHints, write_hints};
 
-/// What holds for all Services.
+/// The settings for all Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    /// What is switched on.
+pub struct HintConfig {
     pub gates: FeatureGates,
-    /// What stands for a zone's traffic under `same-zone: Prefer`, and in warnings.
-    pub prefer_by: PreferBy,
-    /// The traffic distribution of Services that say none, in namespaces that say none.
+    /// How a zone's traffic is estimated, for `same-zone: Prefer` and for warnings.
+    pub prefer_by: ZoneWeight,
+    /// The default where neither the Service nor its namespace has a setting.
     pub cluster_default: Option<Name>,
-    /// Leaves Notices out, for those who try thousands of cases and look at the hints alone.
+    /// Skips Notices, for simulations that use only the hints.
     pub without_notices: bool,
 }
 
-/// What is known when the hints of one Service and one address family are decided.
+/// The input for one Service and one address family.
 #[derive(Clone, Copy, Debug)]
 pub struct HintInput<'a> {
-    /// The Service.
     pub service: &'a Service,
-    /// The family of the slices.
     pub family: Family,
-    /// The cluster.
-    pub facts: &'a ClusterFacts,
+    pub topology: &'a ClusterTopology,
     /// The namespace's `zoneward.dev/default-traffic-distribution`.
     pub namespace_default: Option<&'a Name>,
-    /// What holds for all Services.
-    pub config: &'a Config,
-    /// The last outcome's memory, or what [`Memory::from_slices`] reads from the slices.
-    pub memory: &'a Memory,
+    pub config: &'a HintConfig,
+    /// From the last outcome, or from [`Hysteresis::from_slices`].
+    pub hysteresis: &'a Hysteresis,
 }
 
-/// What was decided beside the hints themselves.
+/// The decision about a Service's hints, besides the hints themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HintOutcome {
-    /// The mechanism that the slices name.
+    /// The mechanism in the slices' annotation.
     pub mechanism: Mechanism,
-    /// The family.
     pub family: Family,
     /// The setting that decided; empty if nothing is set.
     pub source: String,
-    /// Whether anybody asked for a mechanism, on the Service or by a default, in words that we know or not.
+    /// Whether the Service or a default has a setting, valid or not.
     pub requested: bool,
-    /// What there is to say, about the Service.
     pub notices: Vec<Notice>,
-    /// What to remember.
-    pub memory: Memory,
-    /// Whether the slices say what was asked for.
+    pub hysteresis: Hysteresis,
+    /// Whether the slices express the requested mechanism.
     pub programmed: bool,
-    /// Why they do not: a reason and a sentence without numbers.
+    /// Why they do not: the condition's reason, and a sentence without numbers.
     pub held_back: Option<(&'static str, &'static str)>,
-    /// What consumers that know only hints do otherwise, as a sentence.
+    /// How consumers that read only hints deviate, as a sentence.
     pub caveat: Option<&'static str>,
-    /// Why no setting could be accepted.
+    /// Why no setting was accepted.
     pub accepted: Result<(), String>,
-    /// Why a setting was refused beside the one that decides.
+    /// A setting that was refused while another one decides, and why.
     pub refused: Option<String>,
-    /// Why Zoneward's nodes do not send traffic to the Service.
+    /// Why Zoneward's nodes do not proxy the Service.
     pub not_proxied: Option<&'static str>,
-    /// Whether that is because the Service has no cluster IP, so that no other proxy does either.
+    /// Whether the Service is headless, so that no other proxy serves it either.
     pub headless: bool,
-    /// A known setting of the Service that another one overrides, as a sentence.
+    /// A valid setting of the Service that another one overrides, as a sentence.
     pub overridden: Option<String>,
-    /// Which of the Notices were not said before.
+    /// Whether each Notice is new.
     fresh: Vec<bool>,
 }
 
 impl HintOutcome {
-    /// `zoneward.dev/demand`, where Spill is at work.
+    /// The annotation `zoneward.dev/demand` of Spill.
     pub fn demand(&self) -> Option<String> {
-        self.memory.demand.as_ref().map(Demand::to_string)
+        self.hysteresis.demand.as_ref().map(SpillDemand::to_string)
     }
 
-    /// The Notices that are worth an Event: those that the memory going in did not know of.
+    /// The Notices that are new since the hysteresis in the input: each becomes an Event.
     pub fn news(&self) -> impl Iterator<Item = &Notice> {
         self.notices.iter().zip(&self.fresh).filter(|(_, fresh)| **fresh).map(|(notice, _)| notice)
     }
 }
 
-/// Decides the hints of a Service's slices and puts them on.
+/// Decides the hints of a Service's slices and writes them.
 ///
-/// A slice that says the right thing stays where it is; one that does not moves from `unchanged` to `updates`. A
-/// Service that uses no mechanism, and whose slices carry neither hints nor our annotations, is left alone entirely.
+/// A slice that already has the right hints stays in `unchanged`; others move to `updates`. Slices without hints and without
+/// our annotations, of a Service without a mechanism, are not touched.
 pub fn assign<'a>(input: &HintInput<'_>, packing: &mut Packing<'a>) -> HintOutcome {
-    let defaults = Defaults {
+    let defaults = TrafficDistributionDefaults {
         namespace: input.namespace_default.cloned(),
         cluster: input.config.cluster_default.clone(),
     };
     assign_chosen(input, choose(input.service, &defaults, &input.config.gates), packing)
 }
 
-/// The same where the choice was made already.
+/// Like [`assign`], for a mechanism that is already chosen.
 pub fn assign_chosen<'a>(
     input: &HintInput<'_>,
-    mut choice: Choice,
+    mut choice: MechanismChoice,
     packing: &mut Packing<'a>,
 ) -> HintOutcome {
-    let mut task = Task {
+    let mut context = HintContext {
         mechanism: choice.mechanism,
         source: choice.source.clone().unwrap_or_default(),
         origin: choice.origin,
         starting_threshold: choice.starting_threshold,
         family: input.family,
-        facts: input.facts,
+        topology: input.topology,
         config: input.config,
-        memory: input.memory,
-        survey: match choice.mechanism {
-            Mechanism::None => Survey::empty(input.facts),
-            _ => Survey::new(input.facts, packing),
+        hysteresis: input.hysteresis,
+        endpoints: match choice.mechanism {
+            Mechanism::None => EndpointsByZone::empty(input.topology),
+            _ => EndpointsByZone::new(input.topology, packing),
         },
-        said: std::mem::take(&mut choice.remarks),
+        notices: std::mem::take(&mut choice.notices),
     };
-    if input.memory.mechanism == Mechanism::Auto
-        && input.memory.programmed
+    if input.hysteresis.mechanism == Mechanism::Auto
+        && input.hysteresis.programmed
         && choice.mechanism != Mechanism::Auto
     {
-        auto::say_switched_off(&mut task);
+        auto::report_switched_off(&mut context);
     }
-    let applied = apply(&mut task, packing);
+    let applied = apply(&mut context, packing);
     let programmed = applied.mechanism != Mechanism::None && applied.held_back.is_none();
     if programmed && is_headless(input.service) {
-        task.promise_nothing();
+        context.report_headless();
     }
-    outcome(input, task, applied, choice, packing)
+    outcome(input, context, applied, choice, packing)
 }
 
-fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
-    match task.mechanism {
+fn apply(context: &mut HintContext<'_>, packing: &mut Packing<'_>) -> MechanismOutcome {
+    match context.mechanism {
         Mechanism::None => {
-            clear(task, packing, Mechanism::None);
-            task.say_ended();
-            Applied::programmed(Mechanism::None)
+            clear(context, packing, Mechanism::None);
+            context.report_ended();
+            MechanismOutcome::programmed(Mechanism::None)
         }
-        Mechanism::Auto => auto::apply(task, packing),
-        Mechanism::PreferSameZone | Mechanism::PreferSameNode => same::apply(task, packing),
-        Mechanism::Spill => spilling::apply(task, packing),
-        mechanism if mechanism.rebalances() => prefer::apply(task, packing),
-        _ => bound::apply(task, packing),
+        Mechanism::Auto => auto::apply(context, packing),
+        Mechanism::PreferSameZone | Mechanism::PreferSameNode => prefer_same::apply(context, packing),
+        Mechanism::Spill => spill::apply(context, packing),
+        mechanism if mechanism.rebalances() => same_zone::prefer::apply(context, packing),
+        _ => same_zone::require::apply(context, packing),
     }
 }
 
 fn outcome(
     input: &HintInput<'_>,
-    task: Task<'_>,
-    applied: Applied,
-    choice: Choice,
+    context: HintContext<'_>,
+    applied: MechanismOutcome,
+    choice: MechanismChoice,
     packing: &Packing<'_>,
 ) -> HintOutcome {
     let requested = choice.source.is_some() || choice.accepted.is_err();
-    let said = Said::new(&task, applied.held_back.map(|(word, _)| word));
-    let memory = Memory::after(applied.mechanism, applied.demand, said, packing);
-    let news = |(reason, message): &(&str, String)| memory.is_news(input.memory, reason, message);
-    let fresh = task.said.iter().map(news).collect();
-    let ignored = task.said.iter().find(|(reason, _)| *reason == reason::SETTING_IGNORED);
+    let reported = ReportedNotices::new(&context, applied.held_back.map(|(reason, _)| reason));
+    let hysteresis = Hysteresis::after(applied.mechanism, applied.demand, reported, packing);
+    let news = |(reason, message): &(&str, String)| hysteresis.is_news(input.hysteresis, reason, message);
+    let fresh = context.notices.iter().map(news).collect();
+    let ignored = context.notices.iter().find(|(reason, _)| *reason == event_reason::SETTING_IGNORED);
     let overridden = ignored.map(|(_, message)| message.clone());
-    let object = (!task.said.is_empty()).then(|| ObjectRef::service(&input.service.key));
+    let object = (!context.notices.is_empty()).then(|| ObjectRef::service(&input.service.key));
     let notice = |(reason, message)| Some(Notice::new(object.clone()?, reason, message));
     HintOutcome {
         mechanism: applied.mechanism,
         family: input.family,
-        source: task.source,
+        source: context.source,
         requested,
         programmed: applied.mechanism != Mechanism::None && applied.held_back.is_none(),
         held_back: applied.held_back,
@@ -214,124 +202,120 @@ fn outcome(
         headless: is_headless(input.service),
         overridden,
         fresh,
-        notices: task.said.into_iter().filter_map(notice).collect(),
-        memory,
+        notices: context.notices.into_iter().filter_map(notice).collect(),
+        hysteresis,
     }
 }
 
-/// Whether it says that it has no cluster IP; one from a file may only have none yet.
+/// Whether its cluster IP is `None`; a Service from a file may just not have one yet.
 fn is_headless(service: &Service) -> bool {
     service.cluster_ips == ClusterIps::None
 }
 
-/// One Service's hints in the making.
+/// What a mechanism works on: one Service and family, with the Notices so far.
 #[derive(Debug)]
-struct Task<'t> {
-    /// What was asked for.
+struct HintContext<'t> {
+    /// The requested mechanism.
     mechanism: Mechanism,
-    /// The setting that asked.
+    /// The setting that requests it.
     source: String,
-    /// Whose setting that is.
-    origin: Origin,
+    origin: SettingOrigin,
     starting_threshold: Option<usize>,
     family: Family,
-    facts: &'t ClusterFacts,
-    config: &'t Config,
-    memory: &'t Memory,
-    survey: Survey<'t>,
-    said: Vec<(&'static str, String)>,
+    topology: &'t ClusterTopology,
+    config: &'t HintConfig,
+    hysteresis: &'t Hysteresis,
+    endpoints: EndpointsByZone<'t>,
+    notices: Vec<(&'static str, String)>,
 }
 
-impl Task<'_> {
-    fn say(&mut self, reason: &'static str, message: String) {
-        self.said.push((reason, message));
+impl HintContext<'_> {
+    fn report(&mut self, reason: &'static str, message: String) {
+        self.notices.push((reason, message));
     }
 
-    /// Whether anybody reads what would be said.
-    fn is_heard(&self) -> bool {
+    fn reports_notices(&self) -> bool {
         !self.config.without_notices
     }
 
-    /// A mechanism was at work, and none is any more. Auto has upstream's words for that.
-    fn say_ended(&mut self) {
-        let before = self.memory.mechanism;
-        if !self.is_heard() || matches!(before, Mechanism::None | Mechanism::Auto) {
+    /// A mechanism ended. Auto has upstream's own message for that.
+    fn report_ended(&mut self) {
+        let before = self.hysteresis.mechanism;
+        if !self.reports_notices() || matches!(before, Mechanism::None | Mechanism::Auto) {
             return;
         }
         let why = match self.source.as_str() {
-            "" => "no setting asks for it any more".to_owned(),
+            "" => "no setting requests it any more".to_owned(),
             source => format!("{source} decides now"),
         };
         let message =
-            format!("{} has ended and traffic spreads evenly over all endpoints: {why}.", before.as_str());
-        self.say(reason::ENDED, message);
+            format!("{} ended, traffic is spread evenly over all endpoints: {why}.", before.as_str());
+        self.report(event_reason::ENDED, message);
     }
 
-    /// Clients of a headless Service connect to the endpoints themselves: where traffic goes is not ours to say.
-    fn promise_nothing(&mut self) {
-        let about_traffic = [reason::PROGRAMMED, reason::OVERLOAD, reason::UNREACHABLE];
-        self.said.retain(|(reason, _)| !about_traffic.contains(reason));
-        if self.is_heard() {
+    /// Clients of a headless Service choose an endpoint themselves: replaces the Notices about where traffic goes.
+    fn report_headless(&mut self) {
+        let about_traffic = [event_reason::PROGRAMMED, event_reason::OVERLOAD, event_reason::UNREACHABLE];
+        self.notices.retain(|(reason, _)| !about_traffic.contains(reason));
+        if self.reports_notices() {
             let message = format!(
-                "{}: the hints are set, but no service proxy obeys them: the Service is headless, so clients get the \
-                 endpoints' addresses from DNS and connect to any of them. Give the Service a cluster IP.",
+                "{}: hints are set but have no effect: the Service is headless, so clients get the endpoints' addresses \
+                 from DNS and connect to any of them. Give the Service a cluster IP.",
                 self.source
             );
-            self.say(reason::NOT_PROXIED, message);
+            self.report(event_reason::NOT_PROXIED, message);
         }
     }
 
-    fn remark_endpoints_without_zone(&mut self, consequence: &str) {
-        let Some(first) = &self.survey.first_without_zone else { return };
+    fn report_endpoints_without_zone(&mut self, consequence: &str) {
+        let Some(first) = &self.endpoints.first_without_zone else { return };
         let message = format!(
-            "In no known zone: {}, the first is {first}, {consequence}. Add topology.kubernetes.io/zone to its node.",
-            count(self.survey.without_zone, "ready endpoint")
+            "Without a zone: {}, the first is {first}, {consequence}. Add the label topology.kubernetes.io/zone to its node.",
+            count(self.endpoints.without_zone, "ready endpoint")
         );
-        self.say(reason::PLACE_UNKNOWN, message);
+        self.report(event_reason::TOPOLOGY_UNKNOWN, message);
     }
 
-    /// Hints are set as upstream sets them, and yet no consumer can use them (semantics C1).
-    fn say_unusable(&mut self) {
-        let first = self.survey.first_without_zone.as_deref().unwrap_or_default();
+    /// Hints are set as upstream sets them, but consumers ignore them (semantics C1).
+    fn report_unusable(&mut self) {
+        let first = self.endpoints.first_without_zone.as_deref().unwrap_or_default();
         let message = format!(
-            "{}: traffic spreads evenly, because consumers ignore the hints of the whole Service where one is missing. In \
-             no known zone: {}, the first is {first}. Add topology.kubernetes.io/zone to its node.",
+            "{}: traffic is spread evenly, because consumers ignore all hints of a Service if one is missing. Without a \
+             zone: {}, the first is {first}. Add the label topology.kubernetes.io/zone to its node.",
             self.source,
-            count(self.survey.without_zone, "ready endpoint"),
+            count(self.endpoints.without_zone, "ready endpoint"),
         );
-        self.say(reason::WITHHELD, message);
-        self.remark_nodes_without_zone();
+        self.report(event_reason::WITHHELD, message);
+        self.report_nodes_without_zone();
     }
 
-    fn remark_nodes_without_zone(&mut self) {
-        let Some((nodes, first)) = self.facts.nodes_without_zone() else { return };
+    fn report_nodes_without_zone(&mut self) {
+        let Some((nodes, first)) = self.topology.nodes_without_zone() else { return };
         let message = format!(
-            "In no known zone: {}, the first is {first}, so its traffic goes everywhere. Give it the label \
-             topology.kubernetes.io/zone.",
+            "Without a zone: {}, the first is {first}, so its traffic goes to all endpoints. Add the label \
+             topology.kubernetes.io/zone to it.",
             count(nodes, "ready node")
         );
-        self.say(reason::PLACE_UNKNOWN, message);
+        self.report(event_reason::TOPOLOGY_UNKNOWN, message);
     }
 }
 
-/// What a mechanism did.
 #[derive(Debug)]
-struct Applied {
+struct MechanismOutcome {
     mechanism: Mechanism,
-    demand: Option<Demand>,
+    demand: Option<SpillDemand>,
     held_back: Option<(&'static str, &'static str)>,
     caveat: Option<&'static str>,
 }
 
-impl Applied {
+impl MechanismOutcome {
     fn programmed(mechanism: Mechanism) -> Self {
         Self { mechanism, demand: None, held_back: None, caveat: None }
     }
 
-    /// The slices say it, but a hint that is missing makes consumers ignore all of them.
+    /// Hints are set, but one is missing, so consumers ignore all of them.
     fn unusable(mechanism: Mechanism) -> Self {
-        let sentence =
-            "A ready endpoint is in no known zone, so consumers ignore the hints of the whole Service.";
+        let sentence = "A ready endpoint has no zone, so consumers ignore all hints of the Service.";
         Self::held_back(mechanism, "EndpointWithoutZone", sentence)
     }
 
@@ -340,7 +324,13 @@ impl Applied {
     }
 }
 
-/// Takes all hints off (semantics A1, rule 4).
-fn clear(task: &Task<'_>, packing: &mut Packing<'_>, mechanism: Mechanism) {
-    write(packing, task.facts, &Tag::new(task, mechanism), Unready::Cleared, |_, _| Wanted::Nothing);
+/// Removes all hints (semantics A1, rule 4).
+fn clear(context: &HintContext<'_>, packing: &mut Packing<'_>, mechanism: Mechanism) {
+    write_hints(
+        packing,
+        context.topology,
+        &SliceAnnotations::new(context, mechanism),
+        UnreadyHints::Cleared,
+        |_, _| DesiredHints::Nothing,
+    );
 }

@@ -14,12 +14,13 @@
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
 //! | L7 routes and backends | [`routes`], [`backends`] |
 //! | whether an object is valid | [`validate`] |
-//! | feature gates | [`gates`] |
+//! | feature gates | [`feature_gates`] |
 
 pub mod backends;
 pub mod cluster_ips;
+mod condition_status;
+pub mod feature_gates;
 pub mod forward;
-pub mod gates;
 pub mod hints;
 pub mod node_port_allocator;
 pub mod planner;
@@ -31,4 +32,5 @@ pub mod spill;
 pub mod validate;
 pub mod work_queue;
 
-pub use gates::{FeatureGates, NodeGates};
+pub use condition_status::ConditionStatus;
+pub use feature_gates::{FeatureGates, NodeGates};

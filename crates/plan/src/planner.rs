@@ -3,14 +3,17 @@
 
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
-use crate::hints::{self, ClusterFacts, HintInput, HintOutcome, Memory};
+use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis};
 use crate::slices::{self, SlicePlan, TriggerTimes};
 
 /// Inputs that all Services share.
 #[derive(Debug)]
 pub struct Planner {
-    pub facts: ClusterFacts,
-    pub hints: hints::Config,
+    /// What is known of nodes and zones.
+    pub topology: ClusterTopology,
+    /// Gates and defaults.
+    pub hints: hints::HintConfig,
+    /// How slices are packed.
     pub slices: slices::SliceOptions,
 }
 
@@ -23,19 +26,20 @@ pub struct ServiceInput<'a> {
 }
 
 impl Planner {
-    pub fn new(snapshot: &Snapshot, hints: hints::Config, slices: slices::SliceOptions) -> Self {
-        Self { facts: ClusterFacts::from_nodes(snapshot.nodes()), hints, slices }
+    /// A planner for the cluster of a snapshot.
+    pub fn new(snapshot: &Snapshot, hints: hints::HintConfig, slices: slices::SliceOptions) -> Self {
+        Self { topology: ClusterTopology::from_nodes(snapshot.nodes()), hints, slices }
     }
 
-    /// The plan for a Service, and the outcome of the hints of each IP family. `memory` is the outcome of the previous
-    /// plan.
+    /// The plan for a Service of a snapshot, and the outcome of each of its families. `hysteresis` is what is remembered of
+    /// a family.
     pub fn plan(
         &self,
         snapshot: &Snapshot,
         service: &Service,
         stored: &[Slice],
         trigger: &TriggerTimes,
-        memory: impl Fn(Family) -> Memory,
+        hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
         let namespace = &service.key.namespace;
         let selector = service.selector.as_ref();
@@ -44,20 +48,20 @@ impl Planner {
             slices::SliceInput { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
         let namespace = snapshot.namespace(namespace);
         let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-        self.plan_service(&ServiceInput { slices, namespace_default }, memory)
+        self.plan_service(&ServiceInput { slices, namespace_default }, hysteresis)
     }
 
     /// As [`Planner::plan`], with the pods of the Service as input.
     pub fn plan_service(
         &self,
         input: &ServiceInput<'_>,
-        memory: impl Fn(Family) -> Memory,
+        hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
         let mut outcomes = Vec::new();
         let plan = slices::plan(&input.slices, &self.slices, |family, packing| {
             let (service, namespace_default) = (input.slices.service, input.namespace_default);
-            let (facts, config, memory) = (&self.facts, &self.hints, &memory(family));
-            let input = HintInput { service, family, facts, namespace_default, config, memory };
+            let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
+            let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
             outcomes.push(hints::assign(&input, packing));
         });
         (plan, outcomes)

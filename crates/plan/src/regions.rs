@@ -1,8 +1,8 @@
-//! The zones of each region, as slices say them where hints cannot.
+//! The zones of each region: the annotation `zoneward.dev/regions` of slices.
 //!
-//! An endpoint's hints name at most eight zones. Where a region has more, endpoints carry no zone hints, and the slice
-//! carries `zoneward.dev/regions: west=a,b,c;east=d,e` beside its mechanism: nodes watch no Node but their own, so this is
-//! how they learn which zones are in their region.
+//! An endpoint's hints list at most eight zones. If a region has more, endpoints have no zone hints, and slices carry
+//! `zoneward.dev/regions: west=a,b,c;east=d,e`: nodes watch only their own Node, so this tells them the zones of their
+//! region.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Out of pairs of a zone and its region; of two regions of a zone the first by name counts.
+    /// From pairs of zone and region; of two regions of a zone the first by name counts.
     pub fn new(zones: impl IntoIterator<Item = (Name, Name)>) -> Self {
         let mut region_by_zone: BTreeMap<Name, Name> = BTreeMap::new();
         for (zone, region) in zones {
@@ -28,7 +28,7 @@ impl Regions {
         Self { region_by_zone }
     }
 
-    /// Reads the annotation; `None` if it is malformed.
+    /// Parses the annotation; `None` if malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let mut zones = Vec::new();
         for region in text.split(';') {

@@ -1,25 +1,25 @@
-//! Which route a request takes: from the policies of the mesh to the table of one proxy.
+//! The routes of one proxy, from the policies of the mesh.
 //!
 //! ```text
-//! policies -> applies: those for this client, by precedence -> merge: one list of rules per destination
-//!          -> order: first hit wins -> act: filters and backends resolved -> RouteTable
+//! policies -> policy_attachment: those for this client, by precedence -> merge: one list of rules per destination
+//!          -> match_precedence: first match wins -> rule_action: filters and backends resolved -> RouteTable
 //! ```
 //!
-//! A sidecar's table is made of one destination at a time, a gateway's of one host at a time, and the rules of a policy
-//! are made ready once (draft), so that a change costs what it touches. Nothing depends on the order in which policies
-//! came (seed 004, semantics 1.3 to 1.8).
+//! A sidecar's table is planned per destination, a gateway's per host, and the rules of a policy are prepared once
+//! (prepared_rules), so that a change costs only what it affects. The order in which policies were created does not matter
+//! (seed 004, semantics 1.3 to 1.8).
 
-mod act;
-mod applies;
-mod client;
-mod draft;
+mod backend_resolution;
+mod duplicate_matches;
 mod gateway;
+mod match_precedence;
 mod merge;
-mod order;
+mod mesh_client;
 mod outbound;
-mod repeats;
-mod resolve;
-mod standing;
+mod policy_attachment;
+mod prepared_rules;
+mod route_status;
+mod rule_action;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -27,20 +27,20 @@ mod trace;
 use model::route::{Outbound, RouteTable};
 use model::{Notice, Service, ServicePort, Snapshot};
 
-pub use applies::{applies, destinations, unused_targets};
-pub use client::Client;
-pub(crate) use client::{HOSTNAME, REGION, ZONE};
+pub use duplicate_matches::{never_matching, never_matching_within};
 pub use gateway::{GatewayRoutes, gateway};
-pub use merge::{Source, merge};
+pub use merge::{RuleSource, merge};
+pub use mesh_client::MeshClient;
+pub(crate) use mesh_client::{HOSTNAME, REGION, ZONE};
 pub use outbound::OutboundRoutes;
-pub use repeats::{never_matching, never_matching_within};
-pub use standing::{
-    Finding, Holds, SecretState, Standing, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+pub use policy_attachment::{applies, destinations, unused_targets};
+pub use route_status::{
+    RouteCondition, RouteStatus, SecretState, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
 };
-pub use trace::{Incoming, Outcome, Step, Trace, trace};
+pub use trace::{RequestOutcome, RequestTrace, TraceStep, TracedRequest, trace};
 
 /// The routes of a client to every Service.
-pub fn sidecar(snapshot: &Snapshot, client: &Client) -> (RouteTable, Vec<Notice>) {
+pub fn sidecar(snapshot: &Snapshot, client: &MeshClient) -> (RouteTable, Vec<Notice>) {
     let (mut table, mut notices) = (RouteTable::default(), Vec::new());
     for (service, _) in snapshot.services() {
         for port in service.ports.iter() {
@@ -54,10 +54,10 @@ pub fn sidecar(snapshot: &Snapshot, client: &Client) -> (RouteTable, Vec<Notice>
     (table, notices)
 }
 
-/// The routes of a client to one port of a Service. `None` for what is not TCP.
+/// The routes of a client to one port of a Service. `None` for protocols other than TCP.
 pub fn outbound(
     snapshot: &Snapshot,
-    client: &Client,
+    client: &MeshClient,
     service: &Service,
     port: &ServicePort,
 ) -> Option<(Outbound, Vec<Notice>)> {

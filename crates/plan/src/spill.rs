@@ -1,14 +1,14 @@
-//! Spill: each zone keeps the traffic that its endpoints can take at an equal load per endpoint, and only the rest
-//! goes elsewhere, first within its region.
+//! Spill: each zone keeps the traffic that its endpoints have capacity for at equal load per endpoint; only the excess goes
+//! elsewhere, first within its region.
 //!
 //! ```text
-//! Nodes -> Demand (share of traffic per zone, in the slices) --\
-//!                                                               row(zone) -> share of its traffic per target zone
-//! slices -> ready endpoints per zone (share of capacity) ------/
+//! Nodes -> SpillDemand (share of traffic per zone, in the slices) --\
+//!                                                                    row(zone) -> share of its traffic per target zone
+//! slices -> ready endpoints per zone (share of capacity) -----------/
 //! ```
 //!
-//! Slices carry only the demand, which changes with nodes and not with pods. Each consumer computes the row of its
-//! own zone with this function, so the controller, every node and the simulator agree.
+//! Slices carry only the demand, which changes with nodes and not with pods. Each consumer computes the row of its own zone,
+//! so the controller, every node and the simulator agree.
 
 pub mod demand;
 
@@ -16,29 +16,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Name;
 
-pub use demand::{Demand, DemandError, ZoneDemand};
+pub use demand::{DemandError, SpillDemand, ZoneDemand};
 
-/// The demand is given in this many parts.
+/// Shares of the demand are in 1/256.
 pub const PARTS: u64 = 256;
 
-/// Demand that exceeds a zone's capacity by no more than this is a matter of rounding, in percent.
+/// An excess up to this percentage of a zone's capacity counts as a rounding error.
 const ROUNDING_PERCENT: u64 = 5;
 
-/// Where the traffic of zone `from` goes: a share per target zone, in the order of their names, without zeros, adding
-/// up to 1. Within a target zone all endpoints are alike. Endpoints without a zone count as those of zone "".
+/// Where the traffic of zone `from` goes: a share per target zone, sorted by name, without zeros, with sum 1. The endpoints
+/// of a target zone are equal. Endpoints without a zone count as zone "".
 ///
-/// A zone that the demand does not know, or expects nothing from, keeps to its own endpoints if it has any, and
-/// otherwise follows the endpoints. `None` if there are no endpoints.
+/// A zone without demand uses its own endpoints if it has any, and otherwise all in proportion to capacity. `None` if there
+/// are no endpoints.
 pub fn row(
-    demand: &Demand,
+    demand: &SpillDemand,
     endpoints_by_zone: &BTreeMap<Name, usize>,
     from: &str,
 ) -> Option<Vec<(Name, f64)>> {
     row_among(&balance(demand, endpoints_by_zone)?, from)
 }
 
-/// The same from the zones' weights (nodes, CPU or whatever their traffic is proportional to) as they are, in one
-/// region: what [`row`] would say if slices could carry any number. The simulator scores it.
+/// Like [`row`], from exact weights of zones (nodes or CPU) in one region, without rounding to 1/256. For the simulator.
 pub fn exact_row(
     weights: &BTreeMap<Name, u64>,
     endpoints_by_zone: &BTreeMap<Name, usize>,
@@ -47,18 +46,18 @@ pub fn exact_row(
     let all: u64 = endpoints_by_zone.values().map(|n| *n as u64).sum();
     let parts = weights.values().sum::<u64>().max(1);
     let names: BTreeSet<&Name> = weights.keys().chain(endpoints_by_zone.keys()).collect();
-    let balance = |zone| Balance {
+    let balance = |zone| ZoneBalance {
         zone,
         region: None,
         demand: weights.get(zone).map_or(0, |weight| weight * all),
         capacity: endpoints_by_zone.get(zone).map_or(0, |n| parts * *n as u64),
         part: 0,
     };
-    let zones: Vec<Balance> = names.into_iter().map(balance).collect();
+    let zones: Vec<ZoneBalance> = names.into_iter().map(balance).collect();
     if all == 0 { None } else { row_among(&zones, from) }
 }
 
-fn row_among(zones: &[Balance], from: &str) -> Option<Vec<(Name, f64)>> {
+fn row_among(zones: &[ZoneBalance], from: &str) -> Option<Vec<(Name, f64)>> {
     let Some(own) = zones.iter().find(|z| z.zone == from && (z.demand > 0 || z.capacity > 0)) else {
         return Some(follow_capacity(zones));
     };
@@ -66,9 +65,9 @@ fn row_among(zones: &[Balance], from: &str) -> Option<Vec<(Name, f64)>> {
         return Some(vec![(own.zone.clone(), 1.0)]);
     }
     let (near, far) = own.split(zones);
-    let spare_near: u64 = zones.iter().filter(|z| z.region == own.region).map(Balance::spare).sum();
+    let spare_near: u64 = zones.iter().filter(|z| z.region == own.region).map(ZoneBalance::spare).sum();
     let spare_far: f64 = zones.iter().map(|z| z.spare_after_region(zones)).sum();
-    let part = |z: &Balance| {
+    let part = |z: &ZoneBalance| {
         let kept = if z.zone == own.zone { own.kept() as f64 } else { 0.0 };
         let is_near = z.region == own.region && near > 0.0;
         let nearby = if is_near { near * z.spare() as f64 / spare_near as f64 } else { 0.0 };
@@ -78,24 +77,23 @@ fn row_among(zones: &[Balance], from: &str) -> Option<Vec<(Name, f64)>> {
     Some(zones.iter().map(part).filter(|(_, share)| *share > 0.0).collect())
 }
 
-/// Whether some zone expects more traffic than its endpoints' share. A difference that the rounding of the demand
-/// explains is none.
-pub fn spills(demand: &Demand, endpoints_by_zone: &BTreeMap<Name, usize>) -> bool {
+/// Whether the demand of some zone exceeds its capacity by more than rounding.
+pub fn spills(demand: &SpillDemand, endpoints_by_zone: &BTreeMap<Name, usize>) -> bool {
     balance(demand, endpoints_by_zone).is_some_and(|zones| any_spills(&zones))
 }
 
 /// Demand and capacity of one zone, in the same unit: 1 / (256 x endpoints).
 #[derive(Debug)]
-struct Balance<'a> {
+struct ZoneBalance<'a> {
     zone: &'a Name,
     region: Option<&'a Name>,
     demand: u64,
     capacity: u64,
-    /// One 256th of all traffic; 0 where the demand is not rounded.
+    /// 1/256 of all traffic; 0 if the demand is not rounded.
     part: u64,
 }
 
-impl Balance<'_> {
+impl ZoneBalance<'_> {
     fn kept(&self) -> u64 {
         self.demand.min(self.capacity)
     }
@@ -112,65 +110,68 @@ impl Balance<'_> {
         exceeds(self.demand, self.capacity, self.part)
     }
 
-    /// The excess of this zone that its region takes, and the rest of it.
+    /// The part of the excess that stays in the region, and the rest.
     fn split(&self, zones: &[Self]) -> (f64, f64) {
         if self.excess() == 0 {
             return (0.0, 0.0);
         }
         let (excess, spare) = region_sums(zones, self.region);
         let near = self.excess() as f64 * (excess.min(spare) as f64 / excess as f64);
-        // Exactly nothing where the region takes all, so that no stray share leaves it.
+        // Exactly zero if the region has capacity for all of it, so that no rounding error leaves the region.
         (near, if spare >= excess { 0.0 } else { self.excess() as f64 - near })
     }
 
-    /// What is left of the spare capacity when the zone's own region has taken its part.
+    /// The spare capacity that remains after the zone's own region.
     fn spare_after_region(&self, zones: &[Self]) -> f64 {
         let (excess, spare) = region_sums(zones, self.region);
         if spare <= excess { 0.0 } else { self.spare() as f64 * ((spare - excess) as f64 / spare as f64) }
     }
 }
 
-fn region_sums(zones: &[Balance], region: Option<&Name>) -> (u64, u64) {
+fn region_sums(zones: &[ZoneBalance], region: Option<&Name>) -> (u64, u64) {
     let within = zones.iter().filter(|z| z.region == region);
     within.fold((0, 0), |(excess, spare), z| (excess + z.excess(), spare + z.spare()))
 }
 
-fn any_spills(zones: &[Balance]) -> bool {
-    zones.iter().any(Balance::spills)
+fn any_spills(zones: &[ZoneBalance]) -> bool {
+    zones.iter().any(ZoneBalance::spills)
 }
 
-/// Whether `demand` is above `capacity` by more than rounding: by a whole part of 256, or by more than a twentieth.
+/// Whether `demand` exceeds `capacity` by more than rounding: by 1/256 of all traffic, or by more than 5 %.
 fn exceeds(demand: u64, capacity: u64, part: u64) -> bool {
     let excess = demand.saturating_sub(capacity);
     excess > 0 && (excess >= part || excess * 100 > capacity * ROUNDING_PERCENT)
 }
 
-/// The same test for whoever has the counts at hand: a zone with this share of the demand and `own` of `all` endpoints.
+/// Whether a zone with this share of the demand and `own` of `all` endpoints spills.
 pub(crate) fn zone_spills(share: u16, own: usize, all: usize) -> bool {
     all > 0 && exceeds(u64::from(share) * all as u64, PARTS * own as u64, all as u64)
 }
 
-fn follow_capacity(zones: &[Balance]) -> Vec<(Name, f64)> {
+fn follow_capacity(zones: &[ZoneBalance]) -> Vec<(Name, f64)> {
     let all: u64 = zones.iter().map(|z| z.capacity).sum();
     let with_endpoints = zones.iter().filter(|z| z.capacity > 0);
     with_endpoints.map(|z| (z.zone.clone(), z.capacity as f64 / all as f64)).collect()
 }
 
-/// Every zone that has demand or endpoints, by name.
-fn balance<'a>(demand: &'a Demand, endpoints_by_zone: &'a BTreeMap<Name, usize>) -> Option<Vec<Balance<'a>>> {
+/// Every zone with demand or endpoints, sorted by name.
+fn balance<'a>(
+    demand: &'a SpillDemand,
+    endpoints_by_zone: &'a BTreeMap<Name, usize>,
+) -> Option<Vec<ZoneBalance<'a>>> {
     let all: u64 = endpoints_by_zone.values().map(|n| *n as u64).sum();
     if all == 0 {
         return None;
     }
-    let mut zones: BTreeMap<&Name, Balance> = BTreeMap::new();
+    let mut zones: BTreeMap<&Name, ZoneBalance> = BTreeMap::new();
     for z in demand.zones() {
         let demand = u64::from(z.share) * all;
         let region = z.region.as_ref();
-        zones.insert(&z.zone, Balance { zone: &z.zone, region, demand, capacity: 0, part: all });
+        zones.insert(&z.zone, ZoneBalance { zone: &z.zone, region, demand, capacity: 0, part: all });
     }
     for (zone, count) in endpoints_by_zone {
         let entry = zones.entry(zone);
-        let entry = entry.or_insert(Balance { zone, region: None, demand: 0, capacity: 0, part: all });
+        let entry = entry.or_insert(ZoneBalance { zone, region: None, demand: 0, capacity: 0, part: all });
         entry.capacity = PARTS * *count as u64;
     }
     Some(zones.into_values().collect())

@@ -154,7 +154,7 @@ proptest! {
             prop_assert_eq!(kept.notices(), notices);
             prop_assert_eq!(is_turned, *before != wanted);
             prop_assert_eq!(is_turned, !Arc::ptr_eq(&before, kept.table()));
-            for backend in kept.take_turned_backends() {
+            for backend in kept.take_changed_backends() {
                 if kept.leads_to(&backend) {
                     known.insert(backend);
                 } else {

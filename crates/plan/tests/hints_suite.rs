@@ -2,20 +2,20 @@
 
 #[path = "hints_suite/auto.rs"]
 mod auto;
-#[path = "hints_suite/bound.rs"]
-mod bound;
 #[path = "hints_suite/conditions.rs"]
 mod conditions;
-#[path = "hints_suite/local.rs"]
-mod local;
 #[path = "hints_suite/precedence.rs"]
 mod precedence;
 #[path = "hints_suite/prefer.rs"]
 mod prefer;
-#[path = "hints_suite/same.rs"]
-mod same;
-#[path = "hints_suite/spilling.rs"]
-mod spilling;
+#[path = "hints_suite/prefer_same.rs"]
+mod prefer_same;
+#[path = "hints_suite/rebalance.rs"]
+mod rebalance;
+#[path = "hints_suite/require.rs"]
+mod require;
+#[path = "hints_suite/spill.rs"]
+mod spill;
 #[path = "hints_suite/stability.rs"]
 mod stability;
 #[path = "hints_suite/untouched.rs"]

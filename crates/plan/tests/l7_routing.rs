@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use model::route::{Arrival, LegTarget, RouteTable, Routing, Scheme, rule_value};
+use model::route::{Arrival, BackendTarget, RouteTable, Routing, Scheme, rule_value};
 use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
-use plan::routes::{Client, Incoming, Outcome, gateway, outbound, trace};
+use plan::routes::{MeshClient, RequestOutcome, TracedRequest, gateway, outbound, trace};
 use plan::validate::validate;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn key(name: &Value) -> ServiceKey {
 fn between(snapshot: &Snapshot, proxy: &Value, destination: &Value) -> Routing {
     let tags = proxy["tags"].as_object().into_iter().flatten();
     let tags = tags.map(|(key, value)| (key.as_str(), value.as_str().expect("a text"))).collect();
-    let client = Client::of_service(snapshot, &key(&proxy["service"]), &tags);
+    let client = MeshClient::of_service(snapshot, &key(&proxy["service"]), &tags);
     let service = snapshot.service(&key(destination)).expect("it is there");
     outbound(snapshot, &client, service, &service.ports[0]).expect("TCP").0.routing
 }
@@ -82,9 +82,9 @@ fn headers(value: &Value) -> Vec<(Name, Name)> {
     pairs.map(|(name, value)| (name.as_str().into(), value.as_str().expect("a text").into())).collect()
 }
 
-fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> Outcome {
+fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> RequestOutcome {
     let text = |name: &str| request[name].as_str().expect("a text").to_owned();
-    let incoming = Incoming {
+    let incoming = TracedRequest {
         method: text("method"),
         host: text("host"),
         path: text("path"),
@@ -109,10 +109,10 @@ fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> Outcome {
     trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port }).outcome
 }
 
-fn name(to: &LegTarget) -> String {
+fn name(to: &BackendTarget) -> String {
     match to {
-        LegTarget::Backend(id) => id.service.name.to_string(),
-        LegTarget::Error(status) => format!("status:{status}"),
+        BackendTarget::Backend(id) => id.service.name.to_string(),
+        BackendTarget::Error(status) => format!("status:{status}"),
     }
 }
 
@@ -128,8 +128,8 @@ fn requests_go_where_a_real_proxy_sent_them() {
         let own_status = expect["status"].as_u64().filter(|status| *status != 200);
         assert_eq!(outcome.status.map(u64::from), own_status, "{id}: {outcome:?}");
         if let Some(backend) = expect["backend"].as_str() {
-            let legs: Vec<String> = outcome.legs.iter().map(|leg| name(&leg.to)).collect();
-            assert_eq!(legs, [backend], "{id}");
+            let backends: Vec<String> = outcome.backends.iter().map(|backend| name(&backend.to)).collect();
+            assert_eq!(backends, [backend], "{id}");
         }
         if let Some(path) = expect["upstream"]["path"].as_str() {
             assert_eq!(outcome.path, path, "{id}");
@@ -137,10 +137,11 @@ fn requests_go_where_a_real_proxy_sent_them() {
         for mirror in items(&expect["mirrors"]) {
             assert!(outcome.mirrors.iter().any(|m| m.to.service == key(&mirror)), "{id}: {mirror}");
         }
-        let total: u64 = outcome.legs.iter().map(|leg| leg.weight).sum();
+        let total: u64 = outcome.backends.iter().map(|backend| backend.weight).sum();
         for (wanted, share) in expect["distribution"].as_object().into_iter().flatten() {
-            let leg = outcome.legs.iter().find(|leg| name(&leg.to) == *wanted).expect("a leg");
-            assert_eq!(Some(leg.weight as f64 / total as f64), share.as_f64(), "{id}: {wanted}");
+            let backend =
+                outcome.backends.iter().find(|backend| name(&backend.to) == *wanted).expect("a backend");
+            assert_eq!(Some(backend.weight as f64 / total as f64), share.as_f64(), "{id}: {wanted}");
         }
     }
 }

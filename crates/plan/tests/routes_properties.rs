@@ -1,8 +1,8 @@
 //! Routes do not depend on the order in which policies arrive, and the maps of a table agree with asking one by one.
 
-use model::route::{HeaderList, Request, Routing};
+use model::route::{HeaderList, RequestView, Routing};
 use model::{Interner, Name, Notice, Object, ObjectKey, Service, ServiceKey, Snapshot, parse};
-use plan::routes::{Client, OutboundRoutes, outbound};
+use plan::routes::{MeshClient, OutboundRoutes, outbound};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn policies() -> impl Strategy<Value = Vec<Value>> {
     })
 }
 
-fn world(policies: &[Value]) -> (Snapshot, Client) {
+fn world(policies: &[Value]) -> (Snapshot, MeshClient) {
     let mut snapshot = Snapshot::default();
     let mut interner = Interner::default();
     let service = |(namespace, name): (&str, &str)| {
@@ -93,7 +93,7 @@ fn world(policies: &[Value]) -> (Snapshot, Client) {
         snapshot.apply(object.expect("a good object"));
     }
     let tags = [("v", "1")].into_iter().collect();
-    let client = Client { namespace: "client".into(), services: vec!["frontend".into()], tags };
+    let client = MeshClient { namespace: "client".into(), services: vec!["frontend".into()], tags };
     (snapshot, client)
 }
 
@@ -156,8 +156,8 @@ proptest! {
         let (Routing::Http(routes), _) = routing(&given) else { panic!("HTTP") };
         let headers = header.map(|v| ("X".into(), v.as_str().into())).into_iter().collect();
         let headers = HeaderList(headers);
-        let request = Request { method, host: "h", path: &path, query: None, headers: &headers };
-        let holds = |hit: &model::route::Hit<'_>| {
+        let request = RequestView { method, host: "h", path: &path, query: None, headers: &headers };
+        let holds = |hit: &model::route::MatchedRoute<'_>| {
             hit.entry.path.matches(&path) && hit.entry.conditions.first_miss(&request).is_none()
         };
         let wanted = routes.entries().find(holds).map(|hit| hit.entry);

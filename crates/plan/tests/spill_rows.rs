@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{Name, Node};
-use plan::hints::ClusterFacts;
-use plan::spill::{Demand, row, spills};
+use plan::hints::ClusterTopology;
+use plan::spill::{SpillDemand, row, spills};
 use proptest::prelude::*;
 
 fn endpoints(counts: &[(&str, usize)]) -> BTreeMap<Name, usize> {
@@ -20,20 +20,20 @@ fn shares(demand: &str, counts: &[(&str, usize)], from: &str) -> String {
 #[test]
 fn demand_is_written_and_read_back() {
     for text in ["za=103,zb=77,zc=76", "a=256", "a=0,b=256", "east/a=128,west/b=128", "/a=128,west/b=128"] {
-        assert_eq!(Demand::parse(text).unwrap().to_string(), text);
+        assert_eq!(SpillDemand::parse(text).unwrap().to_string(), text);
     }
     for wrong in
         ["", "a", "a=", "=256", "a=255", "a=128,b=129", "a=128,a=128", "a=-1,b=257", "east/=256", "a=1000000"]
     {
-        assert!(Demand::parse(wrong).is_err(), "{wrong:?}");
+        assert!(SpillDemand::parse(wrong).is_err(), "{wrong:?}");
     }
-    let error = Demand::parse("a=128,b=129").unwrap_err().to_string();
+    let error = SpillDemand::parse("a=128,b=129").unwrap_err().to_string();
     assert_eq!(error, "the shares add up to 257 instead of 256");
 }
 
 #[test]
 fn zones_may_be_listed_in_any_order() {
-    assert_eq!(Demand::parse("b=128,a=128").unwrap().to_string(), "a=128,b=128");
+    assert_eq!(SpillDemand::parse("b=128,a=128").unwrap().to_string(), "a=128,b=128");
 }
 
 fn node(name: &str, zone: &str, region: &str, cpu: u64, ready: bool) -> (Name, Node) {
@@ -54,8 +54,8 @@ fn node(name: &str, zone: &str, region: &str, cpu: u64, ready: bool) -> (Name, N
 }
 
 fn demand_of(nodes: &[(Name, Node)]) -> Option<String> {
-    let facts = ClusterFacts::from_nodes(&nodes.iter().cloned().collect());
-    Demand::from_facts(&facts).map(|d| d.to_string())
+    let topology = ClusterTopology::from_nodes(&nodes.iter().cloned().collect());
+    SpillDemand::from_topology(&topology).map(|d| d.to_string())
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn endpoints_without_a_zone_are_spare() {
 
 #[test]
 fn rounding_is_no_spill() {
-    let thirds = Demand::parse("a=86,b=85,c=85").unwrap();
+    let thirds = SpillDemand::parse("a=86,b=85,c=85").unwrap();
     assert!(!spills(&thirds, &endpoints(&[("a", 3), ("b", 3), ("c", 3)])));
     assert_eq!(shares("a=86,b=85,c=85", &[("a", 3), ("b", 3), ("c", 3)], "a"), "a 1.000");
     assert!(spills(&thirds, &endpoints(&[("a", 3), ("b", 3), ("c", 2)])));
@@ -134,7 +134,7 @@ fn rounding_is_no_spill() {
 }
 
 /// Traffic from zone to zone in 1/256 of all.
-fn flows(demand: &Demand, counts: &BTreeMap<Name, usize>) -> BTreeMap<(Name, Name), f64> {
+fn flows(demand: &SpillDemand, counts: &BTreeMap<Name, usize>) -> BTreeMap<(Name, Name), f64> {
     let mut flows = BTreeMap::new();
     for from in demand.zones() {
         for (to, share) in row(demand, counts, &from.zone).expect("endpoints") {
@@ -204,8 +204,8 @@ proptest! {
         let nodes: BTreeMap<Name, Node> = weights.iter().enumerate().map(|(i, (cpu, region))| {
             node(&format!("n{i}"), &format!("z{i}"), &format!("r{region}"), *cpu * 1000 + 1, true)
         }).collect();
-        let demand = Demand::from_facts(&ClusterFacts::from_nodes(&nodes)).unwrap();
-        prop_assert_eq!(Demand::parse(&demand.to_string()).unwrap(), demand.clone());
+        let demand = SpillDemand::from_topology(&ClusterTopology::from_nodes(&nodes)).unwrap();
+        prop_assert_eq!(SpillDemand::parse(&demand.to_string()).unwrap(), demand.clone());
         let counts: BTreeMap<Name, usize> =
             counts.iter().enumerate().map(|(i, n)| (Name::new(&format!("z{i}")), *n)).collect();
         let all: usize = counts.values().sum();
@@ -240,7 +240,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_demand_panic(text in "[a-c/=,0-9]{0,40}", counts in prop::collection::vec(0usize..5, 3)) {
-        if let Ok(demand) = Demand::parse(&text) {
+        if let Ok(demand) = SpillDemand::parse(&text) {
             let counts: BTreeMap<Name, usize> =
                 ["a", "b", "c"].iter().zip(counts).map(|(z, n)| (Name::new(z), n)).collect();
             for zone in ["a", "b", "c", "d"] {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::{Family, Interner, Snapshot, parse};
 use plan::FeatureGates;
-use plan::select::{EndpointSet, NodeView, PortSelection, select};
+use plan::select::{NodeView, PortSelection, SelectedEndpoints, select};
 use serde_json::{Value, json};
 
 fn vectors() -> Vec<Value> {
@@ -20,7 +20,7 @@ fn gates(vector: &Value) -> FeatureGates {
     text.join(",").parse().expect("known gates")
 }
 
-fn addresses(set: Option<&EndpointSet>) -> Option<BTreeSet<String>> {
+fn addresses(set: Option<&SelectedEndpoints>) -> Option<BTreeSet<String>> {
     set.map(|s| s.endpoints.iter().map(|t| t.address.to_string()).collect())
 }
 

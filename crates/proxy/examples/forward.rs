@@ -5,25 +5,25 @@
 
 use std::sync::Arc;
 
-use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{
-    Action, AppProtocol, BackendId, End, HeaderChanges, HttpRoutes, HttpRule, LegTarget, Match, Outbound,
-    PathMatch, Rewrite, RouteGroup, RouteTable, Routing, Rule, Split,
+    AppProtocol, BackendId, BackendTarget, HeaderChanges, HttpRoutes, HttpRule, Outbound, PathMatch,
+    Responder, Rewrite, RouteGroup, RouteMatch, RouteRule, RouteTable, Routing, RuleAction, WeightedBackends,
 };
 use model::{Labels, Name, ServiceKey};
 use proxy::{AccessLog, Entrance, Proxy, Settings, Tables};
 
 fn rule(path: &str, to: &BackendId) -> HttpRule {
-    let mut rule = HttpRule::catch_all(Action {
+    let mut rule = HttpRule::catch_all(RuleAction {
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),
         mirrors: Box::default(),
         rewrite: Rewrite::default(),
-        end: End::Forward(Split::new([(LegTarget::Backend(to.clone()), 1)])),
+        responder: Responder::Forward(WeightedBackends::new([(BackendTarget::Backend(to.clone()), 1)])),
     });
     let path = PathMatch::Prefix(Name::new(path));
-    let matches = [Match { path: Some(path), ..Match::default() }].into();
-    rule.rule = Arc::new(Rule { matches, filters: None, backends: None });
+    let matches = [RouteMatch { path: Some(path), ..RouteMatch::default() }].into();
+    rule.rule = Arc::new(RouteRule { matches, filters: None, backends: None });
     rule.origin.field = format!("rules[{}]", rule.rule.matches[0].full_path().value());
     rule
 }
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let service = ServiceKey::new(&"default".into(), &"backend".into());
     let id = BackendId { service: service.clone(), port: 80, tags: Labels::EMPTY };
-    let mut backends = BackendTable::new(Place::default());
+    let mut backends = BackendTable::new(ConsumerLocation::default());
     let endpoint = BackendEndpoint {
         address: endpoint.parse()?,
         weight: 1.0,

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use model::route::{Arrival, GatewayPort, GatewayProtocol, Listener, Routing, Scheme, Split};
+use model::route::{Arrival, GatewayPort, GatewayProtocol, Listener, Routing, Scheme, WeightedBackends};
 use model::{Name, ServiceKey};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -56,7 +56,7 @@ pub(crate) enum Place {
 /// What to do with a connection, as the tables stand.
 enum Course {
     Http(Place, Arrival),
-    Tcp(Arc<Split>),
+    Tcp(Arc<WeightedBackends>),
     Tls(u16),
     PassThrough(SocketAddr),
     Close(&'static str),
@@ -140,7 +140,7 @@ fn of_port(port: &GatewayPort) -> Course {
     }
 }
 
-fn tcp_split(listener: &Listener) -> Option<Arc<Split>> {
+fn tcp_split(listener: &Listener) -> Option<Arc<WeightedBackends>> {
     listener.hosts.iter().find_map(|(_, routing)| match routing {
         Routing::Tcp(split) => Some(split.clone()),
         Routing::Http(_) => None,
@@ -151,7 +151,7 @@ fn tcp_split(listener: &Listener) -> Option<Arc<Split>> {
 struct Chosen {
     listener: Name,
     key: Option<Arc<KeyPair>>,
-    split: Option<Arc<Split>>,
+    split: Option<Arc<WeightedBackends>>,
     is_terminated: bool,
     protocol: GatewayProtocol,
 }

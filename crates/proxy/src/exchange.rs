@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use hyper::ext::Protocol;
-use model::route::{self, End, Routing, path};
+use model::route::{self, Responder, Routing, path};
 
 use crate::balance::Cluster;
 use crate::body::AnswerBody;
@@ -94,7 +94,8 @@ fn decide<'s>(state: &'s State, connection: &Connection, parts: &Parts) -> Decis
     let normal = path::normalize(given);
     let headers = Headers(&parts.headers);
     let method = if parts.method == Method::CONNECT { "GET" } else { parts.method.as_str() };
-    let asked = route::Request { method, host, path: &normal, query: parts.uri.query(), headers: &headers };
+    let asked =
+        route::RequestView { method, host, path: &normal, query: parts.uri.query(), headers: &headers };
     let routes = match routing {
         Routing::Http(routes) => routes,
         // The route became one for whole connections while this one was open.
@@ -133,12 +134,12 @@ fn routing<'s>(state: &'s State, place: &Place, host: &str) -> Result<&'s Routin
 
 fn follow<'s>(
     found: Found<'s>,
-    asked: &route::Request<'_>,
+    asked: &route::RequestView<'_>,
     connection: &Connection,
     is_changed: bool,
 ) -> Decision<'s> {
     let rule = found.rule;
-    match (&rule.end, &found.model.action.end) {
+    match (&rule.end, &found.model.action.responder) {
         (Ending::Forward(legs), _) => {
             let change = found.model.action.rewrite.path.as_ref();
             if change.is_none() && !is_changed {
@@ -152,7 +153,7 @@ fn follow<'s>(
             }
         }
         (Ending::Respond(status, bytes), _) => Decision::Respond(rule, *status, bytes.clone()),
-        (Ending::Redirect, End::Redirect(redirect)) => {
+        (Ending::Redirect, Responder::Redirect(redirect)) => {
             let status = StatusCode::from_u16(redirect.status).unwrap_or(StatusCode::FOUND);
             Decision::Redirect(rule, status, redirect.location(asked, found.path, &connection.arrival))
         }

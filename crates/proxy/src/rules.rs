@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use model::route::{Action, BODY_NOT_READABLE, Body, End, HttpRule, LegTarget, Mirror, RouteGroup, Split};
+use model::route::{
+    BODY_NOT_READABLE, BackendTarget, DirectResponseBody, HttpRule, RequestMirror, Responder, RouteGroup,
+    RuleAction, WeightedBackends,
+};
 use model::{Notice, ObjectRef};
 
 use crate::edits::Edits;
@@ -28,7 +31,7 @@ pub(crate) struct Rule {
     pub(crate) request: Edits,
     pub(crate) response: Edits,
     pub(crate) host: Option<HeaderValue>,
-    pub(crate) mirrors: Box<[(Mirror, Arc<Slot>)]>,
+    pub(crate) mirrors: Box<[(RequestMirror, Arc<Slot>)]>,
     pub(crate) end: Ending,
     pub(crate) account: Arc<Account>,
     /// What in it cannot be obeyed.
@@ -58,15 +61,15 @@ pub(crate) enum Target {
 }
 
 impl Legs {
-    pub(crate) fn new(split: &Split, registry: &mut Registry) -> Self {
+    pub(crate) fn new(split: &WeightedBackends, registry: &mut Registry) -> Self {
         let mut sum = 0;
         let (mut targets, mut ends) = (Vec::new(), Vec::new());
-        for leg in split.legs() {
+        for leg in split.entries() {
             sum += leg.weight;
             ends.push(sum);
             targets.push(match &leg.to {
-                LegTarget::Backend(id) => Target::Backend(registry.slot(id)),
-                LegTarget::Error(status) => Target::Error(status_of(*status)),
+                BackendTarget::Backend(id) => Target::Backend(registry.slot(id)),
+                BackendTarget::Error(status) => Target::Error(status_of(*status)),
             });
         }
         Self { targets: targets.into(), ends: ends.into() }
@@ -97,16 +100,16 @@ impl Group {
 
 impl Rule {
     pub(crate) fn new(rule: &HttpRule, registry: &mut Registry, readable: &Readable) -> Self {
-        let Action { request_headers, response_headers, mirrors, rewrite, end } = &rule.action;
+        let RuleAction { request_headers, response_headers, mirrors, rewrite, responder } = &rule.action;
         let (request, mut refused) = Edits::new(request_headers);
         let (response, more) = Edits::new(response_headers);
         refused.extend(more);
         let host = rewrite.hostname.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
         let mirrors = mirrors.iter().map(|mirror| (mirror.clone(), registry.slot(&mirror.to))).collect();
-        let end = match end {
-            End::Forward(split) => Ending::Forward(Legs::new(split, registry)),
-            End::Redirect(_) => Ending::Redirect,
-            End::Respond(response) => match body(response.body.as_ref(), readable) {
+        let end = match responder {
+            Responder::Forward(split) => Ending::Forward(Legs::new(split, registry)),
+            Responder::Redirect(_) => Ending::Redirect,
+            Responder::Respond(response) => match body(response.body.as_ref(), readable) {
                 Ok(bytes) => Ending::Respond(status_of(response.status), bytes),
                 Err(why) => {
                     refused.push(why);
@@ -138,24 +141,24 @@ fn notice(rule: &HttpRule, why: String) -> Notice {
 const LARGEST_BODY: u64 = 1 << 20;
 
 /// Semantics 1.7: what a policy may have of this machine is the operator's to say.
-fn body(body: Option<&Body>, readable: &Readable) -> Result<Bytes, String> {
+fn body(body: Option<&DirectResponseBody>, readable: &Readable) -> Result<Bytes, String> {
     match body {
         None => Ok(Bytes::new()),
-        Some(Body::Text(text)) => Ok(Bytes::copy_from_slice(text.as_bytes())),
-        Some(Body::Bytes(bytes)) => Ok(Bytes::copy_from_slice(bytes)),
-        Some(Body::File(path)) if readable.files.contains(Path::new(path.as_str())) => {
+        Some(DirectResponseBody::Text(text)) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        Some(DirectResponseBody::Bytes(bytes)) => Ok(Bytes::copy_from_slice(bytes)),
+        Some(DirectResponseBody::File(path)) if readable.files.contains(Path::new(path.as_str())) => {
             read(path).map_err(|error| format!("directResponse.body: {path} cannot be read: {error}"))
         }
-        Some(Body::File(path)) => Err(format!(
+        Some(DirectResponseBody::File(path)) => Err(format!(
             "directResponse.body: {path} is not among the files that this proxy may read; its operator can allow it"
         )),
-        Some(Body::Environment(name)) if readable.variables.contains(name.as_str()) => {
+        Some(DirectResponseBody::Environment(name)) if readable.variables.contains(name.as_str()) => {
             let value = std::env::var_os(name.as_str());
             let value =
                 value.ok_or_else(|| format!("directResponse.body: the variable {name} is not set"))?;
             Ok(value.into_encoded_bytes().into())
         }
-        Some(Body::Environment(name)) => Err(format!(
+        Some(DirectResponseBody::Environment(name)) => Err(format!(
             "directResponse.body: {name} is not among the variables that this proxy may read; its operator can allow it"
         )),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::route::{HttpRoutes, PathMatch, Request, RouteGroup, Routing, Split};
+use model::route::{HttpRoutes, PathMatch, RequestView, RouteGroup, Routing, WeightedBackends};
 use model::{Notice, ObjectRef};
 
 use crate::peer::Moment;
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// The rule that a request hits.
-    pub(crate) fn find<'s>(&'s self, routes: &'s HttpRoutes, request: &Request<'_>) -> Option<Found<'s>> {
+    pub(crate) fn find<'s>(&'s self, routes: &'s HttpRoutes, request: &RequestView<'_>) -> Option<Found<'s>> {
         routes.groups.iter().find_map(|group: &Arc<RouteGroup>| {
             let entry = group.find(request)?;
             let rule = self.groups.get(&address(group))?.rules.get(entry.rule)?;
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// The backends of connections that are carried whole.
-    pub(crate) fn legs(&self, split: &Arc<Split>) -> Option<&Arc<Legs>> {
+    pub(crate) fn legs(&self, split: &Arc<WeightedBackends>) -> Option<&Arc<Legs>> {
         self.splits.get(&address(split))
     }
 }

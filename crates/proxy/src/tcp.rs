@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use model::Locality;
-use model::route::Split;
+use model::route::WeightedBackends;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ use crate::tunnel;
 pub(crate) async fn split(
     proxy: &Arc<Inner>,
     client: Ahead<Carrier>,
-    split: &Arc<Split>,
+    split: &Arc<WeightedBackends>,
     from: SocketAddr,
 ) -> io::Result<()> {
     let began = Instant::now();

@@ -14,7 +14,7 @@ mod weighted;
 use std::fmt;
 use std::str::FromStr;
 
-use plan::hints::local::{ZoneLoad, local};
+use plan::hints::same_zone::rebalance::{ZoneLoad, rebalance_zones};
 
 use crate::groups::{Group, by_label};
 use crate::input::Zone;
@@ -136,7 +136,7 @@ fn local_groups(zones: &[Zone], start: usize, settings: &Settings) -> Option<Vec
     let load =
         |z: &Zone| ZoneLoad { nodes: z.nodes, endpoints: usize::try_from(z.endpoints).unwrap_or(usize::MAX) };
     let loads: Vec<ZoneLoad> = zones.iter().map(load).collect();
-    let groups = local(&loads, start, settings.overload_threshold)?;
+    let groups = rebalance_zones(&loads, start, settings.overload_threshold)?;
     Some(from_table(zones, &groups))
 }
 

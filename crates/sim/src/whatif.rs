@@ -17,7 +17,10 @@ use model::{
     AddressType, Addresses, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Node, ObjectKey,
     Service, Slice, SliceContent, annotation,
 };
-use plan::hints::{Choice, ClusterFacts, Config, Defaults, Mechanism, Memory, PreferBy, choose};
+use plan::hints::{
+    ClusterTopology, HintConfig, Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults,
+    ZoneWeight, choose,
+};
 
 pub use flow::Figures;
 use flow::Senders;
@@ -54,11 +57,11 @@ pub enum Demand {
 pub struct Cluster {
     /// The first ready node of each zone.
     first_node: BTreeMap<Name, Name>,
-    facts: ClusterFacts,
-    config: Config,
+    topology: ClusterTopology,
+    config: HintConfig,
     senders: Senders,
     /// The cluster without each of its zones.
-    failures: Vec<(Name, ClusterFacts, Senders)>,
+    failures: Vec<(Name, ClusterTopology, Senders)>,
 }
 
 /// One Service to ask about.
@@ -116,14 +119,14 @@ impl Cluster {
     /// The cluster of these nodes.
     pub fn new(nodes: &BTreeMap<Name, Node>, demand: Demand) -> Self {
         let nodes = &with_own_names(nodes);
-        let facts = ClusterFacts::from_nodes(nodes);
+        let topology = ClusterTopology::from_nodes(nodes);
         let senders = Senders::new(nodes, &demand);
         let failure = |zone: &Name| {
             let mut left = nodes.clone();
             left.values_mut().filter(|n| n.zone.as_ref() == Some(zone)).for_each(|n| n.ready = false);
-            (zone.clone(), ClusterFacts::from_nodes(&left), Senders::new(&left, &demand))
+            (zone.clone(), ClusterTopology::from_nodes(&left), Senders::new(&left, &demand))
         };
-        let zones = facts.zones().iter().filter(|z| z.ready_nodes > 0).map(|z| &z.name);
+        let zones = topology.zones().iter().filter(|z| z.ready_nodes > 0).map(|z| &z.name);
         let failures = zones.map(failure).collect();
         let mut first_node = BTreeMap::new();
         for node in nodes.values().filter(|node| node.ready) {
@@ -131,9 +134,9 @@ impl Cluster {
                 first_node.entry(zone.clone()).or_insert_with(|| node.name.clone());
             }
         }
-        let prefer_by = if demand == Demand::Nodes { PreferBy::Nodes } else { PreferBy::Cpu };
-        let config = Config { prefer_by, without_notices: true, ..Config::default() };
-        Self { first_node, facts, config, senders, failures }
+        let prefer_by = if demand == Demand::Nodes { ZoneWeight::Nodes } else { ZoneWeight::Cpu };
+        let config = HintConfig { prefer_by, without_notices: true, ..HintConfig::default() };
+        Self { first_node, topology, config, senders, failures }
     }
 
     /// The share of traffic that each zone sends.
@@ -154,7 +157,8 @@ impl Cluster {
             question.slices.iter().filter(of_family).map(|slice| self.bare(slice)).collect();
         let mut scaled = stored.clone();
         question.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
-        let defaults = Defaults { namespace: question.namespace_default.cloned(), cluster: None };
+        let defaults =
+            TrafficDistributionDefaults { namespace: question.namespace_default.cloned(), cluster: None };
         let current = choose(question.service, &defaults, &plan::FeatureGates::default()).mechanism;
         let senders = measured(&self.senders, question);
         // Traffic is followed through the first port; the others would only cost.
@@ -162,19 +166,19 @@ impl Cluster {
             ports: question.service.ports.iter().take(1).cloned().collect(),
             ..question.service.clone()
         };
-        let failures: Vec<(&Name, &ClusterFacts, Senders)> = self
+        let failures: Vec<(&Name, &ClusterTopology, Senders)> = self
             .failures
             .iter()
-            .map(|(zone, facts, senders)| (zone, facts, measured(senders, question)))
+            .map(|(zone, topology, senders)| (zone, topology, measured(senders, question)))
             .collect();
-        let memory = Memory::from_slices(family, &stored);
+        let hysteresis = Hysteresis::from_slices(family, &stored);
         let outcome = |mechanism: &Mechanism| {
             let service = asking(&one_port, *mechanism);
-            let choice = choose(&service, &Defaults::default(), &self.config.gates);
-            let choice = Choice { source: None, remarks: Vec::new(), ..choice };
+            let choice = choose(&service, &TrafficDistributionDefaults::default(), &self.config.gates);
+            let choice = MechanismChoice { source: None, notices: Vec::new(), ..choice };
             let trial =
                 Trial { cluster: self, service: &service, family, config: &self.config, choice: &choice };
-            let now = trial.hinted(&self.facts, &memory, scaled.clone());
+            let now = trial.hinted(&self.topology, &hysteresis, scaled.clone());
             Outcome {
                 mechanism: *mechanism,
                 programmed: now.programmed,
@@ -205,7 +209,8 @@ impl Cluster {
     /// generation counts what is tried on it.
     fn bare(&self, slice: &Slice) -> Slice {
         let own = |name: &Name| Name::new(name);
-        let zone = |name: &Name| self.facts.zones().iter().find(|z| z.name == *name).map(|z| z.name.clone());
+        let zone =
+            |name: &Name| self.topology.zones().iter().find(|z| z.name == *name).map(|z| z.name.clone());
         let endpoint = |e: &Endpoint| Endpoint {
             addresses: e.addresses.clone(),
             conditions: e.conditions,

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendTable};
-use model::route::{Arrival, GatewayPort, Hostname, Outbound, RouteTable, Routing, Split};
+use model::route::{Arrival, GatewayPort, Hostname, Outbound, RouteTable, Routing, WeightedBackends};
 use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
 
 use crate::resource::{Kind, Resource, ResourceSet};
@@ -370,9 +370,9 @@ impl Rendered {
     }
 }
 
-static EMPTY: std::sync::LazyLock<Split> = std::sync::LazyLock::new(Split::default);
+static EMPTY: std::sync::LazyLock<WeightedBackends> = std::sync::LazyLock::new(WeightedBackends::default);
 
-fn split_of(listener: &model::route::Listener) -> Option<&Split> {
+fn split_of(listener: &model::route::Listener) -> Option<&WeightedBackends> {
     listener.hosts.iter().find_map(|(_, routing)| match routing {
         Routing::Tcp(split) => Some(&**split),
         Routing::Http(_) => None,

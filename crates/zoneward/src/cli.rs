@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use model::Timestamp;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use plan::FeatureGates;
 
 pub use cluster::input::Input;
@@ -372,13 +372,18 @@ pub struct SliceMaking {
 
 impl SliceMaking {
     /// Gates and defaults.
-    pub fn hints(&self) -> plan::hints::Config {
+    pub fn hints(&self) -> plan::hints::HintConfig {
         let prefer_by = match self.prefer_by {
-            PreferBy::Nodes => plan::hints::PreferBy::Nodes,
-            PreferBy::Cpu => plan::hints::PreferBy::Cpu,
+            PreferBy::Nodes => plan::hints::ZoneWeight::Nodes,
+            PreferBy::Cpu => plan::hints::ZoneWeight::Cpu,
         };
         let cluster_default = self.default_traffic_distribution.as_deref().map(model::Name::new);
-        plan::hints::Config { gates: self.feature_gates, prefer_by, cluster_default, without_notices: false }
+        plan::hints::HintConfig {
+            gates: self.feature_gates,
+            prefer_by,
+            cluster_default,
+            without_notices: false,
+        }
     }
 
     /// How slices are packed, and where they stand.
@@ -601,7 +606,7 @@ pub struct TracePacket {
     pub node: NodeArgs,
     /// The packet, as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80', with 'iif NAME' behind it for its interface
     #[arg(long, value_name = "PACKET", value_parser = crate::commands::parse_packet)]
-    pub packet: Option<Packet>,
+    pub packet: Option<FirstPacket>,
     /// Many packets: a JSON list of {"src","sport","dst","dport","proto"}, each may have "iif"
     #[arg(long, value_name = "FILE")]
     pub packets: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, anyhow, bail};
 use model::route::{Arrival, GatewayPort, Listener, RouteTable, Routing, Scheme};
 use model::{Labels, Name, Notice, ObjectKey, ServiceKey, Snapshot};
-use plan::routes::{Client, gateway, never_matching_within, outbound, unused_targets};
+use plan::routes::{MeshClient, gateway, never_matching_within, outbound, unused_targets};
 
 use mesh::destination_port;
 
@@ -141,7 +141,7 @@ fn object_name(flag: &str, text: &str) -> Result<ObjectName> {
 }
 
 /// `[svc/][NAMESPACE/]SERVICE[,TAG=VALUE...]`.
-fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
+fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClient> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();
     let mut tags = Vec::new();
@@ -150,5 +150,5 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
         tags.push((Name::new(key), Name::new(value)));
     }
     let key = object_name("--from", name)?.key(namespace);
-    Ok(Client::of_service(snapshot, &key, &Labels::from_pairs(tags)))
+    Ok(MeshClient::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }

@@ -192,7 +192,7 @@ fn an_unknown_service_is_told_with_the_nearest_one() {
 #[test]
 fn rules_that_no_request_can_hit_are_told_by_plan_validate_and_plan_routes() {
     let file = two_namespaces("dead", json!([pattern(), pattern()]));
-    let reason = "spec.to[0].rules[1] has the same matches as spec.to[0].rules[0], which goes first, so it does nothing";
+    let reason = "spec.to[0].rules[1] has the same matches as spec.to[0].rules[0], which has precedence, so it has no effect";
     let checked = answer(&["plan", "validate", "-f", &file]);
     assert_eq!(checked["accepted"], true);
     let warning = &checked["warnings"][0];

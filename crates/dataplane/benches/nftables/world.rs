@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use model::forward::{
-    DetectLocal, EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingTable, Frontend, FrontendKind,
-    Masquerade, NodeRules, Outcome, Place, Scope,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingTable, Frontend, FrontendAction,
+    FrontendAddress, FrontendKind, LocalTrafficDetector, Masquerade, NodeRules,
 };
-use model::{Interner, Name, Protocol, ServiceKey};
+use model::{Interner, Name, Protocol, ServiceKey, TrafficPolicy};
 
 /// Endpoints of each Service.
 pub(crate) const ENDPOINTS: usize = 10;
@@ -84,7 +84,7 @@ impl World {
     pub(crate) fn of(services: usize, shape: Shape) -> World {
         let mut interner = Interner::default();
         let rules = NodeRules {
-            detect_local: DetectLocal::Ranges { v4: PODS.parse().ok(), v6: None },
+            detect_local: LocalTrafficDetector::Ranges { v4: PODS.parse().ok(), v6: None },
             service_cidrs: CLUSTER_IPS.parse().into_iter().collect(),
             ..NodeRules::default()
         };
@@ -111,7 +111,7 @@ impl World {
         endpoints.sort_by_key(|endpoint| endpoint.address);
         let cluster_ip = self.shape.address(cluster_ip(service));
         Frontend {
-            place: Place::address(cluster_ip, Protocol::Tcp, PORT),
+            address: FrontendAddress::new(cluster_ip, Protocol::Tcp, PORT),
             kind: FrontendKind::ClusterIp,
             port: Arc::new(ForwardedPort {
                 service: key.clone(),
@@ -123,7 +123,7 @@ impl World {
                 cluster: EndpointSet { endpoints: endpoints.into(), rounding: 0 },
                 local: EndpointSet::default(),
             }),
-            outside: Outcome::Send(Scope::Cluster),
+            outside: FrontendAction::Send(TrafficPolicy::Cluster),
             inside: None,
             masquerade: Masquerade::NotPods,
             source_ranges: None,

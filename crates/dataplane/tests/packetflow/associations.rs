@@ -7,7 +7,7 @@ use dataplane::conntrack::{Conntrack, CtSocket, Family, Filter};
 use dataplane::nftables::apply::load;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::Renderer;
-use model::forward::{Packet, Verdict};
+use model::forward::{FirstPacket, PacketVerdict};
 use model::{ForwardingTable, Interner, Protocol, Snapshot, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::{Value, json};
@@ -68,10 +68,10 @@ fn node() -> ForwardingTable {
     table(&snapshot, &config).0
 }
 
-fn packet(site: &Site, from: &str, to: &str) -> Packet {
+fn packet(site: &Site, from: &str, to: &str) -> FirstPacket {
     let src = SocketAddr::new(from.parse().unwrap(), 0);
     let iif = site.home(src.ip()).1;
-    Packet { src, dst: to.parse().unwrap(), protocol: Protocol::Sctp, iif }
+    FirstPacket { src, dst: to.parse().unwrap(), protocol: Protocol::Sctp, iif }
 }
 
 /// Clients of every kind and where they call.
@@ -148,13 +148,13 @@ pub(crate) fn sctp_that_nobody_serves_is_refused() {
     for (clients, unserved) in clients.iter().zip(unserved) {
         for (from, to) in clients.iter().flat_map(|from| unserved.map(|to| (from, to))) {
             let packet = packet(&site, from, to);
-            assert_eq!(table.decide(&packet).verdict, Verdict::Reject, "{packet:?}");
+            assert_eq!(table.decide(&packet).verdict, PacketVerdict::Reject, "{packet:?}");
             assert_eq!(site.send(&packet, Hope::Answer), Seen::Refused, "{packet:?}");
         }
     }
     for (from, to) in [("10.1.0.9", "10.96.0.77:3868"), ("fd00:1::9", "[fd00:96::77]:3868")] {
         let packet = packet(&site, from, to);
-        assert_eq!(table.decide(&packet).verdict, Verdict::Drop, "{packet:?}");
+        assert_eq!(table.decide(&packet).verdict, PacketVerdict::Drop, "{packet:?}");
         assert_eq!(site.send(&packet, Hope::Silence), Seen::Silence, "{packet:?}");
     }
     for (from, to) in [("10.1.0.9", "10.96.0.1:3868"), ("fd00:1::9", "[fd00:96::1]:3868")] {

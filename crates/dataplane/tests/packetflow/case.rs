@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use model::{ForwardingTable, Interner, Name, Node, Protocol, Snapshot, parse};
 use plan::forward::{NodeConfig, ProxySettings, table};
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub(crate) struct Flow {
     /// Its number in the scenario.
     pub(crate) n: u64,
     /// The packet.
-    pub(crate) packet: Packet,
+    pub(crate) packet: FirstPacket,
     /// DNAT, REJECT or DROP.
     pub(crate) verdict: String,
     /// Where it may go, sorted.
@@ -101,7 +101,7 @@ fn flow(value: &Value) -> Flow {
     endpoints.sort();
     Flow {
         n: value["n"].as_u64().expect("a number"),
-        packet: Packet {
+        packet: FirstPacket {
             src: SocketAddr::new(address("src"), 40_000),
             dst: SocketAddr::new(address("dst"), port),
             protocol: Protocol::Tcp,

@@ -8,9 +8,9 @@ use dataplane::nftables::diff::diff;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Edit, Renderer, render};
 use model::forward::{
-    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendKind, Masquerade, Outcome, Scope,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendAction, FrontendKind, Masquerade,
 };
-use model::{ForwardingTable, Protocol, ServiceKey};
+use model::{ForwardingTable, Protocol, ServiceKey, TrafficPolicy};
 
 use super::{assert_same, held};
 
@@ -30,9 +30,9 @@ fn sticky(number: u16) -> Frontend {
         local: EndpointSet::default(),
     };
     Frontend {
-        place: port.place(),
+        address: port.cluster_address(),
         kind: FrontendKind::ClusterIp,
-        outside: Outcome::Send(Scope::Cluster),
+        outside: FrontendAction::Send(TrafficPolicy::Cluster),
         inside: None,
         masquerade: Masquerade::NotPods,
         source_ranges: None,

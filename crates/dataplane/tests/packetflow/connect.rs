@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use model::Protocol;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 
 use super::sctp;
@@ -34,7 +34,7 @@ pub(crate) enum Hope {
 }
 
 /// Sends as the packet says, from the namespace of the thread that it runs in.
-pub(crate) fn send(packet: &Packet, hope: Hope) -> Seen {
+pub(crate) fn send(packet: &FirstPacket, hope: Hope) -> Seen {
     let once = || match packet.protocol {
         Protocol::Udp => send_datagram(packet),
         Protocol::Sctp => sctp::send(packet),
@@ -51,7 +51,7 @@ pub(crate) fn send(packet: &Packet, hope: Hope) -> Seen {
     }
 }
 
-fn send_datagram(packet: &Packet) -> Seen {
+fn send_datagram(packet: &FirstPacket) -> Seen {
     let socket = UdpSocket::bind(SocketAddr::new(packet.src.ip(), 0)).unwrap();
     socket.connect(packet.dst).unwrap();
     socket.set_read_timeout(Some(SILENCE)).unwrap();
@@ -75,7 +75,7 @@ pub(crate) fn answered(told: &str) -> Seen {
     Seen::Answered(own.parse().unwrap(), peer.parse().unwrap())
 }
 
-fn connect(packet: &Packet, patience: Duration) -> Seen {
+fn connect(packet: &FirstPacket, patience: Duration) -> Seen {
     let family = if packet.src.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let from = SockaddrStorage::from(SocketAddr::new(packet.src.ip(), 0));

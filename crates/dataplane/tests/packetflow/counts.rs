@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use dataplane::nftables::apply::{counted, load};
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::Renderer;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use model::{Family, ForwardingTable, Interner, Protocol, Snapshot, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::json;
@@ -82,7 +82,7 @@ pub(crate) fn connections_are_counted_by_frontend_and_endpoint() {
                     let dst = SocketAddr::new(frontend.0.parse().unwrap(), frontend.1);
                     let src = SocketAddr::new(client.parse().unwrap(), 0);
                     for _ in 0..8 {
-                        let packet = Packet { src, dst, protocol: Protocol::Tcp, iif: None };
+                        let packet = FirstPacket { src, dst, protocol: Protocol::Tcp, iif: None };
                         let Seen::Answered(endpoint, _) = site.send(&packet, Hope::Answer) else {
                             panic!("{packet:?} has no answer")
                         };

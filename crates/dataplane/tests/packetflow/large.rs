@@ -10,9 +10,9 @@ use dataplane::nftables::netlink::wire::Raw;
 use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
 use dataplane::nftables::render::{Edit, Renderer, portions};
 use model::forward::{
-    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendKind, Masquerade, Outcome, Scope,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendAction, FrontendKind, Masquerade,
 };
-use model::{ForwardingTable, Protocol, ServiceKey};
+use model::{ForwardingTable, Protocol, ServiceKey, TrafficPolicy};
 
 use super::{assert_same, held};
 
@@ -39,9 +39,9 @@ fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> Frontend {
         local: EndpointSet::default(),
     };
     Frontend {
-        place: port.place(),
+        address: port.cluster_address(),
         kind: FrontendKind::ClusterIp,
-        outside: Outcome::Send(Scope::Cluster),
+        outside: FrontendAction::Send(TrafficPolicy::Cluster),
         inside: None,
         masquerade: Masquerade::NotPods,
         source_ranges: None,

@@ -7,7 +7,7 @@ use dataplane::nftables::diff::diff;
 use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Edit, Renderer};
-use model::forward::{Decision, Packet, Verdict};
+use model::forward::{FirstPacket, ForwardingDecision, PacketVerdict};
 use model::{ForwardingTable, Protocol, ServiceKey};
 use plan::forward::{NodeConfig, table};
 use proptest::strategy::{Strategy, ValueTree};
@@ -34,11 +34,11 @@ fn program(kernel: &mut Socket, before: &mut Program, new: Program) {
     *before = new;
 }
 
-pub(crate) fn check(decision: &Decision<'_>, packet: &Packet, seen: &Seen) {
+pub(crate) fn check(decision: &ForwardingDecision<'_>, packet: &FirstPacket, seen: &Seen) {
     let why = format!("{packet:?} {seen:?}\n{decision:#?}");
     match (&decision.verdict, seen) {
-        (Verdict::Reject, Seen::Refused) | (Verdict::Drop, Seen::Silence) => {}
-        (Verdict::Send(shares), Seen::Answered(endpoint, client)) => {
+        (PacketVerdict::Reject, Seen::Refused) | (PacketVerdict::Drop, Seen::Silence) => {}
+        (PacketVerdict::Send(shares), Seen::Answered(endpoint, client)) => {
             assert!(shares.iter().any(|(address, _)| address == endpoint), "{why}");
             let is_itself = endpoint.ip() == packet.src.ip();
             assert_eq!(*client != packet.src.ip(), decision.masquerade || is_itself, "{why}");
@@ -64,20 +64,20 @@ pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
         };
         let mut drops = 0;
         // What is no concern of ours has nobody to answer it. Silence takes long to hear: two of it are enough.
-        let mut is_telling = |packet: &Packet| {
+        let mut is_telling = |packet: &FirstPacket| {
             let verdict = table.decide(packet).verdict;
-            drops += usize::from(verdict == Verdict::Drop);
-            let heard = verdict != Verdict::Untouched && (verdict != Verdict::Drop || drops <= 2);
+            drops += usize::from(verdict == PacketVerdict::Drop);
+            let heard = verdict != PacketVerdict::Untouched && (verdict != PacketVerdict::Drop || drops <= 2);
             // One of those next door has a load balancer's address itself: its neighbours do not reach the node.
             let at_home = ["192.0.2.1", "2001:db8:2::1"].contains(&packet.dst.ip().to_string().as_str())
                 && packet.iif.as_ref().is_some_and(|iif| *iif == "cbr0");
             heard && !at_home
         };
         let many = std::iter::repeat_with(packets).take(PACKETS * 100);
-        let chosen: Vec<Packet> = many.filter(|packet| is_telling(packet)).take(PACKETS).collect();
+        let chosen: Vec<FirstPacket> = many.filter(|packet| is_telling(packet)).take(PACKETS).collect();
         for packet in chosen {
             let decision = table.decide(&packet);
-            let hope = if decision.verdict == Verdict::Drop { Hope::Silence } else { Hope::Answer };
+            let hope = if decision.verdict == PacketVerdict::Drop { Hope::Silence } else { Hope::Answer };
             check(&decision, &packet, &site.send(&packet, hope));
             sent += 1;
         }
@@ -116,7 +116,7 @@ pub(crate) fn clients_with_affinity_keep_their_endpoint_until_it_goes() {
     let full = sticky(&all);
     let (mut renderer, program) = Renderer::start(&full);
     load(&mut kernel, &program).unwrap();
-    let packet = |dst: &str| Packet {
+    let packet = |dst: &str| FirstPacket {
         src: "203.0.113.2:0".parse().unwrap(),
         dst: dst.parse().unwrap(),
         protocol: Protocol::Tcp,

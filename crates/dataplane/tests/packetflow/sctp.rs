@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage};
 
@@ -112,7 +112,7 @@ fn payload(family: IpAddr, bytes: &[u8]) -> &[u8] {
 }
 
 /// Sets up an association as the packet says, from the namespace of the thread that it runs in.
-pub(crate) fn send(packet: &Packet) -> Seen {
+pub(crate) fn send(packet: &FirstPacket) -> Seen {
     // Every association from a port of its own, so that the node chooses anew.
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let source = PORT.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +137,7 @@ pub(crate) fn send(packet: &Packet) -> Seen {
 }
 
 /// Sends an INIT whose checksum is wrong.
-pub(crate) fn send_damaged(packet: &Packet) -> Seen {
+pub(crate) fn send_damaged(packet: &FirstPacket) -> Seen {
     let client = Client::open(packet, 19_999);
     let mut bytes = init(packet, 19_999, 1).bytes();
     bytes[8] ^= 1;
@@ -145,7 +145,7 @@ pub(crate) fn send_damaged(packet: &Packet) -> Seen {
     client.receive().map_or_else(|seen| seen, |answer| panic!("{packet:?}: {answer:?}"))
 }
 
-fn init(packet: &Packet, source: u16, tag: u32) -> Sctp {
+fn init(packet: &FirstPacket, source: u16, tag: u32) -> Sctp {
     Sctp { source, destination: packet.dst.port(), tag: 0, kind: INIT, value: beginning(tag) }
 }
 
@@ -158,7 +158,7 @@ struct Client {
 }
 
 impl Client {
-    fn open(packet: &Packet, port: u16) -> Client {
+    fn open(packet: &FirstPacket, port: u16) -> Client {
         let socket = open(packet.src.ip());
         socket::connect(socket.as_raw_fd(), &end(packet.dst.ip())).unwrap();
         let patience = nix::sys::time::TimeVal::new(0, SILENCE.as_micros() as i64);

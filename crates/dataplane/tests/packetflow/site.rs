@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use model::Name;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 
 use super::addresses::{OUTSIDE, OWN, PODS, endpoint};
 use super::connect::{Hope, Seen, send, serve, serve_datagrams};
@@ -51,7 +51,7 @@ impl Site {
         }
     }
 
-    pub(crate) fn send(&self, packet: &Packet, hope: Hope) -> Seen {
+    pub(crate) fn send(&self, packet: &FirstPacket, hope: Hope) -> Seen {
         self.send_by(
             packet,
             match hope {
@@ -62,7 +62,7 @@ impl Site {
     }
 
     /// Sends in a certain way, from where the client is.
-    pub(crate) fn send_by(&self, packet: &Packet, way: fn(&Packet) -> Seen) -> Seen {
+    pub(crate) fn send_by(&self, packet: &FirstPacket, way: fn(&FirstPacket) -> Seen) -> Seen {
         let sent = packet.clone();
         match self.home(packet.src.ip()).0 {
             Some(neighbour) => neighbour.within(move || way(&sent)),

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use model::{Interner, Name, Node, Protocol, Snapshot, parse};
 use plan::forward::{NodeConfig, ProxySettings};
 use plan::{FeatureGates, NodeGates};
@@ -311,7 +311,7 @@ pub(crate) fn world() -> impl Strategy<Value = World> {
 }
 
 /// A packet that is likely to meet something.
-pub(crate) fn packet() -> impl Strategy<Value = Packet> {
+pub(crate) fn packet() -> impl Strategy<Value = FirstPacket> {
     any::<bool>().prop_flat_map(|v6| {
         let sources = match v6 {
             false => vec![
@@ -344,7 +344,7 @@ pub(crate) fn packet() -> impl Strategy<Value = Packet> {
         (select(sources), select(targets), protocols, ports, iif).prop_map(
             |(src, dst, protocol, port, iif)| {
                 let address = |text: &str| text.parse::<IpAddr>().expect("an address");
-                Packet {
+                FirstPacket {
                     src: SocketAddr::new(address(&src), 40_000),
                     dst: SocketAddr::new(address(&dst), port),
                     protocol,

@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use model::field::FieldError;
 use model::{Notice, ObjectRef};
-use plan::routes::{Finding, Holds, Standing};
+use plan::ConditionStatus;
+use plan::routes::{RouteCondition, RouteStatus};
 use serde_json::{Value, json};
 
 use cluster::Kind;
@@ -59,15 +60,15 @@ impl Record {
         &self,
         kind: Kind,
         about: &ObjectRef,
-        standing: Option<Standing>,
+        standing: Option<RouteStatus>,
         now: Timestamp,
     ) -> Option<Work> {
-        let Standing { resolved, programmed } = standing.unwrap_or_else(ignored);
+        let RouteStatus { resolved, programmed } = standing.unwrap_or_else(ignored);
         let accepted = accepted(&self.problems, &self.idle);
         let wanted = [(ACCEPTED, accepted), (RESOLVED_REFS, resolved), (PROGRAMMED, programmed)];
-        let is_stored = |(name, finding): &(&str, Finding)| {
+        let is_stored = |(name, finding): &(&str, RouteCondition)| {
             self.stored(name).is_some_and(|before| {
-                before["status"] == finding.holds.as_str()
+                before["status"] == finding.status.as_str()
                     && before["reason"] == finding.reason
                     && before["message"] == finding.message.as_str()
                     && before["observedGeneration"] == self.generation
@@ -98,8 +99,8 @@ impl Record {
         self.conditions.iter().find(|condition| condition["type"] == name)
     }
 
-    fn condition(&self, name: &str, finding: &Finding, now: Timestamp) -> Value {
-        let status = finding.holds.as_str();
+    fn condition(&self, name: &str, finding: &RouteCondition, now: Timestamp) -> Value {
+        let status = finding.status.as_str();
         let since = match self.stored(name) {
             Some(before) if before["status"] == status => before["lastTransitionTime"].clone(),
             _ => now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
@@ -110,10 +111,16 @@ impl Record {
 
     /// An Event when a condition turns, or does not hold for another reason than before. That all is well from the
     /// beginning is no news.
-    fn event(&self, name: &str, finding: &Finding, about: &ObjectRef, now: Timestamp) -> Option<Value> {
+    fn event(
+        &self,
+        name: &str,
+        finding: &RouteCondition,
+        about: &ObjectRef,
+        now: Timestamp,
+    ) -> Option<Value> {
         let before = self.stored(name);
-        let is_true = finding.holds == Holds::True;
-        let has_turned = before.is_some_and(|before| before["status"] != finding.holds.as_str());
+        let is_true = finding.status == ConditionStatus::True;
+        let has_turned = before.is_some_and(|before| before["status"] != finding.status.as_str());
         let says_other = before.is_none_or(|before| before["message"] != finding.message.as_str());
         let is_idle = name == ACCEPTED && !self.idle.is_empty();
         let is_news = if is_true { has_turned || (is_idle && says_other) } else { has_turned || says_other };
@@ -133,31 +140,31 @@ impl Record {
     }
 }
 
-fn accepted(problems: &[FieldError], idle: &[Notice]) -> Finding {
+fn accepted(problems: &[FieldError], idle: &[Notice]) -> RouteCondition {
     if problems.is_empty() {
         let mut message = "it is valid".to_owned();
         if !idle.is_empty() {
             let texts: Vec<String> = idle.iter().map(|notice| notice.message.clone()).collect();
             message += &format!("; but {}", named(&texts));
         }
-        return Finding { holds: Holds::True, reason: "Valid", message };
+        return RouteCondition { status: ConditionStatus::True, reason: "Valid", message };
     }
     let texts: Vec<String> =
         problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
     let message = format!("{}. It is ignored until this is put right.", named(&texts));
-    Finding { holds: Holds::False, reason: "Invalid", message }
+    RouteCondition { status: ConditionStatus::False, reason: "Invalid", message }
 }
 
 /// Of an object that is not valid nothing is looked up, and proxies get nothing of it.
-fn ignored() -> Standing {
-    Standing {
-        resolved: Finding {
-            holds: Holds::Unknown,
+fn ignored() -> RouteStatus {
+    RouteStatus {
+        resolved: RouteCondition {
+            status: ConditionStatus::Unknown,
             reason: "Invalid",
             message: "it is not valid, so what it names was not looked up: see Accepted".to_owned(),
         },
-        programmed: Finding {
-            holds: Holds::False,
+        programmed: RouteCondition {
+            status: ConditionStatus::False,
             reason: "Invalid",
             message: "it is not valid and is ignored as a whole: see Accepted".to_owned(),
         },

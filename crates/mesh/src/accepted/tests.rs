@@ -95,9 +95,9 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
     let conditions = &work.patch["status"]["conditions"];
     assert_eq!(
         conditions[1]["message"],
-        "spec.to[0].rules[0].default.backendRefs[0]: there is no Service shop/lost: create it, or correct the name"
+        "spec.to[0].rules[0].default.backendRefs[0]: Service shop/lost does not exist: create it, or correct the name"
     );
-    assert!(conditions[2]["message"].as_str().unwrap().ends_with("is answered with 500"), "{conditions}");
+    assert!(conditions[2]["message"].as_str().unwrap().ends_with("get status 500"), "{conditions}");
     let mut stored = object("r", "8", route(Some("lost")));
     stored["status"] = work.patch["status"].clone();
     put(&mut desk, Kind::HttpRoute, stored);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn frontend(service: &str, cluster_ip: &str, place: Option<Place>) -> Frontend {
+fn frontend(service: &str, cluster_ip: &str, address: Option<FrontendAddress>) -> Frontend {
     let port = ForwardedPort {
         service: ServiceKey::new(&Name::new("shop"), &Name::new(service)),
         name: Name::default(),
@@ -14,10 +14,10 @@ fn frontend(service: &str, cluster_ip: &str, place: Option<Place>) -> Frontend {
         local: EndpointSet::default(),
     };
     Frontend {
-        place: place.unwrap_or(port.place()),
+        address: address.unwrap_or(port.cluster_address()),
         kind: FrontendKind::ClusterIp,
         port: Arc::new(port),
-        outside: Outcome::Reject,
+        outside: FrontendAction::Reject,
         inside: None,
         masquerade: Masquerade::NotPods,
         source_ranges: None,
@@ -29,13 +29,13 @@ fn a_service_that_goes_leaves_nothing_behind() {
     let mut table = ForwardingTable::default();
     let empty = table.clone();
     let web = frontend("web", "10.96.0.10", None);
-    let node_port = Place::node_port(Family::V4, Protocol::Tcp, 30080);
+    let node_port = FrontendAddress::node_port(Family::V4, Protocol::Tcp, 30080);
     let key = web.port.service.clone();
     table.replace(&key, vec![web.clone(), frontend("web", "10.96.0.10", Some(node_port))]);
     assert_eq!(table.cluster_ip_holder(web.port.cluster_ip), Some(&key));
     assert!(table.frontend(&node_port).is_some());
     table.replace(&key, vec![web.clone()]);
-    assert!(table.frontend(&node_port).is_none() && table.frontend(&web.place).is_some());
+    assert!(table.frontend(&node_port).is_none() && table.frontend(&web.address).is_some());
     table.replace(&key, Vec::new());
     assert_eq!(table, empty);
 }
@@ -56,6 +56,9 @@ fn shares_follow_the_weights() {
 fn ports_are_named_as_people_do() {
     let web = frontend("web", "10.96.0.10", None);
     assert_eq!(web.port.to_string(), "shop/web");
-    assert_eq!(web.place.to_string(), "TCP 10.96.0.10:80");
-    assert_eq!(Place::node_port(Family::V6, Protocol::Udp, 53).to_string(), "UDP node port 53 (IPv6)");
+    assert_eq!(web.address.to_string(), "TCP 10.96.0.10:80");
+    assert_eq!(
+        FrontendAddress::node_port(Family::V6, Protocol::Udp, 53).to_string(),
+        "UDP node port 53 (IPv6)"
+    );
 }

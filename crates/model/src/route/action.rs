@@ -1,188 +1,175 @@
-//! What happens to a request that hit a rule: filters and backends, resolved and in the form that a proxy obeys.
+//! The action of a rule: its filters and backends, resolved into what a proxy does with a request.
 
 use crate::name::Name;
-use crate::route::changes::HeaderChanges;
+use crate::route::header_changes::HeaderChanges;
 use crate::route::path;
-use crate::route::redirect::Redirect;
+use crate::route::redirect::RequestRedirect;
 use crate::route::rule::{PathMatch, Percentage};
 use crate::route::table::BackendId;
 
-/// What happens to a request.
+/// What a proxy does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Action {
-    /// Changes to its headers.
+pub struct RuleAction {
     pub request_headers: HeaderChanges,
-    /// Changes to the headers of the answer, whoever gives it: a backend, a redirect, a direct response.
+    /// Also applied to redirects and direct responses.
     pub response_headers: HeaderChanges,
-    /// Where copies go. They carry the changed headers and the rewritten path.
-    pub mirrors: Box<[Mirror]>,
-    /// Other host or path.
+    /// Mirrored requests carry the changed headers and the rewritten path.
+    pub mirrors: Box<[RequestMirror]>,
     pub rewrite: Rewrite,
-    /// Who answers.
-    pub end: End,
+    pub responder: Responder,
 }
 
-/// Who answers.
+/// What responds to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// A backend.
-    Forward(Split),
-    /// The proxy, with another address.
-    Redirect(Redirect),
-    /// The proxy, by itself.
+pub enum Responder {
+    Forward(WeightedBackends),
+    Redirect(RequestRedirect),
     Respond(DirectResponse),
 }
 
-/// Backends with their shares.
+/// The backends of a rule with their weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Split {
-    legs: Box<[Leg]>,
-    /// Where each leg ends when they are laid end to end.
-    ends: Box<[u64]>,
+pub struct WeightedBackends {
+    entries: Box<[WeightedBackend]>,
+    /// Running sums of the weights.
+    cumulative: Box<[u64]>,
 }
 
-/// One of several ways that requests of a rule go.
+/// One backend of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leg {
-    /// Where to.
-    pub to: LegTarget,
-    /// Its share relative to the others, above zero.
+pub struct WeightedBackend {
+    pub to: BackendTarget,
+    /// Relative to the other backends, above zero.
     pub weight: u64,
 }
 
-/// Where a leg leads.
+/// The target of a [`WeightedBackend`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LegTarget {
-    /// To a backend.
+pub enum BackendTarget {
     Backend(BackendId),
-    /// Nowhere: the backend could not be resolved, its share is answered with this status.
+    /// The backend could not be resolved: its share of requests gets this status.
     Error(u16),
 }
 
-impl Split {
-    /// The split of these; weights of zero get no traffic and are left out, equal targets become one.
-    pub fn new(parts: impl IntoIterator<Item = (LegTarget, u32)>) -> Self {
-        let mut legs: Vec<Leg> = Vec::new();
-        for (to, weight) in parts.into_iter().filter(|(_, weight)| *weight > 0) {
-            match legs.iter_mut().find(|leg| leg.to == to) {
+impl WeightedBackends {
+    /// Leaves out weights of zero and sums the weights of equal targets.
+    pub fn new(backends: impl IntoIterator<Item = (BackendTarget, u32)>) -> Self {
+        let mut entries: Vec<WeightedBackend> = Vec::new();
+        for (to, weight) in backends.into_iter().filter(|(_, weight)| *weight > 0) {
+            match entries.iter_mut().find(|entry| entry.to == to) {
                 // Semantics 1.8: two references to the same subset sum.
-                Some(leg) => leg.weight += u64::from(weight),
-                None => legs.push(Leg { to, weight: weight.into() }),
+                Some(entry) => entry.weight += u64::from(weight),
+                None => entries.push(WeightedBackend { to, weight: weight.into() }),
             }
         }
-        let sum = |sum: &mut u64, leg: &Leg| {
-            *sum += leg.weight;
+        let sum = |sum: &mut u64, entry: &WeightedBackend| {
+            *sum += entry.weight;
             Some(*sum)
         };
-        let ends = legs.iter().scan(0, sum).collect();
-        Self { legs: legs.into(), ends }
+        let cumulative = entries.iter().scan(0, sum).collect();
+        Self { entries: entries.into(), cumulative }
     }
 
-    /// The legs, in the order of the policy.
-    pub fn legs(&self) -> &[Leg] {
-        &self.legs
+    /// In the order of the policy.
+    pub fn entries(&self) -> &[WeightedBackend] {
+        &self.entries
     }
 
-    /// The backends among the legs.
+    /// The backends that could be resolved.
     pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
-        self.legs.iter().filter_map(|leg| match &leg.to {
-            LegTarget::Backend(id) => Some(id),
-            LegTarget::Error(_) => None,
+        self.entries.iter().filter_map(|entry| match &entry.to {
+            BackendTarget::Backend(id) => Some(id),
+            BackendTarget::Error(_) => None,
         })
     }
 
-    /// The leg for a random number. `None`: there is no weight above zero, so nobody can answer (500).
-    pub fn pick(&self, random: u64) -> Option<&LegTarget> {
-        let total = *self.ends.last()?;
+    /// The target for a random number; `None` if no weight is above zero (status 500).
+    pub fn pick(&self, random: u64) -> Option<&BackendTarget> {
+        let total = *self.cumulative.last()?;
         let point = random % total;
-        self.legs.get(self.ends.partition_point(|end| *end <= point)).map(|leg| &leg.to)
+        self.entries.get(self.cumulative.partition_point(|end| *end <= point)).map(|entry| &entry.to)
     }
 
-    /// Each leg with its share; the shares sum to 1.
-    pub fn shares(&self) -> impl Iterator<Item = (&Leg, f64)> {
-        let total = self.ends.last().copied().unwrap_or(1) as f64;
-        self.legs.iter().map(move |leg| (leg, leg.weight as f64 / total))
+    /// Each entry with its share; the shares sum to 1.
+    pub fn shares(&self) -> impl Iterator<Item = (&WeightedBackend, f64)> {
+        let total = self.cumulative.last().copied().unwrap_or(1) as f64;
+        self.entries.iter().map(move |entry| (entry, entry.weight as f64 / total))
     }
 
-    /// The status if nobody can answer: no leg, or none that leads to a backend.
+    /// The status of every response if there is no resolved backend.
     pub fn failure(&self) -> Option<u16> {
-        let status = |leg: &Leg| match leg.to {
-            LegTarget::Error(status) => Some(status),
-            LegTarget::Backend(_) => None,
+        let status = |entry: &WeightedBackend| match entry.to {
+            BackendTarget::Error(status) => Some(status),
+            BackendTarget::Backend(_) => None,
         };
-        match self.legs.first() {
+        match self.entries.first() {
             None => Some(500),
-            Some(first) => status(first).filter(|_| self.legs.iter().all(|leg| status(leg).is_some())),
+            Some(first) => status(first).filter(|_| self.entries.iter().all(|entry| status(entry).is_some())),
         }
     }
 }
 
-/// Where copies of requests go.
+/// Where copies of requests go; their responses are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mirror {
-    /// The backend.
+pub struct RequestMirror {
     pub to: BackendId,
-    /// Of how many requests.
+    /// The fraction of requests that is mirrored.
     pub share: Percentage,
 }
 
-impl Mirror {
-    /// Whether a copy is sent, for a random number.
+impl RequestMirror {
+    /// Whether to mirror a request, for a random number.
     pub fn wants(&self, random: u64) -> bool {
         random % u64::from(Percentage::ALL.0) < u64::from(self.share.0)
     }
 }
 
-/// Another host or path for the backend to see.
+/// A rewrite of the host and path that the backend sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The host.
     pub hostname: Option<Name>,
-    /// The path.
     pub path: Option<PathChange>,
 }
 
-/// A new path.
+/// A rewrite of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// This one, whatever it was.
+    /// Replaces the whole path.
     Full(Name),
-    /// This in the place of the prefix that matched.
+    /// Replaces the prefix that matched.
     Prefix(Name),
 }
 
 impl PathChange {
-    /// The new path of a request, without its query. `matched` is what its path hit.
+    /// The new path of a request, without its query. `matched` is the path match that it hit.
     pub fn apply(&self, path: &str, matched: &PathMatch) -> String {
         match (self, matched) {
             (Self::Full(value), _) => value.to_string(),
             (Self::Prefix(replacement), PathMatch::Prefix(prefix)) => {
                 path::replace_prefix(path, prefix, replacement)
             }
-            // Refused by validation; the path stays.
+            // Validation refuses this; the path stays.
             (Self::Prefix(_), _) => path.to_owned(),
         }
     }
 }
 
-/// An answer that the proxy gives by itself.
+/// A response from the proxy itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectResponse {
-    /// The status.
     pub status: u16,
-    /// The body.
-    pub body: Option<Body>,
+    pub body: Option<DirectResponseBody>,
 }
 
-/// Where the body of a direct response comes from.
+/// The source of a direct response's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// From the policy, as text.
+pub enum DirectResponseBody {
+    /// Inline text.
     Text(Name),
-    /// From the policy, as bytes.
+    /// Inline bytes.
     Bytes(Box<[u8]>),
-    /// From a file of the proxy, if its own allow-list has it: a policy is no licence to read files.
+    /// A file on the proxy's machine; the proxy reads only files of its allow-list.
     File(Name),
-    /// From an environment variable of the proxy, if its own allow-list has it.
+    /// An environment variable of the proxy; the proxy reads only those of its allow-list.
     Environment(Name),
 }

@@ -1,4 +1,4 @@
-//! From a request to the first entry that matches, without asking all of them.
+//! Finds the first entry that matches a request without testing all of them.
 //!
 //! ```text
 //! path -> exact map                          -\
@@ -6,8 +6,8 @@
 //!      -> pattern sets                        -/                             conditions hold
 //! ```
 //!
-//! The order of the entries was decided by whoever made the group; the maps only leave out what cannot match.
-//! So the cost grows with the depth of a path and with the patterns, not with the number of routes.
+//! `plan::routes` orders the entries; the maps only skip those that cannot match. The cost grows with the depth of the
+//! path and with the patterns, not with the number of routes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,80 +16,79 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::name::Name;
 use crate::route::pattern::{Pattern, whole};
-use crate::route::request::Request;
-use crate::route::rule::{Conditions, PathMatch};
+use crate::route::request::RequestView;
+use crate::route::rule::{MatchConditions, PathMatch};
 use crate::route::table::HttpRule;
 
-/// One alternative of one rule.
+/// One match of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The rule, as its place in the list of [`RouteGroup::rules`].
+pub struct MatchEntry {
+    /// The index of the rule in [`RouteGroup::rules`].
     pub rule: usize,
-    /// The match, as its place within the rule.
+    /// The index of the match in the rule.
     pub alternative: usize,
-    /// The path; never absent.
+    /// `/` if the match has none.
     pub path: PathMatch,
-    /// Everything else.
-    pub conditions: Conditions,
+    pub conditions: MatchConditions,
 }
 
-/// Rules, their entries in order of precedence, and the maps to find the first that matches.
+/// Rules, their entries in order of precedence, and an index to find the first that matches.
 ///
-/// Groups share rules, and where these match alike everything else, too: one that differs from another in what a rule
-/// does costs that rule, and pointers for the others.
+/// Groups share rules, and the index where all rules match alike: a group that differs only in the action of one rule
+/// costs that rule and pointers to the others.
 #[derive(Clone, Debug, Default)]
 pub struct RouteGroup {
     rules: Box<[Arc<HttpRule>]>,
     index: Arc<Index>,
 }
 
-/// Everything that follows from what the rules of a group match.
+/// The part of a group that depends only on the matches of its rules.
 #[derive(Debug, Default)]
 struct Index {
-    entries: Box<[Entry]>,
+    entries: Box<[MatchEntry]>,
     /// The first entry for each path.
     exact: BTreeMap<Name, u32>,
     prefix: BTreeMap<Name, u32>,
     /// For each entry the next one with the same path; `NONE` for the last.
     next: Box<[u32]>,
-    /// How many segments the deepest prefix has: nothing deeper is looked up.
+    /// The number of segments of the deepest prefix.
     deepest: usize,
     patterns: Vec<PatternSet>,
 }
 
-/// Behind the last entry of a path.
+/// No further entry.
 const NONE: u32 = u32::MAX;
 
-/// Different patterns, matched in one pass, each with its first entry.
+/// Patterns that are matched in one pass, each with its first entry.
 #[derive(Clone, Debug)]
 struct PatternSet {
     compiled: Arc<Compiled>,
     firsts: Box<[u32]>,
 }
 
-/// Patterns, and all of them as one program: it takes long to make, so groups share it.
+/// Patterns compiled into one program. Compiling is slow, so groups share it.
 #[derive(Debug)]
 struct Compiled {
     patterns: Vec<Pattern>,
     set: Option<RegexSet>,
 }
 
-/// Few enough that a set is compiled in a moment and stays small.
+/// Bounds the compile time and memory of a set.
 const PATTERNS_PER_SET: usize = 128;
 const SET_SIZE: usize = 16 << 20;
 
 impl RouteGroup {
     /// The group of these rules and entries; the first entry that matches wins.
-    pub fn new(rules: Vec<Arc<HttpRule>>, entries: Vec<Entry>) -> Self {
+    pub fn new(rules: Vec<Arc<HttpRule>>, entries: Vec<MatchEntry>) -> Self {
         Self { rules: rules.into(), index: Arc::new(Index::new(entries, &Index::default())) }
     }
 
-    /// The group of these rules in the place of another one: what was made for that is used again. `order` gives the
-    /// entries of rules, which follow from what these match and from which of them is implied.
+    /// The successor of a group: reuses the index if all rules match as before, and compiled patterns otherwise. `order`
+    /// gives the entries of the rules, which depend only on their matches and on which rule is implied.
     pub fn after(
         before: &Self,
         rules: Vec<Arc<HttpRule>>,
-        order: impl FnOnce(&[Arc<HttpRule>]) -> Vec<Entry>,
+        order: impl FnOnce(&[Arc<HttpRule>]) -> Vec<MatchEntry>,
     ) -> Self {
         let alike = |(a, b): (&Arc<HttpRule>, &Arc<HttpRule>)| {
             Arc::ptr_eq(a, b) || (a.rule.matches == b.rule.matches && a.is_implied() == b.is_implied())
@@ -107,16 +106,16 @@ impl RouteGroup {
     }
 
     /// The entries, in their order of precedence.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MatchEntry] {
         &self.index.entries
     }
 
     /// The first entry that matches.
-    pub fn find(&self, request: &Request<'_>) -> Option<&Entry> {
+    pub fn find(&self, request: &RequestView<'_>) -> Option<&MatchEntry> {
         self.index.find(request)
     }
 
-    /// Whether its rules are equal to these; those that are shared are not looked at.
+    /// Whether its rules are equal to these; shared rules are not compared.
     pub fn has_rules(&self, rules: &[Arc<HttpRule>]) -> bool {
         self.rules.len() == rules.len()
             && self.rules.iter().zip(rules).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
@@ -124,7 +123,7 @@ impl RouteGroup {
 }
 
 impl PartialEq for RouteGroup {
-    /// The maps follow from the entries.
+    /// The index follows from the entries.
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.index, &other.index);
         self.has_rules(&other.rules) && (Arc::ptr_eq(a, b) || a.entries == b.entries)
@@ -132,12 +131,12 @@ impl PartialEq for RouteGroup {
 }
 
 impl Index {
-    fn new(entries: Vec<Entry>, before: &Self) -> Self {
+    fn new(entries: Vec<MatchEntry>, before: &Self) -> Self {
         let mut index = Self { entries: entries.into(), ..Self::default() };
         let mut next = vec![NONE; index.entries.len()];
         let mut patterns: Vec<(Pattern, u32)> = Vec::new();
         let mut place_by_pattern: BTreeMap<&str, usize> = BTreeMap::new();
-        // From the last to the first, so that each finds the one behind it.
+        // Backwards, so that each entry finds the next one with its path.
         for (at, entry) in index.entries.iter().enumerate().rev() {
             let place = u32::try_from(at).unwrap_or(NONE);
             let behind = match &entry.path {
@@ -162,7 +161,7 @@ impl Index {
         index
     }
 
-    fn find(&self, request: &Request<'_>) -> Option<&Entry> {
+    fn find(&self, request: &RequestView<'_>) -> Option<&MatchEntry> {
         let mut best: Option<u32> = None;
         if let Some(first) = self.exact.get(request.path) {
             self.narrow(*first, request, &mut best);
@@ -177,13 +176,13 @@ impl Index {
     }
 
     /// Tries every prefix of the path that ends with a whole segment, the longest first.
-    fn below_prefixes(&self, request: &Request<'_>, best: &mut Option<u32>) {
+    fn below_prefixes(&self, request: &RequestView<'_>, best: &mut Option<u32>) {
         if self.prefix.is_empty() {
             return;
         }
         let path = request.path;
         let mut ends = path.bytes().enumerate().filter(|(at, byte)| *byte == b'/' && *at > 0);
-        // Where the deepest prefix could end; every step goes one segment up from there.
+        // Starts at the depth of the deepest prefix and goes up one segment at a time.
         let deepest = self.deepest.checked_sub(1).and_then(|last| ends.nth(last)).map(|(at, _)| &path[..at]);
         let mut rest = Some(deepest.unwrap_or(path));
         while let Some(prefix) = rest {
@@ -203,8 +202,8 @@ impl Index {
         }
     }
 
-    /// Takes the first entry of a path that goes before the best so far and whose conditions hold.
-    fn narrow(&self, first: u32, request: &Request<'_>, best: &mut Option<u32>) {
+    /// Updates the best entry with the first one of a path whose conditions hold.
+    fn narrow(&self, first: u32, request: &RequestView<'_>, best: &mut Option<u32>) {
         let limit = best.unwrap_or(NONE);
         let mut place = first;
         while place < limit
@@ -251,7 +250,7 @@ impl PatternSet {
 impl Compiled {
     fn new(patterns: Vec<Pattern>) -> Self {
         let texts = patterns.iter().map(|pattern| whole(pattern.as_str()));
-        // A set that would be too large is none: its patterns are tried one by one, and each is bounded.
+        // The patterns of a set that would be too large are tried one by one.
         let set = RegexSetBuilder::new(texts).size_limit(SET_SIZE).build().ok();
         Self { patterns, set }
     }

@@ -1,8 +1,8 @@
-//! Paths of requests: brought into one form before they are matched, and rewritten after.
+//! Paths of requests: normalised before matching, rewritten afterwards.
 
 use std::borrow::Cow;
 
-/// Splits what a request asks for into path and query.
+/// Splits a request target into path and query.
 pub fn split(target: &str) -> (&str, Option<&str>) {
     match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -10,8 +10,8 @@ pub fn split(target: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The path that is matched and sent on: `.` and `..` are resolved, unreserved characters that were written
-/// as `%62` are themselves, `//` stays (semantics 1.6). Without this, `/a/../admin` would pass a rule for `/a`.
+/// The path that is matched and forwarded: `.` and `..` are resolved, escaped unreserved characters such as `%62` are
+/// decoded, `//` stays (semantics 1.6). Otherwise `/a/../admin` would match a rule for `/a`.
 pub fn normalize(path: &str) -> Cow<'_, str> {
     if !path.starts_with('/') || !needs_work(path) {
         return Cow::Borrowed(path);
@@ -55,7 +55,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// RFC 3986, 5.2.4. What would go above the root stays at the root.
+/// RFC 3986, 5.2.4.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let segments: Vec<&str> = path.split('/').skip(1).collect();
@@ -76,8 +76,8 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-/// The path with `prefix`, which it lies below, replaced (semantics 1.7): `/p` -> `/n`, `/p/x` -> `/n/x`,
-/// and never two slashes where one belongs. A bare `/` below `/` is the prefix itself: `/` -> `/n`.
+/// Replaces the prefix of a path below it (semantics 1.7): `/p` -> `/n`, `/p/x` -> `/n/x`, without doubled slashes. For
+/// the prefix `/`, the path `/` becomes `/n`.
 pub fn replace_prefix(path: &str, prefix: &str, replacement: &str) -> String {
     let rest = match prefix {
         "/" if path == "/" => "",
@@ -91,7 +91,7 @@ pub fn replace_prefix(path: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// Path and query in one again.
+/// Joins path and query.
 pub fn join(path: &str, query: Option<&str>) -> String {
     match query {
         Some(query) => format!("{path}?{query}"),

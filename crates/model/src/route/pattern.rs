@@ -1,6 +1,6 @@
-//! Regular expressions of policies: compiled once, bounded in size, always for the whole text.
+//! Regular expressions of policies: compiled once, bounded in size, anchored at both ends.
 //!
-//! The engine runs in linear time, so a pattern can be slow to compile but never slow on a hostile request.
+//! The engine matches in linear time, so a hostile request cannot slow it down.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -30,13 +30,13 @@ impl Pattern {
         if text.len() > Self::LONGEST {
             return Err(format!("a pattern has at most {} bytes, this one {}", Self::LONGEST, text.len()));
         }
-        // On its own first: `a)|(b` would be a good pattern between our brackets.
+        // Unanchored first: `a)|(b` would be valid between the brackets that anchor it.
         compiled(text)?;
         let regex = compiled(&whole(text))?;
         Ok(Self { text: Name::new(text), regex: Arc::new(regex) })
     }
 
-    /// As it was written.
+    /// As written in the policy.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -47,7 +47,7 @@ impl Pattern {
     }
 }
 
-/// The pattern as it is run: a full match (semantics 1.6).
+/// The anchored pattern: a full match (semantics 1.6).
 pub(super) fn whole(text: &str) -> String {
     format!(r"\A(?:{text})\z")
 }
@@ -57,7 +57,7 @@ fn compiled(text: &str) -> Result<Regex, String> {
         regex::Error::CompiledTooBig(limit) => {
             format!("the pattern becomes larger than {limit} bytes: use fewer or smaller repetitions")
         }
-        // The message draws the pattern with an arrow over several lines; its last line says what is wrong.
+        // The first lines show the pattern with an arrow; the last one has the cause.
         other => {
             let text = other.to_string();
             let last = text.lines().last().unwrap_or_default().trim();

@@ -1,25 +1,22 @@
-//! Redirects: from a request and where it arrived to the address that it is sent to.
+//! Redirects: the Location header for a request.
 
 use std::fmt;
 
 use crate::name::Name;
 use crate::route::action::PathChange;
-use crate::route::host::plain_host;
+use crate::route::hostname::plain_host;
 use crate::route::path;
-use crate::route::request::Request;
+use crate::route::request::RequestView;
 use crate::route::rule::PathMatch;
 
-/// How a client speaks to the address.
+/// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In the clear.
     Http,
-    /// By TLS.
     Https,
 }
 
 impl Scheme {
-    /// As it stands in an address.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -27,7 +24,6 @@ impl Scheme {
         }
     }
 
-    /// The port that an address need not name.
     pub fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -42,18 +38,17 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Where a request arrived.
+/// The listener that a request arrived at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// How the client spoke.
     pub scheme: Scheme,
-    /// The port of a gateway's listener. `None` in the mesh: the Host header has the port that the client meant.
+    /// The port of a gateway's listener. `None` in the mesh, where the port is taken from the Host header.
     pub port: Option<u16>,
 }
 
-/// An answer with another address.
+/// A redirect response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
+pub struct RequestRedirect {
     /// The scheme; `None` keeps it.
     pub scheme: Option<Scheme>,
     /// The host; `None` keeps it.
@@ -62,20 +57,19 @@ pub struct Redirect {
     pub path: Option<PathChange>,
     /// The port; `None` follows the scheme, else stays.
     pub port: Option<u16>,
-    /// The status.
     pub status: u16,
-    /// Whether the query goes along: in the mesh it does, at a gateway it does not (semantics 1.7).
+    /// Whether the query is kept: in the mesh, but not at a gateway (semantics 1.7).
     pub keeps_query: bool,
 }
 
-impl Redirect {
-    /// The Location header for a request whose path hit `matched`.
-    pub fn location(&self, request: &Request<'_>, matched: &PathMatch, at: &Arrival) -> String {
+impl RequestRedirect {
+    /// The Location header of a request that hit the path match `matched`.
+    pub fn location(&self, request: &RequestView<'_>, matched: &PathMatch, at: &Arrival) -> String {
         let scheme = self.scheme.unwrap_or(at.scheme);
         let own_host = plain_host(request.host);
         let host = self.hostname.as_deref().unwrap_or(&own_host);
         let port = self.port.or_else(|| match self.scheme {
-            // A scheme brings its own port; without one the client comes back to where it was.
+            // A new scheme implies its default port; otherwise the client returns to the port that it used.
             Some(scheme) => Some(scheme.default_port()),
             None => at.port.or_else(|| port_of(request.host)),
         });

@@ -1,26 +1,23 @@
-//! What routing looks at in a request, and which condition of a match it misses.
+//! The parts of a request that routing reads, and the first condition of a match that a request does not meet.
 
 use crate::name::Name;
-use crate::route::rule::{Conditions, HeaderMatch, QueryMatch, ValueTest};
+use crate::route::rule::{HeaderMatch, MatchConditions, QueryMatch, ValueTest};
 
-/// A request, as far as routing looks at it. Nothing is copied.
+/// A borrowed view of a request.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
-    /// The method.
+pub struct RequestView<'a> {
     pub method: &'a str,
-    /// The host as it came, with or without a port.
+    /// May include a port.
     pub host: &'a str,
-    /// The path, normalised by [`super::path::normalize`], without the query.
+    /// Normalised by [`super::path::normalize`], without the query.
     pub path: &'a str,
-    /// What stands behind the question mark.
     pub query: Option<&'a str>,
-    /// The headers.
     pub headers: &'a dyn HeaderLines,
 }
 
-/// Headers of whatever kind.
+/// Access to the headers of a request.
 pub trait HeaderLines {
-    /// Whether a line of the header passes. The name is in lower case; whoever has mixed case compares so.
+    /// Whether a line of the header passes. `name` is in lower case; names are compared case-insensitively.
     fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
@@ -34,35 +31,32 @@ impl HeaderLines for HeaderList {
     }
 }
 
-/// The condition that a request does not meet.
+/// A condition that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss<'m> {
-    /// The method.
+pub enum UnmetCondition<'m> {
     Method(&'m Name),
-    /// A header.
     Header(&'m HeaderMatch),
-    /// A query parameter.
     Query(&'m QueryMatch),
 }
 
-impl Conditions {
+impl MatchConditions {
     /// The first condition that the request does not meet; `None` if it meets all.
-    pub fn first_miss(&self, request: &Request<'_>) -> Option<Miss<'_>> {
+    pub fn first_miss(&self, request: &RequestView<'_>) -> Option<UnmetCondition<'_>> {
         if let Some(method) = self.method.as_ref().filter(|method| method.as_str() != request.method) {
-            return Some(Miss::Method(method));
+            return Some(UnmetCondition::Method(method));
         }
         if let Some(header) = self.headers.iter().find(|header| !header.holds(request)) {
-            return Some(Miss::Header(header));
+            return Some(UnmetCondition::Header(header));
         }
-        self.query.iter().find(|query| !query.holds(request.query)).map(Miss::Query)
+        self.query.iter().find(|query| !query.holds(request.query)).map(UnmetCondition::Query)
     }
 }
 
 impl HeaderMatch {
-    /// Lines of one name are tried one by one, never joined (semantics 1.6).
-    fn holds(&self, request: &Request<'_>) -> bool {
+    /// Lines of one name are tested one by one, never joined (semantics 1.6).
+    fn holds(&self, request: &RequestView<'_>) -> bool {
         let passes = |test: &mut dyn FnMut(&[u8]) -> bool| match self.name.as_str() {
-            // The host is no header in HTTP/2; here it always is one.
+            // The host counts as a header in HTTP/2 as well.
             "host" | ":authority" => test(request.host.as_bytes()),
             name => request.headers.any(name, test),
         };
@@ -74,7 +68,7 @@ impl HeaderMatch {
 }
 
 impl QueryMatch {
-    /// The first value of the name counts, as it was sent (semantics 1.6).
+    /// Tests the first value of the name, as sent (semantics 1.6).
     fn holds(&self, query: Option<&str>) -> bool {
         let pairs = query.unwrap_or_default().split('&');
         let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));

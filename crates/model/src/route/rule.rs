@@ -1,123 +1,101 @@
-//! Rules as policies state them, in one normal form: short forms are spelled out before anything is compared.
+//! Rules as written in policies, in one normal form: short forms are expanded before rules are compared.
 
 use crate::label::Labels;
 use crate::name::Name;
-use crate::route::action::{Body, PathChange};
+use crate::route::action::{DirectResponseBody, PathChange};
 use crate::route::pattern::Pattern;
 use crate::route::redirect::Scheme;
 
-/// One rule: what it matches, and what then happens.
+/// One rule: its matches, filters and backends.
 ///
-/// Absent filters or backends keep what a policy of lower precedence says; empty ones clear it (seed 004).
+/// Absent filters or backends inherit those of a policy of lower precedence; empty ones clear them (seed 004).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Any of these; the key by which rules of different policies are merged.
-    pub matches: Box<[Match]>,
-    /// What is changed on the way.
-    pub filters: Option<Box<[Filter]>>,
-    /// Where requests go.
+pub struct RouteRule {
+    /// A request has to meet one of them. Rules with equal matches are merged across policies.
+    pub matches: Box<[RouteMatch]>,
+    pub filters: Option<Box<[RouteFilter]>>,
     pub backends: Option<Box<[BackendRef]>>,
 }
 
-/// One alternative of a rule: everything in it must hold.
+/// One match of a rule: a request has to meet all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Match {
-    /// The path; absent is every path.
+pub struct RouteMatch {
+    /// Absent matches every path.
     pub path: Option<PathMatch>,
-    /// Everything else.
-    pub conditions: Conditions,
+    pub conditions: MatchConditions,
 }
 
-/// What a match asks besides the path.
+/// The conditions of a match besides the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Conditions {
-    /// The method, in capitals.
+pub struct MatchConditions {
+    /// In upper case.
     pub method: Option<Name>,
-    /// Headers; of two with one name only the first counts (semantics 1.6).
+    /// Of two with one name only the first counts (semantics 1.6).
     pub headers: Box<[HeaderMatch]>,
-    /// Query parameters, each name once.
+    /// Each name once.
     pub query: Box<[QueryMatch]>,
 }
 
-/// What the path has to be.
+/// A match on the path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathMatch {
-    /// Exactly this.
     Exact(Name),
-    /// This, or below it: whole segments only. `/` or without a slash at its end.
+    /// By whole segments. `/`, or without a trailing slash.
     Prefix(Name),
-    /// A pattern for all of it.
     Regex(Pattern),
 }
 
-/// What a header has to be.
+/// A match on a header.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeaderMatch {
-    /// Its name, in lower case.
+    /// In lower case.
     pub name: Name,
-    /// The test; one line of the header has to pass it.
+    /// At least one line of the header has to pass it.
     pub test: ValueTest,
 }
 
 /// A test of a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueTest {
-    /// Exactly this.
     Exact(Name),
-    /// How it begins.
     Prefix(Name),
-    /// A pattern for all of it.
     Regex(Pattern),
-    /// It is there.
     Present,
-    /// It is not there.
     Absent,
 }
 
-/// What a query parameter has to be; its first value counts, as it was sent.
+/// A match on the first value of a query parameter, as sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueryMatch {
-    /// Its name; case counts.
+    /// Case-sensitive.
     pub name: Name,
     /// `Exact` or `Regex`.
     pub test: ValueTest,
 }
 
-/// What a rule does to a request or its answer.
+/// A filter of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Filter {
-    /// Changes headers of the request.
+pub enum RouteFilter {
     RequestHeaders(HeaderModifier),
-    /// Changes headers of the response.
     ResponseHeaders(HeaderModifier),
-    /// Sends a copy elsewhere; its answer is dropped.
     Mirror {
-        /// Where to.
         backend: BackendRef,
-        /// Of how many requests.
         percentage: Option<Percentage>,
     },
-    /// Answers with another address.
     Redirect(RedirectFilter),
-    /// Changes host or path of the request.
     Rewrite(RewriteFilter),
-    /// Answers by itself.
+    /// A direct response.
     Respond {
-        /// The status.
         status: u16,
-        /// The body.
-        body: Option<Body>,
+        body: Option<DirectResponseBody>,
     },
 }
 
-/// Header changes of one filter; each name stands in it once.
+/// The header changes of one filter; each name occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderModifier {
-    /// Takes the place of what is there.
     pub set: Box<[(Name, Name)]>,
-    /// Comes in addition.
     pub add: Box<[(Name, Name)]>,
-    /// Goes.
     pub remove: Box<[Name]>,
 }
 
@@ -139,55 +117,51 @@ pub struct RedirectFilter {
 /// `urlRewrite`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteFilter {
-    /// The host that the backend sees.
     pub hostname: Option<Name>,
-    /// The path that the backend sees.
     pub path: Option<PathChange>,
 }
 
-/// A share of requests, in millionths: percentages with four decimals.
+/// A share of requests in millionths: a percentage with four decimals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percentage(pub u32);
 
 impl Percentage {
-    /// Every request.
     pub const ALL: Self = Self(1_000_000);
 
-    /// As a number from 0 to 100.
+    /// From 0 to 100.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / 10_000.0
     }
 }
 
-/// A Service as a backend, or the part of it whose pods carry all of the tags.
+/// A reference to a Service, or to those of its pods that carry all tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendRef {
     /// The Service, in the namespace of the policy.
     pub name: Name,
     /// Tags of the pods; `None` for the kind MeshService.
     pub tags: Option<Labels>,
-    /// The port of the Service.
     pub port: Option<u16>,
-    /// Its share relative to the others; absent is 1.
+    /// Absent is 1.
     pub weight: Option<u32>,
 }
 
-impl Match {
-    /// The path with `/` filled in: a match without one is for every path. Before sorting, so that
-    /// `{headers: ...}` goes before a bare `/` (semantics 1.5).
+impl RouteMatch {
+    /// The path, `/` if absent. Entries are sorted by it, so that `{headers: ...}` comes before a bare `/`
+    /// (semantics 1.5).
     pub fn full_path(&self) -> PathMatch {
         self.path.clone().unwrap_or(PathMatch::Prefix(Name::new("/")))
     }
 
-    /// Whether it takes every request.
+    /// Whether it matches every request.
     pub fn is_everything(&self) -> bool {
-        self.conditions == Conditions::default()
+        self.conditions == MatchConditions::default()
             && matches!(self.full_path(), PathMatch::Prefix(p) if p == "/")
     }
 }
 
 impl PathMatch {
-    /// What was written.
+    /// As written in the policy.
     pub fn value(&self) -> &str {
         match self {
             Self::Exact(value) | Self::Prefix(value) => value,
@@ -195,7 +169,7 @@ impl PathMatch {
         }
     }
 
-    /// Whether a normalised path, without its query, matches.
+    /// `path` is normalised and has no query.
     pub fn matches(&self, path: &str) -> bool {
         match self {
             Self::Exact(value) => path == value.as_str(),
@@ -211,7 +185,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 impl ValueTest {
-    /// Whether a value passes. `Absent` passes none: it is asked only where there is a value.
+    /// Whether a value passes. `Absent` passes none: there is a value.
     pub fn passes(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(wanted) => value == wanted.as_bytes(),
@@ -229,7 +203,7 @@ impl BackendRef {
         if self.tags.is_some() { "MeshServiceSubset" } else { "MeshService" }
     }
 
-    /// Its share relative to the others.
+    /// The weight, with its default.
     pub fn share(&self) -> u32 {
         self.weight.unwrap_or(1)
     }

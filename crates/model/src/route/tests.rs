@@ -9,9 +9,9 @@ fn prefix(value: &str) -> PathMatch {
     PathMatch::Prefix(Name::new(value))
 }
 
-fn request<'a>(path: &'a str, headers: &'a HeaderList) -> Request<'a> {
+fn request<'a>(path: &'a str, headers: &'a HeaderList) -> RequestView<'a> {
     let (path, query) = path::split(path);
-    Request { method: "GET", host: "svc.test", path, query, headers }
+    RequestView { method: "GET", host: "svc.test", path, query, headers }
 }
 
 #[test]
@@ -115,22 +115,22 @@ fn wider_host_names_are_those_that_cover_and_the_narrowest_comes_first() {
 fn a_group_in_the_place_of_another_shares_compiled_patterns_and_finds_the_same() {
     let pattern = |text: &str| PathMatch::Regex(Pattern::new(text).unwrap());
     let paths: Vec<PathMatch> = (0..300).map(|i| pattern(&format!("/{i}/[a-z]+"))).collect();
-    let entry = |(rule, path): (usize, &PathMatch)| Entry {
+    let entry = |(rule, path): (usize, &PathMatch)| MatchEntry {
         rule,
         alternative: 0,
         path: path.clone(),
-        conditions: Conditions::default(),
+        conditions: MatchConditions::default(),
     };
-    let entries = |paths: &[PathMatch]| -> Vec<Entry> { paths.iter().enumerate().map(entry).collect() };
+    let entries = |paths: &[PathMatch]| -> Vec<MatchEntry> { paths.iter().enumerate().map(entry).collect() };
     let mut changed = paths.clone();
     changed[299] = pattern("/other");
     // Other rules than before, so that it cannot be taken over whole.
-    let rule = HttpRule::catch_all(Action {
+    let rule = HttpRule::catch_all(RuleAction {
         request_headers: HeaderChanges::default(),
         response_headers: HeaderChanges::default(),
         mirrors: Box::default(),
         rewrite: Rewrite::default(),
-        end: End::Forward(Split::default()),
+        responder: Responder::Forward(WeightedBackends::default()),
     });
     let before = RouteGroup::new(vec![Arc::new(rule)], entries(&paths));
     let after = RouteGroup::after(&before, Vec::new(), |_| entries(&changed));
@@ -160,13 +160,13 @@ fn the_first_entry_in_order_wins_whichever_map_it_is_found_by() {
         prefix("/a/b/c"),
         prefix("/"),
     ];
-    let entry = |(rule, path): (usize, &PathMatch)| Entry {
+    let entry = |(rule, path): (usize, &PathMatch)| MatchEntry {
         rule,
         alternative: 0,
         path: path.clone(),
-        conditions: Conditions::default(),
+        conditions: MatchConditions::default(),
     };
-    let entries: Vec<Entry> = paths.iter().enumerate().map(entry).collect();
+    let entries: Vec<MatchEntry> = paths.iter().enumerate().map(entry).collect();
     // Every rotation of the order, and every path: the maps agree with asking one by one.
     for turn in 0..entries.len() {
         let mut turned = entries.clone();
@@ -182,11 +182,11 @@ fn the_first_entry_in_order_wins_whichever_map_it_is_found_by() {
 
 #[test]
 fn many_patterns_are_matched_in_sets() {
-    let entry = |rule: usize| Entry {
+    let entry = |rule: usize| MatchEntry {
         rule,
         alternative: 0,
         path: PathMatch::Regex(Pattern::new(&format!("/item-{rule}/[a-z]+")).unwrap()),
-        conditions: Conditions::default(),
+        conditions: MatchConditions::default(),
     };
     let group = RouteGroup::new(Vec::new(), (0..500).map(entry).collect());
     let none = HeaderList::default();
@@ -197,9 +197,9 @@ fn many_patterns_are_matched_in_sets() {
 #[test]
 fn header_lines_are_tried_one_by_one_and_absent_needs_all_of_them_gone() {
     let headers = HeaderList(vec![("V".into(), "1".into()), ("v".into(), "2".into())]);
-    let on = |test| Conditions {
+    let on = |test| MatchConditions {
         headers: [HeaderMatch { name: "v".into(), test }].into(),
-        ..Conditions::default()
+        ..MatchConditions::default()
     };
     let holds = |test| on(test).first_miss(&request("/", &headers)).is_none();
     assert!(holds(ValueTest::Exact("1".into())) && holds(ValueTest::Exact("2".into())));
@@ -213,7 +213,7 @@ fn the_first_value_of_a_query_parameter_counts_as_it_was_sent() {
     let none = HeaderList::default();
     let holds = |name: &str, value: &str, path: &str| {
         let query = [QueryMatch { name: name.into(), test: ValueTest::Exact(value.into()) }].into();
-        Conditions { query, ..Conditions::default() }.first_miss(&request(path, &none)).is_none()
+        MatchConditions { query, ..MatchConditions::default() }.first_miss(&request(path, &none)).is_none()
     };
     assert!(holds("a", "1", "/?a=1&a=2") && !holds("a", "2", "/?a=1&a=2"));
     assert!(!holds("a", "x y", "/?a=x%20y") && holds("a", "x%20y", "/?a=x%20y"));
@@ -224,18 +224,22 @@ fn the_first_value_of_a_query_parameter_counts_as_it_was_sent() {
 fn a_split_gives_each_leg_its_share_and_sums_equal_ones() {
     let backend = |name: &str| {
         let service = crate::ServiceKey::new(&"ns".into(), &name.into());
-        LegTarget::Backend(BackendId { service, port: 80, tags: crate::Labels::EMPTY })
+        BackendTarget::Backend(BackendId { service, port: 80, tags: crate::Labels::EMPTY })
     };
-    let split =
-        Split::new([(backend("a"), 60), (LegTarget::Error(500), 20), (backend("b"), 0), (backend("a"), 20)]);
-    assert_eq!(split.legs().len(), 2, "no leg without weight, one for each target");
-    let errors = (0..100).filter(|i| split.pick(*i) == Some(&LegTarget::Error(500))).count();
+    let split = WeightedBackends::new([
+        (backend("a"), 60),
+        (BackendTarget::Error(500), 20),
+        (backend("b"), 0),
+        (backend("a"), 20),
+    ]);
+    assert_eq!(split.entries().len(), 2, "no entry without weight, one for each target");
+    let errors = (0..100).filter(|i| split.pick(*i) == Some(&BackendTarget::Error(500))).count();
     assert_eq!(errors, 20);
     assert_eq!(split.failure(), None);
-    assert_eq!(Split::new([(LegTarget::Error(500), 1)]).failure(), Some(500));
-    let nothing = Split::new([(backend("a"), 0)]);
+    assert_eq!(WeightedBackends::new([(BackendTarget::Error(500), 1)]).failure(), Some(500));
+    let nothing = WeightedBackends::new([(backend("a"), 0)]);
     assert_eq!((nothing.pick(7), nothing.failure()), (None, Some(500)));
-    let large = Split::new([(backend("a"), u32::MAX), (backend("b"), u32::MAX)]);
+    let large = WeightedBackends::new([(backend("a"), u32::MAX), (backend("b"), u32::MAX)]);
     assert_eq!(large.pick(u64::from(u32::MAX)), Some(&backend("b")));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Snapshot;
 use crate::name::{Name, ObjectKey};
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, Rule, TcpRoute};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, RouteRule, TcpRoute};
 
 #[derive(Debug, Default)]
 pub(super) struct RouteIndex {
@@ -48,7 +48,7 @@ fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iter
 }
 
 /// Keeps the old value of equal rules: planning and the proxy recognise them by their pointer.
-fn reuse_equal_rules(rules: &mut [Arc<Rule>], old: &[Arc<Rule>]) {
+fn reuse_equal_rules(rules: &mut [Arc<RouteRule>], old: &[Arc<RouteRule>]) {
     for (rule, old) in rules.iter_mut().zip(old).filter(|(rule, old)| rule == old) {
         *rule = old.clone();
     }

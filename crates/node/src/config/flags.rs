@@ -231,7 +231,7 @@ pub struct GateList(pub BTreeMap<String, bool>);
 
 /// Parses `NAME=BOOL,...`.
 pub fn parse_gates(text: &str) -> Result<GateList, String> {
-    plan::gates::parse_list(text).map(GateList).map_err(|error| error.to_string())
+    plan::feature_gates::parse_list(text).map(GateList).map_err(|error| error.to_string())
 }
 
 impl FieldFlags {

@@ -193,7 +193,7 @@ fn a_gate_or_scheduler_without_effect_is_said_and_a_near_miss_gets_its_name() {
     for wanted in [
         "ipvs.scheduler: IPVS has no scheduler \"bogus\", only rr, wrr",
         "featureGates.ProxyTerminatingEndpoints: false has no effect",
-        "no such gate; did you mean \"PreferSameTrafficDistribution\"?",
+        "unknown feature gate; did you mean \"PreferSameTrafficDistribution\"?",
     ] {
         assert!(said.iter().any(|message| message.contains(wanted)), "{wanted}: {said:?}");
     }

@@ -91,7 +91,7 @@ impl World {
     fn sync(&mut self, dirty: &[ServiceKey]) -> Vec<Failed> {
         let dirty: BTreeSet<ServiceKey> = dirty.iter().cloned().collect();
         let deltas = self.forwarder.update(&self.snapshot, &dirty);
-        let deltas: Vec<&Delta> = deltas.iter().collect();
+        let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
         make(&mut self.tables, &mut self.forwarder, &deltas).unwrap()
     }
 

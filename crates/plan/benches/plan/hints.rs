@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use model::{Name, Service, Snapshot, annotation};
-use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
+use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
 use plan::slices::{self, Packing, TriggerTimes};
 
 use crate::{best, ms};
@@ -76,11 +76,11 @@ fn phase_pack(snapshot: &Snapshot, services: &[Service]) {
 
 #[inline(never)]
 fn phase_pack_and_hint(snapshot: &Snapshot, services: &[Service]) {
-    let facts = ClusterFacts::from_nodes(snapshot.nodes());
-    let (config, memory) = (Config::default(), Memory::default());
+    let topology = ClusterTopology::from_nodes(snapshot.nodes());
+    let (config, hysteresis) = (HintConfig::default(), Hysteresis::default());
     plan_all(snapshot, services, |service, family, packing| {
-        let (facts, config, memory) = (&facts, &config, &memory);
-        let input = HintInput { service, family, facts, namespace_default: None, config, memory };
+        let (topology, config, hysteresis) = (&topology, &config, &hysteresis);
+        let input = HintInput { service, family, topology, namespace_default: None, config, hysteresis };
         black_box(assign(&input, packing));
     });
 }

@@ -43,7 +43,7 @@ fn is_near(endpoint: &BackendEndpoint) -> bool {
 fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'static str) {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, tags: tags.iter().copied().collect::<Labels>() };
-    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let backend = backend(snapshot, &id, &place, FeatureGates::default()).unwrap();
     let text = backend
         .endpoints
@@ -77,7 +77,7 @@ fn require_holds_for_subsets_too() {
 fn seen_later(snapshot: &Snapshot, zone: &str) -> Vec<String> {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, tags: Labels::EMPTY };
-    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default());
     let text = |b: &Backend| {
         let addresses: Vec<String> = b.endpoints.iter().map(|e| e.address.ip().to_string()).collect();
@@ -139,7 +139,7 @@ fn a_backend_whose_port_is_gone_is_left_out() {
     let snapshot = world(json!({}), false, THREE);
     let id =
         |port| BackendId { service: ServiceKey::new(&"ns".into(), &"web".into()), port, tags: Labels::EMPTY };
-    let table = table(&snapshot, [&id(80), &id(81)], &Place::default(), FeatureGates::default());
+    let table = table(&snapshot, [&id(80), &id(81)], &ConsumerLocation::default(), FeatureGates::default());
     assert_eq!(table.backends().count(), 1);
     assert!(table.backend(&id(80)).is_some_and(|b| b.protocol == AppProtocol::Http));
 }

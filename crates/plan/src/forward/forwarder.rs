@@ -1,55 +1,49 @@
-//! What a node forwards, kept up to date: only the Services that changed are looked at.
+//! The forwarding table of a node, updated incrementally: only changed Services are planned again.
 //!
-//! The live node and the commands that explain use this one; a table made at once is the same as a table that
-//! came by changes.
+//! The node proxy and `trace` share it. Incremental updates give the same table as planning from scratch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::forward::{FrontendKind, Outcome, UdpService};
+use model::forward::{FrontendAction, FrontendKind, UdpService};
 use model::{Family, ForwardingTable, Frontend, Notice, ServiceKey, Snapshot};
 
-use super::claims::Claims;
-use super::config::NodeConfig;
-use super::{forward, udp};
+use super::frontend_conflicts::FrontendConflicts;
+use super::node_config::NodeConfig;
+use super::{forward, stale_udp};
 
-/// What a node forwards, and what it takes to change that.
+/// The forwarding table of a node with the state that its updates need.
 #[derive(Clone, Debug)]
 pub struct Forwarder {
     config: NodeConfig,
-    claims: Claims,
+    conflicts: FrontendConflicts,
     table: ForwardingTable,
-    /// The Services whose traffic under a policy of Local has no endpoint here.
-    without_local: BTreeMap<ServiceKey, Dropped>,
-    notices: BTreeMap<ServiceKey, Remarks>,
+    /// Services with the traffic policy Local and no endpoint on this node.
+    without_local: BTreeMap<ServiceKey, NoLocalEndpoints>,
+    notices: BTreeMap<ServiceKey, ServiceNotices>,
 }
 
-/// What there is to say about a Service.
 #[derive(Clone, Debug, Default)]
-struct Remarks {
-    /// About itself.
+struct ServiceNotices {
     own: Vec<Notice>,
-    /// About places that an older Service holds.
+    /// Addresses that an older Service owns.
     conflicts: Vec<Notice>,
 }
 
-/// Which traffic of a Service is dropped for want of an endpoint on this node.
+/// How many frontends drop traffic because the traffic policy is Local and this node has no endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct NoLocalEndpoints {
     /// Under internalTrafficPolicy Local, by family.
     pub internal: [u32; 2],
     /// Under externalTrafficPolicy Local, by family.
     pub external: [u32; 2],
 }
 
-/// A Service whose frontends change.
+/// The frontends of a Service before and after a change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delta {
-    /// Which.
+pub struct ServiceDelta {
     pub service: ServiceKey,
-    /// From these.
     pub old: Vec<Frontend>,
-    /// To these.
     pub new: Vec<Frontend>,
 }
 
@@ -58,10 +52,10 @@ impl Forwarder {
     pub fn new(config: NodeConfig) -> Self {
         let table = ForwardingTable::new(config.rules.clone());
         let (without_local, notices) = (BTreeMap::new(), BTreeMap::new());
-        Self { config, claims: Claims::default(), table, without_local, notices }
+        Self { config, conflicts: FrontendConflicts::default(), table, without_local, notices }
     }
 
-    /// A node with everything that the snapshot holds.
+    /// A node with all Services of a snapshot.
     pub fn of(snapshot: &Snapshot, config: NodeConfig) -> Self {
         let mut forwarder = Self::new(config);
         let all = snapshot.services().map(|(service, _)| service.key.clone()).collect();
@@ -69,35 +63,32 @@ impl Forwarder {
         forwarder
     }
 
-    /// What the node forwards.
     pub fn table(&self) -> &ForwardingTable {
         &self.table
     }
 
-    /// What the node forwards, and what there is to say about it.
     pub fn into_table(self) -> (ForwardingTable, Vec<Notice>) {
         let notices = self.all_notices().cloned().collect();
         (self.table, notices)
     }
 
-    /// What the node knows of itself.
     pub fn config(&self) -> &NodeConfig {
         &self.config
     }
 
-    /// The node itself changed: everything is decided anew.
+    /// Plans everything again after a change of the node itself.
     pub fn rebuild(&mut self, snapshot: &Snapshot, config: NodeConfig) {
-        // What there was goes first, so that there are never two tables.
+        // The old table is freed first, so that memory never holds two.
         *self = Self::new(config);
         let all = snapshot.services().map(|(service, _)| service.key.clone()).collect();
         self.take(snapshot, &all, |_, _, _| ());
     }
 
-    /// Some Services changed, or their slices did. Answers with those whose frontends did.
-    pub fn update(&mut self, snapshot: &Snapshot, dirty: &BTreeSet<ServiceKey>) -> Vec<Delta> {
+    /// Plans Services again that changed, or whose slices did. Returns those whose frontends differ.
+    pub fn update(&mut self, snapshot: &Snapshot, dirty: &BTreeSet<ServiceKey>) -> Vec<ServiceDelta> {
         let mut deltas = Vec::new();
         self.take(snapshot, dirty, |service, old, new| {
-            deltas.push(Delta { service: service.clone(), old: old.to_vec(), new: new.to_vec() });
+            deltas.push(ServiceDelta { service: service.clone(), old: old.to_vec(), new: new.to_vec() });
         });
         deltas
     }
@@ -108,42 +99,42 @@ impl Forwarder {
         dirty: &BTreeSet<ServiceKey>,
         mut changed: impl FnMut(&ServiceKey, &[Frontend], &[Frontend]),
     ) {
-        let mut touched = BTreeSet::new();
+        let mut affected = BTreeSet::new();
         for key in dirty {
-            let (own, claimed) = match snapshot.service(key) {
+            let (own, competing) = match snapshot.service(key) {
                 Some(service) => {
                     let (frontends, notices) = forward(service, snapshot.slices(key), &self.config);
-                    (notices, self.claims.stake(service, frontends))
+                    (notices, self.conflicts.insert(service, frontends))
                 }
-                None => (Vec::new(), self.claims.withdraw(key)),
+                None => (Vec::new(), self.conflicts.remove(key)),
             };
-            touched.extend(claimed);
-            self.remark(key, |remarks| remarks.own = own);
+            affected.extend(competing);
+            self.set_notices(key, |notices| notices.own = own);
         }
-        for key in touched {
-            let granted = self.claims.granted(&key);
-            self.remark(&key, |remarks| remarks.conflicts = granted.notices);
+        for key in affected {
+            let resolved = self.conflicts.resolved(&key);
+            self.set_notices(&key, |notices| notices.conflicts = resolved.notices);
             let old = self.table.frontends(&key);
-            if old != granted.frontends {
-                changed(&key, old, &granted.frontends);
-                self.put(&key, granted.frontends);
+            if old != resolved.frontends {
+                changed(&key, old, &resolved.frontends);
+                self.put(&key, resolved.frontends);
             }
         }
     }
 
-    /// Takes a Service back to what it had: the kernel did not take the new.
-    pub fn undo(&mut self, delta: &Delta) {
+    /// Reverts a change that the kernel refused.
+    pub fn undo(&mut self, delta: &ServiceDelta) {
         self.put(&delta.service, delta.old.clone());
     }
 
-    /// Puts a change in again that was taken back.
-    pub fn redo(&mut self, delta: &Delta) {
+    /// Applies a reverted change again.
+    pub fn redo(&mut self, delta: &ServiceDelta) {
         self.put(&delta.service, delta.new.clone());
     }
 
     fn put(&mut self, key: &ServiceKey, frontends: Vec<Frontend>) {
         let dropped = dropped(&frontends);
-        if dropped == Dropped::default() {
+        if dropped == NoLocalEndpoints::default() {
             self.without_local.remove(key);
         } else {
             self.without_local.insert(key.clone(), dropped);
@@ -151,33 +142,32 @@ impl Forwarder {
         self.table.replace(key, frontends);
     }
 
-    fn remark(&mut self, key: &ServiceKey, change: impl FnOnce(&mut Remarks)) {
-        let mut remarks = self.notices.remove(key).unwrap_or_default();
-        change(&mut remarks);
-        if !remarks.own.is_empty() || !remarks.conflicts.is_empty() {
-            self.notices.insert(key.clone(), remarks);
+    fn set_notices(&mut self, key: &ServiceKey, change: impl FnOnce(&mut ServiceNotices)) {
+        let mut notices = self.notices.remove(key).unwrap_or_default();
+        change(&mut notices);
+        if !notices.own.is_empty() || !notices.conflicts.is_empty() {
+            self.notices.insert(key.clone(), notices);
         }
     }
 
-    /// What there is to say about a Service.
+    /// The Notices of one Service.
     pub fn notices(&self, service: &ServiceKey) -> impl Iterator<Item = &Notice> {
-        self.notices.get(service).into_iter().flat_map(|remarks| remarks.own.iter().chain(&remarks.conflicts))
+        self.notices.get(service).into_iter().flat_map(|notices| notices.own.iter().chain(&notices.conflicts))
     }
 
-    /// What there is to say about all Services.
     pub fn all_notices(&self) -> impl Iterator<Item = &Notice> {
-        self.notices.values().flat_map(|remarks| remarks.own.iter().chain(&remarks.conflicts))
+        self.notices.values().flat_map(|notices| notices.own.iter().chain(&notices.conflicts))
     }
 
-    /// The machine's addresses changed, and nothing else.
+    /// Updates the machine's addresses, which no frontend depends on.
     pub fn set_addresses(&mut self, addresses: Box<[IpAddr]>) {
         self.table.node.addresses.clone_from(&addresses);
         self.config.rules.addresses = addresses;
     }
 
-    /// How many frontends drop for want of an endpoint on this node.
-    pub fn dropped(&self) -> Dropped {
-        let mut sum = Dropped::default();
+    /// The sum over all Services.
+    pub fn dropped(&self) -> NoLocalEndpoints {
+        let mut sum = NoLocalEndpoints::default();
         for dropped in self.without_local.values() {
             for family in 0..2 {
                 sum.internal[family] += dropped.internal[family];
@@ -187,17 +177,16 @@ impl Forwarder {
         sum
     }
 
-    /// The UDP ports of a Service as this node forwards them, for the search for stale flows. Of a Service that is gone,
-    /// its [`Delta`] knows the frontends ([`udp::lost`]).
+    /// The UDP ports of a Service on this node, to find stale flows. For a deleted Service see [`stale_udp::lost`].
     pub fn udp(&self, snapshot: &Snapshot, key: &ServiceKey) -> Vec<UdpService> {
-        udp::services(self.table.frontends(key), snapshot.slices(key))
+        stale_udp::services(self.table.frontends(key), snapshot.slices(key))
     }
 }
 
-fn dropped(frontends: &[Frontend]) -> Dropped {
-    let mut dropped = Dropped::default();
-    for frontend in frontends.iter().filter(|frontend| frontend.outside == Outcome::Drop) {
-        let family = usize::from(frontend.place.family() == Family::V6);
+fn dropped(frontends: &[Frontend]) -> NoLocalEndpoints {
+    let mut dropped = NoLocalEndpoints::default();
+    for frontend in frontends.iter().filter(|frontend| frontend.outside == FrontendAction::Drop) {
+        let family = usize::from(frontend.address.family() == Family::V6);
         match frontend.kind {
             FrontendKind::ClusterIp => dropped.internal[family] += 1,
             _ => dropped.external[family] += 1,

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use expect_test::{Expect, expect};
 use ipnet::IpNet;
-use model::forward::{Decision, Packet, Verdict};
+use model::forward::{FirstPacket, ForwardingDecision, PacketVerdict};
 use model::{Interner, Name, Node, Protocol, parse};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::gates::NodeGates;
+use crate::feature_gates::NodeGates;
 
 fn texts(value: &Value) -> Vec<String> {
     let list = value.as_array().into_iter().flatten();
@@ -46,9 +46,9 @@ fn snapshot(objects: &[Value]) -> Snapshot {
     snapshot
 }
 
-fn packet(protocol: Protocol, src: &str, dst: &str) -> Packet {
+fn packet(protocol: Protocol, src: &str, dst: &str) -> FirstPacket {
     let (src, dst) = (src.parse().expect("a source"), dst.parse().expect("a destination"));
-    Packet { src, dst, protocol, iif: None }
+    FirstPacket { src, dst, protocol, iif: None }
 }
 
 fn config_of(scenario: &Value) -> NodeConfig {
@@ -66,15 +66,15 @@ fn config_of(scenario: &Value) -> NodeConfig {
     NodeConfig::new(&settings, &node, &cidrs, &parsed::<IpAddr>(&config["nodeLocalAddresses"])).0
 }
 
-fn shown(decision: &Decision<'_>) -> Value {
+fn shown(decision: &ForwardingDecision<'_>) -> Value {
     let verdict = match &decision.verdict {
-        Verdict::Send(endpoints) => {
+        PacketVerdict::Send(endpoints) => {
             let addresses: Vec<String> = endpoints.iter().map(|(a, _)| a.to_string()).collect();
             return json!({"verdict": "DNAT", "endpoints": addresses, "masquerade": decision.masquerade});
         }
-        Verdict::Reject => "REJECT",
-        Verdict::Drop => "DROP",
-        Verdict::Untouched => "UNTOUCHED",
+        PacketVerdict::Reject => "REJECT",
+        PacketVerdict::Drop => "DROP",
+        PacketVerdict::Untouched => "UNTOUCHED",
     };
     json!({"verdict": verdict, "masquerade": decision.masquerade})
 }
@@ -98,7 +98,7 @@ fn every_packet_flow_case_is_decided_as_upstream_does() {
                 |field: &str| given[field].as_str().expect("an address").parse().expect("an address");
             let port = given["port"].as_u64().expect("a port") as u16;
             assert_eq!(given["protocol"], "TCP");
-            let packet = Packet {
+            let packet = FirstPacket {
                 src: SocketAddr::new(address("src"), 40_000),
                 dst: SocketAddr::new(address("dst"), port),
                 protocol: Protocol::Tcp,
@@ -284,10 +284,10 @@ fn bridge_and_prefix_tell_pods_by_the_interface() {
     let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
     let snapshot = snapshot(&[service(local), slice("web")]);
     for (mode, iif, origin) in [
-        ("BridgeInterface", "cbr0", model::forward::Origin::Pod),
-        ("BridgeInterface", "cbr01", model::forward::Origin::Outside),
-        ("InterfaceNamePrefix", "cali12", model::forward::Origin::Pod),
-        ("InterfaceNamePrefix", "eth0", model::forward::Origin::Outside),
+        ("BridgeInterface", "cbr0", model::forward::TrafficSource::Pod),
+        ("BridgeInterface", "cbr01", model::forward::TrafficSource::Outside),
+        ("InterfaceNamePrefix", "cali12", model::forward::TrafficSource::Pod),
+        ("InterfaceNamePrefix", "eth0", model::forward::TrafficSource::Outside),
     ] {
         let settings = ProxySettings {
             detect_local_mode: mode.into(),
@@ -303,7 +303,7 @@ fn bridge_and_prefix_tell_pods_by_the_interface() {
 }
 
 #[test]
-fn the_older_of_two_services_keeps_the_place_they_both_want() {
+fn the_older_of_two_services_owns_the_address_they_both_request() {
     let younger = json!({
         "metadata": {"name": "late", "creationTimestamp": "2026-01-03T00:00:00Z"},
         "spec": {"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"]},
@@ -315,31 +315,31 @@ fn the_older_of_two_services_keeps_the_place_they_both_want() {
         expect![[r#"
             203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
             10.1.0.9:1 -> 10.96.0.11:80: REJECT 
-            Service shop/late: FrontendConflict: status.loadBalancer.ingress: TCP 192.0.2.1:80 belongs to the older Service shop/web, so TCP 192.0.2.1:80 of port shop/late:http is not served; give one of the two another address or port
-            Service shop/late: FrontendConflict: spec.ports[].nodePort: TCP node port 30080 (IPv4) belongs to the older Service shop/web, so TCP node port 30080 (IPv4) of port shop/late:http is not served; give one of the two another address or port
+            Service shop/late: FrontendConflict: status.loadBalancer.ingress: TCP 192.0.2.1:80 belongs to the older Service shop/web, so TCP 192.0.2.1:80 of port shop/late:http is not served; change the address or port of one of the two
+            Service shop/late: FrontendConflict: spec.ports[].nodePort: TCP node port 30080 (IPv4) belongs to the older Service shop/web, so TCP node port 30080 (IPv4) of port shop/late:http is not served; change the address or port of one of the two
         "#]],
     );
 }
 
 #[test]
-fn a_place_falls_to_the_next_in_line_when_its_holder_goes() {
+fn an_address_passes_to_the_next_service_when_its_owner_is_deleted() {
     let config = config(&settings());
     let younger = json!({
         "metadata": {"name": "late", "creationTimestamp": "2026-01-03T00:00:00Z"},
         "spec": {"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.11"]},
     });
     let snapshot = snapshot(&[service(younger), service(json!({}))]);
-    let mut claims = Claims::default();
+    let mut conflicts = FrontendConflicts::default();
     let mut keys = Vec::new();
     for (service, slices) in snapshot.services() {
-        claims.stake(service, forward(service, slices, &config).0);
+        conflicts.insert(service, forward(service, slices, &config).0);
         keys.push(service.key.clone());
     }
     let (late, web) = (&keys[0], &keys[1]);
-    assert_eq!((claims.granted(late).frontends.len(), claims.granted(web).frontends.len()), (1, 3));
-    let touched = claims.withdraw(web);
-    assert!(touched.contains(late) && touched.contains(web));
-    assert_eq!((claims.granted(late).frontends.len(), claims.granted(web).frontends.len()), (3, 0));
+    assert_eq!((conflicts.resolved(late).frontends.len(), conflicts.resolved(web).frontends.len()), (1, 3));
+    let affected = conflicts.remove(web);
+    assert!(affected.contains(late) && affected.contains(web));
+    assert_eq!((conflicts.resolved(late).frontends.len(), conflicts.resolved(web).frontends.len()), (3, 0));
 }
 
 // seed 003
@@ -392,9 +392,9 @@ fn node_port_addresses_are_words_and_ranges() {
         ["localhost"]: Within([127.0.0.0/8]) Within([::1/128])
           nodePortAddresses: node ports are not served on loopback addresses: connect to another address of the node
         ["198.51.0.0/16", "primary", "primary"]: Within([198.51.0.0/16]) Within([2001:db8::1/128])
-          nodePortAddresses: "primary" is listed twice; once is enough
+          nodePortAddresses: "primary" is listed twice; remove one
         ["10.0.0.0"]: Within([198.51.100.1/32]) Within([2001:db8::1/128])
-          nodePortAddresses: "10.0.0.0" is no range such as 10.0.0.0/8; it is left out
+          nodePortAddresses: "10.0.0.0" is not a CIDR such as 10.0.0.0/8; it is ignored
     "#]]
     .assert_eq(&text);
 }
@@ -418,7 +418,7 @@ fn settings_that_cannot_be_used_are_named_and_the_default_stands() {
 
 #[test]
 fn external_ips_and_service_cidrs_follow_their_gates() {
-    let gates = |text: &str| NodeGates::read(&crate::gates::parse_list(text).unwrap()).gates;
+    let gates = |text: &str| NodeGates::read(&crate::feature_gates::parse_list(text).unwrap()).gates;
     let external = service(json!({"spec": {"externalIPs": ["203.0.113.77"]}}));
     let packets = [("10.1.0.9:1", "203.0.113.77:80"), ("10.1.0.9:1", "10.96.0.99:80")];
     check(

@@ -1,143 +1,149 @@
-//! Auto: `topology-aware-hints` and `topology-mode` (seed 001, semantics A2).
+//! Auto: `topology-aware-hints` and `topology-mode` (KEP-2433, seed 001, semantics A2).
 //!
-//! Rule: each zone gets ready endpoints in proportion to the allocatable CPU of its nodes, its own first, and lends
-//! what it has too many of. Safeguards take all hints away: fewer endpoints than zones (1), a zone whose endpoints
-//! would be overloaded by more than 20 % (2), a node without zone or CPU (3), an endpoint without a zone.
-//! Safeguards 4 and 5 (a missing hint, a zone without hints) are the consumers'.
+//! Rule: each zone gets ready endpoints in proportion to the allocatable CPU of its nodes, its own first; surplus endpoints
+//! are lent to other zones. Safeguards remove all hints: fewer endpoints than zones (1), a zone above the overload
+//! threshold of 20 % (2), a node without zone or CPU (3), an endpoint without a zone. Consumers implement safeguards 4 and
+//! 5 (a missing hint, a zone without hints).
 //!
-//! Where Auto differs from upstream: equal zones go by name; a change of CPU counts; Auto's hints, once set by us,
-//! stay as long as every zone can have half of its share, so that a rolling update does not switch them off and on;
-//! no zone is left below its minimum; nothing is repeated.
+//! Differences from upstream: ties are decided by zone name; a change of CPU counts; hints, once set, stay while every zone
+//! can have half of its share, so that a rolling update does not toggle them; no zone stays below its minimum; Events are
+//! not repeated.
 
-pub(crate) mod allocation;
+pub(crate) mod cpu_allocation;
 #[cfg(test)]
 mod tests;
 
 use model::Endpoint;
 
-use super::facts::NodeGap;
+use super::endpoints_by_zone::{EndpointZone, EndpointsByZone, contents};
 use super::mechanism::Mechanism;
-use super::survey::{Spot, Survey, contents};
-use super::words::{count, list, percent};
-use super::write::{Tag, Unready, Wanted, write};
-use super::{Applied, Task, clear, reason};
+use super::message::{count, list, percent};
+use super::topology::MissingNodeInfo;
+use super::write_hints::{DesiredHints, SliceAnnotations, UnreadyHints, write_hints};
+use super::{HintContext, MechanismOutcome, clear, event_reason};
 use crate::slices::Packing;
-use allocation::{
-    Allocation, HOLD_OVERLOAD, OVERLOAD, Shortage, allocate, giving_and_receiving, redistribute,
+use cpu_allocation::{
+    HOLD_OVERLOAD, OVERLOAD, Shortage, ZoneAllocation, allocate, giving_and_receiving, redistribute,
 };
 
-/// How far to look for the number of endpoints that would do.
+/// The search limit for the number of endpoints to add.
 const ADVICE: usize = 200;
 
-/// The zone that each endpoint is to serve; none for those whose slice stays as it is, and for those not ready.
-struct Plan {
+/// The zone that each endpoint serves; none for unready endpoints, and for those in slices that stay unchanged.
+struct ZoneAssignment {
     serves: Vec<Option<usize>>,
-    /// Endpoints that serve each zone, those of slices that stay included.
+    /// Endpoints per served zone, including those in unchanged slices.
     counts: Vec<usize>,
 }
 
 /// Why there are no hints.
-enum Refusal {
-    Nodes(NodeGap),
+enum DisabledReason {
+    Nodes(MissingNodeInfo),
     FewEndpoints { zones: usize },
     Minimum { zones: usize },
     EndpointWithoutZone,
 }
 
-/// Puts the hints on, or takes them off.
-pub(super) fn apply(task: &mut Task<'_>, packing: &mut Packing<'_>) -> Applied {
-    match decide(task, packing) {
+pub(super) fn apply(context: &mut HintContext<'_>, packing: &mut Packing<'_>) -> MechanismOutcome {
+    match decide(context, packing) {
         Ok((plan, allocations, overload)) => {
-            let survey = &task.survey;
-            let tag = Tag::new(task, Mechanism::Auto);
-            write(packing, task.facts, &tag, Unready::ClearedInPassing, |place, _| {
-                match plan.serves[place] {
-                    Some(zone) => Wanted::These(survey.zones.own(zone)),
-                    None => Wanted::Keep,
-                }
-            });
-            if task.is_heard() {
-                say_enabled(task, &plan, &allocations, overload);
+            let endpoints = &context.endpoints;
+            let annotations = SliceAnnotations::new(context, Mechanism::Auto);
+            write_hints(
+                packing,
+                context.topology,
+                &annotations,
+                UnreadyHints::ClearedInPassing,
+                |index, _| match plan.serves[index] {
+                    Some(zone) => DesiredHints::Shared(endpoints.zones.own(zone)),
+                    None => DesiredHints::Keep,
+                },
+            );
+            if context.reports_notices() {
+                report_enabled(context, &plan, &allocations, overload);
             }
-            Applied::programmed(Mechanism::Auto)
+            MechanismOutcome::programmed(Mechanism::Auto)
         }
         Err(refusal) => {
-            clear(task, packing, Mechanism::Auto);
-            if task.is_heard() {
-                say_disabled(task, &refusal);
+            clear(context, packing, Mechanism::Auto);
+            if context.reports_notices() {
+                report_disabled(context, &refusal);
             }
-            Applied::held_back(Mechanism::Auto, refusal.word(), refusal.sentence())
+            MechanismOutcome::held_back(Mechanism::Auto, refusal.reason(), refusal.sentence())
         }
     }
 }
 
-/// Auto was at work and no longer is asked for (semantics A1).
-pub(super) fn say_switched_off(task: &mut Task<'_>) {
+/// Auto was active and is no longer requested (semantics A1).
+pub(super) fn report_switched_off(context: &mut HintContext<'_>) {
     let message = format!(
-        "Topology Aware Hints has been disabled, addressType: {}. {} decides now, and Auto's hints are gone.",
-        task.family,
-        if task.source.is_empty() { "No setting" } else { &task.source },
+        "Topology Aware Hints has been disabled, addressType: {}. {} decides now, the hints of Auto are removed.",
+        context.family,
+        if context.source.is_empty() { "No setting" } else { &context.source },
     );
-    task.say(reason::AUTO_DISABLED, message);
+    context.report(event_reason::AUTO_DISABLED, message);
 }
 
-fn ratios(task: &Task<'_>) -> Result<Vec<(usize, f64)>, Refusal> {
-    let ratios = task.facts.auto().map_err(|gap| Refusal::Nodes(gap.clone()))?;
+fn ratios(context: &HintContext<'_>) -> Result<Vec<(usize, f64)>, DisabledReason> {
+    let ratios = context.topology.auto().map_err(|info| DisabledReason::Nodes(info.clone()))?;
     Ok(ratios.iter().map(|(zone, ratio)| (*zone, ratio.0)).collect())
 }
 
-fn decide(task: &Task<'_>, packing: &Packing<'_>) -> Result<(Plan, Vec<Allocation>, f64), Refusal> {
-    let survey = &task.survey;
-    let ratios = ratios(task)?;
+fn decide(
+    context: &HintContext<'_>,
+    packing: &Packing<'_>,
+) -> Result<(ZoneAssignment, Vec<ZoneAllocation>, f64), DisabledReason> {
+    let endpoints = &context.endpoints;
+    let ratios = ratios(context)?;
     let zones = ratios.len();
-    let was_on = task.memory.mechanism == Mechanism::Auto && task.memory.programmed;
-    let allocated = match allocate(&ratios, survey.ready, OVERLOAD) {
+    let was_on = context.hysteresis.mechanism == Mechanism::Auto && context.hysteresis.programmed;
+    let allocated = match allocate(&ratios, endpoints.ready, OVERLOAD) {
         Err(Shortage::Minimum) if was_on => {
-            allocate(&ratios, survey.ready, HOLD_OVERLOAD).map(|a| (a, HOLD_OVERLOAD))
+            allocate(&ratios, endpoints.ready, HOLD_OVERLOAD).map(|a| (a, HOLD_OVERLOAD))
         }
         strict => strict.map(|a| (a, OVERLOAD)),
     };
     let (allocations, overload) = allocated.map_err(|shortage| match shortage {
-        Shortage::Zones => Refusal::FewEndpoints { zones },
-        Shortage::Minimum => Refusal::Minimum { zones },
+        Shortage::Zones => DisabledReason::FewEndpoints { zones },
+        Shortage::Minimum => DisabledReason::Minimum { zones },
     })?;
-    let before = lent_before(task, packing);
-    let (stays, counts) = kept_slices(survey, packing, &allocations);
-    let mut plan = share_out(survey, &stays, counts, &before, &allocations)?;
-    let is_short = |plan: &Plan| allocations.iter().any(|a| plan.counts[a.zone] < a.minimum);
+    let before = lent_before(context, packing);
+    let (stays, counts) = kept_slices(endpoints, packing, &allocations);
+    let mut plan = share_out(endpoints, &stays, counts, &before, &allocations)?;
+    let is_short = |plan: &ZoneAssignment| allocations.iter().any(|a| plan.counts[a.zone] < a.minimum);
     if is_short(&plan) {
-        // Slices that stay hold on to what a zone needs, or the halves of several zones do: upstream stops here.
-        let nobody = vec![false; survey.spots.len()];
-        plan = share_out(survey, &nobody, vec![0; survey.zones.len()], &before, &allocations)?;
+        // Unchanged slices keep endpoints that a zone needs, or fractions of several zones add up: upstream stops here.
+        let none = vec![false; endpoints.zone_by_endpoint.len()];
+        plan = share_out(endpoints, &none, vec![0; endpoints.zones.len()], &before, &allocations)?;
         plan.fill_minimum(&allocations);
     }
     Ok((plan, allocations, overload))
 }
 
-/// The zone that each endpoint was lent to, so that the same ones are lent again when their slice is written.
-fn lent_before(task: &Task<'_>, packing: &Packing<'_>) -> Vec<Option<usize>> {
-    if task.memory.lent.is_empty() {
+/// The zone that each endpoint was lent to, so that the same ones are lent again.
+fn lent_before(context: &HintContext<'_>, packing: &Packing<'_>) -> Vec<Option<usize>> {
+    if context.hysteresis.lent.is_empty() {
         return Vec::new();
     }
     let endpoints = contents(packing).flat_map(|c| &c.endpoints);
-    let zone = |e: &Endpoint| task.survey.zones.find(task.memory.lent_to(e.addresses.first())?);
+    let zone = |e: &Endpoint| context.endpoints.zones.find(context.hysteresis.lent_to(e.addresses.first())?);
     endpoints.map(zone).collect()
 }
 
-/// Semantics A2, assignment 1: an unchanged slice stays if each of its ready endpoints serves a zone of the allocation,
-/// and no zone gets more than its maximum. Says for each endpoint whether its slice stays, and what those hold.
+/// Semantics A2, assignment 1: an unchanged slice stays if all its ready endpoints serve zones of the allocation and no
+/// zone gets more than its maximum. Returns for each endpoint whether its slice stays, and the counts in such slices.
 fn kept_slices(
-    survey: &Survey<'_>,
+    endpoints: &EndpointsByZone<'_>,
     packing: &Packing<'_>,
-    allocations: &[Allocation],
+    allocations: &[ZoneAllocation],
 ) -> (Vec<bool>, Vec<usize>) {
     let planned = packing.creates.iter().chain(packing.updates.iter().map(|(_, content)| content));
     let mut stays = vec![false; planned.map(|c| c.endpoints.len()).sum()];
-    let mut counts = vec![0usize; survey.zones.len()];
+    let mut counts = vec![0usize; endpoints.zones.len()];
     for slice in &packing.unchanged {
-        let endpoints = &slice.content.endpoints;
-        let hints = slice_hints(survey, endpoints, &counts, allocations);
-        stays.resize(stays.len() + endpoints.len(), hints.is_some());
+        let listed = &slice.content.endpoints;
+        let hints = slice_hints(endpoints, listed, &counts, allocations);
+        stays.resize(stays.len() + listed.len(), hints.is_some());
         for (count, more) in counts.iter_mut().zip(hints.into_iter().flatten()) {
             *count += more;
         }
@@ -145,43 +151,43 @@ fn kept_slices(
     (stays, counts)
 }
 
-/// The hints of a slice per zone, if it may stay beside those that hold `counts` already.
+/// The hints of a slice per zone, if it may stay besides those with `counts`.
 fn slice_hints(
-    survey: &Survey<'_>,
-    endpoints: &[Endpoint],
+    endpoints: &EndpointsByZone<'_>,
+    listed: &[Endpoint],
     counts: &[usize],
-    allocations: &[Allocation],
+    allocations: &[ZoneAllocation],
 ) -> Option<Vec<usize>> {
-    let mut hints = vec![0usize; survey.zones.len()];
-    for endpoint in endpoints.iter().filter(|e| e.conditions.is_ready_for_hints()) {
+    let mut hints = vec![0usize; endpoints.zones.len()];
+    for endpoint in listed.iter().filter(|e| e.conditions.is_ready_for_hints()) {
         if endpoint.zone_hints().is_empty() {
             return None;
         }
         for name in endpoint.zone_hints() {
-            let zone = survey.zones.find(name)?;
+            let zone = endpoints.zones.find(name)?;
             allocations.iter().find(|a| a.zone == zone)?;
             hints[zone] += 1;
         }
     }
-    let fits = |a: &Allocation| hints[a.zone] == 0 || counts[a.zone] + hints[a.zone] <= a.maximum;
+    let fits = |a: &ZoneAllocation| hints[a.zone] == 0 || counts[a.zone] + hints[a.zone] <= a.maximum;
     allocations.iter().all(fits).then_some(hints)
 }
 
-/// Semantics A2, assignment 2 to 4: the own zone first, then from surplus to lack, in slice order.
+/// Semantics A2, assignment 2 to 4: the own zone first, then from surplus to deficit, in slice order.
 fn share_out(
-    survey: &Survey<'_>,
+    endpoints: &EndpointsByZone<'_>,
     stays: &[bool],
     mut counts: Vec<usize>,
     before: &[Option<usize>],
-    allocations: &[Allocation],
-) -> Result<Plan, Refusal> {
-    let mut serves = Vec::with_capacity(survey.spots.len());
-    for (spot, stays) in survey.spots.iter().zip(stays) {
-        serves.push(match spot {
-            Spot::Unready => None,
+    allocations: &[ZoneAllocation],
+) -> Result<ZoneAssignment, DisabledReason> {
+    let mut serves = Vec::with_capacity(endpoints.zone_by_endpoint.len());
+    for (zone_of, stays) in endpoints.zone_by_endpoint.iter().zip(stays) {
+        serves.push(match zone_of {
+            EndpointZone::Unready => None,
             _ if *stays => None,
-            Spot::NoZone => return Err(Refusal::EndpointWithoutZone),
-            Spot::Zone(zone) => {
+            EndpointZone::NoZone => return Err(DisabledReason::EndpointWithoutZone),
+            EndpointZone::Zone(zone) => {
                 counts[*zone] += 1;
                 Some(*zone)
             }
@@ -199,25 +205,25 @@ fn share_out(
         }
     }
     redistribute(&mut serves, &mut giving, &mut receiving);
-    let mut plan = Plan { serves, counts };
-    plan.recount(survey, stays);
+    let mut plan = ZoneAssignment { serves, counts };
+    plan.recount(endpoints, stays);
     Ok(plan)
 }
 
-impl Plan {
-    /// Moves the endpoints that were lent from one count to the other.
-    fn recount(&mut self, survey: &Survey<'_>, stays: &[bool]) {
-        for ((spot, serves), stays) in survey.spots.iter().zip(&self.serves).zip(stays) {
-            if let (Spot::Zone(own), Some(zone), false) = (spot, serves, stays) {
+impl ZoneAssignment {
+    /// Moves lent endpoints to the count of the zone that they serve.
+    fn recount(&mut self, endpoints: &EndpointsByZone<'_>, stays: &[bool]) {
+        for ((zone_of, serves), stays) in endpoints.zone_by_endpoint.iter().zip(&self.serves).zip(stays) {
+            if let (EndpointZone::Zone(own), Some(zone), false) = (zone_of, serves, stays) {
                 self.counts[*own] -= 1;
                 self.counts[*zone] += 1;
             }
         }
     }
 
-    /// Lends on until every zone has its minimum, from the zone with most above its own; zones outside of the
-    /// allocation need none. There are always enough, since the minima fit into the number of endpoints.
-    fn fill_minimum(&mut self, allocations: &[Allocation]) {
+    /// Lends endpoints of the zone with the largest surplus until every zone has its minimum; zones outside the allocation
+    /// have none. There are always enough: the minima fit into the number of endpoints.
+    fn fill_minimum(&mut self, allocations: &[ZoneAllocation]) {
         let mut minimum = vec![0usize; self.counts.len()];
         allocations.iter().for_each(|a| minimum[a.zone] = a.minimum);
         let short =
@@ -237,11 +243,11 @@ impl Plan {
     }
 }
 
-impl Refusal {
+impl DisabledReason {
     /// The condition's reason.
-    fn word(&self) -> &'static str {
+    fn reason(&self) -> &'static str {
         match self {
-            Self::Nodes(NodeGap::OneZone(_)) => "OneZoneOnly",
+            Self::Nodes(MissingNodeInfo::OneZone(_)) => "OneZoneOnly",
             Self::Nodes(_) => "InsufficientNodeInformation",
             Self::FewEndpoints { .. } => "FewerEndpointsThanZones",
             Self::Minimum { .. } => "OverloadUnavoidable",
@@ -249,27 +255,32 @@ impl Refusal {
         }
     }
 
-    /// The condition's message: nothing in it changes with a single pod.
+    /// The condition's message. It does not change with a single pod.
     fn sentence(&self) -> &'static str {
         match self {
-            Self::Nodes(NodeGap::OneZone(_)) => "All ready nodes are in one zone.",
+            Self::Nodes(MissingNodeInfo::OneZone(_)) => "All ready nodes are in one zone.",
             Self::Nodes(_) => {
-                "A ready node has no zone label or reports no allocatable CPU, or there is none."
+                "No node is ready, or a ready node has no zone label or reports no allocatable CPU."
             }
             Self::FewEndpoints { .. } => "There are fewer ready endpoints than zones.",
             Self::Minimum { .. } => "There are too few ready endpoints for the minimum of every zone.",
-            Self::EndpointWithoutZone => "A ready endpoint is in no known zone.",
+            Self::EndpointWithoutZone => "A ready endpoint has no zone.",
         }
     }
 }
 
-fn say_enabled(task: &mut Task<'_>, plan: &Plan, allocations: &[Allocation], overload: f64) {
-    let survey = &task.survey;
-    let shares = ratios(task).unwrap_or_default();
+fn report_enabled(
+    context: &mut HintContext<'_>,
+    plan: &ZoneAssignment,
+    allocations: &[ZoneAllocation],
+    overload: f64,
+) {
+    let endpoints = &context.endpoints;
+    let shares = ratios(context).unwrap_or_default();
     let zones = allocations.iter().zip(shares).map(|(a, (_, ratio))| {
         format!(
             "{} has {} for {} of the CPU (at least {})",
-            survey.zones.name(a.zone),
+            endpoints.zones.name(a.zone),
             plan.counts[a.zone],
             percent(ratio),
             a.minimum
@@ -277,99 +288,104 @@ fn say_enabled(task: &mut Task<'_>, plan: &Plan, allocations: &[Allocation], ove
     });
     let zones = list(zones);
     let held = if overload > OVERLOAD {
-        " New hints would not be set with so few endpoints, but those that stand are kept as long as every zone can \
-         have half of its share."
+        " There are too few endpoints to set new hints, but existing hints stay while every zone can have half of its \
+         share."
     } else {
         ""
     };
-    let outside =
-        (0..survey.zones.len()).filter(|z| plan.counts[*z] > 0 && !allocations.iter().any(|a| a.zone == *z));
-    let outside = list(outside.map(|z| format!("{} {}", survey.zones.name(z), plan.counts[z])));
+    let outside = (0..endpoints.zones.len())
+        .filter(|z| plan.counts[*z] > 0 && !allocations.iter().any(|a| a.zone == *z));
+    let outside = list(outside.map(|z| format!("{} {}", endpoints.zones.name(z), plan.counts[z])));
     let idle = if outside.is_empty() {
         String::new()
     } else {
-        format!(" Endpoints in zones without ready nodes get next to no traffic: {outside}.")
+        format!(" Endpoints in zones without ready nodes get almost no traffic: {outside}.")
     };
-    task.say(
-        reason::AUTO_ENABLED,
+    context.report(
+        event_reason::AUTO_ENABLED,
         format!(
             "Topology Aware Hints has been enabled, addressType: {}. {}: {zones}.{held}{idle}",
-            task.family, task.source
+            context.family, context.source
         ),
     );
 }
 
-/// Upstream's sentence first, so that what watches for it goes on working, then the numbers and the way out.
-fn say_disabled(task: &mut Task<'_>, refusal: &Refusal) {
-    let ready = task.survey.ready;
+/// Upstream's message first, for tools that look for it, then numbers and advice.
+fn report_disabled(context: &mut HintContext<'_>, refusal: &DisabledReason) {
+    let ready = context.endpoints.ready;
     let (upstream, ours) = match refusal {
-        Refusal::Nodes(gap) => (
+        DisabledReason::Nodes(info) => (
             "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
                 .to_owned(),
-            gap_advice(gap),
+            node_advice(info),
         ),
-        Refusal::FewEndpoints { zones } => (
+        DisabledReason::FewEndpoints { zones } => (
             format!("Insufficient number of endpoints ({ready} endpoints, {zones} zones)"),
-            format!("Every zone needs one of its own to serve it: {}", more_endpoints(task)),
+            format!("Every zone needs at least one endpoint: {}", more_endpoints(context)),
         ),
-        Refusal::Minimum { zones } => (
+        DisabledReason::Minimum { zones } => (
             format!(
                 "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold \
                  ({ready} endpoints, {zones} zones)"
             ),
-            format!("{}: {}", minima(task), more_endpoints(task)),
+            format!("{}: {}", minima(context), more_endpoints(context)),
         ),
-        Refusal::EndpointWithoutZone => {
-            let first = task.survey.first_without_zone.as_deref().unwrap_or_default();
+        DisabledReason::EndpointWithoutZone => {
+            let first = context.endpoints.first_without_zone.as_deref().unwrap_or_default();
             (
                 "One or more endpoints do not have a zone specified".to_owned(),
                 format!(
-                    "{first} is the first of {}: add topology.kubernetes.io/zone to its node",
-                    task.survey.without_zone
+                    "{first} is the first of {}: add the label topology.kubernetes.io/zone to its node",
+                    context.endpoints.without_zone
                 ),
             )
         }
     };
     let message = format!(
-        "{upstream}, addressType: {}. {ours}, or use PreferSameZone, or Spill, which needs no minimum.",
-        task.family
+        "{upstream}, addressType: {}. {ours}, or use PreferSameZone or Spill, which need no minimum.",
+        context.family
     );
-    task.say(reason::AUTO_DISABLED, message);
+    context.report(event_reason::AUTO_DISABLED, message);
 }
 
-fn gap_advice(gap: &NodeGap) -> String {
-    match gap {
-        NodeGap::NoNodes => "No node is ready beside those of the control plane: wait for one".to_owned(),
-        NodeGap::NoZone(node) => {
-            format!("Node {node} has no zone: give it the label topology.kubernetes.io/zone")
+fn node_advice(info: &MissingNodeInfo) -> String {
+    match info {
+        MissingNodeInfo::NoNodes => {
+            "No node is ready except those of the control plane: add nodes".to_owned()
         }
-        NodeGap::NoCpu(node) => format!("Node {node} reports no allocatable CPU: put its kubelet right"),
-        NodeGap::OneZone(zone) => format!(
-            "All ready nodes are in {zone}, so there is nothing to keep apart: add nodes in another zone"
+        MissingNodeInfo::NoZone(node) => {
+            format!("Node {node} has no zone: add the label topology.kubernetes.io/zone")
+        }
+        MissingNodeInfo::NoCpu(node) => {
+            format!("Node {node} reports no allocatable CPU: check its kubelet")
+        }
+        MissingNodeInfo::OneZone(zone) => format!(
+            "All ready nodes are in {zone}, so there is nothing to distribute: add nodes in another zone"
         ),
     }
 }
 
 /// `zone-a needs 4 ready endpoints for its 36 % of the CPU, ..., together 12 and 11 are ready`.
-fn minima(task: &Task<'_>) -> String {
-    let ready = task.survey.ready;
-    let ratios = ratios(task).unwrap_or_default();
+fn minima(context: &HintContext<'_>) -> String {
+    let ready = context.endpoints.ready;
+    let ratios = ratios(context).unwrap_or_default();
     let needs: Vec<(usize, f64, usize)> =
-        ratios.iter().map(|(zone, ratio)| (*zone, *ratio, allocation::needed(*ratio, ready))).collect();
+        ratios.iter().map(|(zone, ratio)| (*zone, *ratio, cpu_allocation::needed(*ratio, ready))).collect();
     let together: usize = needs.iter().map(|(_, _, n)| n).sum();
     let needs = needs.iter().map(|(zone, ratio, needed)| {
         format!(
             "{} needs {needed} ready endpoints for its {} of the CPU",
-            task.survey.zones.name(*zone),
+            context.endpoints.zones.name(*zone),
             percent(*ratio)
         )
     });
     format!("{}, together {together}, and {ready} are ready", list(needs))
 }
 
-fn more_endpoints(task: &Task<'_>) -> String {
-    let ratios = ratios(task).unwrap_or_default();
-    let enough = (1..=ADVICE).find(|more| allocate(&ratios, task.survey.ready + more, OVERLOAD).is_ok());
+fn more_endpoints(context: &HintContext<'_>) -> String {
+    let ratios = ratios(context).unwrap_or_default();
+    let enough =
+        (1..=ADVICE).find(|more| allocate(&ratios, context.endpoints.ready + more, OVERLOAD).is_ok());
     match enough {
         Some(more) => format!("add {}", count(more, "endpoint")),
         None => "add endpoints".to_owned(),

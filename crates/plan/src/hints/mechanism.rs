@@ -1,40 +1,39 @@
-//! The mechanisms by name: what stands in the annotation `zoneward.dev/mechanism` of a slice.
+//! The mechanisms: the values of the annotation `zoneward.dev/mechanism` on slices.
 //!
-//! The controller writes the name, and whoever consumes the slice obeys it without reading the Service. A slice
-//! without it, or with a name that the reader does not know, is read by its hints alone (semantics C1).
+//! The controller writes it, and consumers follow it without reading the Service. For a slice without it, or with an unknown
+//! value, only hints count (semantics C1).
 
-/// How far traffic may go at most.
+/// The scope that traffic must not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
-    /// The node that it starts on.
+pub enum TopologyScope {
+    /// The client's node.
     Node,
-    /// The zone that it starts in.
+    /// The client's zone.
     Zone,
-    /// The region that it starts in.
+    /// The client's region.
     Region,
 }
 
-/// One line per mechanism, so that the enum, its text and its reading cannot drift apart.
+/// One line per mechanism gives the enum, its text and its parser.
 macro_rules! mechanisms {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Who decides where the traffic of a Service goes.
+        /// The mechanism that distributes the traffic of a Service.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Mechanism {
             $($(#[$doc])* $name,)*
         }
 
         impl Mechanism {
-            /// All of them.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The value of the annotation. `None` has a name for people; on a slice it is the absence of one.
+            /// The annotation's value. `None` is shown to users; on a slice it is the absence of the annotation.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
                 }
             }
 
-            /// Reads the annotation's value; an unknown one is none of ours.
+            /// Parses the annotation's value.
             pub fn parse(text: &str) -> Option<Self> {
                 match text {
                     $(stringify!($name) => Some(Self::$name),)*
@@ -46,17 +45,17 @@ macro_rules! mechanisms {
 }
 
 mechanisms! {
-    /// Every endpoint for everybody; no hints.
+    /// All endpoints evenly; no hints.
     #[default]
     None,
-    /// `topology-mode: Auto`: each zone gets endpoints in proportion to its CPU. Hints for zones say all.
+    /// `topology-mode: Auto`: each zone gets endpoints in proportion to its CPU. Expressed by zone hints.
     Auto,
-    /// `PreferSameZone` (and `PreferClose`): the own zone, else everywhere. Hints for zones say all.
+    /// `PreferSameZone` (and `PreferClose`): the own zone, else everywhere. Expressed by zone hints.
     PreferSameZone,
-    /// `PreferSameNode` (and `same-node: Prefer`): the own node, else the own zone, else everywhere. Hints say all.
+    /// `PreferSameNode` (and `same-node: Prefer`): the own node, else the own zone, else everywhere. Expressed by hints.
     PreferSameNode,
-    /// Each zone keeps what its endpoints can take; the rest goes elsewhere by weight. The annotation
-    /// `zoneward.dev/demand` holds what [`crate::spill`] needs; hints stand only where no zone spills.
+    /// Each zone keeps the traffic that its endpoints have capacity for; the rest goes elsewhere by weight. [`crate::spill`]
+    /// reads the annotation `zoneward.dev/demand`; there are hints only if no zone spills.
     Spill,
     /// An endpoint without a hint for this node is not used.
     RequireNode,
@@ -64,57 +63,56 @@ mechanisms! {
     RequireZone,
     /// Endpoints with a hint for this node if there are any; else as [`Mechanism::RequireZone`].
     PreferNodeRequireZone,
-    /// The hints name all zones of a region: an endpoint without one for this node's zone is not used.
+    /// Hints list all zones of a region: an endpoint without one for this node's zone is not used.
     RequireRegion,
     /// Endpoints with a hint for this node if there are any; else as [`Mechanism::RequireRegion`].
     PreferNodeRequireRegion,
-    /// `same-zone: Prefer` at work: the hints are the groups of seed 003. Hints for zones say all.
+    /// `same-zone: Prefer`, active: the groups of seed 003. Expressed by zone hints.
     PreferZone,
-    /// `same-zone: Prefer` with too few endpoints to start or go on, or with no way to stay below the overload
-    /// threshold: no hints.
+    /// `same-zone: Prefer`, inactive: too few endpoints, or no distribution below the overload threshold. No hints.
     PreferZoneResting,
     /// [`Mechanism::PreferZone`] after the own node.
     PreferNodeZone,
-    /// [`Mechanism::PreferNodeZone`] at rest: hints for nodes only, so the own node, else everywhere.
+    /// [`Mechanism::PreferNodeZone`], inactive: node hints only, so the own node, else everywhere.
     PreferNodeZoneResting,
-    /// The hints name all zones of a region: the own region, else everywhere.
+    /// Hints list all zones of a region: the own region, else everywhere.
     PreferRegion,
-    /// The own node, else the own zone, else the own region, else everywhere. Hints say all.
+    /// The own node, else the own zone, else the own region, else everywhere. Expressed by hints.
     PreferNodeRegion,
     /// [`Mechanism::PreferZone`] within each region, then everywhere.
     PreferZoneRegion,
-    /// [`Mechanism::PreferZoneRegion`] at rest: as [`Mechanism::PreferRegion`].
+    /// [`Mechanism::PreferZoneRegion`], inactive: as [`Mechanism::PreferRegion`].
     PreferZoneRegionResting,
     /// [`Mechanism::PreferZoneRegion`] after the own node.
     PreferNodeZoneRegion,
-    /// [`Mechanism::PreferNodeZoneRegion`] at rest: the own node, else the own region, else everywhere.
+    /// [`Mechanism::PreferNodeZoneRegion`], inactive: the own node, else the own region, else everywhere.
     PreferNodeZoneRegionResting,
     /// [`Mechanism::PreferZone`] within each region: an endpoint without a hint for this node's zone is not used.
     PreferZoneRequireRegion,
-    /// [`Mechanism::PreferZoneRequireRegion`] at rest: as [`Mechanism::RequireRegion`].
+    /// [`Mechanism::PreferZoneRequireRegion`], inactive: as [`Mechanism::RequireRegion`].
     PreferZoneRequireRegionResting,
     /// Endpoints with a hint for this node if there are any; else as [`Mechanism::PreferZoneRequireRegion`].
     PreferNodeZoneRequireRegion,
-    /// [`Mechanism::PreferNodeZoneRequireRegion`] at rest: as [`Mechanism::PreferNodeRequireRegion`], but straight
+    /// [`Mechanism::PreferNodeZoneRequireRegion`], inactive: as [`Mechanism::PreferNodeRequireRegion`], but straight
     /// from the node to the region.
     PreferNodeZoneRequireRegionResting,
 }
 
 impl Mechanism {
-    /// The bound that traffic must not leave, if there is one: then an empty set is a reject and no fallback.
+    /// The scope that traffic must not leave, if any: connections are refused if it has no endpoint.
     ///
-    /// For a zone and for a region the test is the same, since the hints of a region name all of its zones: is
-    /// there a hint for this node's zone?
-    pub fn required(self) -> Option<Scope> {
+    /// Zone and region have the same test, since the hints of a region list all its zones: is there a hint for this node's
+    /// zone?
+    pub fn required(self) -> Option<TopologyScope> {
         match self {
-            Self::RequireNode => Some(Scope::Node),
-            Self::RequireZone | Self::PreferNodeRequireZone => Some(Scope::Zone),
+            Self::RequireNode => Some(TopologyScope::Node),
+            Self::RequireZone | Self::PreferNodeRequireZone => Some(TopologyScope::Zone),
             Self::RequireRegion
             | Self::PreferNodeRequireRegion
             | Self::PreferZoneRequireRegion
             | Self::PreferZoneRequireRegionResting
             | Self::PreferNodeZoneRequireRegion
-            | Self::PreferNodeZoneRequireRegionResting => Some(Scope::Region),
+            | Self::PreferNodeZoneRequireRegionResting => Some(TopologyScope::Region),
             _ => None,
         }
     }
@@ -136,23 +134,22 @@ impl Mechanism {
         )
     }
 
-    /// Whether it lends endpoints to other zones by the rebalancing of seed 003, now or when it starts again.
+    /// Whether it lends endpoints to other zones ([`super::same_zone::rebalance`]), now or when it is active again.
     pub fn rebalances(self) -> bool {
-        self != self.at_rest() || self.is_resting()
+        self != self.inactive_form() || self.is_resting()
     }
 
-    /// Whether regions count.
     pub fn is_regional(self) -> bool {
         self.as_str().contains("Region")
     }
 
-    /// Whether it holds back for now.
+    /// Whether it is inactive.
     pub fn is_resting(self) -> bool {
         self.as_str().ends_with("Resting")
     }
 
-    /// The same mechanism while it holds back; itself, if it never does.
-    pub(super) fn at_rest(self) -> Self {
+    /// Its inactive form; itself, if it has none.
+    pub(super) fn inactive_form(self) -> Self {
         match self {
             Self::PreferZone => Self::PreferZoneResting,
             Self::PreferNodeZone => Self::PreferNodeZoneResting,
@@ -164,16 +161,15 @@ impl Mechanism {
         }
     }
 
-    /// The same mechanism while it does not hold back.
-    pub(super) fn at_work(self) -> Self {
-        let works = |m: &&Self| !m.is_resting() && m.at_rest() == self;
+    /// Its active form.
+    pub(super) fn active_form(self) -> Self {
+        let works = |m: &&Self| !m.is_resting() && m.inactive_form() == self;
         Self::ALL.iter().find(works).copied().filter(|_| self.is_resting()).unwrap_or(self)
     }
 
-    /// Whether hints alone tell a consumer everything, and the controller needs no memory of it either. A slice
-    /// that carries the right hints but no annotation is then as good as new, so that taking over a cluster from
-    /// Kubernetes' own controller rewrites nothing.
-    pub fn is_told_by_hints_alone(self) -> bool {
+    /// Whether hints alone express it, for consumers and for the controller's hysteresis. Slices with the right hints need
+    /// no annotation then, so that taking over a cluster from Kubernetes' own controller rewrites nothing.
+    pub fn is_expressed_by_hints(self) -> bool {
         matches!(self, Self::None | Self::Auto | Self::PreferSameZone | Self::PreferSameNode)
     }
 }
@@ -186,9 +182,10 @@ mod tests {
     fn every_name_is_read_back() {
         for mechanism in Mechanism::ALL {
             assert_eq!(Mechanism::parse(mechanism.as_str()), Some(*mechanism));
-            assert!(mechanism.at_rest() == *mechanism || mechanism.at_rest().is_resting());
+            assert!(mechanism.inactive_form() == *mechanism || mechanism.inactive_form().is_resting());
             assert!(
-                !mechanism.at_work().is_resting() && mechanism.at_work().at_rest() == mechanism.at_rest()
+                !mechanism.active_form().is_resting()
+                    && mechanism.active_form().inactive_form() == mechanism.inactive_form()
             );
         }
         assert_eq!(Mechanism::parse("preferzone"), None);

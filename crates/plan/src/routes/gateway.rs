@@ -1,14 +1,14 @@
-//! The table of a gateway: ports, their listeners, and for each host its rules. Kept up, so that a change of a policy
-//! costs its own rules and the lists of its hosts.
+//! The route table of a gateway: ports, listeners, and the rules of each host. It is updated incrementally: a changed
+//! policy costs its own rules and the lists of its hosts.
 //!
 //! ```text
-//! policy -> Draft, its rules by themselves -> hosts that a listener and it have in common
-//!        -> for each host one list of the drafts -> behind it the lists of the wider names that cover it
+//! policy -> PreparedRules -> the hosts that it shares with a listener
+//!        -> for each host one merged list, followed by the lists of less specific names that cover it
 //! ```
 
-mod hosts;
-mod meeting;
-mod uses;
+mod backend_usage;
+mod listener_hosts;
+mod shared_matches;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,55 +20,53 @@ use model::route::{
 };
 use model::{Name, Notice, ObjectKey, Snapshot};
 
-use super::act::Setting;
-use super::applies::precedence;
-use super::draft::Draft;
-use super::merge::Source;
-use super::resolve::Resolver;
-use hosts::Site;
-use uses::Uses;
+use super::backend_resolution::BackendResolver;
+use super::merge::RuleSource;
+use super::policy_attachment::precedence;
+use super::prepared_rules::PreparedRules;
+use super::rule_action::RouteContext;
+use backend_usage::BackendUsage;
+use listener_hosts::ListenerHosts;
 
-/// The routes of a gateway.
 pub fn gateway(snapshot: &Snapshot, gateway: &Gateway) -> (RouteTable, Vec<Notice>) {
     let routes = GatewayRoutes::new(snapshot, gateway.clone());
     let notices = routes.notices();
     (Arc::unwrap_or_clone(routes.table), notices)
 }
 
-/// The routes of a gateway, to be kept up. They are those that would be made from nothing, whatever came before.
+/// The routes of a gateway with the state that updates need. An update gives the same table as planning from scratch.
 #[derive(Debug)]
 pub struct GatewayRoutes {
     gateway: Gateway,
-    /// The HTTP policies for this gateway.
-    policies: BTreeMap<Name, Policy>,
+    /// The HTTP policies of this gateway.
+    policies: BTreeMap<Name, AttachedPolicy>,
     /// The HTTP listeners.
-    sites: Vec<Site>,
+    listeners: Vec<ListenerHosts>,
     table: Arc<RouteTable>,
-    uses: Uses,
-    /// What there is to say about TCP listeners.
+    usage: BackendUsage,
+    /// About TCP listeners.
     notices: Vec<Notice>,
 }
 
 #[derive(Debug)]
-struct Policy {
-    draft: Arc<Draft>,
-    rank: Rank,
-    /// The listeners that take it, as places among the sites, each with a host name in common.
-    places: Vec<(usize, Hostname)>,
+struct AttachedPolicy {
+    rules: Arc<PreparedRules>,
+    rank: PolicyRank,
+    /// The index of each listener that it is attached to, with a shared host name.
+    hosts: Vec<(usize, Hostname)>,
 }
 
 /// The precedence of a policy.
-type Rank = (Reverse<u8>, Reverse<usize>, Name);
+type PolicyRank = (Reverse<u8>, Reverse<usize>, Name);
 
 impl GatewayRoutes {
-    /// The routes as they are now.
     pub fn new(snapshot: &Snapshot, gateway: Gateway) -> Self {
         let mut routes = Self {
             gateway,
             policies: BTreeMap::new(),
-            sites: Vec::new(),
+            listeners: Vec::new(),
             table: Arc::default(),
-            uses: Uses::default(),
+            usage: BackendUsage::default(),
             notices: Vec::new(),
         };
         routes.open_ports(snapshot);
@@ -78,109 +76,114 @@ impl GatewayRoutes {
         routes
     }
 
-    /// The table. What did not change is shared with the one before.
+    /// The table; unchanged parts are shared with the previous one.
     pub fn table(&self) -> &Arc<RouteTable> {
         &self.table
     }
 
-    /// Everything that there is to say about its policies.
+    /// The Notices of all its policies.
     pub fn notices(&self) -> Vec<Notice> {
         let mut notices = self.notices.clone();
-        notices.extend(self.sites.iter().flat_map(Site::notices).cloned());
-        let unused = self.policies.iter().filter(|(_, policy)| policy.places.is_empty());
+        notices.extend(self.listeners.iter().flat_map(ListenerHosts::notices).cloned());
+        let unused = self.policies.iter().filter(|(_, policy)| policy.hosts.is_empty());
         notices.extend(unused.map(|(name, _)| self.no_listener(name)));
         notices.sort();
         notices.dedup();
         notices
     }
 
-    /// Whether some route leads to a backend.
+    /// Whether some route uses a backend.
     pub fn leads_to(&self, backend: &BackendId) -> bool {
-        self.uses.has(backend)
+        self.usage.has(backend)
     }
 
-    /// The backends that routes began or ceased to lead to since this was last asked; some may have done both.
-    pub fn take_turned_backends(&mut self) -> BTreeSet<BackendId> {
-        self.uses.take_turned()
+    /// The backends that came into use or went out of use since the last call, possibly both.
+    pub fn take_changed_backends(&mut self) -> BTreeSet<BackendId> {
+        self.usage.take_changed()
     }
 
-    /// Looks again at these HTTP policies: they came, changed or went, or a Service that they name did. Says whether
-    /// the table is another than before. For changes of the gateway or of TCP policies make new routes.
+    /// Plans HTTP policies again that changed, or that refer to a Service that changed. Returns whether the table changed.
+    /// A change of the gateway itself or of TCP policies requires [`Self::new`].
     pub fn update(&mut self, snapshot: &Snapshot, policies: &BTreeSet<Name>) -> bool {
         let mut stale = BTreeSet::new();
         for name in policies {
             self.replace(snapshot, name, &mut stale);
         }
-        let setting = setting(snapshot);
-        let mut turned_by_site: BTreeMap<usize, BTreeSet<Hostname>> = BTreeMap::new();
+        let context = context(snapshot);
+        let mut changed_by_listener: BTreeMap<usize, BTreeSet<Hostname>> = BTreeMap::new();
         for (at, host) in stale {
-            let Some(site) = self.sites.get_mut(at) else { continue };
-            if site.plan(&host, &setting, &mut self.uses) {
-                turned_by_site.entry(at).or_default().insert(host);
+            let Some(listener) = self.listeners.get_mut(at) else { continue };
+            if listener.plan(&host, &context, &mut self.usage) {
+                changed_by_listener.entry(at).or_default().insert(host);
             }
         }
-        let is_turned = !turned_by_site.is_empty();
-        for (at, hosts) in turned_by_site {
-            let Some(site) = self.sites.get(at) else { continue };
-            site.link(&hosts, Arc::make_mut(&mut self.table));
+        let is_changed = !changed_by_listener.is_empty();
+        for (at, hosts) in changed_by_listener {
+            let Some(listener) = self.listeners.get(at) else { continue };
+            listener.link(&hosts, Arc::make_mut(&mut self.table));
         }
-        is_turned
+        is_changed
     }
 
-    /// Takes what a policy was out of its hosts and puts in what it is. The hosts are to be planned again.
+    /// Replaces a policy in its hosts and adds these to `stale`.
     fn replace(&mut self, snapshot: &Snapshot, name: &Name, stale: &mut BTreeSet<(usize, Hostname)>) {
         let before = self.policies.remove(name);
-        let after = self.policy(snapshot, name, before.as_ref().map(|before| &*before.draft));
+        let after = self.policy(snapshot, name, before.as_ref().map(|before| &*before.rules));
         if let Some(before) = &before {
             let same_rank = after.as_ref().filter(|after| after.rank == before.rank);
-            for place in &before.places {
-                // Where it stays, the new one takes its place.
-                if !same_rank.is_some_and(|after| after.places.contains(place))
-                    && let Some(site) = self.sites.get_mut(place.0)
+            for attached in &before.hosts {
+                // A host that the policy keeps is overwritten below.
+                if !same_rank.is_some_and(|after| after.hosts.contains(attached))
+                    && let Some(listener) = self.listeners.get_mut(attached.0)
                 {
-                    site.take_out(&place.1, &before.rank);
+                    listener.detach(&attached.1, &before.rank);
                 }
-                stale.insert(place.clone());
+                stale.insert(attached.clone());
             }
         }
         let Some(after) = after else { return };
-        for (at, host) in &after.places {
-            if let Some(site) = self.sites.get_mut(*at) {
-                site.put_in(host, &after.rank, &after.draft);
+        for (at, host) in &after.hosts {
+            if let Some(listener) = self.listeners.get_mut(*at) {
+                listener.attach(host, &after.rank, &after.rules);
             }
             stale.insert((*at, host.clone()));
         }
         self.policies.insert(name.clone(), after);
     }
 
-    /// A policy as it is now, if it is there and for this gateway.
-    fn policy(&self, snapshot: &Snapshot, name: &Name, before: Option<&Draft>) -> Option<Policy> {
+    /// The current policy, if it exists and targets this gateway.
+    fn policy(
+        &self,
+        snapshot: &Snapshot,
+        name: &Name,
+        before: Option<&PreparedRules>,
+    ) -> Option<AttachedPolicy> {
         let key = ObjectKey::new(&self.gateway.key.namespace, name);
         let route = snapshot.gateway_http_route(&key)?;
         if !matches!(&route.target, PolicyTarget::Gateway(name, _) if *name == self.gateway.key.name) {
             return None;
         }
-        let draft = Draft::new(&source(route), &setting(snapshot), before);
+        let rules = PreparedRules::new(&source(route), &context(snapshot), before);
         let (kind, tags, _) = precedence(&route.target, &route.key);
         let rank = (kind, tags, name.clone());
-        Some(Policy { draft: Arc::new(draft), rank, places: self.places_of(route) })
+        Some(AttachedPolicy { rules: Arc::new(rules), rank, hosts: self.shared_hosts(route) })
     }
 
-    /// Where a policy acts: each listener that it selects, with every host name that both have (semantics 1.6).
-    fn places_of(&self, policy: &GatewayHttpRoute) -> Vec<(usize, Hostname)> {
+    /// Each listener that a policy selects, with every host name that both have (semantics 1.6).
+    fn shared_hosts(&self, policy: &GatewayHttpRoute) -> Vec<(usize, Hostname)> {
         let any = [Hostname::Any];
         let own: &[Hostname] = if policy.hostnames.is_empty() { &any } else { &policy.hostnames };
-        let mut places = BTreeSet::new();
-        for (at, site) in self.sites.iter().enumerate() {
-            if is_meant(&self.gateway, &policy.target, &site.listener) {
-                let common = own.iter().filter_map(|host| site.listener.hostname.intersection(host));
-                places.extend(common.map(|host| (at, host)));
+        let mut shared = BTreeSet::new();
+        for (at, hosts) in self.listeners.iter().enumerate() {
+            if selects(&self.gateway, &policy.target, &hosts.listener) {
+                let common = own.iter().filter_map(|host| hosts.listener.hostname.intersection(host));
+                shared.extend(common.map(|host| (at, host)));
             }
         }
-        places.into_iter().collect()
+        shared.into_iter().collect()
     }
 
-    /// Ports and listeners, without HTTP routes yet.
+    /// Creates ports and listeners, still without HTTP routes.
     fn open_ports(&mut self, snapshot: &Snapshot) {
         let mut listeners_by_port: BTreeMap<u16, Vec<GatewayListener>> = BTreeMap::new();
         for listener in &self.gateway.listeners {
@@ -189,7 +192,7 @@ impl GatewayRoutes {
         let mut table = RouteTable::default();
         for (number, mut listeners) in listeners_by_port {
             let Some(protocol) = listeners.first().map(|first| first.protocol) else { continue };
-            // Validation lets no other protocol on the same port.
+            // Validation refuses two protocols on one port.
             listeners.retain(|listener| listener.protocol == protocol);
             let open = |(at, listener)| self.listener(snapshot, at, listener);
             let listeners = listeners.into_iter().enumerate().map(open).collect();
@@ -208,58 +211,62 @@ impl GatewayRoutes {
             hosts,
         };
         if is_http {
-            self.sites.push(Site::new(listener, at));
+            self.listeners.push(ListenerHosts::new(listener, at));
         }
         opened
     }
 
-    /// A TCP listener has one split; without a route it has none, and connections are closed.
+    /// The backends of a TCP listener. Without a route there are none, and connections are closed.
     fn tcp(&mut self, snapshot: &Snapshot, listener: &GatewayListener) -> HostMap<Routing> {
         let namespace = &self.gateway.key.namespace;
         let all = snapshot.tcp_routes(namespace);
-        let meant = all.filter(|policy| is_meant(&self.gateway, &policy.target, listener));
-        let winner = meant.min_by_key(|policy| precedence(&policy.target, &policy.key));
+        let attached = all.filter(|policy| selects(&self.gateway, &policy.target, listener));
+        let winner = attached.min_by_key(|policy| precedence(&policy.target, &policy.key));
         let mut hosts = HostMap::default();
         if let Some((policy, to)) = winner.and_then(|policy| Some((policy, policy.to.last()?))) {
-            let resolver = Resolver { snapshot, near: None };
+            let resolver = BackendResolver { snapshot, client_port: None };
             let split = resolver.split(&to.backends, false, &policy.object(), &mut self.notices);
-            self.uses.add(split.backends());
+            self.usage.add(split.backends());
             hosts.insert(&listener.hostname, Routing::Tcp(Arc::new(split)));
         }
         hosts
     }
 
-    /// A policy for this gateway that no listener takes is a mistake in its hosts or tags.
+    /// A policy that selects no listener: its hosts or tags are wrong.
     fn no_listener(&self, policy: &Name) -> Notice {
         let Gateway { key, .. } = &self.gateway;
         let message = format!(
-            "no HTTP or HTTPS listener of MeshGateway {} has these hosts and tags, so the route gets no request; compare spec.hostnames and spec.targetRef.tags with the listeners",
+            "no HTTP or HTTPS listener of MeshGateway {} matches the hosts and tags of this route, so it gets no requests; compare spec.hostnames and spec.targetRef.tags with the listeners",
             key.name
         );
         Notice::new(GatewayHttpRoute::object_at(&key.namespace, policy), "NoListener", message)
     }
 }
 
-/// Whether some HTTP listener takes a policy.
-pub(super) fn takes(gateway: &Gateway, policy: &GatewayHttpRoute) -> bool {
+/// Whether a policy is attached to some HTTP listener.
+pub(super) fn has_listener(gateway: &Gateway, policy: &GatewayHttpRoute) -> bool {
     let shares_host = |listener: &GatewayListener| {
         policy.hostnames.is_empty()
             || policy.hostnames.iter().any(|host| listener.hostname.intersection(host).is_some())
     };
     let mut listeners = gateway.listeners.iter().filter(|listener| listener.protocol.is_http());
-    listeners.any(|listener| is_meant(gateway, &policy.target, listener) && shares_host(listener))
+    listeners.any(|listener| selects(gateway, &policy.target, listener) && shares_host(listener))
 }
 
-/// Whether a policy for a gateway selects a listener of it.
-pub(super) fn is_meant(gateway: &Gateway, target: &PolicyTarget, listener: &GatewayListener) -> bool {
+/// Whether a targetRef selects a listener of a gateway.
+pub(super) fn selects(gateway: &Gateway, target: &PolicyTarget, listener: &GatewayListener) -> bool {
     let PolicyTarget::Gateway(name, tags) = target else { return false };
     *name == gateway.key.name && tags.selects(&listener.tags)
 }
 
-fn setting(snapshot: &Snapshot) -> Setting<'_> {
-    Setting { resolver: Resolver { snapshot, near: None }, otherwise: None, keeps_query: false }
+fn context(snapshot: &Snapshot) -> RouteContext<'_> {
+    RouteContext {
+        resolver: BackendResolver { snapshot, client_port: None },
+        otherwise: None,
+        keeps_query: false,
+    }
 }
 
-fn source(policy: &GatewayHttpRoute) -> Source<'_> {
-    Source { policy: policy.object(), field: "spec.rules".to_owned(), rules: &policy.rules }
+fn source(policy: &GatewayHttpRoute) -> RuleSource<'_> {
+    RuleSource { policy: policy.object(), field: "spec.rules".to_owned(), rules: &policy.rules }
 }

@@ -1,32 +1,30 @@
-//! Rules of several policies -> one list (seed 004, "Merging behavior").
+//! Merges the rules of several policies into one list (seed 004, "Merging behavior").
 //!
-//! Rules with the same matches are one rule. Of each of its parts, filters and backends, the policy of highest
-//! precedence that has it decides: absent keeps what a lower one says, an empty list clears it.
+//! Rules with the same matches become one rule. Its filters and its backends each come from the policy of highest precedence
+//! that has them: an absent list inherits, an empty list clears.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::ObjectRef;
-use model::route::{Match, Rule, RuleOrigin};
+use model::route::{RouteMatch, RouteRule, RuleOrigin};
 
-/// One list of rules with its place.
+/// One list of rules and where it comes from.
 #[derive(Clone, Debug)]
-pub struct Source<'a> {
-    /// The policy.
+pub struct RuleSource<'a> {
     pub policy: ObjectRef,
-    /// Where the list stands in it, as `spec.to[0].rules`.
+    /// The field of the list, e.g. `spec.to[0].rules`.
     pub field: String,
-    /// The rules.
-    pub rules: &'a [Arc<Rule>],
+    pub rules: &'a [Arc<RouteRule>],
 }
 
-/// The effective rules, with where each part comes from. `sources` has the highest precedence first; so has the
-/// result: all rules of the first source in their own order, then what is left of the next.
+/// The effective rules with the origin of each part. `sources` are in order of precedence, highest first, and so is the
+/// result: all rules of the first source in their order, then the remaining ones of the next.
 // Patterns are compared by their text; the caches inside their engines are not part of the key.
 #[allow(clippy::mutable_key_type)]
-pub fn merge(sources: &[Source<'_>]) -> Vec<(Arc<Rule>, RuleOrigin)> {
-    let mut merged: Vec<(Arc<Rule>, RuleOrigin)> = Vec::new();
-    let mut place_by_matches: BTreeMap<&[Match], usize> = BTreeMap::new();
+pub fn merge(sources: &[RuleSource<'_>]) -> Vec<(Arc<RouteRule>, RuleOrigin)> {
+    let mut merged: Vec<(Arc<RouteRule>, RuleOrigin)> = Vec::new();
+    let mut place_by_matches: BTreeMap<&[RouteMatch], usize> = BTreeMap::new();
     for source in sources {
         for (i, rule) in source.rules.iter().enumerate() {
             let place = *place_by_matches.entry(&rule.matches).or_insert(merged.len());
@@ -40,14 +38,14 @@ pub fn merge(sources: &[Source<'_>]) -> Vec<(Arc<Rule>, RuleOrigin)> {
                 continue;
             }
             let (policy, field) = (Some(source.policy.clone()), format!("{}[{i}]", source.field));
-            merged.push((rule.clone(), RuleOrigin { policy, field, place: i, ..own }));
+            merged.push((rule.clone(), RuleOrigin { policy, field, index: i, ..own }));
         }
     }
     merged
 }
 
-/// Gives a rule those parts of one of lower precedence that it has not.
-pub(super) fn fill(rule: &mut Arc<Rule>, origin: &mut RuleOrigin, lower: &Rule, from: &RuleOrigin) {
+/// Fills in absent parts from a rule of lower precedence.
+pub(super) fn fill(rule: &mut Arc<RouteRule>, origin: &mut RuleOrigin, lower: &RouteRule, from: &RuleOrigin) {
     if rule.filters.is_none() && lower.filters.is_some() {
         Arc::make_mut(rule).filters = lower.filters.clone();
         origin.filters = from.filters.clone();

@@ -1,45 +1,50 @@
-//! The routes of a client to one port of a Service, to be made again when policies change: a change of one costs its
-//! own rules and one list.
+//! The routes of a client to one port of a Service. They are updated incrementally: a changed policy costs its own rules
+//! and one merged list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::route::{
-    AppProtocol, BackendId, HttpRoutes, HttpRule, LegTarget, Outbound, RouteGroup, Routing, Split,
+    AppProtocol, BackendId, BackendTarget, HttpRoutes, HttpRule, Outbound, RouteGroup, Routing,
+    WeightedBackends,
 };
 use model::{Labels, Notice, ObjectKey, Protocol, Service, ServicePort, Snapshot};
 
-use super::applies::{http_rules, tcp_backends};
-use super::client::Client;
-use super::draft::{Draft, join, same_or_new};
-use super::merge::Source;
-use super::resolve::Resolver;
-use super::{act, order};
+use super::backend_resolution::BackendResolver;
+use super::match_precedence;
+use super::merge::RuleSource;
+use super::mesh_client::MeshClient;
+use super::policy_attachment::{http_rules, tcp_backends};
+use super::prepared_rules::{PreparedRules, merge_lists, same_or_new};
+use super::rule_action::{RouteContext, forward_to};
 
 /// The routes of a client to one port of a Service.
 #[derive(Debug)]
 pub struct OutboundRoutes {
-    /// The routes.
     pub outbound: Arc<Outbound>,
-    /// What there is to say about policies there.
     pub notices: Vec<Notice>,
-    /// The rules of each policy by themselves, by its key and the field where they stand.
-    drafts: Drafts,
+    prepared: RulesByPolicy,
 }
 
-type Drafts = BTreeMap<(ObjectKey, String), Arc<Draft>>;
+/// Prepared rules by policy and field.
+type RulesByPolicy = BTreeMap<(ObjectKey, String), Arc<PreparedRules>>;
 
 impl OutboundRoutes {
-    /// The routes as they are now. `None` for what is not TCP.
-    pub fn new(snapshot: &Snapshot, client: &Client, service: &Service, port: &ServicePort) -> Option<Self> {
-        Self::make(snapshot, client, service, port, &Before::default())
+    /// `None` for protocols other than TCP.
+    pub fn new(
+        snapshot: &Snapshot,
+        client: &MeshClient,
+        service: &Service,
+        port: &ServicePort,
+    ) -> Option<Self> {
+        Self::make(snapshot, client, service, port, &PreviousRoutes::default())
     }
 
-    /// The same after these MeshHTTPRoutes came, changed or went, and nothing else of what it is made of.
+    /// The routes after a change of these MeshHTTPRoutes and of nothing else.
     pub fn after(
         &self,
         snapshot: &Snapshot,
-        client: &Client,
+        client: &MeshClient,
         service: &Service,
         port: &ServicePort,
         policies: &BTreeSet<ObjectKey>,
@@ -48,24 +53,26 @@ impl OutboundRoutes {
             Routing::Http(routes) => routes.groups.first().cloned(),
             Routing::Tcp(_) => None,
         };
-        let before = Before { group: group.unwrap_or_default(), drafts: Some((&self.drafts, policies)) };
+        let before =
+            PreviousRoutes { group: group.unwrap_or_default(), prepared: Some((&self.prepared, policies)) };
         Self::make(snapshot, client, service, port, &before)
     }
 
     fn make(
         snapshot: &Snapshot,
-        client: &Client,
+        client: &MeshClient,
         service: &Service,
         port: &ServicePort,
-        before: &Before<'_>,
+        before: &PreviousRoutes<'_>,
     ) -> Option<Self> {
         if port.protocol != Protocol::Tcp {
             return None;
         }
         let protocol = AppProtocol::of(port.app_protocol.as_deref(), &port.name);
         let destination = Destination { service, port, protocol };
-        let mut work = Work { snapshot, before, notices: Vec::new(), drafts: Drafts::new() };
-        let routing = work.routing(client, &destination);
+        let mut builder =
+            OutboundBuilder { snapshot, before, notices: Vec::new(), prepared: RulesByPolicy::new() };
+        let routing = builder.routing(client, &destination);
         let outbound = Outbound {
             service: service.key.clone(),
             port: port.port,
@@ -73,19 +80,18 @@ impl OutboundRoutes {
             addresses: service.cluster_ips.addresses().into(),
             routing,
         };
-        Some(Self { outbound: Arc::new(outbound), notices: work.notices, drafts: work.drafts })
+        Some(Self { outbound: Arc::new(outbound), notices: builder.notices, prepared: builder.prepared })
     }
 }
 
-/// What was made the last time.
 #[derive(Default)]
-struct Before<'b> {
+struct PreviousRoutes<'b> {
     group: Arc<RouteGroup>,
-    /// The drafts, good for all policies but these.
-    drafts: Option<(&'b Drafts, &'b BTreeSet<ObjectKey>)>,
+    /// Valid for all policies but these.
+    prepared: Option<(&'b RulesByPolicy, &'b BTreeSet<ObjectKey>)>,
 }
 
-/// A Service's port as what a client asked for.
+/// The Service port that a client connects to.
 struct Destination<'a> {
     service: &'a Service,
     port: &'a ServicePort,
@@ -98,16 +104,16 @@ impl Destination<'_> {
     }
 }
 
-struct Work<'a> {
+struct OutboundBuilder<'a> {
     snapshot: &'a Snapshot,
-    before: &'a Before<'a>,
+    before: &'a PreviousRoutes<'a>,
     notices: Vec<Notice>,
-    drafts: Drafts,
+    prepared: RulesByPolicy,
 }
 
-impl Work<'_> {
-    /// Semantics 1.8: HTTP routes where requests can be told apart, TCP routes elsewhere or where there are no others.
-    fn routing(&mut self, client: &Client, destination: &Destination<'_>) -> Routing {
+impl OutboundBuilder<'_> {
+    /// Semantics 1.8: HTTP routes for HTTP ports, TCP routes for other ports and for HTTP ports without HTTP routes.
+    fn routing(&mut self, client: &MeshClient, destination: &Destination<'_>) -> Routing {
         let http = http_rules(self.snapshot, client, &destination.service.key);
         let tcp = tcp_backends(self.snapshot, client, &destination.service.key);
         if !destination.protocol.is_http() {
@@ -117,52 +123,56 @@ impl Work<'_> {
             return Routing::Http(Arc::new(self.http_routes(destination, &http)));
         }
         let Some((policy, backends)) = tcp else {
-            return Routing::Tcp(Arc::new(Split::new([(LegTarget::Backend(destination.backend()), 1)])));
+            return Routing::Tcp(Arc::new(WeightedBackends::new([(
+                BackendTarget::Backend(destination.backend()),
+                1,
+            )])));
         };
-        let near = Some(destination.port);
-        let resolver = Resolver { snapshot: self.snapshot, near };
+        let client_port = Some(destination.port);
+        let resolver = BackendResolver { snapshot: self.snapshot, client_port };
         Routing::Tcp(Arc::new(resolver.split(backends, false, &policy, &mut self.notices)))
     }
 
-    fn http_routes(&mut self, destination: &Destination<'_>, sources: &[Source<'_>]) -> HttpRoutes {
-        let resolver = Resolver { snapshot: self.snapshot, near: Some(destination.port) };
-        let setting = act::Setting { resolver, otherwise: Some(destination.backend()), keeps_query: true };
-        let drafts: Vec<Arc<Draft>> = sources.iter().map(|source| self.draft(source, &setting)).collect();
+    fn http_routes(&mut self, destination: &Destination<'_>, sources: &[RuleSource<'_>]) -> HttpRoutes {
+        let resolver = BackendResolver { snapshot: self.snapshot, client_port: Some(destination.port) };
+        let context = RouteContext { resolver, otherwise: Some(destination.backend()), keeps_query: true };
+        let lists: Vec<Arc<PreparedRules>> =
+            sources.iter().map(|source| self.prepare(source, &context)).collect();
         let before = &self.before.group;
-        let may_meet = |_: &Arc<HttpRule>| drafts.len() > 1;
+        let is_shared = |_: &Arc<HttpRule>| lists.len() > 1;
         let (mut rules, notices) =
-            join(drafts.iter().map(|draft| &**draft), may_meet, &setting, before.rules());
+            merge_lists(lists.iter().map(|list| &**list), is_shared, &context, before.rules());
         self.notices.extend(notices);
-        // Semantics 1.5: no 404 in the mesh. What no rule takes goes where it was going.
+        // Semantics 1.5: no 404 in the mesh. Unmatched requests go to the original destination.
         if !rules.iter().flat_map(|rule| &rule.rule.matches).any(|on| on.is_everything()) {
-            let catch_all = HttpRule::catch_all(act::pass_on(destination.backend()));
+            let catch_all = HttpRule::catch_all(forward_to(destination.backend()));
             rules.push(same_or_new(before.rules().last(), catch_all));
         }
         if before.has_rules(&rules) {
             return HttpRoutes { groups: [before.clone()].into() };
         }
-        HttpRoutes { groups: [Arc::new(RouteGroup::after(before, rules, order::entries))].into() }
+        HttpRoutes { groups: [Arc::new(RouteGroup::after(before, rules, match_precedence::entries))].into() }
     }
 
-    /// The rules of one list, made anew only if its policy changed.
-    fn draft(&mut self, source: &Source<'_>, setting: &act::Setting<'_>) -> Arc<Draft> {
+    /// The rules of one list, prepared again only if its policy changed.
+    fn prepare(&mut self, source: &RuleSource<'_>, context: &RouteContext<'_>) -> Arc<PreparedRules> {
         let policy = ObjectKey::new(&source.policy.namespace, &source.policy.name);
-        let known_in = self.before.drafts.map(|(drafts, changed)| (drafts, !changed.contains(&policy)));
+        let known_in = self.before.prepared.map(|(prepared, changed)| (prepared, !changed.contains(&policy)));
         let key = (policy, source.field.clone());
-        let known = known_in.and_then(|(drafts, is_same)| Some((drafts.get(&key)?, is_same)));
-        let draft = match known {
-            Some((draft, true)) => draft.clone(),
-            known => Arc::new(Draft::new(source, setting, known.map(|(draft, _)| &**draft))),
+        let known = known_in.and_then(|(prepared, is_same)| Some((prepared.get(&key)?, is_same)));
+        let rules = match known {
+            Some((rules, true)) => rules.clone(),
+            known => Arc::new(PreparedRules::new(source, context, known.map(|(rules, _)| &**rules))),
         };
-        self.drafts.insert(key, draft.clone());
-        draft
+        self.prepared.insert(key, rules.clone());
+        rules
     }
 }
 
-fn not_http(source: &Source<'_>, destination: &Destination<'_>) -> Notice {
+fn not_http(source: &RuleSource<'_>, destination: &Destination<'_>) -> Notice {
     let Destination { service, port, .. } = destination;
     let message = format!(
-        "{}: port {} of {} speaks TCP as far as we know, so its requests cannot be told apart and this route is not used there; set the port's appProtocol to http, http2 or grpc, or use a MeshTCPRoute",
+        "{}: port {} of {} is not declared as HTTP, so this route does not apply to it; set the port's appProtocol to http, http2 or grpc, or use a MeshTCPRoute",
         source.field, port.port, service.key
     );
     Notice::new(source.policy.clone(), "DestinationNotHTTP", message)

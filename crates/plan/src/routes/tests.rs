@@ -1,7 +1,7 @@
 //! Tests of routes beyond the vectors: precedence, protocols, unresolved backends, gateways, and the words.
 
 use expect_test::expect;
-use model::route::{Arrival, BackendId, End, LegTarget, Routing, Scheme};
+use model::route::{Arrival, BackendId, BackendTarget, Responder, Routing, Scheme};
 use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use serde_json::{Value, json};
 
@@ -40,11 +40,15 @@ fn all_to(name: &str, target: Value, backend: &str) -> Value {
     )
 }
 
-fn client(tags: &[(&str, &str)]) -> Client {
-    Client { namespace: "ns".into(), services: vec!["frontend".into()], tags: tags.iter().copied().collect() }
+fn client(tags: &[(&str, &str)]) -> MeshClient {
+    MeshClient {
+        namespace: "ns".into(),
+        services: vec!["frontend".into()],
+        tags: tags.iter().copied().collect(),
+    }
 }
 
-fn route(snapshot: &Snapshot, client: &Client) -> (Outbound, Vec<Notice>) {
+fn route(snapshot: &Snapshot, client: &MeshClient) -> (Outbound, Vec<Notice>) {
     let service = snapshot.service(&ServiceKey::new(&"ns".into(), &"backend".into())).unwrap();
     outbound(snapshot, client, service, &service.ports[0]).unwrap()
 }
@@ -52,15 +56,15 @@ fn route(snapshot: &Snapshot, client: &Client) -> (Outbound, Vec<Notice>) {
 /// The Services that a request for `path` may go to, and the errors.
 fn goes_to(outbound: &Outbound, path: &str) -> Vec<String> {
     let Routing::Http(routes) = &outbound.routing else { return vec!["tcp".to_owned()] };
-    let incoming = Incoming { method: "GET".into(), path: path.into(), ..Incoming::default() };
+    let incoming = TracedRequest { method: "GET".into(), path: path.into(), ..TracedRequest::default() };
     let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
-    trace.outcome.legs.iter().map(|leg| target(&leg.to)).collect()
+    trace.outcome.backends.iter().map(|backend| target(&backend.to)).collect()
 }
 
-fn target(to: &LegTarget) -> String {
+fn target(to: &BackendTarget) -> String {
     match to {
-        LegTarget::Backend(BackendId { service, .. }) => service.name.to_string(),
-        LegTarget::Error(status) => status.to_string(),
+        BackendTarget::Backend(BackendId { service, .. }) => service.name.to_string(),
+        BackendTarget::Error(status) => status.to_string(),
     }
 }
 
@@ -113,15 +117,15 @@ fn moved(mut policy: Value, namespace: &str) -> Value {
     policy
 }
 
-fn of_namespace(namespace: &str, tags: &[(&str, &str)]) -> Client {
-    Client { namespace: namespace.into(), ..client(tags) }
+fn of_namespace(namespace: &str, tags: &[(&str, &str)]) -> MeshClient {
+    MeshClient { namespace: namespace.into(), ..client(tags) }
 }
 
 // Seed 004: "a routing policy for their service that applies to requests from all services".
 #[test]
 fn a_policy_for_the_mesh_reaches_clients_of_every_namespace() {
     let objects = [service("backend", "http"), service("other", "http")];
-    let with = |target: Value, client: &Client| {
+    let with = |target: Value, client: &MeshClient| {
         let world = world(&[&objects[..], &[all_to("p", target, "other")]].concat());
         goes_to(&route(&world, client).0, "/")
     };
@@ -144,7 +148,7 @@ fn a_policy_for_the_mesh_reaches_clients_of_every_namespace() {
     );
     let (outbound, _) = route(&world(&[service("backend", "tcp"), service("other", "tcp"), tcp]), &far);
     let Routing::Tcp(split) = &outbound.routing else { panic!("TCP") };
-    assert_eq!(target(&split.legs()[0].to), "other");
+    assert_eq!(target(&split.entries()[0].to), "other");
 }
 
 #[test]
@@ -254,10 +258,10 @@ fn a_rule_that_no_request_can_hit_is_told_with_the_one_that_goes_first() {
     let text: String =
         never_matching_within(&snapshot, &"ns".into()).iter().map(|n| format!("{n}\n")).collect();
     expect![[r#"
-        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[2] has the same matches as spec.to[0].rules[0], which goes first, so it does nothing; join the two, delete one, or change its matches
-        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[3] has the same matches as spec.to[0].rules[1], which goes first, so only its backendRefs count; join the two, delete one, or change its matches
-        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[4].matches[1] is the same as spec.to[0].rules[0].matches[0], which goes first, so no request hits it; delete it, or change one of the two
-        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[5].matches[0] is a pattern, and patterns are asked after prefixes: spec.to[0].rules[6].matches[0] is the prefix / and takes every request first; write that one as the pattern /.*, or delete it
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[2] has the same matches as spec.to[0].rules[0], which has precedence, so it has no effect; merge the two, delete one, or change its matches
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[3] has the same matches as spec.to[0].rules[1], which has precedence, so only its backendRefs are used; merge the two, delete one, or change its matches
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[4].matches[1] is the same as spec.to[0].rules[0].matches[0], which has precedence, so no request matches it; delete it, or change one of the two
+        MeshHTTPRoute ns/p: RuleNeverMatches: spec.to[0].rules[5].matches[0] is a pattern, and prefixes have precedence over patterns: spec.to[0].rules[6].matches[0] is the prefix / and matches every request; replace that one by the pattern /.*, or delete it
     "#]].assert_eq(&text);
 }
 
@@ -273,9 +277,9 @@ fn an_upper_entry_for_the_same_service_is_told() {
         .iter()
         .map(|notice| notice.message.clone())
         .collect();
-    let http = "spec.to[0].rules[0] has the same matches as spec.to[1].rules[0], which goes first, so it does nothing";
+    let http = "spec.to[0].rules[0] has the same matches as spec.to[1].rules[0], which has precedence, so it has no effect";
     assert!(told[0].starts_with(http), "{told:?}");
-    assert!(told[1].starts_with("spec.to[0] is for the same destination as spec.to[1]"), "{told:?}");
+    assert!(told[1].starts_with("spec.to[0] has the same destination as spec.to[1]"), "{told:?}");
 }
 
 #[test]
@@ -315,10 +319,10 @@ fn an_unresolved_backend_keeps_its_share_and_is_told() {
     assert_eq!(goes_to(&outbound, "/"), ["500", "backend"], "errors are one leg");
     let text: String = notices.iter().map(|n| format!("{n}\n")).collect();
     expect![[r#"
-        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService lost: there is no Service ns/lost: create it, or correct the name; until then no copies are sent
-        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService gone: there is no Service ns/gone: create it, or correct the name; until then its share of the traffic gets an error
-        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService tcp: no port of Service ns/tcp speaks HTTP as far as we know; set the appProtocol of one to http, http2 or grpc; until then its share of the traffic gets an error
-        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService backend: Service ns/backend has no TCP port 81; until then its share of the traffic gets an error
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService lost: Service ns/lost does not exist: create it, or correct the name; until then no requests are mirrored
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService gone: Service ns/gone does not exist: create it, or correct the name; until then its share of requests fails
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService tcp: no port of Service ns/tcp is declared as HTTP; set the appProtocol of one to http, http2 or grpc; until then its share of requests fails
+        MeshHTTPRoute ns/p: BackendNotResolved: backendRef MeshService backend: Service ns/backend has no TCP port 81; until then its share of requests fails
     "#]].assert_eq(&text);
 }
 
@@ -337,7 +341,7 @@ fn http_routes_go_before_tcp_routes_where_requests_can_be_told_apart() {
         objects.extend(policies.iter().map(|p| (*p).clone()));
         let (outbound, notices) = route(&world(&objects), &client(&[]));
         let to = match &outbound.routing {
-            Routing::Tcp(split) => Some(target(&split.legs()[0].to)),
+            Routing::Tcp(split) => Some(target(&split.entries()[0].to)),
             Routing::Http(_) => None,
         };
         (to, notices.len())
@@ -366,7 +370,7 @@ fn a_redirect_of_one_policy_overrules_the_backends_of_another_and_is_told() {
     let objects = [service("backend", "http"), redirect, all_to("p", json!({"kind": "Mesh"}), "backend")];
     let (outbound, notices) = route(&world(&objects), &client(&[]));
     let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
-    assert!(matches!(routes.rules().next().unwrap().action.end, End::Redirect(_)));
+    assert!(matches!(routes.rules().next().unwrap().action.responder, Responder::Redirect(_)));
     assert_eq!(notices[0].reason, "RouteConflict");
 }
 
@@ -395,15 +399,19 @@ fn through(table: &RouteTable, port: u16, host: &str, path: &str) -> String {
     let listener = table.port(port).and_then(|p| p.listener(host));
     let routes = match listener.and_then(|l| l.routing(host)) {
         Some(Routing::Http(routes)) => Some(&**routes),
-        Some(Routing::Tcp(split)) => return target(&split.legs()[0].to),
+        Some(Routing::Tcp(split)) => return target(&split.entries()[0].to),
         None => None,
     };
-    let incoming =
-        Incoming { method: "GET".into(), host: host.into(), path: path.into(), ..Incoming::default() };
+    let incoming = TracedRequest {
+        method: "GET".into(),
+        host: host.into(),
+        path: path.into(),
+        ..TracedRequest::default()
+    };
     let trace = trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port: Some(port) });
     match trace.outcome.status {
         Some(status) => status.to_string(),
-        None => target(&trace.outcome.legs[0].to),
+        None => target(&trace.outcome.backends[0].to),
     }
 }
 
@@ -470,14 +478,15 @@ fn a_pod_is_a_client_of_its_services_with_the_tags_of_its_place() {
         pod("b", "v2", "n1"),
         node,
     ]);
-    let own = Client::of_pod(&snapshot, snapshot.pod(&ObjectKey::new(&"ns".into(), &"a".into())).unwrap());
+    let own =
+        MeshClient::of_pod(&snapshot, snapshot.pod(&ObjectKey::new(&"ns".into(), &"a".into())).unwrap());
     assert_eq!(own.services, [Name::new("frontend")]);
     assert_eq!(own.tags.value(ZONE).map(Name::as_str), Some("z1"));
     assert_eq!(own.tags.value("version").map(Name::as_str), Some("v1"));
     let key = ServiceKey::new(&"ns".into(), &"frontend".into());
-    let some = Client::of_service(&snapshot, &key, &Labels::EMPTY);
+    let some = MeshClient::of_service(&snapshot, &key, &Labels::EMPTY);
     assert_eq!((some.tags.has("version"), some.tags.has(REGION)), (false, true), "only what its pods share");
-    let v2 = Client::of_service(&snapshot, &key, &[("version", "v2")].into_iter().collect());
+    let v2 = MeshClient::of_service(&snapshot, &key, &[("version", "v2")].into_iter().collect());
     assert_eq!(v2.tags.value("version").map(Name::as_str), Some("v2"));
 }
 
@@ -496,20 +505,22 @@ fn a_trace_says_which_condition_each_match_misses() {
     );
     let (outbound, _) = route(&world(&[service("backend", "http"), rules]), &client(&[]));
     let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
-    let incoming = Incoming { method: "GET".into(), path: "/x/../a/b?q=2".into(), ..Incoming::default() };
+    let incoming =
+        TracedRequest { method: "GET".into(), path: "/x/../a/b?q=2".into(), ..TracedRequest::default() };
     let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
     let text: String = trace.why.iter().map(|s| format!("{}: {}\n", s.rule, s.detail)).collect();
     expect![[r#"
-        path: /x/../a/b is read as /a/b
-        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[0]: does not hold: /a/b is not /a
-        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[1]: does not hold: the method is GET, not POST
-        MeshHTTPRoute ns/p spec.to[0].rules[1].matches[0]: does not hold: it is not so that header x is there
-        MeshHTTPRoute ns/p spec.to[0].rules[2].matches[0]: does not hold: it is not so that query parameter q is "1"
-        MeshHTTPRoute ns/p spec.to[0].rules[3].matches[0]: holds: /a/b is at or below /a
-        later: 2 matches are of lower precedence: not asked, the first that holds wins
+        path: /x/../a/b is normalised to /a/b
+        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[0]: no match: /a/b is not /a
+        MeshHTTPRoute ns/p spec.to[0].rules[0].matches[1]: no match: the method is GET, not POST
+        MeshHTTPRoute ns/p spec.to[0].rules[1].matches[0]: no match: required: header x is present
+        MeshHTTPRoute ns/p spec.to[0].rules[2].matches[0]: no match: required: query parameter q is "1"
+        MeshHTTPRoute ns/p spec.to[0].rules[3].matches[0]: matches: /a/b is at or below /a
+        later: 2 entries have lower precedence: not tested, the first match wins
         rewrite: the path becomes /b?q=2
-        backend: 100.0 % of such requests go to ns/backend:80
-    "#]].assert_eq(&text);
+        backend: 100.0 % of requests go to ns/backend:80
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]
@@ -521,5 +532,5 @@ fn a_policy_for_what_is_not_there_is_told() {
     let fields: Vec<String> =
         unused_targets(&snapshot, &"ns".into()).iter().map(|n| n.message.clone()).collect();
     assert_eq!(fields.len(), 3, "{fields:?}");
-    assert!(fields[1].starts_with("spec.to[0].targetRef.name: there is no Service backend"), "{fields:?}");
+    assert!(fields[1].starts_with("spec.to[0].targetRef.name: Service backend does not exist"), "{fields:?}");
 }

@@ -1,7 +1,7 @@
 //! Tests of selection beyond the vectors: Require, Spill, the gates, and the words.
 
 use expect_test::{Expect, expect};
-use model::{Interner, Object, Snapshot, parse};
+use model::{Interner, Object, Snapshot, annotation, parse};
 use serde_json::{Value, json};
 
 use super::*;
@@ -98,7 +98,7 @@ fn zone_hints_keep_traffic_in_the_zone() {
         expect![[r#"
             cluster same-zone: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            zone hints: 2 of 3 ready endpoints are for zone b
+            zone hints: 2 of 3 ready endpoints have a hint for zone b
             cluster set: 2 ready endpoints for zone b
         "#]],
     );
@@ -112,7 +112,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
         expect![[r#"
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            safeguard: zone not represented: no ready endpoint is for zone c, so hints are not used here
+            safeguard: zone not represented: no ready endpoint has a hint for zone c, so hints are not used
             cluster set: every ready endpoint: 3 of 3 listed
         "#]],
     );
@@ -121,7 +121,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
         expect![[r#"
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            safeguard: zone unknown: this node has no topology.kubernetes.io/zone label, so no zone hint can be for it
+            safeguard: zone unknown: this node has no label topology.kubernetes.io/zone, so zone hints are not used
             cluster set: every ready endpoint: 3 of 3 listed
         "#]],
     );
@@ -132,7 +132,7 @@ fn each_safeguard_says_why_hints_are_set_aside() {
         expect![[r#"
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            safeguard: a hint is missing: 1 of 4 ready endpoints carry no zone hint: hints are being added or removed, so none is used
+            safeguard: a hint is missing: 1 of 4 ready endpoints have no zone hint: hints may be in transition, so none are used
             cluster set: every ready endpoint: 4 of 4 listed
         "#]],
     );
@@ -146,7 +146,7 @@ fn local_policy_without_local_endpoints_drops_and_says_so() {
             local local:
             traffic policy: internalTrafficPolicy is Local: all traffic of this port stays on this node
             local set: 0 ready endpoints on node c1, of 3 in all
-            dropped: endpoints exist on other nodes, but this traffic may not use them
+            dropped: endpoints exist on other nodes, but the traffic policy excludes them
         "#]],
     );
 }
@@ -162,11 +162,11 @@ fn require_never_leaves_the_zone() {
         let set = selection.cluster.clone().unwrap();
         (set.mode, set.endpoints.len(), selection.has_any)
     };
-    assert_eq!(modes("a1", "a"), (Mode::Require, 1, true));
-    assert_eq!(modes("b1", "b"), (Mode::Require, 2, true));
-    assert_eq!(modes("c1", "c"), (Mode::Terminating, 1, true), "the fallback stays in the zone");
-    assert_eq!(modes("d1", "d"), (Mode::Require, 0, false), "nothing near: reject");
-    assert_eq!(modes("x", ""), (Mode::Require, 0, false));
+    assert_eq!(modes("a1", "a"), (SelectionMode::Require, 1, true));
+    assert_eq!(modes("b1", "b"), (SelectionMode::Require, 2, true));
+    assert_eq!(modes("c1", "c"), (SelectionMode::Terminating, 1, true), "the fallback stays in the zone");
+    assert_eq!(modes("d1", "d"), (SelectionMode::Require, 0, false), "nothing near: reject");
+    assert_eq!(modes("x", ""), (SelectionMode::Require, 0, false));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn spill_weighs_what_leaves_the_zone() {
         expect![[r#"
             cluster spill: 10.1.0.1:8080x2.000 10.1.0.2:8080x0.500 10.1.0.3:8080x0.500
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            cluster set: 3 of 3 ready endpoints, weighted: zone a keeps what its own can take
+            cluster set: 3 of 3 ready endpoints, weighted: zone a keeps what its endpoints have capacity for
         "#]],
     );
     let set = world.on(&node("b1", "b")).cluster.clone().unwrap();
@@ -207,13 +207,13 @@ fn with_the_gate_off_hints_count_only_under_the_annotation() {
     let gates: FeatureGates = "ServiceTrafficDistribution=false".parse().unwrap();
     let old = NodeView { gates, ..node("b1", "b") };
     let plain = World::new(json!({}), json!({}), two_zones());
-    assert_eq!(plain.on(&old).cluster.clone().unwrap().mode, Mode::All);
+    assert_eq!(plain.on(&old).cluster.clone().unwrap().mode, SelectionMode::All);
     let mut annotated = World::new(json!({}), json!({}), two_zones());
     let (service, _) = annotated.snapshot.services().next().unwrap();
     let mut service = service.clone();
     service.annotations = [(annotation::TOPOLOGY_MODE, "Auto")].into_iter().collect();
     annotated.snapshot.apply(Object::Service(service.into()));
-    assert_eq!(annotated.on(&old).cluster.clone().unwrap().mode, Mode::SameZone);
+    assert_eq!(annotated.on(&old).cluster.clone().unwrap().mode, SelectionMode::SameZone);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn an_address_in_two_slices_counts_once_and_the_one_that_stays_wins() {
     let world = World::new(json!({}), json!({}), endpoints);
     let selection = world.on(&node("a1", "a"));
     let set = selection.cluster.as_ref().unwrap();
-    assert_eq!((set.mode, set.endpoints.len(), set.counts.listed), (Mode::All, 1, 1));
+    assert_eq!((set.mode, set.endpoints.len(), set.counts.listed), (SelectionMode::All, 1, 1));
 }
 
 #[test]
@@ -253,9 +253,9 @@ fn slices_beside_those_of_kubernetes_own_controller_are_preferred() {
     let others = labels("kubernetes.io/service-name", "example.com");
     let ours = labels("zoneward.dev/service-name", "zoneward.dev");
     world.snapshot.apply(slice("svc-1", theirs, hinted("zb")));
-    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, Mode::All);
+    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, SelectionMode::All);
     world.snapshot.apply(slice("beside", ours, hinted("za")));
-    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, Mode::SameZone);
+    assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().mode, SelectionMode::SameZone);
     // What a third writer lists counts as ever.
     world.snapshot.apply(slice("custom", others, vec![endpoint("10.1.0.9", "n1", "za", &["za"], "ready")]));
     assert_eq!(world.on(&node("n1", "za")).cluster.unwrap().endpoints.len(), 2);
@@ -268,11 +268,14 @@ fn a_requirement_binds_only_while_the_service_asks_for_it() {
         let world = World::new(json!({}), of_slice.clone(), two_zones()).asking(annotations);
         world.on(&node("d1", "d")).cluster.unwrap().mode
     };
-    assert_eq!(asked(&[(annotation::SAME_ZONE, "Require")], &require), Mode::Require);
-    assert_eq!(asked(&[(annotation::TRAFFIC_DISTRIBUTION, "RequireRegion")], &require), Mode::Require);
+    assert_eq!(asked(&[(annotation::SAME_ZONE, "Require")], &require), SelectionMode::Require);
+    assert_eq!(
+        asked(&[(annotation::TRAFFIC_DISTRIBUTION, "RequireRegion")], &require),
+        SelectionMode::Require
+    );
     // Left behind by the way back to kube-controller-manager.
-    assert_eq!(asked(&[], &require), Mode::All);
-    assert_eq!(asked(&[(annotation::SAME_ZONE, "Prefer")], &require), Mode::All);
+    assert_eq!(asked(&[], &require), SelectionMode::All);
+    assert_eq!(asked(&[(annotation::SAME_ZONE, "Prefer")], &require), SelectionMode::All);
 }
 
 #[test]
@@ -284,11 +287,15 @@ fn a_requirement_of_a_default_binds_while_the_service_says_nothing() {
         world.on(&node("d1", "d")).cluster.unwrap().mode
     };
     for default in ["namespace", "controller", "default"] {
-        assert_eq!(asked(&[], default), Mode::Require, "{default}");
-        assert_eq!(asked(&[(annotation::SAME_ZONE, "Require")], default), Mode::Require, "{default}");
-        assert_eq!(asked(&[(annotation::SAME_ZONE, "Balanced")], default), Mode::All, "{default}");
+        assert_eq!(asked(&[], default), SelectionMode::Require, "{default}");
+        assert_eq!(
+            asked(&[(annotation::SAME_ZONE, "Require")], default),
+            SelectionMode::Require,
+            "{default}"
+        );
+        assert_eq!(asked(&[(annotation::SAME_ZONE, "Balanced")], default), SelectionMode::All, "{default}");
     }
-    assert_eq!(asked(&[], "service"), Mode::All);
+    assert_eq!(asked(&[], "service"), SelectionMode::All);
 }
 
 #[test]
@@ -297,8 +304,8 @@ fn a_requirement_that_is_set_aside_says_so() {
         .check(&node("d1", "d"), expect![[r#"
             cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            requirement set aside: a slice says RequireZone, but the Service does not ask for it any more and no default does, so it does not bind
-            safeguard: zone not represented: no ready endpoint is for zone d, so hints are not used here
+            requirement set aside: a slice has the mechanism RequireZone, but neither the Service nor a default requests it any more, so it is ignored
+            safeguard: zone not represented: no ready endpoint has a hint for zone d, so hints are not used
             cluster set: every ready endpoint: 3 of 3 listed
         "#]]);
 }
@@ -312,28 +319,34 @@ fn spill_is_obeyed_only_while_it_is_asked_for() {
         world.on(&node("a1", "a")).cluster.unwrap().mode
     };
     let spill = [(annotation::TRAFFIC_DISTRIBUTION, "Spill")];
-    assert_eq!(of(json!({}), &spill, "service"), Mode::Spill);
-    assert_eq!(of(json!({"trafficDistribution": "zoneward.dev/Spill"}), &[], "service"), Mode::Spill);
+    assert_eq!(of(json!({}), &spill, "service"), SelectionMode::Spill);
+    assert_eq!(
+        of(json!({"trafficDistribution": "zoneward.dev/Spill"}), &[], "service"),
+        SelectionMode::Spill
+    );
     // kube-controller-manager has written the hints of the new setting and left our annotations.
     let same_zone = json!({"trafficDistribution": "PreferSameZone"});
-    assert_eq!(of(same_zone.clone(), &[], "service"), Mode::SameZone);
-    assert_eq!(of(json!({}), &[], "service"), Mode::SameZone);
+    assert_eq!(of(same_zone.clone(), &[], "service"), SelectionMode::SameZone);
+    assert_eq!(of(json!({}), &[], "service"), SelectionMode::SameZone);
     for default in ["namespace", "controller"] {
-        assert_eq!(of(json!({}), &[], default), Mode::Spill, "{default}");
-        assert_eq!(of(same_zone.clone(), &[], default), Mode::SameZone, "{default}");
+        assert_eq!(of(json!({}), &[], default), SelectionMode::Spill, "{default}");
+        assert_eq!(of(same_zone.clone(), &[], default), SelectionMode::SameZone, "{default}");
         let disabled = [(annotation::TOPOLOGY_MODE, "Disabled")];
-        assert_eq!(of(json!({}), &disabled, default), Mode::SameZone, "{default}");
+        assert_eq!(of(json!({}), &disabled, default), SelectionMode::SameZone, "{default}");
     }
 }
 
 #[test]
 fn a_preferred_region_is_obeyed_only_while_it_is_asked_for() {
     let mode = |world: World| world.on(&node("n-w3", "w3")).cluster.unwrap().mode;
-    assert_eq!(mode(wide_region("PreferRegion")), Mode::SameRegion);
+    assert_eq!(mode(wide_region("PreferRegion")), SelectionMode::SameRegion);
     let node_first = [(annotation::SAME_NODE, "Prefer"), (annotation::SAME_REGION, "Prefer")];
-    assert_eq!(mode(wide_region("PreferRegion").asking(&node_first)), Mode::SameRegion);
-    assert_eq!(mode(wide_region("PreferRegion").asking(&[])), Mode::All);
-    assert_eq!(mode(wide_region("PreferRegion").asking(&[(annotation::SAME_ZONE, "Prefer")])), Mode::All);
+    assert_eq!(mode(wide_region("PreferRegion").asking(&node_first)), SelectionMode::SameRegion);
+    assert_eq!(mode(wide_region("PreferRegion").asking(&[])), SelectionMode::All);
+    assert_eq!(
+        mode(wide_region("PreferRegion").asking(&[(annotation::SAME_ZONE, "Prefer")])),
+        SelectionMode::All
+    );
 }
 
 #[test]
@@ -343,8 +356,8 @@ fn a_mechanism_that_is_set_aside_says_so() {
         .check(&node("a1", "a"), expect![[r#"
             cluster same-zone: 10.1.0.1:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            mechanism set aside: a slice says Spill, but the Service does not ask for it any more and no default does, so hints alone decide
-            zone hints: 1 of 3 ready endpoints are for zone a
+            mechanism set aside: a slice has the mechanism Spill, but neither the Service nor a default requests it any more, so only hints are used
+            zone hints: 1 of 3 ready endpoints have a hint for zone a
             cluster set: 1 ready endpoint for zone a
         "#]]);
 }
@@ -367,8 +380,8 @@ fn wide_region(mechanism: &str) -> World {
 #[test]
 fn a_region_of_more_than_eight_zones_is_obeyed_without_hints() {
     for (mechanism, mode, elsewhere) in [
-        ("PreferRegion", Mode::SameRegion, (Mode::All, 11)),
-        ("RequireRegion", Mode::Require, (Mode::Require, 0)),
+        ("PreferRegion", SelectionMode::SameRegion, (SelectionMode::All, 11)),
+        ("RequireRegion", SelectionMode::Require, (SelectionMode::Require, 0)),
     ] {
         let world = wide_region(mechanism);
         let used = |name: &str, zone: &str| {
@@ -389,7 +402,7 @@ fn without_the_zones_of_its_region_a_requirement_holds_within_the_zone() {
         vec![endpoint("10.1.0.1", "a1", "a", &[], "ready"), endpoint("10.1.0.2", "b1", "b", &[], "ready")];
     let world = World::new(json!({}), annotations, endpoints).asking(&[(annotation::SAME_REGION, "Require")]);
     let set = world.on(&node("a1", "a")).cluster.unwrap();
-    assert_eq!((set.mode, set.endpoints.len()), (Mode::Require, 1));
+    assert_eq!((set.mode, set.endpoints.len()), (SelectionMode::Require, 1));
 }
 
 #[test]
@@ -399,14 +412,17 @@ fn a_wide_region_is_explained() {
         expect![[r#"
             cluster same-region: 10.2.0.1:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            cluster set: 1 ready endpoint in the region of zone e0, by the zones that the slices list for it
+            cluster set: 1 ready endpoint in the region of zone e0, by the zones in the slices' annotation
         "#]],
     );
-    wide_region("RequireRegion").check(&node("n-e0", "e0"), expect![[r#"
+    wide_region("RequireRegion").check(
+        &node("n-e0", "e0"),
+        expect![[r#"
         cluster require: 10.2.0.1:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        cluster set: 1 ready endpoint near enough: the Service requires traffic to stay in the region of zone e0
-    "#]]);
+        cluster set: 1 ready endpoint: the Service requires traffic to stay in the region of zone e0
+    "#]],
+    );
 }
 
 #[test]
@@ -416,7 +432,7 @@ fn a_gate_that_is_off_is_the_reason_and_no_safeguard_is() {
     World::new(json!({}), json!({}), two_zones()).check(&off, expect![[r#"
         cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        feature gate: the feature gate ServiceTrafficDistribution is off, and without it hints count only for a Service with topology-mode Auto, so none is used
+        feature gate: the feature gate ServiceTrafficDistribution is off, so hints are used only for Services with topology-mode Auto
         cluster set: every ready endpoint: 3 of 3 listed
     "#]]);
 }
@@ -436,14 +452,14 @@ fn hints_for_nodes_alone_are_explained_by_nodes() {
     world.check(&node("c1", "c"), expect![[r#"
         cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        safeguard: node not represented: no ready endpoint is for node c1, and there are no hints for zones, so hints are not used here
+        safeguard: node not represented: no ready endpoint has a hint for node c1, and there are no zone hints, so hints are not used
         cluster set: every ready endpoint: 3 of 3 listed
     "#]]);
     let gates: FeatureGates = "PreferSameTrafficDistribution=false".parse().unwrap();
     world.check(&NodeView { gates, ..node("b1", "b") }, expect![[r#"
         cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        feature gate: the feature gate PreferSameTrafficDistribution is off, so hints for nodes are not used, and there are none for zones
+        feature gate: the feature gate PreferSameTrafficDistribution is off, so node hints are not used, and there are no zone hints
         cluster set: every ready endpoint: 3 of 3 listed
     "#]]);
     let mut endpoints = by_node();
@@ -451,7 +467,7 @@ fn hints_for_nodes_alone_are_explained_by_nodes() {
     World::new(json!({}), json!({}), endpoints).check(&node("b1", "b"), expect![[r#"
         cluster all: 10.1.0.1:8080x1.000 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        safeguard: a hint is missing: 1 of 3 ready endpoints carry no node hint: hints are being added or removed, so none is used
+        safeguard: a hint is missing: 1 of 3 ready endpoints have no node hint: hints may be in transition, so none are used
         cluster set: every ready endpoint: 3 of 3 listed
     "#]]);
 }
@@ -465,15 +481,18 @@ fn a_required_node_is_explained_by_the_node() {
         expect![[r#"
             cluster require: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000
             traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-            cluster set: 2 ready endpoints near enough: the Service requires traffic to stay on node b1
+            cluster set: 2 ready endpoints: the Service requires traffic to stay on node b1
         "#]],
     );
-    world.check(&node("b2", "b"), expect![[r#"
+    world.check(
+        &node("b2", "b"),
+        expect![[r#"
         cluster require:
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        cluster set: 0 ready endpoints near enough: the Service requires traffic to stay on node b2
-        rejected: nothing within reach is ready: connections are refused, they never leave (add endpoints here, or use Prefer)
-    "#]]);
+        cluster set: 0 ready endpoints: the Service requires traffic to stay on node b2
+        rejected: no endpoint in scope is ready: connections are refused (add endpoints here, or use Prefer)
+    "#]],
+    );
 }
 
 #[test]
@@ -486,14 +505,14 @@ fn where_the_own_node_comes_first_the_reason_says_so() {
     world.check(&node("b2", "b"), expect![[r#"
         cluster require: 10.1.0.4:8080x1.000
         traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        cluster set: 1 ready endpoint on node b2, which comes first: the Service requires traffic to stay in zone b
+        cluster set: 1 ready endpoint on node b2, which is preferred: the Service requires traffic to stay in zone b
     "#]]);
     world.check(
         &node("b3", "b"),
         expect![[r#"
-        cluster require: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
-        traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
-        cluster set: 3 ready endpoints near enough: the Service requires traffic to stay in zone b
-    "#]],
+            cluster require: 10.1.0.2:8080x1.000 10.1.0.3:8080x1.000 10.1.0.4:8080x1.000
+            traffic policy: internalTrafficPolicy is Cluster: all traffic of this port may use every endpoint
+            cluster set: 3 ready endpoints: the Service requires traffic to stay in zone b
+        "#]],
     );
 }

@@ -1,4 +1,4 @@
-//! The share of traffic expected from each zone, as it stands in the annotation `zoneward.dev/demand`.
+//! The expected share of traffic from each zone: the annotation `zoneward.dev/demand`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,30 +6,28 @@ use std::str::FromStr;
 use model::Name;
 
 use super::PARTS;
-use crate::hints::facts::{ClusterFacts, PreferBy, ZoneFacts};
+use crate::hints::topology::{ClusterTopology, ZoneTopology, ZoneWeight};
 
-/// Shares per zone in 1/256, adding up to 256: `za=103,zb=77,zc=76`.
+/// Shares per zone in 1/256, with sum 256: `za=103,zb=77,zc=76`.
 ///
-/// Where the cluster has more than one region a zone is written `region/zone=103`: a consumer sees its own Node only,
-/// and could not know the regions otherwise.
+/// In a cluster with several regions a zone is written `region/zone=103`, since a consumer reads only its own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Demand {
-    /// In the order of the zones' names.
+pub struct SpillDemand {
+    /// Sorted by zone name.
     zones: Vec<ZoneDemand>,
 }
 
-/// What one zone sends.
+/// The demand of one zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneDemand {
-    /// Its region, where the cluster has several; zones without a region label share one without a name.
+    /// Only if the cluster has several; zones without a region label share one without a name.
     pub region: Option<Name>,
-    /// Its name.
     pub zone: Name,
-    /// Its share in 1/256; 0 for a zone that has no ready node at the moment.
+    /// In 1/256; 0 for a zone without ready nodes.
     pub share: u16,
 }
 
-/// A text that is no demand.
+/// An invalid demand annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemandError(String);
 
@@ -41,17 +39,17 @@ impl fmt::Display for DemandError {
 
 impl std::error::Error for DemandError {}
 
-impl Demand {
-    /// What the cluster's ready nodes are expected to send, by their CPU. `None` where no zone is known.
-    pub fn from_facts(facts: &ClusterFacts) -> Option<Self> {
-        facts.demand().cloned()
+impl SpillDemand {
+    /// By the CPU of ready nodes. `None` if there is no zone.
+    pub fn from_topology(topology: &ClusterTopology) -> Option<Self> {
+        topology.demand().cloned()
     }
 
-    pub(crate) fn from_zones(zones: &[ZoneFacts]) -> Option<Self> {
-        let weights: Vec<u64> = zones.iter().map(|z| z.weight(PreferBy::Cpu)).collect();
+    pub(crate) fn from_zones(zones: &[ZoneTopology]) -> Option<Self> {
+        let weights: Vec<u64> = zones.iter().map(|z| z.weight(ZoneWeight::Cpu)).collect();
         let shares = shares(&weights)?;
         let has_regions = zones.windows(2).any(|pair| pair[0].region != pair[1].region);
-        let zone = |(z, share): (&ZoneFacts, u16)| ZoneDemand {
+        let zone = |(z, share): (&ZoneTopology, u16)| ZoneDemand {
             region: z.region.clone().filter(|_| has_regions),
             zone: z.name.clone(),
             share,
@@ -59,17 +57,16 @@ impl Demand {
         Some(Self { zones: zones.iter().zip(shares).map(zone).collect() })
     }
 
-    /// The zones, by name.
+    /// Sorted by name.
     pub fn zones(&self) -> &[ZoneDemand] {
         &self.zones
     }
 
-    /// Reads the annotation.
     pub fn parse(text: &str) -> Result<Self, DemandError> {
         text.parse()
     }
 
-    /// Whether `other` names the same zones, none with a share that is further away than `parts`.
+    /// Whether `other` has the same zones and no share differs by more than `parts`.
     pub fn is_near(&self, other: &Self, parts: u16) -> bool {
         let near = |(a, b): (&ZoneDemand, &ZoneDemand)| {
             a.zone == b.zone && a.region == b.region && a.share.abs_diff(b.share) <= parts
@@ -82,7 +79,7 @@ impl Demand {
     }
 }
 
-/// Largest remainders: what is left after rounding down goes to those that lost most, the first by name among equals.
+/// Rounds by largest remainders; ties by name.
 fn shares(weights: &[u64]) -> Option<Vec<u16>> {
     let total: u128 = weights.iter().map(|w| u128::from(*w)).sum();
     if total == 0 {
@@ -99,7 +96,7 @@ fn shares(weights: &[u64]) -> Option<Vec<u16>> {
     Some(shares.into_iter().map(|s| u16::try_from(s).unwrap_or(u16::MAX)).collect())
 }
 
-impl fmt::Display for Demand {
+impl fmt::Display for SpillDemand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let regional = self.has_regions();
         for (i, z) in self.zones.iter().enumerate() {
@@ -115,7 +112,7 @@ impl fmt::Display for Demand {
     }
 }
 
-impl FromStr for Demand {
+impl FromStr for SpillDemand {
     type Err = DemandError;
 
     fn from_str(text: &str) -> Result<Self, DemandError> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::group_and_version;
 use crate::FeatureGates;
-use crate::hints::{Defaults, Mechanism, choose, reason};
+use crate::hints::{Mechanism, TrafficDistributionDefaults, choose, event_reason};
 use model::field::FieldErrors;
 
 const OWN_PREFIX: &str = "zoneward.dev/";
@@ -73,10 +73,10 @@ fn wrong_value(key: &str, value: &str) -> Option<String> {
 fn is_effective(key: &str, value: &str) -> bool {
     let gates = FeatureGates::default();
     if key == annotation::DEFAULT_TRAFFIC_DISTRIBUTION {
-        let defaults = Defaults { namespace: Some(Name::new(value)), cluster: None };
+        let defaults = TrafficDistributionDefaults { namespace: Some(Name::new(value)), cluster: None };
         let choice = service_with(&[]).map(|service| choose(&service, &defaults, &gates));
         return choice
-            .is_some_and(|choice| choice.remarks.iter().all(|(why, _)| *why != reason::INVALID_VALUE));
+            .is_some_and(|choice| choice.notices.iter().all(|(why, _)| *why != event_reason::INVALID_VALUE));
     }
     // The threshold counts only beside Prefer.
     let beside = match key == annotation::SAME_ZONE_STARTING_THRESHOLD {
@@ -84,7 +84,8 @@ fn is_effective(key: &str, value: &str) -> bool {
         false => None,
     };
     let settings: Vec<(&str, &str)> = [(key, value)].into_iter().chain(beside).collect();
-    let choice = service_with(&settings).map(|service| choose(&service, &Defaults::default(), &gates));
+    let choice = service_with(&settings)
+        .map(|service| choose(&service, &TrafficDistributionDefaults::default(), &gates));
     choice.is_some_and(|choice| choice.accepted.is_ok() && choice.refused.is_none())
 }
 

@@ -9,15 +9,15 @@ mod mutate;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use model::backend::Place;
+use model::backend::ConsumerLocation;
 use model::random::Random;
 use model::route::{Arrival, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
 use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
-use plan::hints::{ClusterFacts, Config, HintInput, Memory, assign};
-use plan::routes::{self, Client, Incoming};
+use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
+use plan::routes::{self, MeshClient, TracedRequest};
 use plan::select::{NodeView, explain, select};
 use plan::slices::{self, TriggerTimes};
 use serde_json::Value;
@@ -67,16 +67,16 @@ fn run(round: u64) {
 
 /// Every pod's and gateway's table, a request through each part of it, and the backends behind.
 fn route_all(snapshot: &Snapshot) {
-    let place = Place { node: "node-a".into(), zone: Some("zone-a".into()) };
+    let place = ConsumerLocation { node: "node-a".into(), zone: Some("zone-a".into()) };
     let mut tables: Vec<_> = snapshot.gateways().map(|g| routes::gateway(snapshot, g).0).collect();
     tables.extend(
-        snapshot.pods().take(2).map(|pod| routes::sidecar(snapshot, &Client::of_pod(snapshot, pod)).0),
+        snapshot.pods().take(2).map(|pod| routes::sidecar(snapshot, &MeshClient::of_pod(snapshot, pod)).0),
     );
-    let incoming = Incoming {
+    let incoming = TracedRequest {
         method: "GET".into(),
         host: "x.a.io:80".into(),
         path: "/v1/../v1/é%zz?q=1".into(),
-        ..Incoming::default()
+        ..TracedRequest::default()
     };
     for table in &tables {
         let listeners = table.ports().flat_map(|port| port.listener(&incoming.host));
@@ -155,14 +155,14 @@ fn plan_one(snapshot: &Snapshot, service: &Service, random: &mut Random) {
     };
     let max = 1 + random.below(5);
     let options = slices::SliceOptions::new(max).expect("within 1 to 1000");
-    let facts = ClusterFacts::from_nodes(snapshot.nodes());
-    let config = Config::default();
+    let topology = ClusterTopology::from_nodes(snapshot.nodes());
+    let config = HintConfig::default();
     let namespace = snapshot.namespace(&service.key.namespace);
     let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
     let plan = slices::plan(&input, &options, |family, packing| {
-        let memory = Memory::from_slices(family, existing);
-        let (facts, config, memory) = (&facts, &config, &memory);
-        let input = HintInput { service, family, facts, namespace_default, config, memory };
+        let hysteresis = Hysteresis::from_slices(family, existing);
+        let (topology, config, hysteresis) = (&topology, &config, &hysteresis);
+        let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
         let outcome = assign(&input, packing);
         assert!(outcome.notices.iter().all(|notice| !notice.message.is_empty()));
     });

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use model::annotation as a;
-use plan::hints::{Mechanism, Memory, reason};
+use plan::hints::{Hysteresis, Mechanism, event_reason};
 use proptest::prelude::*;
 
 use crate::world::{self, World, name, notices};
@@ -36,9 +36,9 @@ fn safeguard_1_fewer_endpoints_than_zones() {
     check(
         &mut auto(&[("a", 1), ("b", 1), ("c", 1)], &[("a", 1), ("b", 1)]),
         expect![[r#"
-        a> 1, b> 1 held back: FewerEndpointsThanZones
-        Service shop/web: TopologyAwareHintsDisabled: Insufficient number of endpoints (2 endpoints, 3 zones), addressType: IPv4. Every zone needs one of its own to serve it: add 1 endpoint, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 1, b> 1 held back: FewerEndpointsThanZones
+            Service shop/web: TopologyAwareHintsDisabled: Insufficient number of endpoints (2 endpoints, 3 zones), addressType: IPv4. Every zone needs at least one endpoint: add 1 endpoint, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
 }
 
@@ -48,9 +48,9 @@ fn safeguard_2_no_balanced_allocation() {
     check(
         &mut auto(&[("a", 1), ("b", 1), ("c", 1)], &[("a", 4), ("b", 4), ("c", 3)]),
         expect![[r#"
-        a> 4, b> 4, c> 3 held back: OverloadUnavoidable
-        Service shop/web: TopologyAwareHintsDisabled: Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (11 endpoints, 3 zones), addressType: IPv4. a needs 4 ready endpoints for its 33 % of the CPU, b needs 4 ready endpoints for its 33 % of the CPU, c needs 4 ready endpoints for its 33 % of the CPU, together 12, and 11 are ready: add 1 endpoint, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 4, b> 4, c> 3 held back: OverloadUnavoidable
+            Service shop/web: TopologyAwareHintsDisabled: Unable to allocate minimum required endpoints to each zone without exceeding overload threshold (11 endpoints, 3 zones), addressType: IPv4. a needs 4 ready endpoints for its 33 % of the CPU, b needs 4 ready endpoints for its 33 % of the CPU, c needs 4 ready endpoints for its 33 % of the CPU, together 12, and 11 are ready: add 1 endpoint, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
 }
 
@@ -61,17 +61,17 @@ fn safeguard_3_a_node_without_information() {
     check(
         &mut world,
         expect![[r#"
-        a> 2, b> 2 held back: InsufficientNodeInformation
-        Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. Node new has no zone: give it the label topology.kubernetes.io/zone, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 2, b> 2 held back: InsufficientNodeInformation
+            Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. Node new has no zone: add the label topology.kubernetes.io/zone, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
     world.add_node(world::node("new", "b", 0));
     check(
         &mut world,
         expect![[r#"
-        a> 2, b> 2 held back: InsufficientNodeInformation
-        Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. Node new reports no allocatable CPU: put its kubelet right, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 2, b> 2 held back: InsufficientNodeInformation
+            Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. Node new reports no allocatable CPU: check its kubelet, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
     // Semantics A2: nodes that are not ready, and those of the control plane, do not count.
     world.add_node(model::Node { ready: false, ..world::node("new", "", 0) });
@@ -84,16 +84,16 @@ fn one_zone_has_nothing_to_keep_apart() {
     check(
         &mut auto(&[("a", 2)], &[("a", 4)]),
         expect![[r#"
-        a> 4 held back: OneZoneOnly
-        Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. All ready nodes are in a, so there is nothing to keep apart: add nodes in another zone, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 4 held back: OneZoneOnly
+            Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. All ready nodes are in a, so there is nothing to distribute: add nodes in another zone, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
     check(
         &mut auto(&[], &[("a", 4)]),
         expect![[r#"
-        a> 4 held back: InsufficientNodeInformation
-        Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. No node is ready beside those of the control plane: wait for one, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            a> 4 held back: InsufficientNodeInformation
+            Service shop/web: TopologyAwareHintsDisabled: Insufficient Node information: allocatable CPU or zone not specified on one or more nodes, addressType: IPv4. No node is ready except those of the control plane: add nodes, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
 }
 
@@ -103,9 +103,9 @@ fn an_endpoint_without_a_zone_takes_all_hints_away() {
     check(
         &mut world,
         expect![[r#"
-        ?> 1, a> 3, b> 2 held back: EndpointWithoutZone
-        Service shop/web: TopologyAwareHintsDisabled: One or more endpoints do not have a zone specified, addressType: IPv4. Pod web-6 is the first of 1: add topology.kubernetes.io/zone to its node, or use PreferSameZone, or Spill, which needs no minimum.
-    "#]],
+            ?> 1, a> 3, b> 2 held back: EndpointWithoutZone
+            Service shop/web: TopologyAwareHintsDisabled: One or more endpoints do not have a zone specified, addressType: IPv4. Pod web-6 is the first of 1: add the label topology.kubernetes.io/zone to its node, or use PreferSameZone or Spill, which need no minimum.
+        "#]],
     );
 }
 
@@ -116,10 +116,10 @@ fn a_change_of_cpu_counts() {
     world.sync();
     assert_eq!(world.hints(), "a>a 6, b>b 6");
     world.add_node(world::node("a-node-0", "a", 12_000));
-    assert!(world.memory.is_overloaded(&world.facts()));
+    assert!(world.hysteresis.is_overloaded(&world.topology()));
     world.sync();
     assert_eq!(world.hints(), "a>a 6, b>a 3, b>b 3");
-    assert!(!world.memory.is_overloaded(&world.facts()));
+    assert!(!world.hysteresis.is_overloaded(&world.topology()));
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn endpoints_in_a_zone_without_nodes_are_named() {
     check(
         &mut auto(&[("a", 1), ("b", 1)], &[("a", 3), ("b", 3), ("gone", 1)]),
         expect![[r#"
-        a>a 3, b>b 3, gone>gone 1
-        Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 3 for 50 % of the CPU (at least 3), b has 3 for 50 % of the CPU (at least 3). Endpoints in zones without ready nodes get next to no traffic: gone 1.
-    "#]],
+            a>a 3, b>b 3, gone>gone 1
+            Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 3 for 50 % of the CPU (at least 3), b has 3 for 50 % of the CPU (at least 3). Endpoints in zones without ready nodes get almost no traffic: gone 1.
+        "#]],
     );
 }
 
@@ -150,13 +150,13 @@ fn hints_that_stand_stay_through_a_rolling_update() {
         &mut world,
         expect![[r#"
             a>a 4, b>b 4, c>c 3
-            Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 4 for 33 % of the CPU (at least 2), b has 4 for 33 % of the CPU (at least 2), c has 3 for 33 % of the CPU (at least 2). New hints would not be set with so few endpoints, but those that stand are kept as long as every zone can have half of its share.
+            Service shop/web: TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv4. service.kubernetes.io/topology-mode: Auto: a has 4 for 33 % of the CPU (at least 2), b has 4 for 33 % of the CPU (at least 2), c has 3 for 33 % of the CPU (at least 2). There are too few endpoints to set new hints, but existing hints stay while every zone can have half of its share.
         "#]],
     );
     // A controller that starts now goes on with them; one that never saw them would not set them.
     world.restart();
     assert!(world.sync().programmed);
-    world.memory = Memory::default();
+    world.hysteresis = Hysteresis::default();
     assert!(!world.sync().programmed);
 }
 
@@ -164,21 +164,21 @@ fn hints_that_stand_stay_through_a_rolling_update() {
 fn nothing_is_said_twice() {
     let mut world = auto(&[("a", 1), ("b", 1)], &[("a", 3), ("b", 3)]);
     let reasons = |world: &mut World| world.sync().news().map(|n| n.reason).collect::<Vec<_>>();
-    assert_eq!(reasons(&mut world), [reason::AUTO_ENABLED]);
+    assert_eq!(reasons(&mut world), [event_reason::AUTO_ENABLED]);
     world.add_endpoints(&[("a", 1), ("b", 1)]);
     assert!(reasons(&mut world).is_empty());
     world.restart();
     assert!(reasons(&mut world).is_empty(), "the slices tell that it was said");
     world.endpoints.truncate(1);
-    assert_eq!(reasons(&mut world), [reason::AUTO_DISABLED]);
+    assert_eq!(reasons(&mut world), [event_reason::AUTO_DISABLED]);
     assert!(reasons(&mut world).is_empty());
     world.add_node(world::node("new", "", 4_000));
-    assert_eq!(reasons(&mut world), [reason::AUTO_DISABLED], "another cause is news");
+    assert_eq!(reasons(&mut world), [event_reason::AUTO_DISABLED], "another cause is news");
     world.nodes.remove("new");
     world.restart();
     assert!(reasons(&mut world).is_empty());
     world.add_endpoints(&[("a", 3), ("b", 3)]);
-    assert_eq!(reasons(&mut world), [reason::AUTO_ENABLED]);
+    assert_eq!(reasons(&mut world), [event_reason::AUTO_ENABLED]);
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn switching_to_another_mechanism_ends_auto_once() {
     world.service = world::service(&[], Some("PreferSameZone"));
     let outcome = world.sync();
     expect![[r#"
-        Service shop/web: TopologyAwareHintsDisabled: Topology Aware Hints has been disabled, addressType: IPv4. spec.trafficDistribution: PreferSameZone decides now, and Auto's hints are gone.
-        Service shop/web: TrafficDistributionProgrammed: spec.trafficDistribution: PreferSameZone: traffic stays in the zone where it starts, and goes everywhere where there is no endpoint; 6 ready endpoints (a 3, b 3). No minimum applies.
+        Service shop/web: TopologyAwareHintsDisabled: Topology Aware Hints has been disabled, addressType: IPv4. spec.trafficDistribution: PreferSameZone decides now, the hints of Auto are removed.
+        Service shop/web: TrafficDistributionProgrammed: spec.trafficDistribution: PreferSameZone: traffic stays in its zone, and goes to all endpoints if there is none; 6 ready endpoints (a 3, b 3). There is no minimum number of endpoints.
     "#]].assert_eq(&notices(&outcome));
     assert_eq!(world.sync().notices.len(), 1);
 }
@@ -199,7 +199,7 @@ fn the_annotation_is_written_with_the_slices_only() {
     let mut world = auto(&[("a", 1), ("b", 1)], &[("a", 3), ("b", 3)]);
     world.sync();
     assert_eq!(world.slices[0].content.annotation(a::MECHANISM), Some(&name("Auto")));
-    assert_eq!(world.memory.mechanism(), Mechanism::Auto);
+    assert_eq!(world.hysteresis.mechanism(), Mechanism::Auto);
 }
 
 fn counts(world: &World) -> std::collections::BTreeMap<String, usize> {
@@ -227,7 +227,7 @@ proptest! {
         for (zone, count) in steps {
             // Zones from the number of nodes on have none.
             world.add_endpoints(&[(&format!("z{zone}"), count)]);
-            let held = world.memory.mechanism() == Mechanism::Auto;
+            let held = world.hysteresis.mechanism() == Mechanism::Auto;
             let outcome = world.sync();
             if !outcome.programmed {
                 prop_assert_eq!(world.stored().filter(|e| e.hints.is_some()).count(), 0);

@@ -31,15 +31,15 @@ fn all_three_hold_once_every_node_has_it() {
         world(&[], Some("PreferSameZone"), 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: spec.trafficDistribution: PreferSameZone is known.
-        Programmed True Programmed: The EndpointSlices say PreferSameZone.
-        Honored True Honored: Every ready node that runs a node proxy has programmed the slices.
-    "#]],
+            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is used.
+            Programmed True Programmed: The EndpointSlices express PreferSameZone.
+            Honored True Honored: Every ready node with a node proxy has programmed the EndpointSlices.
+        "#]],
     );
 }
 
 #[test]
-fn honored_names_up_to_three_nodes_that_are_behind_and_never_counts_them() {
+fn honored_lists_up_to_three_nodes_that_are_behind_and_counts_the_others() {
     let behind = |nodes: &[&str]| {
         let mut acks = NodeAcks { reached: 2, ..NodeAcks::default() };
         nodes.iter().for_each(|node| acks.add_behind(&world::name(node)));
@@ -49,25 +49,27 @@ fn honored_names_up_to_three_nodes_that_are_behind_and_never_counts_them() {
         world(&[], Some("PreferSameZone"), 2),
         &behind(&["n1"]),
         expect![[r#"
-            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is known.
-            Programmed True Programmed: The EndpointSlices say PreferSameZone.
-            Honored False NodesBehind: Ready nodes that have not programmed the slices yet: n1. See the logs of their node proxies.
+            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is used.
+            Programmed True Programmed: The EndpointSlices express PreferSameZone.
+            Honored False NodesBehind: Ready nodes that have not programmed the EndpointSlices: n1. See the logs of their node proxies.
         "#]],
     );
     let conditions = |endpoints: usize, nodes: &[&str]| {
         conditions(&[world(&[], Some("PreferSameZone"), endpoints).sync()], &behind(nodes))
     };
     let four = conditions(2, &["n1", "n2", "n3", "n4"]);
-    expect!["Ready nodes that have not programmed the slices yet: n1, n2, n3 and others. See the logs of their node proxies."]
+    expect!["Ready nodes that have not programmed the EndpointSlices: n1, n2, n3 and 1 more. See the logs of their node proxies."]
         .assert_eq(&four[2].message);
-    assert_eq!(four, conditions(9, &["n1", "n2", "n3", "n5", "n6"]));
+    let five = conditions(9, &["n1", "n2", "n3", "n5", "n6"]);
+    assert_eq!(four[2].message.replace("1 more", "2 more"), five[2].message);
+    assert_eq!(four[..2], five[..2], "no number of endpoints is in a condition");
     check(
         world(&[], Some("PreferSameZone"), 2),
         &NodeAcks::default(),
         expect![[r#"
-            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is known.
-            Programmed True Programmed: The EndpointSlices say PreferSameZone.
-            Honored Unknown NoNodeProxy: No ready node runs a Zoneward node proxy, which would report what it programmed.
+            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is used.
+            Programmed True Programmed: The EndpointSlices express PreferSameZone.
+            Honored Unknown NoNodeProxy: No ready node runs a Zoneward node proxy, so no node reports what it programmed.
         "#]],
     );
 }
@@ -78,10 +80,10 @@ fn a_value_of_others_is_not_accepted() {
         world(&[], Some("example.com/Fastest"), 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted False UnsupportedValue: spec.trafficDistribution: example.com/Fastest gives no hints, so traffic spreads evenly: only the implementation of example.com could know it. Known are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
-        Programmed False NoMechanism: Traffic spreads evenly over all endpoints.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted False UnsupportedValue: spec.trafficDistribution: example.com/Fastest sets no hints, so traffic is spread evenly: it is for the implementation of example.com. Supported are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
+            Programmed False NoMechanism: Traffic is spread evenly over all endpoints.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
 }
 
@@ -91,10 +93,10 @@ fn a_field_that_auto_overrides_says_so() {
         world(&[(a::TOPOLOGY_MODE, "Auto")], Some("PreferSameZone"), 3),
         &ALL_NODES,
         expect![[r#"
-        Accepted True Overridden: spec.trafficDistribution: PreferSameZone is ignored, because service.kubernetes.io/topology-mode: Auto comes first. Remove what you do not mean.
-        Programmed True Programmed: The EndpointSlices say Auto.
-        Honored True Honored: Every ready node that runs a node proxy has programmed the slices.
-    "#]],
+            Accepted True Overridden: spec.trafficDistribution: PreferSameZone is ignored: service.kubernetes.io/topology-mode: Auto has precedence. Remove the settings that you do not need.
+            Programmed True Programmed: The EndpointSlices express Auto.
+            Honored True Honored: Every ready node with a node proxy has programmed the EndpointSlices.
+        "#]],
     );
 }
 
@@ -104,19 +106,19 @@ fn a_mechanism_that_holds_back_is_not_programmed() {
         world(&[(a::TOPOLOGY_MODE, "Auto")], None, 0),
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: service.kubernetes.io/topology-mode: Auto is known.
-        Programmed False FewerEndpointsThanZones: There are fewer ready endpoints than zones. The Events say the numbers and what would help. Address family: IPv4.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted True Accepted: service.kubernetes.io/topology-mode: Auto is used.
+            Programmed False FewerEndpointsThanZones: There are fewer ready endpoints than zones. See the Service's Events for numbers and advice. Address family: IPv4.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
     check(
         world(&[(a::SAME_ZONE, "Prefer")], None, 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: endpointslice.kubernetes.io/same-zone: Prefer is known.
-        Programmed False TooFewEndpoints: There are too few ready endpoints for Prefer to start. The Events say the numbers and what would help. Address family: IPv4.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted True Accepted: endpointslice.kubernetes.io/same-zone: Prefer is used.
+            Programmed False TooFewEndpoints: There are too few ready endpoints for Prefer to start. See the Service's Events for numbers and advice. Address family: IPv4.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
 }
 
@@ -126,10 +128,10 @@ fn an_explicit_balanced_is_accepted_and_programs_nothing() {
         world(&[(a::SAME_ZONE, "Balanced")], None, 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: endpointslice.kubernetes.io/same-zone: Balanced is known.
-        Programmed False NoMechanism: Traffic spreads evenly over all endpoints.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted True Accepted: endpointslice.kubernetes.io/same-zone: Balanced is used.
+            Programmed False NoMechanism: Traffic is spread evenly over all endpoints.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
 }
 
@@ -141,10 +143,10 @@ fn a_service_that_asks_for_nothing_has_no_conditions_to_write() {
         world(&[], None, 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted Unknown NotRequested: The Service asks for no traffic distribution.
-        Programmed False NotRequested: Traffic spreads evenly over all endpoints.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted Unknown NotRequested: The Service has no traffic distribution setting.
+            Programmed False NotRequested: Traffic is spread evenly over all endpoints.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
 }
 
@@ -163,18 +165,18 @@ fn a_bad_setting_beside_the_one_that_decides_is_no_refusal_of_that_one() {
         world(&[(a::TRAFFIC_DISTRIBUTION, "Spil")], Some("PreferSameZone"), 2),
         &ALL_NODES,
         expect![[r#"
-        Accepted True OtherSettingRefused: spec.trafficDistribution: PreferSameZone is known and decides. zoneward.dev/traffic-distribution: Spil is ignored: no mechanism has that name. Known are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
-        Programmed True Programmed: The EndpointSlices say PreferSameZone.
-        Honored True Honored: Every ready node that runs a node proxy has programmed the slices.
-    "#]],
+            Accepted True OtherSettingRefused: spec.trafficDistribution: PreferSameZone is used. zoneward.dev/traffic-distribution: Spil is ignored: unknown mechanism. Supported are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
+            Programmed True Programmed: The EndpointSlices express PreferSameZone.
+            Honored True Honored: Every ready node with a node proxy has programmed the EndpointSlices.
+        "#]],
     );
     check(
         world(&[(a::SAME_ZONE, "Prefer"), (a::SAME_ZONE_STARTING_THRESHOLD, "many")], None, 9),
         &ALL_NODES,
         expect![[r#"
-            Accepted True OtherSettingRefused: endpointslice.kubernetes.io/same-zone: Prefer is known and decides. endpointslice.kubernetes.io/same-zone-starting-threshold: many is no whole number from 1 on, so three times the number of zones holds.
-            Programmed True Programmed: The EndpointSlices say PreferZone.
-            Honored True Honored: Every ready node that runs a node proxy has programmed the slices.
+            Accepted True OtherSettingRefused: endpointslice.kubernetes.io/same-zone: Prefer is used. endpointslice.kubernetes.io/same-zone-starting-threshold: many is not a positive whole number, so the default applies: three per zone.
+            Programmed True Programmed: The EndpointSlices express PreferZone.
+            Honored True Honored: Every ready node with a node proxy has programmed the EndpointSlices.
         "#]],
     );
 }
@@ -187,10 +189,10 @@ fn an_endpoint_without_a_zone_makes_all_hints_unusable_and_nothing_programmed() 
         stray,
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: spec.trafficDistribution: PreferSameZone is known.
-        Programmed False EndpointWithoutZone: A ready endpoint is in no known zone, so consumers ignore the hints of the whole Service. The Events say the numbers and what would help. Address family: IPv4.
-        Honored False NotProgrammed: There is nothing to honor yet.
-    "#]],
+            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is used.
+            Programmed False EndpointWithoutZone: A ready endpoint has no zone, so consumers ignore all hints of the Service. See the Service's Events for numbers and advice. Address family: IPv4.
+            Honored False NotProgrammed: The EndpointSlices do not express the traffic distribution, see Programmed.
+        "#]],
     );
     let mut stray = world(&[(a::SAME_REGION, "Prefer")], None, 2);
     stray.add_endpoints(&[("", 1)]);
@@ -211,17 +213,17 @@ fn a_headless_service_is_promised_nothing() {
     headless.service.cluster_ips = model::ClusterIps::None;
     let said = world::notices(&headless.sync());
     expect![[r#"
-        Service shop/web: TrafficDistributionNotProxied: spec.trafficDistribution: PreferSameZone: the hints are set, but no service proxy obeys them: the Service is headless, so clients get the endpoints' addresses from DNS and connect to any of them. Give the Service a cluster IP.
+        Service shop/web: TrafficDistributionNotProxied: spec.trafficDistribution: PreferSameZone: hints are set but have no effect: the Service is headless, so clients get the endpoints' addresses from DNS and connect to any of them. Give the Service a cluster IP.
     "#]].assert_eq(&said);
-    assert!(!said.contains("stays in the zone"), "{said}");
+    assert!(!said.contains("stays in its zone"), "{said}");
     check(
         headless,
         &ALL_NODES,
         expect![[r#"
-        Accepted True Accepted: spec.trafficDistribution: PreferSameZone is known.
-        Programmed True Programmed: The EndpointSlices say PreferSameZone.
-        Honored False NotProxied: Zoneward's nodes do not proxy this Service: it is headless: clients get the endpoints' addresses from DNS and connect to them directly.
-    "#]],
+            Accepted True Accepted: spec.trafficDistribution: PreferSameZone is used.
+            Programmed True Programmed: The EndpointSlices express PreferSameZone.
+            Honored False NotProxied: Zoneward's nodes do not proxy this Service: it is headless, so clients get the endpoints' addresses from DNS and connect to them directly.
+        "#]],
     );
     let mut another = world(&[], Some("PreferSameZone"), 2);
     another.service.labels = [(a::SERVICE_PROXY_NAME, "other")].into_iter().collect();
@@ -236,7 +238,7 @@ fn a_refused_write_is_not_programmed() {
     assert_eq!(refused[0], meant[0]);
     let words = refused.map(|c| format!("{} {} {}", c.status.as_str(), c.reason, c.message));
     expect![[r#"
-        False WriteRefused The API refused the EndpointSlices, not all were written: forZones: Too many: 9
-        False NotProgrammed There is nothing to honor yet."#]]
+        False WriteRefused The API server refused EndpointSlices, some were not written: forZones: Too many: 9
+        False NotProgrammed The EndpointSlices do not express the traffic distribution, see Programmed."#]]
     .assert_eq(&words[1..].join("\n"));
 }

@@ -3,20 +3,20 @@
 use expect_test::{Expect, expect};
 use model::annotation as a;
 use plan::FeatureGates;
-use plan::hints::{Choice, Defaults, Mechanism, choose};
+use plan::hints::{Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
 
 use crate::world::{self, World, name};
 
-fn choice(annotations: &[(&str, &str)], field: Option<&str>, gates: &str) -> Choice {
+fn choice(annotations: &[(&str, &str)], field: Option<&str>, gates: &str) -> MechanismChoice {
     let service = world::service(annotations, field);
-    choose(&service, &Defaults::default(), &gates.parse().expect("gates"))
+    choose(&service, &TrafficDistributionDefaults::default(), &gates.parse().expect("gates"))
 }
 
 fn check(annotations: &[(&str, &str)], field: Option<&str>, expect: Expect) {
     let choice = choice(annotations, field, "");
     let mut text = choice.mechanism.as_str().to_owned();
     text += if choice.accepted.is_ok() { "\n" } else { ", not accepted\n" };
-    for (reason, message) in choice.remarks {
+    for (reason, message) in choice.notices {
         text += &format!("{reason}: {message}\n");
     }
     expect.assert_eq(&text);
@@ -44,7 +44,7 @@ fn the_first_setting_that_is_set_decides() {
 #[test]
 fn defaults_of_namespace_and_cluster_come_last() {
     let gates = FeatureGates::default();
-    let defaults = |namespace: Option<&str>, cluster: Option<&str>| Defaults {
+    let defaults = |namespace: Option<&str>, cluster: Option<&str>| TrafficDistributionDefaults {
         namespace: namespace.map(name),
         cluster: cluster.map(name),
     };
@@ -57,7 +57,7 @@ fn defaults_of_namespace_and_cluster_come_last() {
     );
     assert_eq!(choose(&plain, &defaults(Some("None"), Some("Spill")), &gates).mechanism, Mechanism::None);
     let wrong = choose(&plain, &defaults(Some("Wrong"), Some("Spill")), &gates);
-    assert_eq!((wrong.mechanism, wrong.remarks.len()), (Mechanism::Spill, 1));
+    assert_eq!((wrong.mechanism, wrong.notices.len()), (Mechanism::Spill, 1));
     let own = world::service(&[], Some("PreferSameNode"));
     assert_eq!(choose(&own, &both, &gates).mechanism, Mechanism::PreferSameNode);
 }
@@ -72,7 +72,7 @@ fn every_mechanism_can_be_named_but_not_its_rest() {
         None,
         expect![[r#"
             None, not accepted
-            InvalidTrafficDistribution: zoneward.dev/traffic-distribution: PreferZoneResting is ignored: no mechanism has that name. Known are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
+            InvalidTrafficDistribution: zoneward.dev/traffic-distribution: PreferZoneResting is ignored: unknown mechanism. Supported are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
         "#]],
     );
 }
@@ -87,9 +87,9 @@ fn an_explicit_off_of_ours_ends_the_search() {
         &[(a::SAME_ZONE, "Balanced")],
         Some("PreferSameZone"),
         expect![[r#"
-        None
-        TrafficDistributionIgnored: spec.trafficDistribution: PreferSameZone is ignored, because endpointslice.kubernetes.io/same-zone: Balanced comes first. Remove what you do not mean.
-    "#]],
+            None
+            TrafficDistributionIgnored: spec.trafficDistribution: PreferSameZone is ignored: endpointslice.kubernetes.io/same-zone: Balanced has precedence. Remove the settings that you do not need.
+        "#]],
     );
 }
 
@@ -108,8 +108,9 @@ fn topology_mode_disabled_leaves_the_field_in_force() {
 #[test]
 fn topology_mode_disabled_keeps_defaults_away() {
     // Kubernetes knows no defaults: such a Service gets no hints there.
-    let both = Defaults { namespace: Some(name("PreferSameZone")), cluster: Some(name("Spill")) };
-    let cluster = Defaults { namespace: None, ..both.clone() };
+    let both =
+        TrafficDistributionDefaults { namespace: Some(name("PreferSameZone")), cluster: Some(name("Spill")) };
+    let cluster = TrafficDistributionDefaults { namespace: None, ..both.clone() };
     for key in [a::TOPOLOGY_MODE, a::TOPOLOGY_AWARE_HINTS] {
         for defaults in [&both, &cluster] {
             let of = |field| {
@@ -129,7 +130,7 @@ fn topology_mode_disabled_keeps_defaults_away() {
 #[test]
 fn a_default_behind_a_closed_gate_does_not_blame_the_service() {
     let of = |default: &str, gate: &str| {
-        let defaults = Defaults { namespace: Some(name(default)), cluster: None };
+        let defaults = TrafficDistributionDefaults { namespace: Some(name(default)), cluster: None };
         choose(&world::service(&[], None), &defaults, &format!("{gate}=false").parse().expect("gates"))
     };
     for (default, gate) in [
@@ -143,20 +144,21 @@ fn a_default_behind_a_closed_gate_does_not_blame_the_service() {
             (Mechanism::None, Ok(()), None),
             "{gate}"
         );
-        assert_eq!(choice.remarks.len(), 1, "{gate}");
-        assert!(choice.remarks[0].1.contains(gate), "{:?}", choice.remarks);
+        assert_eq!(choice.notices.len(), 1, "{gate}");
+        assert!(choice.notices[0].1.contains(gate), "{:?}", choice.notices);
     }
 }
 
 #[test]
 fn a_choice_says_whose_setting_decided() {
-    let defaults = Defaults { namespace: Some(name("RequireZone")), cluster: Some(name("Spill")) };
-    let origin = |annotations: &[(&str, &str)], defaults: &Defaults| {
+    let defaults =
+        TrafficDistributionDefaults { namespace: Some(name("RequireZone")), cluster: Some(name("Spill")) };
+    let origin = |annotations: &[(&str, &str)], defaults: &TrafficDistributionDefaults| {
         choose(&world::service(annotations, None), defaults, &FeatureGates::default()).origin.annotation()
     };
     assert_eq!(origin(&[(a::SAME_ZONE, "Require")], &defaults), None);
     assert_eq!(origin(&[], &defaults), Some("namespace"));
-    assert_eq!(origin(&[], &Defaults { namespace: None, ..defaults }), Some("controller"));
+    assert_eq!(origin(&[], &TrafficDistributionDefaults { namespace: None, ..defaults }), Some("controller"));
 }
 
 #[test]
@@ -166,7 +168,7 @@ fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
         Some("PreferSameZone"),
         expect![[r#"
             PreferSameZone
-            InvalidTrafficDistribution: zoneward.dev/traffic-distribution: Spil is ignored: no mechanism has that name. Known are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
+            InvalidTrafficDistribution: zoneward.dev/traffic-distribution: Spil is ignored: unknown mechanism. Supported are Spill, Auto, PreferSameZone, PreferSameNode, PreferZone, RequireZone and the other mechanisms of docs/guide/choosing.md, and Balanced for none.
         "#]],
     );
     check(
@@ -174,7 +176,7 @@ fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
         None,
         expect![[r#"
             None, not accepted
-            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone: require is ignored, as if it were not set, so the settings after it decide. Write Balanced, Prefer or Require.
+            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone: require is ignored as if not set, so settings of lower precedence decide. Use Balanced, Prefer or Require.
         "#]],
     );
     check(
@@ -182,7 +184,7 @@ fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
         None,
         expect![[r#"
             RequireZone
-            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-node: Yes is ignored, as if it were not set, so the settings after it decide. Write Balanced, Prefer or Require.
+            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-node: Yes is ignored as if not set, so settings of lower precedence decide. Use Balanced, Prefer or Require.
         "#]],
     );
     check(
@@ -190,7 +192,7 @@ fn a_value_that_nobody_knows_is_a_notice_and_the_search_goes_on() {
         Some("PreferSameZone"),
         expect![[r#"
             PreferSameZone
-            InvalidTrafficDistribution: service.kubernetes.io/topology-mode: AUTO is ignored. Write Auto or Disabled, in exactly these letters.
+            InvalidTrafficDistribution: service.kubernetes.io/topology-mode: AUTO is ignored. Use Auto or Disabled, with this spelling.
         "#]],
     );
 }
@@ -202,9 +204,9 @@ fn the_older_topology_annotation_masks_the_newer_one() {
         &[(a::TOPOLOGY_AWARE_HINTS, "enabled"), (a::TOPOLOGY_MODE, "Auto")],
         None,
         expect![[r#"
-        None, not accepted
-        InvalidTrafficDistribution: service.kubernetes.io/topology-aware-hints: enabled is ignored, and hides topology-mode beside it. Write Auto or Disabled, in exactly these letters.
-    "#]],
+            None, not accepted
+            InvalidTrafficDistribution: service.kubernetes.io/topology-aware-hints: enabled is ignored and hides topology-mode. Use Auto or Disabled, with this spelling.
+        "#]],
     );
 }
 
@@ -215,9 +217,9 @@ fn auto_wins_over_the_field_and_says_so() {
         &[(a::TOPOLOGY_MODE, "Auto")],
         Some("PreferSameZone"),
         expect![[r#"
-        Auto
-        TrafficDistributionIgnored: spec.trafficDistribution: PreferSameZone is ignored, because service.kubernetes.io/topology-mode: Auto comes first. Remove what you do not mean.
-    "#]],
+            Auto
+            TrafficDistributionIgnored: spec.trafficDistribution: PreferSameZone is ignored: service.kubernetes.io/topology-mode: Auto has precedence. Remove the settings that you do not need.
+        "#]],
     );
 }
 
@@ -235,7 +237,7 @@ fn the_field_knows_these_values() {
         Some("PreferClose"),
         expect![[r#"
             PreferSameZone
-            DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose works as PreferSameZone does, but is its deprecated name. Write PreferSameZone.
+            DeprecatedTrafficDistribution: spec.trafficDistribution: PreferClose works, but PreferClose is the deprecated name of PreferSameZone. Use PreferSameZone.
         "#]],
     );
     check(
@@ -249,24 +251,24 @@ fn the_field_knows_these_values() {
         &[],
         Some("preferClose"),
         expect![[r#"
-        None, not accepted
-        InvalidTrafficDistribution: spec.trafficDistribution: preferClose gives no hints, so traffic spreads evenly: it is not a value that we know. Known are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
-    "#]],
+            None, not accepted
+            InvalidTrafficDistribution: spec.trafficDistribution: preferClose sets no hints, so traffic is spread evenly: the value is not supported. Supported are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
+        "#]],
     );
     check(
         &[],
         Some("example.com/Fastest"),
         expect![[r#"
-        None, not accepted
-        InvalidTrafficDistribution: spec.trafficDistribution: example.com/Fastest gives no hints, so traffic spreads evenly: only the implementation of example.com could know it. Known are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
-    "#]],
+            None, not accepted
+            InvalidTrafficDistribution: spec.trafficDistribution: example.com/Fastest sets no hints, so traffic is spread evenly: it is for the implementation of example.com. Supported are PreferSameZone, PreferSameNode, zoneward.dev/Spill and PreferClose.
+        "#]],
     );
 }
 
 #[test]
 fn an_unknown_field_is_not_replaced_by_a_default() {
     let service = world::service(&[], Some("example.com/Fastest"));
-    let defaults = Defaults { namespace: Some(name("Spill")), cluster: None };
+    let defaults = TrafficDistributionDefaults { namespace: Some(name("Spill")), cluster: None };
     assert_eq!(choose(&service, &defaults, &FeatureGates::default()).mechanism, Mechanism::None);
 }
 
@@ -285,16 +287,16 @@ fn a_starting_threshold_needs_prefer() {
         None,
         expect![[r#"
             PreferZone
-            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone-starting-threshold: many is no whole number from 1 on, so three times the number of zones holds.
+            InvalidTrafficDistribution: endpointslice.kubernetes.io/same-zone-starting-threshold: many is not a positive whole number, so the default applies: three per zone.
         "#]],
     );
     check(
         &[(a::SAME_ZONE_STARTING_THRESHOLD, "15")],
         None,
         expect![[r#"
-        None
-        TrafficDistributionIgnored: endpointslice.kubernetes.io/same-zone-starting-threshold: 15 has no effect: it only counts with same-zone: Prefer.
-    "#]],
+            None
+            TrafficDistributionIgnored: endpointslice.kubernetes.io/same-zone-starting-threshold: 15 has no effect: it applies only to same-zone: Prefer.
+        "#]],
     );
 }
 
@@ -335,5 +337,5 @@ fn prefer_close_does_not_need_the_newer_gate() {
 #[test]
 fn a_closed_gate_is_named() {
     let closed = choice(&[(a::TOPOLOGY_MODE, "Auto")], None, "TopologyAwareHints=false");
-    expect![[r#"[("FeatureGateOff", "service.kubernetes.io/topology-mode: Auto is ignored and its hints are removed: the feature gate TopologyAwareHints is off. Switch it on with --feature-gates=TopologyAwareHints=true.")]"#]].assert_eq(&format!("{:?}", closed.remarks));
+    expect![[r#"[("FeatureGateOff", "service.kubernetes.io/topology-mode: Auto is ignored and its hints are removed: the feature gate TopologyAwareHints is off. Enable it with --feature-gates=TopologyAwareHints=true.")]"#]].assert_eq(&format!("{:?}", closed.notices));
 }

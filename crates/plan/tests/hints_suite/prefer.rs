@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use model::annotation as a;
-use plan::hints::{Mechanism, PreferBy};
+use plan::hints::{Mechanism, ZoneWeight};
 use proptest::prelude::*;
 
 use crate::world::{self, World, notices};
@@ -34,16 +34,16 @@ fn small_and_large_numbers_of_nodes() {
     check(
         &mut prefer(&THREE, &[("a", 4), ("b", 4), ("c", 4)]),
         expect![[r#"
-        PreferZone [a>a 4, b>b 4, c>c 4]
-        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 4 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 0 of 12 ready endpoints serve another zone than their own; overload at most 0 %, allowed below 50 % (starts at 12, ends at 6).
-    "#]],
+            PreferZone [a>a 4, b>b 4, c>c 4]
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 4 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 0 of 12 ready endpoints serve another zone than their own; highest overload 0 %, threshold 50 % (starts at 12, ends at 6).
+        "#]],
     );
     let mut large = prefer(&[("a", 400), ("b", 300), ("c", 100)], &[("a", 60), ("b", 20), ("c", 20)]);
     check(
         &mut large,
         expect![[r#"
             PreferZone [a>a 50, a>b 10, b>b 20, c>b 7, c>c 13]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 50 for 50 % of the nodes, b has 37 for 38 % of the nodes, c has 13 for 13 % of the nodes; 17 of 100 ready endpoints serve another zone than their own; overload at most 1 %, allowed below 50 % (starts at 12, ends at 6). Add endpoints where they are lent to, and less traffic crosses zones.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 50 for 50 % of the nodes, b has 37 for 38 % of the nodes, c has 13 for 13 % of the nodes; 17 of 100 ready endpoints serve another zone than their own; highest overload 1 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
         "#]],
     );
 }
@@ -54,7 +54,7 @@ fn balanced_and_imbalanced_endpoints() {
         &mut prefer(&THREE, &[("a", 10), ("b", 5), ("c", 3)]),
         expect![[r#"
             PreferZone [a>a 6, a>b 1, a>c 3, b>b 5, c>c 3]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 6 for 33 % of the nodes, c has 6 for 33 % of the nodes; 4 of 18 ready endpoints serve another zone than their own; overload at most 0 %, allowed below 50 % (starts at 12, ends at 6). Add endpoints where they are lent to, and less traffic crosses zones.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 6 for 33 % of the nodes, c has 6 for 33 % of the nodes; 4 of 18 ready endpoints serve another zone than their own; highest overload 0 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
         "#]],
     );
 }
@@ -65,7 +65,7 @@ fn no_endpoints_in_some_zones() {
         &mut prefer(&THREE, &[("a", 14)]),
         expect![[r#"
             PreferZone [a>a 6, a>b 4, a>c 4]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 8 of 14 ready endpoints serve another zone than their own; overload at most 17 %, allowed below 50 % (starts at 12, ends at 6). Add endpoints where they are lent to, and less traffic crosses zones.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 8 of 14 ready endpoints serve another zone than their own; highest overload 17 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
         "#]],
     );
 }
@@ -97,9 +97,9 @@ fn below_threshold_and_padding_it_does_not_start() {
     check(
         &mut prefer(&THREE, &[("a", 4), ("b", 4), ("c", 3)]),
         expect![[r#"
-        PreferZoneResting [a> 4, b> 4, c> 3]
-        Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: 11 ready endpoints in 3 zones, and it starts at 12 (threshold 9, padding 3). Add 1, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
-    "#]],
+            PreferZoneResting [a> 4, b> 4, c> 3]
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: 11 ready endpoints in 3 zones, Prefer starts at 12 (threshold 9, padding 3). Add 1, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
+        "#]],
     );
 }
 
@@ -143,7 +143,7 @@ fn between_threshold_and_padding_it_keeps_what_it_was() {
         &mut world,
         expect![[r#"
             PreferZoneResting [a> 2, b> 2, c> 2]
-            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: 6 ready endpoints in 3 zones, and it ended at 6 and starts again at 12 (threshold 9, padding 3). Add 6, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: 6 ready endpoints in 3 zones, Prefer ended at 6 and starts again at 12 (threshold 9, padding 3). Add 6, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
         "#]],
     );
     world.add_endpoints(&[("a", 2), ("b", 2), ("c", 1)]);
@@ -209,15 +209,15 @@ fn without_zones_or_with_an_endpoint_in_none_it_rests() {
     check(
         &mut prefer(&[], &[("a", 14)]),
         expect![[r#"
-        PreferZoneResting [a> 14]
-        Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: no ready node carries the label topology.kubernetes.io/zone. Add it to the nodes.
-    "#]],
+            PreferZoneResting [a> 14]
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: no ready node has the label topology.kubernetes.io/zone. Add it to the nodes.
+        "#]],
     );
     check(
         &mut prefer(&THREE, &[("a", 14), ("", 1)]),
         expect![[r#"
             PreferZoneResting [?> 1, a> 14]
-            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: Pod web-15 is ready in no known zone. Add topology.kubernetes.io/zone to its node.
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: Pod web-15 has no zone. Add the label topology.kubernetes.io/zone to its node.
         "#]],
     );
 }
@@ -233,9 +233,9 @@ fn it_is_downgraded_where_overload_cannot_be_avoided() {
     check(
         &mut world,
         expect![[r#"
-        PreferZoneResting [z0> 14]
-        Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: 14 ready endpoints, give or take 3, cannot always be shared out among 10 zones so that none expects 50 % more than its fair share. Add endpoints, or use Spill, which never overloads any.
-    "#]],
+            PreferZoneResting [z0> 14]
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: 14 ready endpoints, plus or minus 3, cannot always be distributed over 10 zones without giving one 50 % more than its fair share. Add endpoints, or use Spill, which overloads none.
+        "#]],
     );
     world.add_endpoints(&[("z0", 10)]);
     assert!(is_active(&mut world), "24 is possible, and so are 21 to 27");
@@ -243,9 +243,9 @@ fn it_is_downgraded_where_overload_cannot_be_avoided() {
     check(
         &mut world,
         expect![[r#"
-        PreferZoneResting [z0> 15]
-        Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic spreads evenly: 15 ready endpoints, give or take 3, cannot always be shared out among 10 zones so that none expects 50 % more than its fair share. Add endpoints, or use Spill, which never overloads any.
-    "#]],
+            PreferZoneResting [z0> 15]
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer: traffic is spread evenly: 15 ready endpoints, plus or minus 3, cannot always be distributed over 10 zones without giving one 50 % more than its fair share. Add endpoints, or use Spill, which overloads none.
+        "#]],
     );
 }
 
@@ -256,7 +256,7 @@ fn traffic_may_be_counted_by_cpu() {
     world.add_node(world::node("b-node-0", "b", 4_000));
     world.sync();
     assert_eq!(world.hints(), "a>a 8, b>b 8");
-    world.config.prefer_by = PreferBy::Cpu;
+    world.config.prefer_by = ZoneWeight::Cpu;
     world.restart();
     world.sync();
     assert_eq!(world.hints(), "a>a 8, b>a 4, b>b 4");
@@ -272,7 +272,7 @@ fn within_regions_nothing_is_lent_to_the_other() {
         &mut world,
         expect![[r#"
             PreferZoneRequireRegionResting [a>a|b 20, c>c|d 8]
-            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: traffic spreads evenly over the region: 8 ready endpoints in 2 zones of region west, and it starts at 9 (threshold 6, padding 3). Add 1, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
+            Service shop/web: TrafficDistributionWithheld: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: traffic is spread evenly over the region: 8 ready endpoints in 2 zones of region west, Prefer starts at 9 (threshold 6, padding 3). Add 1, lower endpointslice.kubernetes.io/same-zone-starting-threshold, or use Spill, which needs no minimum.
         "#]],
     );
     world.add_endpoints(&[("c", 1)]);
@@ -280,7 +280,7 @@ fn within_regions_nothing_is_lent_to_the_other() {
         &mut world,
         expect![[r#"
             PreferZoneRequireRegion [a>a 10, a>b 10, c>c 5, c>d 4]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: a has 10 for 50 % of the nodes, b has 10 for 50 % of the nodes, c has 5 for 50 % of the nodes, d has 4 for 50 % of the nodes; 14 of 29 ready endpoints serve another zone than their own; overload at most 13 %, allowed below 50 % (starts at 9, ends at 3). Add endpoints where they are lent to, and less traffic crosses zones.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: a has 10 for 50 % of the nodes, b has 10 for 50 % of the nodes, c has 5 for 50 % of the nodes, d has 4 for 50 % of the nodes; 14 of 29 ready endpoints serve another zone than their own; highest overload 13 %, threshold 50 % (starts at 9, ends at 3). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
         "#]],
     );
 }

@@ -204,12 +204,12 @@ proptest! {
                 last.conditions = model::EndpointConditions::new(ready, ready, !ready);
             }
             let outcome = world.sync();
-            let rebuilt = plan::hints::Memory::from_slices(model::Family::V4, &world.slices);
-            prop_assert_eq!(&rebuilt, &outcome.memory);
+            let rebuilt = plan::hints::Hysteresis::from_slices(model::Family::V4, &world.slices);
+            prop_assert_eq!(&rebuilt, &outcome.hysteresis);
             let (again, written) = world.sync_counting();
             prop_assert_eq!(written, 0, "{:?}", outcome);
             prop_assert_eq!(again.news().count(), 0);
-            world.memory = rebuilt;
+            world.hysteresis = rebuilt;
             prop_assert_eq!(world.sync_counting().1, 0);
         }
     }

@@ -1,7 +1,7 @@
 //! What is not written: taking over a cluster, or looking at it again, changes nothing that is right already.
 
 use model::{EndpointConditions, Family, Hints, Labels, annotation as a};
-use plan::hints::{Config, HintInput, Mechanism, Memory, assign};
+use plan::hints::{HintConfig, HintInput, Hysteresis, Mechanism, assign};
 use plan::slices::Packing;
 
 use crate::world::{self, World, content, endpoint, name, slice};
@@ -82,8 +82,8 @@ fn memory_is_read_back_from_the_slices_alone() {
             world.add_endpoints(&[("a", 3 * endpoints), ("b", endpoints)]);
             let outcome = world.sync();
             assert_eq!(
-                Memory::from_slices(Family::V4, &world.slices),
-                outcome.memory,
+                Hysteresis::from_slices(Family::V4, &world.slices),
+                outcome.hysteresis,
                 "{mechanism:?} {endpoints}"
             );
         }
@@ -95,8 +95,8 @@ fn slices_of_the_other_family_have_a_memory_of_their_own() {
     let mut world = World::new(&[("a", 1), ("b", 1)], world::service(&[(a::SAME_ZONE, "Require")], None));
     world.add_endpoints(&[("a", 1)]);
     world.sync();
-    assert_eq!(Memory::from_slices(Family::V4, &world.slices).mechanism(), Mechanism::RequireZone);
-    assert_eq!(Memory::from_slices(Family::V6, &world.slices), Memory::default());
+    assert_eq!(Hysteresis::from_slices(Family::V4, &world.slices).mechanism(), Mechanism::RequireZone);
+    assert_eq!(Hysteresis::from_slices(Family::V6, &world.slices), Hysteresis::default());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_mechanism_that_is_taken_back_leaves_no_trace() {
         let outcome = world.sync();
         assert_eq!(world.hints(), "a> 6, b> 6", "{mechanism:?}");
         assert!(world.slices[0].content.annotations.is_empty(), "{mechanism:?}");
-        assert_eq!(outcome.memory, Memory::default());
+        assert_eq!(outcome.hysteresis, Hysteresis::default());
     }
 }
 
@@ -138,21 +138,21 @@ fn hints_of_unready_endpoints_go_when_the_slice_is_written_anyway() {
             e
         };
         let stored = slice("web-0", content(vec![stale(false)]));
-        let (service, config) = (world::service(annotations, field), Config::default());
-        let facts = World::new(&[("a", 1), ("b", 1)], service.clone()).facts();
+        let (service, config) = (world::service(annotations, field), HintConfig::default());
+        let topology = World::new(&[("a", 1), ("b", 1)], service.clone()).topology();
         let mut packing = Packing {
             updates: vec![(name("web-1"), content(vec![stale(false), stale(true)]))],
             unchanged: vec![&stored],
             ..Packing::default()
         };
-        let memory = Memory::default();
+        let hysteresis = Hysteresis::default();
         let input = HintInput {
             service: &service,
             family: Family::V4,
-            facts: &facts,
+            topology: &topology,
             namespace_default: None,
             config: &config,
-            memory: &memory,
+            hysteresis: &hysteresis,
         };
         assign(&input, &mut packing);
         assert_eq!(packing.updates[0].1.endpoints[0].hints.is_some(), stays);
@@ -178,7 +178,7 @@ fn absurd_numbers_are_survived() {
         let annotations =
             [(a::TRAFFIC_DISTRIBUTION, mechanism.as_str()), (a::SAME_ZONE_STARTING_THRESHOLD, "4294967295")];
         let mut world = World::new(&[("a", 2), ("b", 1)], world::service(&annotations, None));
-        world.config.prefer_by = plan::hints::PreferBy::Cpu;
+        world.config.prefer_by = plan::hints::ZoneWeight::Cpu;
         world.nodes.values_mut().for_each(|n| n.cpu_millis = Some(u64::MAX));
         world.add_endpoints(&[("a", 12), ("b", 3), ("c", 1)]);
         world.sync();
@@ -207,7 +207,7 @@ fn a_change_of_the_mechanism_is_news() {
     let ended = world.sync();
     assert_eq!(ended.news().count(), 1);
     expect_test::expect![[r#"
-        Service shop/web: TrafficDistributionEnded: PreferSameZone has ended and traffic spreads evenly over all endpoints: no setting asks for it any more.
+        Service shop/web: TrafficDistributionEnded: PreferSameZone ended, traffic is spread evenly over all endpoints: no setting requests it any more.
     "#]].assert_eq(&world::notices(&ended));
     assert_eq!(news(&mut world), [""; 0]);
     // Another value that is refused is another thing to say.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use model::{Family, Interner, Name, Node, Object, Slice, SliceContent, parse};
 use plan::FeatureGates;
 use plan::hints::{
-    ClusterFacts, Config, Defaults, HintInput, HintOutcome, Mechanism, Memory, assign, choose, reason,
+    ClusterTopology, HintConfig, HintInput, HintOutcome, Hysteresis, Mechanism, TrafficDistributionDefaults,
+    assign, choose, event_reason,
 };
 use plan::slices::Packing;
 use serde_json::{Value, json};
@@ -62,7 +63,12 @@ struct Planned {
     outcome: HintOutcome,
 }
 
-fn run(input: &Value, facts: &ClusterFacts, service: &model::Service, memory: &Memory) -> Planned {
+fn run(
+    input: &Value,
+    topology: &ClusterTopology,
+    service: &model::Service,
+    hysteresis: &Hysteresis,
+) -> Planned {
     let bare = |mut c: SliceContent| {
         c.annotations = model::Labels::EMPTY;
         c
@@ -74,9 +80,15 @@ fn run(input: &Value, facts: &ClusterFacts, service: &model::Service, memory: &M
         unchanged: unchanged.iter().collect(),
         deletes: Vec::new(),
     };
-    let config = Config::default();
-    let input =
-        HintInput { service, family: Family::V4, facts, namespace_default: None, config: &config, memory };
+    let config = HintConfig::default();
+    let input = HintInput {
+        service,
+        family: Family::V4,
+        topology,
+        namespace_default: None,
+        config: &config,
+        hysteresis,
+    };
     let outcome = assign(&input, &mut packing);
     Planned {
         creates: packing.creates.into_iter().map(bare).collect(),
@@ -98,8 +110,8 @@ fn auto() -> model::Service {
 fn traffic_distribution_hints() {
     for vector in vectors("trafficdist-hints.json") {
         let service = world::service(&[], vector["trafficDistribution"].as_str());
-        let facts = ClusterFacts::from_nodes(&BTreeMap::new());
-        let planned = run(&vector, &facts, &service, &Memory::default());
+        let topology = ClusterTopology::from_nodes(&BTreeMap::new());
+        let planned = run(&vector, &topology, &service, &Hysteresis::default());
         let expect = &vector["expect"];
         assert_eq!(planned.creates, expected(&expect["slicesToCreate"]), "{} creates", vector["id"]);
         assert_eq!(planned.updates, expected(&expect["slicesToUpdate"]), "{} updates", vector["id"]);
@@ -110,10 +122,10 @@ fn traffic_distribution_hints() {
 #[test]
 fn auto_reads_the_nodes() {
     for vector in of_kind("node-ratios") {
-        let facts = ClusterFacts::from_nodes(&nodes(&vector["input"]["nodes"]));
-        check_ratios(&vector, &facts);
+        let topology = ClusterTopology::from_nodes(&nodes(&vector["input"]["nodes"]));
+        check_ratios(&vector, &topology);
         assert_eq!(
-            facts.node_gap().is_none(),
+            topology.missing_node_info().is_none(),
             vector["expect"]["sufficientNodeInfo"] == true,
             "{}",
             vector["id"]
@@ -122,9 +134,9 @@ fn auto_reads_the_nodes() {
 }
 
 /// serde_json reads a float to within one unit in the last place, unless asked for more.
-fn check_ratios(vector: &Value, facts: &ClusterFacts) {
+fn check_ratios(vector: &Value, topology: &ClusterTopology) {
     let expect = &vector["expect"]["cpuRatiosByZone"];
-    let Some(ratios) = facts.cpu_ratios() else { return assert!(expect.is_null(), "{}", vector["id"]) };
+    let Some(ratios) = topology.cpu_ratios() else { return assert!(expect.is_null(), "{}", vector["id"]) };
     let ratios: BTreeMap<&str, f64> = ratios.map(|(zone, ratio)| (zone.as_str(), ratio)).collect();
     assert_eq!(Some(ratios.len()), expect.as_object().map(|o| o.len()), "{}", vector["id"]);
     for (zone, ratio) in ratios {
@@ -140,7 +152,7 @@ fn check_events(vector: &Value, outcome: &HintOutcome) {
     assert_eq!(news.len(), events.len(), "{}: {news:?}", vector["id"]);
     for (notice, event) in news.iter().zip(events) {
         assert_eq!(notice.reason, event["reason"].as_str().expect("reason"), "{}", vector["id"]);
-        assert_eq!(reason::is_warning(notice.reason), event["type"] == "Warning", "{}", vector["id"]);
+        assert_eq!(event_reason::is_warning(notice.reason), event["type"] == "Warning", "{}", vector["id"]);
         let message = event["message"].as_str().expect("message");
         assert!(notice.message.starts_with(message), "{}: {}", vector["id"], notice.message);
     }
@@ -164,11 +176,11 @@ fn auto_assigns_hints() {
             let cpu = (ratio.as_f64().expect("ratio") * 1_000_000.0).round() as u64;
             world.add_node(world::node(zone, zone, cpu));
         }
-        let memory = match input["hintsPreviouslyPopulated"] == true {
+        let hysteresis = match input["hintsPreviouslyPopulated"] == true {
             true => populated(),
-            false => Memory::default(),
+            false => Hysteresis::default(),
         };
-        let planned = run(input, &world.facts(), &auto(), &memory);
+        let planned = run(input, &world.topology(), &auto(), &hysteresis);
         let expect = &vector["expect"];
         assert_eq!(planned.creates, expected(&expect["slicesToCreate"]), "{} creates", vector["id"]);
         assert_eq!(planned.updates, expected(&expect["slicesToUpdate"]), "{} updates", vector["id"]);
@@ -179,18 +191,18 @@ fn auto_assigns_hints() {
     }
 }
 
-/// The memory of a Service whose hints Auto has set.
-fn populated() -> Memory {
+/// The hysteresis of a Service whose hints Auto has set.
+fn populated() -> Hysteresis {
     let mut world = World::new(&[("a", 1), ("b", 1)], auto());
     world.add_endpoints(&[("a", 3), ("b", 3)]);
-    world.sync().memory
+    world.sync().hysteresis
 }
 
 #[test]
 fn auto_from_nodes_to_hints() {
     for vector in of_kind("end-to-end") {
-        let facts = ClusterFacts::from_nodes(&nodes(&vector["input"]["nodes"]));
-        check_ratios(&vector, &facts);
+        let topology = ClusterTopology::from_nodes(&nodes(&vector["input"]["nodes"]));
+        check_ratios(&vector, &topology);
         let mut endpoints = Vec::new();
         for group in vector["input"]["readyEndpointsInSliceOrder"].as_array().expect("endpoints") {
             let zone = group["zone"].as_str().unwrap_or_default();
@@ -203,8 +215,12 @@ fn auto_from_nodes_to_hints() {
                 endpoints.push(endpoint);
             }
         }
-        let planned =
-            run(&json!({"slicesToCreate": [{"endpoints": endpoints}]}), &facts, &auto(), &Memory::default());
+        let planned = run(
+            &json!({"slicesToCreate": [{"endpoints": endpoints}]}),
+            &topology,
+            &auto(),
+            &Hysteresis::default(),
+        );
         let hints = planned.creates[0].endpoints.iter().map(|e| match e.zone_hints() {
             [] => Value::Null,
             [zone] => json!(zone.as_str()),
@@ -233,7 +249,7 @@ fn auto_is_switched_on_by_exactly_these_words() {
         let annotations: Vec<(&str, &str)> =
             annotations.iter().map(|(k, v)| (k.as_str(), v.as_str().expect("text"))).collect();
         let service = world::service(&annotations, None);
-        let choice = choose(&service, &Defaults::default(), &FeatureGates::default());
+        let choice = choose(&service, &TrafficDistributionDefaults::default(), &FeatureGates::default());
         assert_eq!(
             choice.mechanism == Mechanism::Auto,
             vector["expect"]["topologyModeAuto"] == true,

@@ -9,7 +9,7 @@ use model::{
     AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Labels, Name, Node, ObjectKey,
     Service, ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
 };
-use plan::hints::{ClusterFacts, Config, HintInput, HintOutcome, Memory, assign};
+use plan::hints::{ClusterTopology, HintConfig, HintInput, HintOutcome, Hysteresis, assign};
 use plan::slices::Packing;
 
 pub(crate) fn name(text: &str) -> Name {
@@ -100,11 +100,11 @@ pub(crate) fn slice(slice: &str, content: SliceContent) -> Slice {
 pub(crate) struct World {
     pub(crate) nodes: BTreeMap<Name, Node>,
     pub(crate) service: Service,
-    pub(crate) config: Config,
+    pub(crate) config: HintConfig,
     pub(crate) namespace_default: Option<Name>,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) slices: Vec<Slice>,
-    pub(crate) memory: Memory,
+    pub(crate) hysteresis: Hysteresis,
     pub(crate) slice_size: usize,
     made: usize,
 }
@@ -115,11 +115,11 @@ impl World {
         let mut world = Self {
             nodes: BTreeMap::new(),
             service,
-            config: Config::default(),
+            config: HintConfig::default(),
             namespace_default: None,
             endpoints: Vec::new(),
             slices: Vec::new(),
-            memory: Memory::default(),
+            hysteresis: Hysteresis::default(),
             slice_size: 100,
             made: 0,
         };
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    pub(crate) fn facts(&self) -> ClusterFacts {
-        ClusterFacts::from_nodes(&self.nodes)
+    pub(crate) fn topology(&self) -> ClusterTopology {
+        ClusterTopology::from_nodes(&self.nodes)
     }
 
     /// Packs the endpoints into the stored slices.
@@ -212,7 +212,7 @@ impl World {
 
     /// Plans and writes. Says what was decided and how many slices were written.
     pub(crate) fn sync_counting(&mut self) -> (HintOutcome, usize) {
-        let facts = self.facts();
+        let topology = self.topology();
         let (updates, creates) = self.pack();
         let touched: Vec<usize> = updates.iter().map(|(at, _)| *at).collect();
         let mut packing = Packing {
@@ -230,10 +230,10 @@ impl World {
         let input = HintInput {
             service: &self.service,
             family: Family::V4,
-            facts: &facts,
+            topology: &topology,
             namespace_default: self.namespace_default.as_ref(),
             config: &self.config,
-            memory: &self.memory,
+            hysteresis: &self.hysteresis,
         };
         let outcome = assign(&input, &mut packing);
         let (creates, updates) = (packing.creates, packing.updates);
@@ -245,7 +245,7 @@ impl World {
         for content in creates {
             self.slices.push(slice(&format!("web-{}", self.slices.len()), content));
         }
-        self.memory = outcome.memory.clone();
+        self.hysteresis = outcome.hysteresis.clone();
         (outcome, written)
     }
 
@@ -255,7 +255,7 @@ impl World {
 
     /// The controller starts anew and has only the slices.
     pub(crate) fn restart(&mut self) {
-        self.memory = Memory::from_slices(Family::V4, &self.slices);
+        self.hysteresis = Hysteresis::from_slices(Family::V4, &self.slices);
     }
 
     pub(crate) fn stored(&self) -> impl Iterator<Item = &Endpoint> {

@@ -13,7 +13,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
 use model::{Interner, Locality, ObjectKey, ServiceKey, Snapshot, parse};
 use proxy::{Entrance, Proxy, Settings, Tables};
@@ -245,7 +245,7 @@ pub fn sidecar(resources: &[Value], services: &[&str], client: &str) -> RouteTab
     let mut services = services.to_vec();
     services.push(client);
     let snapshot = snapshot(resources, &services, None);
-    let client = plan::routes::Client::of_service(&snapshot, &key(client), &model::Labels::EMPTY);
+    let client = plan::routes::MeshClient::of_service(&snapshot, &key(client), &model::Labels::EMPTY);
     plan::routes::sidecar(&snapshot, &client).0
 }
 
@@ -254,7 +254,7 @@ pub fn backends(
     routes: &RouteTable,
     endpoints: &BTreeMap<String, Vec<(SocketAddr, f32, bool)>>,
 ) -> BackendTable {
-    let mut table = BackendTable::new(Place { node: "here".into(), zone: Some("za".into()) });
+    let mut table = BackendTable::new(ConsumerLocation { node: "here".into(), zone: Some("za".into()) });
     for id in routes.backends() {
         let own = endpoints.get(id.service.name.as_str()).cloned().unwrap_or_default();
         table.put(Arc::new(backend(&id, &own)));

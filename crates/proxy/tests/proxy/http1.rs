@@ -306,8 +306,11 @@ async fn a_client_of_another_namespace_obeys_the_owner_of_a_service_and_no_third
     for value in &thirds {
         world.apply(model::parse::object(value, &mut model::Interner::default()).0.expect("a good object"));
     }
-    let client =
-        plan::routes::Client { namespace: "far".into(), services: Vec::new(), tags: model::Labels::EMPTY };
+    let client = plan::routes::MeshClient {
+        namespace: "far".into(),
+        services: Vec::new(),
+        tags: model::Labels::EMPTY,
+    };
     let (routes, _) = plan::routes::sidecar(&world, &client);
     let running = Running::start(routes, to_backend(), Settings::default()).await;
     assert_eq!(running.get("/owners", &[]).await.json()["backend"], "other");

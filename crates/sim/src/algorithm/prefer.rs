@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use model::{Family, Name, Node, annotation};
-use plan::hints::{ClusterFacts, Config, HintInput, Memory, PreferBy, assign};
+use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, ZoneWeight, assign};
 use plan::slices::Packing;
 
 use super::from_table;
@@ -19,14 +19,14 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<Group>> {
     let names: Vec<Name> = zones.iter().map(|z| Name::new(&z.name)).collect();
     let nodes: BTreeMap<Name, Node> = names.iter().zip(zones).map(|(name, z)| node(name, z)).collect();
     let service = world::service(&[(annotation::SAME_ZONE, "Prefer")]);
-    let config = Config { prefer_by: PreferBy::Cpu, ..Config::default() };
+    let config = HintConfig { prefer_by: ZoneWeight::Cpu, ..HintConfig::default() };
     let input = HintInput {
         service: &service,
         family: Family::V4,
-        facts: &ClusterFacts::from_nodes(&nodes),
+        topology: &ClusterTopology::from_nodes(&nodes),
         namespace_default: None,
         config: &config,
-        memory: &Memory::default(),
+        hysteresis: &Hysteresis::default(),
     };
     let counts = zones.iter().map(|z| usize::try_from(z.endpoints).unwrap_or(usize::MAX));
     let slice = world::slice(&names, counts);

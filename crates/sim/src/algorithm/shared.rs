@@ -6,7 +6,7 @@
 //! what is too much goes to the zones with the highest load
 //! ```
 
-use plan::hints::heap;
+use plan::hints::same_zone::go_heap;
 
 use crate::groups::Group;
 use crate::input::{Shares, Zone};
@@ -87,13 +87,13 @@ impl<'z> Plan<'z> {
     }
 
     fn pop_giver(&self, givers: &mut Vec<usize>) -> Option<usize> {
-        heap::pop(givers, |a, b| self.gives_before(a, b))
+        go_heap::pop(givers, |a, b| self.gives_before(a, b))
     }
 
     /// Puts a zone that gave one back, if it can give more.
     fn put_back(&self, giver: usize, givers: &mut Vec<usize>) {
         if self.can_give(giver) {
-            heap::push(givers, giver, |a, b| self.gives_before(a, b));
+            go_heap::push(givers, giver, |a, b| self.gives_before(a, b));
         }
     }
 
@@ -117,7 +117,7 @@ impl<'z> Plan<'z> {
     }
 
     fn fill_needs(&mut self, givers: &mut Vec<usize>) -> Option<()> {
-        heap::init(givers, |a, b| self.gives_before(a, b));
+        go_heap::init(givers, |a, b| self.gives_before(a, b));
         if let Some((mut group, count)) = self.merged() {
             for _ in 0..count {
                 let giver = self.pop_giver(givers)?;
@@ -144,10 +144,10 @@ impl<'z> Plan<'z> {
 
     /// Zones that are overloaded still get one endpoint more each, or share a group.
     fn relieve(&mut self, givers: &mut Vec<usize>, receivers: &mut Vec<usize>) -> Option<()> {
-        heap::init(receivers, |a, b| self.receives_before(a, b));
+        go_heap::init(receivers, |a, b| self.receives_before(a, b));
         let mut overloaded = Vec::new();
         while let Some(top) = receivers.first().copied().filter(|z| self.is_above(*z, 0)) {
-            heap::pop(receivers, |a, b| self.receives_before(a, b));
+            go_heap::pop(receivers, |a, b| self.receives_before(a, b));
             overloaded.push(top);
         }
         let mut taken = vec![0u64; self.zones.len()];
@@ -205,13 +205,13 @@ impl<'z> Plan<'z> {
             if self.surplus(giver) < 1.0 {
                 return;
             }
-            let Some(receiver) = heap::pop(receivers, |a, b| self.receives_before(a, b)) else { return };
+            let Some(receiver) = go_heap::pop(receivers, |a, b| self.receives_before(a, b)) else { return };
             // Only without any node: giving to itself changes nothing, and the published tool never ends.
             if receiver == giver {
                 return;
             }
             self.change(receiver, giver, 1);
-            heap::push(receivers, receiver, |a, b| self.receives_before(a, b));
+            go_heap::push(receivers, receiver, |a, b| self.receives_before(a, b));
             self.change(giver, giver, -1);
             self.put_back(giver, givers);
         }

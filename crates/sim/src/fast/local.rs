@@ -1,4 +1,4 @@
-//! `local` for three zones: `plan::hints::local` over arrays.
+//! `local` for three zones: `plan::hints::same_zone::rebalance` over arrays.
 
 use super::queue::Queue;
 use super::{Three, balanced, zone_groups};

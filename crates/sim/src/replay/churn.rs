@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::{Endpoint, Family, Name, ObjectKey, Owner, Service, ServiceKey, Slice, SliceContent, Uid, write};
-use plan::hints::{ClusterFacts, Config, Mechanism, Memory};
+use plan::hints::{ClusterTopology, HintConfig, Hysteresis, Mechanism};
 use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
 
@@ -58,7 +58,7 @@ struct Kept {
     service: Service,
     slices: Vec<Slice>,
     trigger: TriggerTimes,
-    memory: BTreeMap<Family, (Memory, bool)>,
+    hysteresis: BTreeMap<Family, (Hysteresis, bool)>,
 }
 
 pub(super) struct Plane<'s> {
@@ -76,10 +76,11 @@ impl<'s> Plane<'s> {
         let kept = |service: &Service| {
             let slices = start.slices.get(&service.key).cloned().unwrap_or_default();
             let families = slices::families(service);
-            let memory = families.into_iter().map(|family| (family, Memory::from_slices(family, &slices)));
-            let memory = memory.map(|(family, memory)| (family, (memory, false))).collect();
+            let hysteresis =
+                families.into_iter().map(|family| (family, Hysteresis::from_slices(family, &slices)));
+            let hysteresis = hysteresis.map(|(family, hysteresis)| (family, (hysteresis, false))).collect();
             let service = asking(service, mechanism);
-            (service.key.clone(), Kept { service, slices, trigger: TriggerTimes::default(), memory })
+            (service.key.clone(), Kept { service, slices, trigger: TriggerTimes::default(), hysteresis })
         };
         let kept: BTreeMap<ServiceKey, Kept> = start.services.iter().map(kept).collect();
         let slices = kept.values().map(|kept| kept.slices.len() as u64).sum();
@@ -94,8 +95,8 @@ impl<'s> Plane<'s> {
             most_slices: 0,
         };
         let planner = Planner {
-            facts: ClusterFacts::from_nodes(&start.nodes),
-            hints: Config::default(),
+            topology: ClusterTopology::from_nodes(&start.nodes),
+            hints: HintConfig::default(),
             slices: slices::SliceOptions::default(),
         };
         Self { start, planner, kept, churn, now: Moment::default(), slices, named: 0 }
@@ -112,7 +113,7 @@ impl<'s> Plane<'s> {
     /// Plans what a moment concerns: all Services if nodes are different, else those with other pods.
     pub fn live_through(&mut self, state: &State<'_>, passed: &Passed) {
         if passed.nodes {
-            self.planner.facts = ClusterFacts::from_nodes(state.nodes());
+            self.planner.topology = ClusterTopology::from_nodes(state.nodes());
             state.services().for_each(|key| self.sync(state, key, passed.at));
         } else {
             passed.services.iter().for_each(|key| self.sync(state, key, passed.at));
@@ -142,11 +143,13 @@ impl<'s> Plane<'s> {
             slices: slices::SliceInput { service, pods: &pods, nodes, slices, trigger },
             namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
         };
-        let known = |family| kept.memory.get(&family).map(|(memory, _)| memory.clone()).unwrap_or_default();
+        let known = |family| {
+            kept.hysteresis.get(&family).map(|(hysteresis, _)| hysteresis.clone()).unwrap_or_default()
+        };
         let (plan, outcomes) = self.planner.plan_service(&input, known);
         for outcome in outcomes {
             let now = outcome.programmed;
-            let before = kept.memory.insert(outcome.family, (outcome.memory, now));
+            let before = kept.hysteresis.insert(outcome.family, (outcome.hysteresis, now));
             self.churn.switches += u64::from(before.is_some_and(|(_, was)| was != now));
         }
         self.write(key, plan, at, state.watchers());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::{Endpoint, Family, Name, Node, Service, Slice, annotation};
 use plan::FeatureGates;
-use plan::select::{ClusterSets, NodeView, Target};
+use plan::select::{ClusterPolicySelector, NodeView, SelectedEndpoint};
 
 use super::Demand;
 
@@ -146,12 +146,12 @@ pub(super) fn figures(service: &Service, slices: &[Slice], family: Family, sende
     };
     let alike = !is_told_apart(slices);
     let mut figures = Figures::default();
-    let sets = service.ports.first().map(|port| ClusterSets::new(service, port, slices, family));
-    let mut targets: Option<Vec<Target>> = None;
+    let sets = service.ports.first().map(|port| ClusterPolicySelector::new(service, port, slices, family));
+    let mut targets: Option<Vec<SelectedEndpoint>> = None;
     for place in senders.places(&serving) {
         if !alike || targets.is_none() {
             let view = NodeView { name: place.node, zone: Some(place.zone), gates: FeatureGates::default() };
-            targets = sets.as_ref().map(|sets| sets.of(&view).endpoints);
+            targets = sets.as_ref().map(|sets| sets.select(&view).endpoints);
         }
         figures.send(&place, targets.as_deref().unwrap_or_default(), &mut loads);
     }
@@ -169,7 +169,7 @@ fn is_told_apart(slices: &[Slice]) -> bool {
 
 impl Figures {
     /// Adds what one place sends. Targets and loads are both in the order of their addresses.
-    fn send(&mut self, place: &Place<'_>, targets: &[Target], loads: &mut [Load<'_>]) {
+    fn send(&mut self, place: &Place<'_>, targets: &[SelectedEndpoint], loads: &mut [Load<'_>]) {
         let weights: f64 = targets.iter().map(|t| t.weight).sum();
         if weights <= 0.0 {
             self.refused += place.share;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::{Endpoint, EndpointConditions, Family, Labels, Name, Service, Slice, SliceContent};
-use plan::hints::{Choice, ClusterFacts, Config, HintInput, Memory, assign_chosen};
+use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, MechanismChoice, assign_chosen};
 use plan::slices::Packing;
 
 use super::flow::{Senders, figures};
@@ -19,14 +19,14 @@ pub(super) struct Trial<'t> {
     pub cluster: &'t Cluster,
     pub service: &'t Service,
     pub family: Family,
-    pub config: &'t Config,
-    pub choice: &'t Choice,
+    pub config: &'t HintConfig,
+    pub choice: &'t MechanismChoice,
 }
 
 /// Slices with hints, and what was decided.
 pub(super) struct Hinted {
     pub slices: Vec<Slice>,
-    pub memory: Memory,
+    pub hysteresis: Hysteresis,
     pub programmed: bool,
     pub held_back: Option<&'static str>,
 }
@@ -35,13 +35,18 @@ impl Trial<'_> {
     /// The slices with the hints that the Service asks for. Those that something happened to, known by their generation,
     /// are written anyway, and change in place, for there are many cases; of the others, those that say the right thing
     /// stay as they are.
-    pub fn hinted(&self, facts: &ClusterFacts, memory: &Memory, mut slices: Vec<Slice>) -> Hinted {
+    pub fn hinted(
+        &self,
+        topology: &ClusterTopology,
+        hysteresis: &Hysteresis,
+        mut slices: Vec<Slice>,
+    ) -> Hinted {
         let touched = slices.iter_mut().filter(|slice| slice.generation > 0);
         let updates = touched.map(|slice| (slice.key.name.clone(), taken(&mut slice.content))).collect();
         let unchanged = slices.iter().filter(|slice| slice.generation == 0).collect();
         let mut packing = Packing { updates, unchanged, ..Packing::default() };
         let (service, family, config) = (self.service, self.family, self.config);
-        let input = HintInput { service, family, facts, namespace_default: None, config, memory };
+        let input = HintInput { service, family, topology, namespace_default: None, config, hysteresis };
         let outcome = assign_chosen(&input, self.choice.clone(), &mut packing);
         for (name, content) in packing.updates {
             if let Some(slice) = slices.iter_mut().find(|slice| slice.key.name == name) {
@@ -50,7 +55,7 @@ impl Trial<'_> {
             }
         }
         let held_back = outcome.held_back.map(|(_, sentence)| sentence);
-        Hinted { slices, memory: outcome.memory, programmed: outcome.programmed, held_back }
+        Hinted { slices, hysteresis: outcome.hysteresis, programmed: outcome.programmed, held_back }
     }
 
     pub fn figures(&self, slices: &[Slice], senders: &Senders) -> Figures {
@@ -61,11 +66,11 @@ impl Trial<'_> {
     pub fn worst_failure(
         &self,
         now: &Hinted,
-        failures: &[(&Name, &ClusterFacts, Senders)],
+        failures: &[(&Name, &ClusterTopology, Senders)],
     ) -> Option<(Name, Figures)> {
-        let failed = failures.iter().map(|(zone, facts, senders)| {
+        let failed = failures.iter().map(|(zone, topology, senders)| {
             let without: Vec<Slice> = now.slices.iter().map(|slice| without_zone(slice, zone)).collect();
-            let then = self.hinted(facts, &now.memory, without);
+            let then = self.hinted(topology, &now.hysteresis, without);
             ((*zone).clone(), self.figures(&then.slices, senders))
         });
         failed.reduce(|a, b| if b.1.badness() > a.1.badness() { b } else { a })
@@ -75,7 +80,7 @@ impl Trial<'_> {
     pub fn with_replica(&self, now: &Hinted, senders: &Senders) -> Option<(Name, Figures)> {
         let mut slices = now.slices.clone();
         let zone = self.add(&mut slices, FIRST_TRIED)?;
-        let then = self.hinted(&self.cluster.facts, &now.memory, slices);
+        let then = self.hinted(&self.cluster.topology, &now.hysteresis, slices);
         Some((zone, self.figures(&then.slices, senders)))
     }
 
@@ -87,7 +92,7 @@ impl Trial<'_> {
         let mut old: Vec<IpAddr> = ready.map(|e| e.addresses.first()).collect();
         let wanted = old.len();
         let (mut new, mut next) = (0, FIRST_TRIED);
-        let (mut slices, mut memory) = (now.slices.clone(), now.memory.clone());
+        let (mut slices, mut hysteresis) = (now.slices.clone(), now.hysteresis.clone());
         let mut worst: Option<(usize, Figures)> = None;
         while !old.is_empty() {
             let spare = (old.len() + new).saturating_sub(wanted - unavailable(wanted)).min(old.len());
@@ -97,12 +102,12 @@ impl Trial<'_> {
                 slice.content.endpoints.retain(|e| !gone.contains(&e.addresses.first()));
                 slice.generation += i64::from(slice.content.endpoints.len() < before);
             }
-            let then = self.hinted(&self.cluster.facts, &memory, slices);
+            let then = self.hinted(&self.cluster.topology, &hysteresis, slices);
             let figures = self.figures(&then.slices, senders);
             if worst.as_ref().is_none_or(|(_, known)| figures.badness() > known.badness()) {
                 worst = Some((old.len() + new, figures));
             }
-            (slices, memory) = (then.slices, then.memory);
+            (slices, hysteresis) = (then.slices, then.hysteresis);
             let started = (wanted - new).min(wanted + surge(wanted) - old.len() - new);
             for _ in 0..started {
                 self.add(&mut slices, next)?;
@@ -115,7 +120,7 @@ impl Trial<'_> {
 
     /// Adds a ready endpoint to the zone that has fewest.
     fn add(&self, slices: &mut [Slice], number: u64) -> Option<Name> {
-        let zones = self.cluster.facts.zones().iter().filter(|zone| zone.ready_nodes > 0);
+        let zones = self.cluster.topology.zones().iter().filter(|zone| zone.ready_nodes > 0);
         let mut counts: BTreeMap<&Name, usize> = zones.map(|zone| (&zone.name, 0)).collect();
         for endpoint in slices.iter().flat_map(|slice| &slice.content.endpoints) {
             let count = endpoint.zone.as_ref().and_then(|zone| counts.get_mut(zone));

@@ -18,8 +18,9 @@ use envoy_types::pb::envoy::config::route::v3::{
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
 use model::route::{
-    Action, Arrival, BODY_NOT_READABLE, Body, DirectResponse, End, HeaderChanges, Leg, LegTarget, Mirror,
-    PathChange, PathMatch, Redirect, Rewrite, Split, error_text,
+    Arrival, BODY_NOT_READABLE, BackendTarget, DirectResponse, DirectResponseBody, HeaderChanges, PathChange,
+    PathMatch, RequestMirror, RequestRedirect, Responder, Rewrite, RuleAction, WeightedBackend,
+    WeightedBackends, error_text,
 };
 
 use super::wire::{number, seconds, source};
@@ -29,7 +30,12 @@ use super::{Allowed, Setting};
 pub(super) const NOBODY: &str = "unresolved";
 
 /// Fills in what happens. What Envoy cannot do is said and left out.
-pub(super) fn fill(route: &mut Route, action: &Action, on: &PathMatch, setting: &Setting<'_>) -> Vec<String> {
+pub(super) fn fill(
+    route: &mut Route,
+    action: &RuleAction,
+    on: &PathMatch,
+    setting: &Setting<'_>,
+) -> Vec<String> {
     let mut problems = Vec::new();
     for changes in [&action.request_headers, &action.response_headers] {
         let names = changes.remove.iter().chain(changes.put.iter().map(|change| &change.name));
@@ -43,10 +49,12 @@ pub(super) fn fill(route: &mut Route, action: &Action, on: &PathMatch, setting: 
     }
     (route.request_headers_to_remove, route.request_headers_to_add) = headers(&action.request_headers);
     (route.response_headers_to_remove, route.response_headers_to_add) = headers(&action.response_headers);
-    route.action = Some(match &action.end {
-        End::Forward(split) => forward(split, action, on),
-        End::Redirect(to) => Then::Redirect(redirect(to, on, setting.arrival.as_ref())),
-        End::Respond(response) => Then::DirectResponse(respond(response, setting.allowed, &mut problems)),
+    route.action = Some(match &action.responder {
+        Responder::Forward(split) => forward(split, action, on),
+        Responder::Redirect(to) => Then::Redirect(redirect(to, on, setting.arrival.as_ref())),
+        Responder::Respond(response) => {
+            Then::DirectResponse(respond(response, setting.allowed, &mut problems))
+        }
     });
     problems
 }
@@ -92,7 +100,7 @@ fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {
     (remove.collect(), put.collect())
 }
 
-fn forward(split: &Split, action: &Action, on: &PathMatch) -> Then {
+fn forward(split: &WeightedBackends, action: &RuleAction, on: &PathMatch) -> Then {
     if let Some(status) = split.failure() {
         return Then::DirectResponse(error(status));
     }
@@ -119,8 +127,8 @@ fn text(text: &str) -> Option<DataSource> {
     source(Specifier::InlineString(text.to_owned()))
 }
 
-fn destination(split: &Split) -> ClusterSpecifier {
-    if let [Leg { to: LegTarget::Backend(id), .. }] = split.legs() {
+fn destination(split: &WeightedBackends) -> ClusterSpecifier {
+    if let [WeightedBackend { to: BackendTarget::Backend(id), .. }] = split.entries() {
         return ClusterSpecifier::Cluster(id.to_string());
     }
     let cluster = |(name, weight): (String, u32)| ClusterWeight {
@@ -132,22 +140,23 @@ fn destination(split: &Split) -> ClusterSpecifier {
     ClusterSpecifier::WeightedClusters(WeightedCluster { clusters, ..WeightedCluster::default() })
 }
 
-/// Each leg with a weight; their sum fits into 32 bits, as Envoy wants it.
-pub(super) fn weights(split: &Split) -> impl Iterator<Item = (String, u32)> {
-    let total: u128 = split.legs().iter().map(|leg| u128::from(leg.weight)).sum();
+/// Each backend with a weight; their sum fits into 32 bits, as Envoy wants it.
+pub(super) fn weights(split: &WeightedBackends) -> impl Iterator<Item = (String, u32)> {
+    let total: u128 = split.entries().iter().map(|backend| u128::from(backend.weight)).sum();
     // Leaves room for the weights that are rounded up to one.
-    let limit = u128::from(u32::MAX) - split.legs().len() as u128;
-    split.legs().iter().map(move |leg| {
-        let scaled = if total > limit { u128::from(leg.weight) * limit / total } else { leg.weight.into() };
-        let name = match &leg.to {
-            LegTarget::Backend(id) => id.to_string(),
-            LegTarget::Error(_) => NOBODY.to_owned(),
+    let limit = u128::from(u32::MAX) - split.entries().len() as u128;
+    split.entries().iter().map(move |backend| {
+        let scaled =
+            if total > limit { u128::from(backend.weight) * limit / total } else { backend.weight.into() };
+        let name = match &backend.to {
+            BackendTarget::Backend(id) => id.to_string(),
+            BackendTarget::Error(_) => NOBODY.to_owned(),
         };
         (name, u32::try_from(scaled).unwrap_or(u32::MAX).max(1))
     })
 }
 
-fn mirror(mirror: &Mirror) -> RequestMirrorPolicy {
+fn mirror(mirror: &RequestMirror) -> RequestMirrorPolicy {
     let share = FractionalPercent { numerator: mirror.share.0, denominator: DenominatorType::Million.into() };
     RequestMirrorPolicy {
         cluster: mirror.to.to_string(),
@@ -202,7 +211,7 @@ fn substitute(regex: String, by: &str) -> RegexMatchAndSubstitute {
     }
 }
 
-fn redirect(to: &Redirect, on: &PathMatch, at: Option<&Arrival>) -> RedirectAction {
+fn redirect(to: &RequestRedirect, on: &PathMatch, at: Option<&Arrival>) -> RedirectAction {
     // A scheme brings its own port; without one a client comes back to the listener (semantics 1.7).
     let port = to.port.or_else(|| match to.scheme {
         Some(scheme) => Some(scheme.default_port()),
@@ -248,16 +257,16 @@ fn respond(response: &DirectResponse, allowed: &Allowed, problems: &mut Vec<Stri
     };
     let body = match &response.body {
         None => return DirectResponseAction { status: response.status.into(), ..Default::default() },
-        Some(Body::Text(text)) => Some(Specifier::InlineString(text.to_string())),
-        Some(Body::Bytes(bytes)) => Some(Specifier::InlineBytes(bytes.to_vec())),
-        Some(Body::File(name)) if allowed.files.contains(&**name) => {
+        Some(DirectResponseBody::Text(text)) => Some(Specifier::InlineString(text.to_string())),
+        Some(DirectResponseBody::Bytes(bytes)) => Some(Specifier::InlineBytes(bytes.to_vec())),
+        Some(DirectResponseBody::File(name)) if allowed.files.contains(&**name) => {
             Some(Specifier::Filename(name.to_string()))
         }
-        Some(Body::File(name)) => refuse("file", name, "--allow-file"),
-        Some(Body::Environment(name)) if allowed.environment.contains(&**name) => {
+        Some(DirectResponseBody::File(name)) => refuse("file", name, "--allow-file"),
+        Some(DirectResponseBody::Environment(name)) if allowed.environment.contains(&**name) => {
             Some(Specifier::EnvironmentVariable(name.to_string()))
         }
-        Some(Body::Environment(name)) => refuse("environment variable", name, "--allow-env"),
+        Some(DirectResponseBody::Environment(name)) => refuse("environment variable", name, "--allow-env"),
     };
     match body {
         Some(body) => DirectResponseAction {

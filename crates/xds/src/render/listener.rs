@@ -26,7 +26,7 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_pro
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
 };
-use model::route::{Hostname, Split, error_text};
+use model::route::{Hostname, WeightedBackends, error_text};
 use prost::Message;
 
 use super::action::{NOBODY, weights};
@@ -38,7 +38,7 @@ pub(super) enum Carry<'r> {
     /// Their requests are routed by the routes of this name.
     Http { routes: String, is_edge: bool },
     /// They are carried whole.
-    Tcp(&'r Split),
+    Tcp(&'r WeightedBackends),
     /// They go where they were going.
     PassThrough,
 }
@@ -194,10 +194,10 @@ fn local_replies() -> LocalReplyConfig {
     LocalReplyConfig { mappers: vec![mapper("NR", 404), mapper("NC", 500)], ..LocalReplyConfig::default() }
 }
 
-/// A leg without a backend closes its connections, and so does a split without legs.
-fn connections(listener: &str, split: &Split) -> TcpProxy {
+/// An entry without a backend closes its connections, and so does a split without entries.
+fn connections(listener: &str, split: &WeightedBackends) -> TcpProxy {
     let mut proxy = whole(listener, NOBODY);
-    if !split.legs().is_empty() {
+    if !split.entries().is_empty() {
         let cluster = |(name, weight)| ClusterWeight { name, weight, ..ClusterWeight::default() };
         let clusters = WeightedCluster { clusters: weights(split).map(cluster).collect() };
         proxy.cluster_specifier = Some(ClusterSpecifier::WeightedClusters(clusters));

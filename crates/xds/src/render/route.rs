@@ -9,12 +9,16 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
     RegexMatcher, StringMatcher, string_matcher::MatchPattern,
 };
 use model::Notice;
-use model::route::{Entry, Hit, PathMatch, Pattern, ValueTest};
+use model::route::{MatchEntry, MatchedRoute, PathMatch, Pattern, ValueTest};
 
 use super::{Setting, action, pattern};
 
 /// The route for an alternative. `None`: Envoy cannot ask this; a Notice says so.
-pub(super) fn render(hit: &Hit<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice>) -> Option<Route> {
+pub(super) fn render(
+    hit: &MatchedRoute<'_>,
+    setting: &Setting<'_>,
+    notices: &mut Vec<Notice>,
+) -> Option<Route> {
     let mut tell = |problem: String| {
         let policy = hit.rule.origin.policy.clone().unwrap_or_else(|| setting.object.clone());
         let field = &hit.rule.origin.field;
@@ -46,7 +50,7 @@ pub(super) fn misdirected() -> Route {
 }
 
 /// Where the rule stands, for access logs.
-fn name(hit: &Hit<'_>) -> String {
+fn name(hit: &MatchedRoute<'_>) -> String {
     let origin = &hit.rule.origin;
     match &origin.policy {
         Some(policy) => format!("{policy} {}", origin.field),
@@ -54,7 +58,7 @@ fn name(hit: &Hit<'_>) -> String {
     }
 }
 
-fn asked(entry: &Entry) -> Result<RouteMatch, String> {
+fn asked(entry: &MatchEntry) -> Result<RouteMatch, String> {
     let conditions = &entry.conditions;
     let mut headers = Vec::new();
     if let Some(method) = &conditions.method {

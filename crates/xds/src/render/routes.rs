@@ -8,7 +8,9 @@ use envoy_types::pb::envoy::config::route::v3::{RetryPolicy, Route, RouteConfigu
 use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
 use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 use model::Notice;
-use model::route::{Body, End, GatewayPort, Hit, Hostname, HttpRoutes, Listener, Routing};
+use model::route::{
+    DirectResponseBody, GatewayPort, Hostname, HttpRoutes, Listener, MatchedRoute, Responder, Routing,
+};
 use prost::Message;
 
 use super::wire::{any, append, number};
@@ -71,9 +73,9 @@ pub(super) fn render(
 }
 
 fn virtual_host(host: &Host<'_>, setting: &Setting<'_>, notices: &mut Vec<Notice>) -> Vec<u8> {
-    let hits: Vec<Hit<'_>> =
+    let hits: Vec<MatchedRoute<'_>> =
         host.serves.routes().map(|routes| routes.entries().collect()).unwrap_or_default();
-    let mut routes: Vec<(Hit<'_>, Route)> = Vec::new();
+    let mut routes: Vec<(MatchedRoute<'_>, Route)> = Vec::new();
     for hit in hits {
         let route = route::render(&hit, setting, notices);
         routes.extend(route.map(|route| (hit, route)));
@@ -122,17 +124,17 @@ fn retries() -> RetryPolicy {
 }
 
 fn largest_body(routes: &HttpRoutes) -> usize {
-    let size = |end: &End| match end {
-        End::Respond(response) => match &response.body {
-            Some(Body::Text(text)) => text.len(),
-            Some(Body::Bytes(bytes)) => bytes.len(),
+    let size = |end: &Responder| match end {
+        Responder::Respond(response) => match &response.body {
+            Some(DirectResponseBody::Text(text)) => text.len(),
+            Some(DirectResponseBody::Bytes(bytes)) => bytes.len(),
             // Nobody knows how large it is there.
-            Some(Body::File(_) | Body::Environment(_)) => 1 << 20,
+            Some(DirectResponseBody::File(_) | DirectResponseBody::Environment(_)) => 1 << 20,
             None => 0,
         },
         _ => 0,
     };
-    routes.rules().map(|rule| size(&rule.action.end)).max().unwrap_or(0)
+    routes.rules().map(|rule| size(&rule.action.responder)).max().unwrap_or(0)
 }
 
 /// The hosts of a gateway's port in the clear: those of all of its listeners. The narrowest listener has a host, even

@@ -1,10 +1,10 @@
 //! Tests of rendering: what Envoy would read, from policies to JSON.
 
 use expect_test::{Expect, expect};
-use model::backend::Place;
+use model::backend::ConsumerLocation;
 use model::{Interner, Snapshot, parse};
 use plan::FeatureGates;
-use plan::routes::{Client, gateway, sidecar};
+use plan::routes::{MeshClient, gateway, sidecar};
 use serde_json::{Value, json};
 
 use super::*;
@@ -44,7 +44,7 @@ fn policy(kind: &str, name: &str, spec: Value) -> Value {
 }
 
 fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<BackendTable>> {
-    let place = Place { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let gates = FeatureGates::default();
     let first = plan::backends::table(snapshot, &routes.backends(), &place, gates);
     let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
@@ -59,7 +59,7 @@ fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<Backen
 
 fn of_sidecar(snapshot: &Snapshot, zone: &str, capture: Option<u16>, outbounds: &[(&str, &str)]) -> Input {
     let key = |name: &str| ServiceKey::new(&"ns".into(), &name.into());
-    let client = Client::of_service(snapshot, &key("frontend"), &model::Labels::EMPTY);
+    let client = MeshClient::of_service(snapshot, &key("frontend"), &model::Labels::EMPTY);
     let (routes, _) = sidecar(snapshot, &client);
     let outbounds = outbounds.iter().map(|(at, to)| (at.parse().unwrap(), (key(to), 80))).collect();
     Input {

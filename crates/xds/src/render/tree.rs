@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
 use envoy_types::pb::envoy::config::route::v3::{Route, RouteList};
 use envoy_types::pb::envoy::r#type::matcher::v3::HttpRequestHeaderMatchInput;
-use model::route::{Conditions, Hit, PathMatch};
+use model::route::{MatchConditions, MatchedRoute, PathMatch};
 use prost::Message;
 
 use super::wire::{any, append};
@@ -33,7 +33,7 @@ const VALUE: u32 = 2;
 const ACTION: u32 = 2;
 
 /// The tree as a Matcher. `None`: a list serves as well.
-pub(super) fn render(routes: &[(Hit<'_>, Route)]) -> Option<Vec<u8>> {
+pub(super) fn render(routes: &[(MatchedRoute<'_>, Route)]) -> Option<Vec<u8>> {
     if routes.len() < LONG {
         return None;
     }
@@ -62,7 +62,7 @@ pub(super) fn render(routes: &[(Hit<'_>, Route)]) -> Option<Vec<u8>> {
     Some(matcher)
 }
 
-fn on_match(routes: &[(Hit<'_>, Route)], list: &[usize]) -> Vec<u8> {
+fn on_match(routes: &[(MatchedRoute<'_>, Route)], list: &[usize]) -> Vec<u8> {
     let routes = list.iter().filter_map(|at| routes.get(*at)).map(|(_, route)| route.clone()).collect();
     let mut message = Vec::new();
     append(&mut message, ACTION, &extension("routes", &RouteList { routes }));
@@ -84,7 +84,7 @@ struct Index<'r> {
 }
 
 impl<'r> Index<'r> {
-    fn new(routes: &'r [(Hit<'_>, Route)]) -> Self {
+    fn new(routes: &'r [(MatchedRoute<'_>, Route)]) -> Self {
         let mut index =
             Self { exact: BTreeMap::new(), prefix: BTreeMap::new(), patterns: Vec::new(), last: usize::MAX };
         for (at, (hit, _)) in routes.iter().enumerate() {
@@ -93,7 +93,7 @@ impl<'r> Index<'r> {
                 PathMatch::Exact(path) if path.contains(['?', '#']) => {}
                 PathMatch::Exact(path) => index.exact.entry(path).or_default().push(at),
                 PathMatch::Prefix(path) => {
-                    if path == "/" && hit.entry.conditions == Conditions::default() {
+                    if path == "/" && hit.entry.conditions == MatchConditions::default() {
                         index.last = index.last.min(at);
                     }
                     index.prefix.entry(path).or_default().push(at);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use model::route::RouteTable;
 use model::{Interner, Labels, Snapshot, parse};
-use plan::routes::{Client, outbound};
+use plan::routes::{MeshClient, outbound};
 use serde_json::{Value, json};
 use xds::render::{Entrance, Input, render};
 use xds::resource::{Kind, ResourceSet};
@@ -140,7 +140,7 @@ fn envoys_of_every_namespace_obey_the_owner_of_a_service_and_no_third_namespace(
     let (owner, one) = (key("owner", "one"), world.service(&key("owner", "one")).unwrap());
     let at = [free_port(), free_port()];
     let input = |(namespace, at): (&str, SocketAddr)| {
-        let client = Client { namespace: namespace.into(), services: Vec::new(), tags: Labels::EMPTY };
+        let client = MeshClient { namespace: namespace.into(), services: Vec::new(), tags: Labels::EMPTY };
         let mut routes = RouteTable::default();
         routes.put_outbound(outbound(&world, &client, one, &one.ports[0]).unwrap().0.into());
         let entrance = Entrance::Sidecar { capture: None, outbounds: [(at, (owner.clone(), 80))].into() };

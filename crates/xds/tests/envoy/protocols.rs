@@ -191,7 +191,7 @@ fn grpc_calls_keep_their_messages_and_trailers_and_fail_in_grpcs_words() {
     // Nobody is left: a gRPC client reads UNAVAILABLE instead of a status of HTTP.
     let mut input = sidecar(at, server, AppProtocol::Grpc);
     let id = input.routes.backends().into_iter().next().unwrap();
-    let mut table = model::backend::BackendTable::new(model::backend::Place::default());
+    let mut table = model::backend::BackendTable::new(model::backend::ConsumerLocation::default());
     table.put(std::sync::Arc::new(model::backend::Backend {
         protocol: AppProtocol::Grpc,
         ..crate::world::backend(&id, &[])

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::backend::{Backend, BackendEndpoint, BackendTable, Place};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
 use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
-use plan::routes::{Client, gateway, outbound};
+use plan::routes::{MeshClient, gateway, outbound};
 use serde_json::{Value, json};
 use xds::render::{Entrance, Input};
 
@@ -58,7 +58,7 @@ pub fn snapshot(namespace: &str, resources: &[Value], others: &[&str], listeners
 
 /// The same backends, spoken to in another way.
 pub fn speaking(mut input: Input, protocol: AppProtocol) -> Input {
-    let mut table = BackendTable::new(Place::default());
+    let mut table = BackendTable::new(ConsumerLocation::default());
     for backend in input.tiers.iter().flat_map(|tier| tier.backends()) {
         table.put(Arc::new(Backend { protocol, ..Backend::clone(backend) }));
     }
@@ -70,7 +70,7 @@ pub fn speaking(mut input: Input, protocol: AppProtocol) -> Input {
 pub type Places = BTreeMap<String, Vec<(SocketAddr, &'static str, f32)>>;
 
 pub fn table(routes: &RouteTable, places: &Places) -> BackendTable {
-    let mut table = BackendTable::new(Place::default());
+    let mut table = BackendTable::new(ConsumerLocation::default());
     for id in routes.backends() {
         let endpoints = places.get(id.service.name.as_str()).map(Vec::as_slice).unwrap_or_default();
         table.put(Arc::new(backend(&id, endpoints)));
@@ -125,7 +125,7 @@ pub fn sidecar_input(
     at: SocketAddr,
     places: &Places,
 ) -> Input {
-    let client = Client::of_service(snapshot, &key(namespace, client), tags);
+    let client = MeshClient::of_service(snapshot, &key(namespace, client), tags);
     let service = snapshot.service(&key(namespace, destination)).unwrap();
     let mut routes = RouteTable::default();
     routes.put_outbound(outbound(snapshot, &client, service, &service.ports[0]).unwrap().0.into());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::Labels;
-use model::backend::{BackendTable, Place};
+use model::backend::{BackendTable, ConsumerLocation};
 use serde_json::json;
 use xds::render::{Input, render};
 
@@ -39,7 +39,7 @@ fn input(at: std::net::SocketAddr, echoes: &[Echo], tiers: &[&[(usize, &'static 
     let table = |tier: &&[(usize, &'static str, f32)]| {
         let endpoints: Vec<_> =
             tier.iter().map(|(i, zone, weight)| (echoes[*i].address, *zone, *weight)).collect();
-        let mut table = BackendTable::new(Place::default());
+        let mut table = BackendTable::new(ConsumerLocation::default());
         table.put(Arc::new(backend(&id, &endpoints)));
         Arc::new(table)
     };

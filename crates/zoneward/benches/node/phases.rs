@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dataplane::nftables::fake::FakeKernel;
 use model::{Interner, ServiceKey, Snapshot, parse};
 use node::kernel::{Tables, make};
-use plan::forward::{Delta, Forwarder, NodeConfig, ProxySettings};
+use plan::forward::{Forwarder, NodeConfig, ProxySettings, ServiceDelta};
 
 use super::world::{ENDPOINTS, service, slice};
 
@@ -54,7 +54,7 @@ fn phase_load(tables: &mut Tables, forwarder: &Forwarder) {
 #[inline(never)]
 fn phase_change(tables: &mut Tables, forwarder: &mut Forwarder, snapshot: &Snapshot, key: &ServiceKey) {
     let deltas = forwarder.update(snapshot, &BTreeSet::from([key.clone()]));
-    let deltas: Vec<&Delta> = deltas.iter().collect();
+    let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
     make(tables, forwarder, &deltas).expect("the fake kernel takes it");
 }
 

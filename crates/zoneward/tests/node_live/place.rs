@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use model::Protocol;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use serde_json::{Value, json};
 
 use super::addresses::{OUTSIDE, OWN, endpoint};
@@ -150,7 +150,7 @@ impl Place {
 
     fn send(&self, from: From, to: SocketAddr, hope: Hope) -> Seen {
         let src = SocketAddr::new(from.address(to.is_ipv6()), 0);
-        self.site.send(&Packet { src, dst: to, protocol: Protocol::Tcp, iif: None }, hope)
+        self.site.send(&FirstPacket { src, dst: to, protocol: Protocol::Tcp, iif: None }, hope)
     }
 
     /// One connection; the number of the pod that answers it.

@@ -3,7 +3,7 @@
 //! Frontends with equal classes share a chain. The number is a mark only in nft's way of naming types: no
 //! packet keeps it.
 
-use model::forward::{ForwardedPort, Frontend, Masquerade, Outcome};
+use model::forward::{ForwardedPort, Frontend, FrontendAction, Masquerade};
 
 use super::names::{Kind, SetName, Side};
 use super::slots::slot_count;
@@ -74,7 +74,7 @@ impl Class {
             (Side::Main, Masquerade::NodeItself) => (Role::ExternalLocal, frontend.outside),
         };
         Some(Self {
-            kind: Kind::of(&frontend.place),
+            kind: Kind::of(&frontend.address),
             role,
             // Those inside have passed the check on their way.
             restricted: side == Side::Main && frontend.source_ranges.is_some(),
@@ -187,11 +187,11 @@ impl Class {
     }
 }
 
-fn ending(port: &ForwardedPort, outcome: Outcome) -> Ending {
+fn ending(port: &ForwardedPort, outcome: FrontendAction) -> Ending {
     match outcome {
-        Outcome::Reject => Ending::Reject,
-        Outcome::Drop => Ending::Drop,
-        Outcome::Send(scope) => {
+        FrontendAction::Reject => Ending::Reject,
+        FrontendAction::Drop => Ending::Drop,
+        FrontendAction::Send(scope) => {
             let slots =
                 u32::try_from(slot_count(port.endpoints(scope))).unwrap_or(MOST_SLOTS).min(MOST_SLOTS);
             match port.affinity_seconds {

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use model::forward::{At, EndpointSet, ForwardedPort, Frontend, Outcome, Place, Scope};
-use model::{Family, ServiceKey};
+use model::forward::{EndpointSet, ForwardedPort, Frontend, FrontendAction, FrontendAddress, FrontendHost};
+use model::{Family, ServiceKey, TrafficPolicy};
 
 use super::class::{Class, Ending};
 use super::names::{Kind, SetName, Side};
@@ -188,14 +188,14 @@ fn add_hairpins(to: &mut impl Gatherer, port: &ForwardedPort) {
 }
 
 fn add_frontend(to: &mut impl Gatherer, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
-    let (place, port) = (&frontend.place, &frontend.port);
+    let (place, port) = (&frontend.address, &frontend.port);
     let (kind, family, key) = (Kind::of(place), place.family(), key(place));
     for (side, outcome) in [(Side::Main, Some(frontend.outside)), (Side::Inside, frontend.inside)] {
         let (Some(class), Some(outcome)) = (Class::of(frontend, side), outcome) else { continue };
         to.class(family, class);
         let data = Key::new().mark(class.value());
         to.own((family, SetName::Frontends(kind, side)), &key, &data, &of_port(port));
-        let Outcome::Send(scope) = outcome else { continue };
+        let FrontendAction::Send(scope) = outcome else { continue };
         match class.ending {
             Ending::Sticky(..) => add_sticky(to, frontend, side, scope, numbers),
             _ => to.endpoints((family, SetName::Endpoints(kind, side)), key, port.endpoints(scope)),
@@ -213,10 +213,10 @@ fn add_sticky(
     to: &mut impl Gatherer,
     frontend: &Frontend,
     side: Side,
-    scope: Scope,
+    scope: TrafficPolicy,
     numbers: &[(SocketAddr, u32)],
 ) {
-    let (place, port) = (&frontend.place, &frontend.port);
+    let (place, port) = (&frontend.address, &frontend.port);
     let (kind, family, set) = (Kind::of(place), place.family(), port.endpoints(scope));
     let id = Data::Value(Bytes::from(port_number(port).to_ne_bytes()));
     to.other((family, SetName::StickyIds(kind)), Element::entry(key(place).bytes(), id));
@@ -248,10 +248,10 @@ fn of_port(port: &ForwardedPort) -> [&str; 5] {
 }
 
 /// What finds a frontend.
-fn key(place: &Place) -> Key {
-    let key = match place.at {
-        At::Address(address) => Key::new().address(address),
-        At::Node(_) => Key::new(),
+fn key(place: &FrontendAddress) -> Key {
+    let key = match place.host {
+        FrontendHost::Address(address) => Key::new().address(address),
+        FrontendHost::Node(_) => Key::new(),
     };
     key.protocol(protocol_number(place.protocol)).port(place.port)
 }
@@ -294,7 +294,7 @@ fn endpoint_numbers(port: &ForwardedPort) -> Vec<(SocketAddr, u32)> {
 /// The number under which the clients of a port are remembered. Should two ports have the same, a client of
 /// both is not remembered well: an endpoint's number of the one means nothing to the other.
 fn port_number(port: &ForwardedPort) -> u32 {
-    hash(key(&port.place()).as_slice())
+    hash(key(&port.cluster_address()).as_slice())
 }
 
 /// FNV-1a: the same on every machine.

@@ -1,7 +1,7 @@
 //! The names of our table and of everything in it, spelled once.
 
 use model::Family;
-use model::forward::{At, Place};
+use model::forward::{FrontendAddress, FrontendHost};
 
 use crate::nftables::ir::{self, DataType, FieldType, SetSpec, TableId};
 
@@ -33,10 +33,10 @@ pub enum Kind {
 impl Kind {
     pub(super) const ALL: [Self; 2] = [Self::Address, Self::NodePort];
 
-    pub(super) fn of(place: &Place) -> Self {
-        match place.at {
-            At::Address(_) => Self::Address,
-            At::Node(_) => Self::NodePort,
+    pub(super) fn of(place: &FrontendAddress) -> Self {
+        match place.host {
+            FrontendHost::Address(_) => Self::Address,
+            FrontendHost::Node(_) => Self::NodePort,
         }
     }
 

@@ -5,7 +5,7 @@
 //! Nobody else ever sees it, and the listing shows `meta mark` for it.
 
 use model::Family;
-use model::forward::{DetectLocal, NodePortAddresses, NodeRules};
+use model::forward::{LocalTrafficDetector, NodePortAddresses, NodeRules};
 
 use super::class::{Class, Ending, Role};
 use super::names::{Kind, SetName, Side};
@@ -144,14 +144,14 @@ impl Code<'_> {
             vec![Expr::Meta { key: MetaKey::IifName, dreg: Reg(0) }, Expr::Cmp { op, sreg: Reg(0), value }]
         };
         match &self.node.detect_local {
-            DetectLocal::Unknown => None,
-            ranges @ DetectLocal::Ranges { .. } => {
+            LocalTrafficDetector::Unknown => None,
+            ranges @ LocalTrafficDetector::Ranges { .. } => {
                 let range = ranges.range(self.family)?;
                 Some(self.within(self.load_source(Reg(0)), &range, op))
             }
-            DetectLocal::Bridge(name) => Some(by_name(ir::Key::new().interface(name).bytes())),
+            LocalTrafficDetector::Bridge(name) => Some(by_name(ir::Key::new().interface(name).bytes())),
             // Compared without the zeros behind it, a name is a prefix.
-            DetectLocal::InterfacePrefix(prefix) => Some(by_name(Bytes::from(prefix.as_bytes()))),
+            LocalTrafficDetector::InterfacePrefix(prefix) => Some(by_name(Bytes::from(prefix.as_bytes()))),
         }
     }
 

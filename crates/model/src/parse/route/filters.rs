@@ -9,7 +9,8 @@ use super::target_ref::backend;
 use crate::field::{Field, FieldErrors, quoted};
 use crate::name::Name;
 use crate::route::{
-    Body, Filter, HeaderModifier, PathChange, Percentage, RedirectFilter, RewriteFilter, Scheme,
+    DirectResponseBody, HeaderModifier, PathChange, Percentage, RedirectFilter, RewriteFilter, RouteFilter,
+    Scheme,
 };
 
 /// Type, member, and the short name of the member.
@@ -27,7 +28,7 @@ const MAX_HEADERS: usize = 16;
 const MAX_FILTERS: usize = 16;
 const MAX_BODY_BYTES: usize = 65_536;
 
-pub(super) fn filters(at: &Field, errors: &mut FieldErrors) -> Box<[Filter]> {
+pub(super) fn filters(at: &Field, errors: &mut FieldErrors) -> Box<[RouteFilter]> {
     let items = at.items(errors);
     if items.len() > MAX_FILTERS {
         errors.invalid(at, format!("at most {MAX_FILTERS} filters are allowed"));
@@ -35,17 +36,17 @@ pub(super) fn filters(at: &Field, errors: &mut FieldErrors) -> Box<[Filter]> {
     items.iter().filter_map(|item| one(item, errors)).collect()
 }
 
-fn one(at: &Field, errors: &mut FieldErrors) -> Option<Filter> {
+fn one(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
     let members = TYPES.iter().flat_map(|(_, member, short)| [*member, *short]);
     let known: Vec<&str> = std::iter::once("type").chain(members.filter(|name| !name.is_empty())).collect();
     at.only(&known, errors);
     let (kind, member) = member_of(at, errors)?;
     match kind {
-        "RequestHeaderModifier" => modifier(&member, errors).map(Filter::RequestHeaders),
-        "ResponseHeaderModifier" => modifier(&member, errors).map(Filter::ResponseHeaders),
+        "RequestHeaderModifier" => modifier(&member, errors).map(RouteFilter::RequestHeaders),
+        "ResponseHeaderModifier" => modifier(&member, errors).map(RouteFilter::ResponseHeaders),
         "RequestMirror" => mirror(&member, errors),
-        "RequestRedirect" => Some(Filter::Redirect(redirect(&member, errors))),
-        "URLRewrite" => Some(Filter::Rewrite(rewrite(&member, errors))),
+        "RequestRedirect" => Some(RouteFilter::Redirect(redirect(&member, errors))),
+        "URLRewrite" => Some(RouteFilter::Rewrite(rewrite(&member, errors))),
         _ => respond(&member, errors),
     }
 }
@@ -140,7 +141,7 @@ fn limit_headers(at: &Field, count: usize, errors: &mut FieldErrors) {
     }
 }
 
-fn mirror(at: &Field, errors: &mut FieldErrors) -> Option<Filter> {
+fn mirror(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
     at.only(&["backendRef", "percentage"], errors);
     let field = at.child("backendRef");
     if !field.is_set() {
@@ -148,7 +149,7 @@ fn mirror(at: &Field, errors: &mut FieldErrors) -> Option<Filter> {
     }
     let percentage = percentage(&at.child("percentage"), errors);
     let backend = field.is_set().then(|| backend(&field, false, errors)).flatten()?;
-    Some(Filter::Mirror { backend, percentage })
+    Some(RouteFilter::Mirror { backend, percentage })
 }
 
 /// A number, or a decimal number in quotes.
@@ -212,7 +213,7 @@ fn path_change(at: &Field, errors: &mut FieldErrors) -> Option<PathChange> {
     }
 }
 
-fn respond(at: &Field, errors: &mut FieldErrors) -> Option<Filter> {
+fn respond(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
     at.only(&["status", "body"], errors);
     let field = at.child("status");
     if at.is_map() && !field.is_set() {
@@ -224,10 +225,10 @@ fn respond(at: &Field, errors: &mut FieldErrors) -> Option<Filter> {
         errors.invalid(&body, "a response with this status has no body");
     }
     let body = if body.is_set() { read_body(&body, errors) } else { None };
-    Some(Filter::Respond { status: status?, body })
+    Some(RouteFilter::Respond { status: status?, body })
 }
 
-fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<Body> {
+fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<DirectResponseBody> {
     let sources = ["inlineString", "inlineBytes", "filename", "environmentVariable"];
     at.only(&sources, errors);
     let given: Vec<&str> = sources.into_iter().filter(|name| at.child(name).is_set()).collect();
@@ -243,9 +244,9 @@ fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<Body> {
         errors.invalid(&field, format!("a body has at most {MAX_BODY_BYTES} bytes"));
     }
     match source {
-        "inlineString" => Some(Body::Text(Name::new(text))),
+        "inlineString" => Some(DirectResponseBody::Text(Name::new(text))),
         "inlineBytes" => match base64::engine::general_purpose::STANDARD.decode(text) {
-            Ok(bytes) => Some(Body::Bytes(bytes.into())),
+            Ok(bytes) => Some(DirectResponseBody::Bytes(bytes.into())),
             Err(error) => {
                 errors.invalid(&field, format!("is not base64: {error}"));
                 None
@@ -256,7 +257,7 @@ fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<Body> {
             if !text.starts_with('/') || steps || text.contains('\0') {
                 errors.invalid(&field, "expected an absolute path without \"..\"");
             }
-            Some(Body::File(Name::new(text)))
+            Some(DirectResponseBody::File(Name::new(text)))
         }
         _ => {
             let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
@@ -265,7 +266,7 @@ fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<Body> {
                 errors
                     .invalid(&field, format!("{} is not the name of an environment variable", quoted(text)));
             }
-            Some(Body::Environment(Name::new(text)))
+            Some(DirectResponseBody::Environment(Name::new(text)))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::syntax::{absolute_path, header_name};
 use crate::field::{Field, FieldErrors};
 use crate::name::Name;
-use crate::route::{Conditions, HeaderMatch, Match, PathMatch, Pattern, QueryMatch, ValueTest};
+use crate::route::{HeaderMatch, MatchConditions, PathMatch, Pattern, QueryMatch, RouteMatch, ValueTest};
 
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
@@ -13,23 +13,23 @@ const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATC
 const MAX_CONDITIONS: usize = 64;
 
 /// A list of matches, or a single match without the list.
-pub(super) fn matches(at: &Field, errors: &mut FieldErrors) -> Box<[Match]> {
+pub(super) fn matches(at: &Field, errors: &mut FieldErrors) -> Box<[RouteMatch]> {
     if at.is_map() {
         return [one(at, errors)].into();
     }
     at.required_items("matches", errors).iter().map(|item| one(item, errors)).collect()
 }
 
-fn one(at: &Field, errors: &mut FieldErrors) -> Match {
+fn one(at: &Field, errors: &mut FieldErrors) -> RouteMatch {
     at.only(&["path", "method", "headers", "queryParams"], errors);
     let method = at.child("method").keyword(&METHODS, errors).map(Name::new);
     let path = at.child("path");
-    let conditions = Conditions {
+    let conditions = MatchConditions {
         method,
         headers: headers(&at.child("headers"), errors),
         query: query(&at.child("queryParams"), errors),
     };
-    Match { path: if path.is_set() { path_match(&path, errors) } else { None }, conditions }
+    RouteMatch { path: if path.is_set() { path_match(&path, errors) } else { None }, conditions }
 }
 
 /// `{type, value}`, or the short form `{prefix: /v1}`.

@@ -6,7 +6,7 @@ use super::filters::filters;
 use super::matches::matches;
 use super::target_ref::backend;
 use crate::field::{Field, FieldErrors};
-use crate::route::{BackendRef, Filter, Match, PathChange, PathMatch, Rule};
+use crate::route::{BackendRef, PathChange, PathMatch, RouteFilter, RouteMatch, RouteRule};
 
 /// Where rules apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub(super) enum RuleScope {
 }
 
 /// Parses a list of rules. Rules that are equal in the old object are skipped.
-pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Box<[Arc<Rule>]> {
+pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Box<[Arc<RouteRule>]> {
     let items = at.required_items("rules", errors);
     // Rules do not depend on each other.
     let changed = items.iter().filter(|item| !item.is_unchanged());
     changed.map(|item| Arc::new(one(item, scope, errors))).collect()
 }
 
-fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Rule {
+fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> RouteRule {
     at.only(&["matches", "default"], errors);
     let matches = matches(&at.child("matches"), errors);
     let default = at.child("default");
@@ -33,7 +33,7 @@ fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Rule {
     let (list, refs) = (default.child("filters"), default.child("backendRefs"));
     let read = list.is_set().then(|| filters(&list, errors));
     let backends = refs.is_set().then(|| backends(&refs, errors));
-    let rule = Rule { matches, filters: read, backends };
+    let rule = RouteRule { matches, filters: read, backends };
     check_conflicts(&rule, &list, &refs, errors);
     if scope == RuleScope::Gateway
         && !has_response(&rule)
@@ -48,22 +48,22 @@ fn backends(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
     at.items(errors).iter().filter_map(|entry| backend(entry, true, errors)).collect()
 }
 
-fn is_response(filter: &Filter) -> bool {
-    matches!(filter, Filter::Redirect(_) | Filter::Respond { .. })
+fn is_response(filter: &RouteFilter) -> bool {
+    matches!(filter, RouteFilter::Redirect(_) | RouteFilter::Respond { .. })
 }
 
-fn has_response(rule: &Rule) -> bool {
+fn has_response(rule: &RouteRule) -> bool {
     rule.filters.iter().flatten().any(is_response)
 }
 
 /// Seed 004, "Routing": a response by the proxy itself excludes backends, and a redirect excludes a rewrite.
-fn check_conflicts(rule: &Rule, list: &Field, refs: &Field, errors: &mut FieldErrors) {
+fn check_conflicts(rule: &RouteRule, list: &Field, refs: &Field, errors: &mut FieldErrors) {
     let filters = rule.filters.as_deref().unwrap_or_default();
-    let count = |is: fn(&Filter) -> bool| filters.iter().filter(|filter| is(filter)).count();
-    let redirects = count(|f| matches!(f, Filter::Redirect(_)));
-    let responses = count(|f| matches!(f, Filter::Respond { .. }));
-    let rewrites = count(|f| matches!(f, Filter::Rewrite(_)));
-    let mirrors = count(|f| matches!(f, Filter::Mirror { .. }));
+    let count = |is: fn(&RouteFilter) -> bool| filters.iter().filter(|filter| is(filter)).count();
+    let redirects = count(|f| matches!(f, RouteFilter::Redirect(_)));
+    let responses = count(|f| matches!(f, RouteFilter::Respond { .. }));
+    let rewrites = count(|f| matches!(f, RouteFilter::Rewrite(_)));
+    let mirrors = count(|f| matches!(f, RouteFilter::Mirror { .. }));
     if redirects > 0 && rewrites > 0 {
         errors.invalid(
             list,
@@ -88,8 +88,8 @@ fn check_conflicts(rule: &Rule, list: &Field, refs: &Field, errors: &mut FieldEr
 }
 
 /// Semantics 1.9: replacePrefixMatch requires a Prefix path in every match.
-fn check_prefix_changes(rule: &Rule, list: &Field, errors: &mut FieldErrors) {
-    let is_prefix = |on: &Match| matches!(on.path, Some(PathMatch::Prefix(_)));
+fn check_prefix_changes(rule: &RouteRule, list: &Field, errors: &mut FieldErrors) {
+    let is_prefix = |on: &RouteMatch| matches!(on.path, Some(PathMatch::Prefix(_)));
     if rule.matches.iter().all(is_prefix) {
         return;
     }
@@ -97,9 +97,9 @@ fn check_prefix_changes(rule: &Rule, list: &Field, errors: &mut FieldErrors) {
     for item in list.items(&mut FieldErrors::default()) {
         for filter in ["requestRedirect", "urlRewrite"] {
             let field = item.child(filter).child("path").child("replacePrefixMatch");
-            let counts = |f: &Filter| match f {
-                Filter::Redirect(redirect) => matches!(redirect.path, Some(PathChange::Prefix(_))),
-                Filter::Rewrite(rewrite) => matches!(rewrite.path, Some(PathChange::Prefix(_))),
+            let counts = |f: &RouteFilter| match f {
+                RouteFilter::Redirect(redirect) => matches!(redirect.path, Some(PathChange::Prefix(_))),
+                RouteFilter::Rewrite(rewrite) => matches!(rewrite.path, Some(PathChange::Prefix(_))),
                 _ => false,
             };
             if field.is_set() && rule.filters.iter().flatten().any(counts) {

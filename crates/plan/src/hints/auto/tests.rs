@@ -6,7 +6,7 @@ use model::{Addresses, EndpointConditions, Hints, Name, Node};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::hints::ClusterFacts;
+use crate::hints::ClusterTopology;
 
 fn node(zone: &str) -> (Name, Node) {
     let node = Node {
@@ -54,24 +54,24 @@ fn a_slice_stays_while_its_hints_fit_the_allocation() {
         let allocated = input["allocations"].as_object().unwrap();
         // A zone that holds hints without an allocation is one that the nodes know and Auto does not count.
         let known = allocated.keys().chain(input["hintsAlreadyAllocated"].as_object().unwrap().keys());
-        let facts = ClusterFacts::from_nodes(&known.map(|zone| node(zone)).collect::<BTreeMap<_, _>>());
-        let survey = Survey::new(&facts, &Packing::default());
-        let names: Vec<&Name> = facts.zones().iter().map(|z| &z.name).collect();
+        let topology = ClusterTopology::from_nodes(&known.map(|zone| node(zone)).collect::<BTreeMap<_, _>>());
+        let endpoints = EndpointsByZone::new(&topology, &Packing::default());
+        let names: Vec<&Name> = topology.zones().iter().map(|z| &z.name).collect();
         let counts: Vec<usize> = names
             .iter()
             .map(|z| input["hintsAlreadyAllocated"][z.as_str()].as_u64().unwrap_or(0) as usize)
             .collect();
-        let allocations: Vec<Allocation> = names
+        let allocations: Vec<ZoneAllocation> = names
             .iter()
             .enumerate()
             .filter_map(|(zone, name)| {
                 let maximum = allocated.get(name.as_str())?["maximum"].as_u64().unwrap() as usize;
-                Some(Allocation { zone, minimum: 0, desired: 0.0, maximum })
+                Some(ZoneAllocation { zone, minimum: 0, desired: 0.0, maximum })
             })
             .collect();
-        let endpoints: Vec<Endpoint> =
+        let listed: Vec<Endpoint> =
             input["slice"]["endpoints"].as_array().into_iter().flatten().map(endpoint).collect();
-        let hints = slice_hints(&survey, &endpoints, &counts, &allocations);
+        let hints = slice_hints(&endpoints, &listed, &counts, &allocations);
         let hints = hints.map(|counts| {
             let counts = names.iter().zip(counts).filter(|(_, n)| *n > 0);
             counts.map(|(zone, n)| (zone.to_string(), n)).collect::<BTreeMap<_, _>>()

@@ -8,7 +8,7 @@ use model::{
     AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Notice,
     Object, Service, Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
 };
-use plan::hints::{self, ClusterFacts, HintInput, Memory};
+use plan::hints::{self, ClusterTopology, HintInput, Hysteresis};
 use plan::slices::Packing;
 use plan::validate::{Violation, validate};
 use serde_json::{Map, Value, json};
@@ -331,16 +331,22 @@ fn wished_slices(
 ) -> Result<Vec<(String, SliceContent)>> {
     let stored: Vec<Slice> =
         found.slices.iter().filter(|slice| is_ours(slice)).filter_map(read_slice).collect();
-    let facts = ClusterFacts::from_nodes(found.snapshot.nodes());
+    let topology = ClusterTopology::from_nodes(found.snapshot.nodes());
     let namespace = found.snapshot.namespace(&service.key.namespace);
     let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-    let config = hints::Config::default();
+    let config = hints::HintConfig::default();
     let mut named = Vec::new();
     for family in wish.families() {
         let mut packing = Packing { creates: contents(wish, service, family)?, ..Packing::default() };
-        let memory = Memory::from_slices(family, &stored);
-        let input =
-            HintInput { service, family, facts: &facts, namespace_default, config: &config, memory: &memory };
+        let hysteresis = Hysteresis::from_slices(family, &stored);
+        let input = HintInput {
+            service,
+            family,
+            topology: &topology,
+            namespace_default,
+            config: &config,
+            hysteresis: &hysteresis,
+        };
         let outcome = hints::assign(&input, &mut packing);
         if let Some(why) = outcome.accepted.err().or(outcome.refused) {
             bail!("the traffic distribution of Service {} is refused: {why}", service.key);

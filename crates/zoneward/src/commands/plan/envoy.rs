@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Result;
-use model::backend::{BackendTable, Place};
+use model::backend::{BackendTable, ConsumerLocation};
 use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
 use plan::backends::{fallbacks, table as backend_table};
@@ -47,7 +47,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
     let node = Name::new(args.node.as_deref().unwrap_or_default());
     let zone = args.zone.as_deref().map(Name::new);
     let zone = zone.or_else(|| snapshot.node(&node).and_then(|node| node.zone.clone()));
-    let place = Place { node, zone };
+    let place = ConsumerLocation { node, zone };
     let ids = routes.table.backends();
     let gates = FeatureGates::default();
     let first = backend_table(snapshot, &ids, &place, gates);

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 use model::route::{
-    Action, End, GatewayPort, Hostname, HttpRoutes, HttpRule, LegTarget, PathMatch, Routing, Split,
-    rule_value,
+    BackendTarget, GatewayPort, Hostname, HttpRoutes, HttpRule, PathMatch, Responder, Routing, RuleAction,
+    WeightedBackends, rule_value,
 };
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
 fn part_value(part: &Part<'_>) -> Value {
     let mut answer = match part.routing {
         Some(Routing::Http(routes)) => http_value(routes),
-        Some(Routing::Tcp(split)) => json!({"rules": [], "tcp": legs_value(split)}),
+        Some(Routing::Tcp(split)) => json!({"rules": [], "tcp": weighted_backends_value(split)}),
         None => json!({"rules": []}),
     };
     if let Some(host) = &part.host {
@@ -108,8 +108,8 @@ fn http_value(routes: &HttpRoutes) -> Value {
     let own: Vec<Value> = routes.rules().filter(|rule| rule.origin.policy.is_some()).map(one_value).collect();
     let order: Vec<Value> = routes.entries().map(|hit| place(hit.rule, hit.entry.alternative)).collect();
     let otherwise = routes.rules().find(|rule| rule.origin.policy.is_none());
-    let otherwise = otherwise.map(|rule| match &rule.action.end {
-        End::Forward(split) => legs_value(split),
+    let otherwise = otherwise.map(|rule| match &rule.action.responder {
+        Responder::Forward(split) => weighted_backends_value(split),
         _ => Value::Null,
     });
     json!({"rules": own, "order": order, "otherwise": otherwise})
@@ -139,15 +139,19 @@ fn place(rule: &HttpRule, alternative: usize) -> Value {
     }
 }
 
-fn legs_value(split: &Split) -> Value {
-    split.legs().iter().map(|leg| crate::commands::trace::http::leg_value(&leg.to, leg.weight)).collect()
+fn weighted_backends_value(split: &WeightedBackends) -> Value {
+    split
+        .entries()
+        .iter()
+        .map(|backend| crate::commands::trace::http::weighted_backend_value(&backend.to, backend.weight))
+        .collect()
 }
 
 fn text(part: &Part<'_>) -> String {
     let mut text = part.title.clone() + "\n";
     match part.routing {
         None => text += "  nothing: 404\n",
-        Some(Routing::Tcp(split)) => text += &format!("  connections go to {}\n", legs(split)),
+        Some(Routing::Tcp(split)) => text += &format!("  connections go to {}\n", weighted_backends(split)),
         Some(Routing::Http(routes)) => {
             let mut rows = table(&["#", "MATCH", "THEN", "FROM"]);
             for (i, hit) in routes.entries().enumerate() {
@@ -164,7 +168,7 @@ fn text(part: &Part<'_>) -> String {
     text
 }
 
-fn match_text(entry: &model::route::Entry) -> String {
+fn match_text(entry: &model::route::MatchEntry) -> String {
     let mut parts = vec![match &entry.path {
         PathMatch::Exact(path) => format!("= {path}"),
         PathMatch::Prefix(path) => format!("{path}{}", if path.ends_with('/') { "*" } else { "/*" }),
@@ -177,12 +181,12 @@ fn match_text(entry: &model::route::Entry) -> String {
     parts.join(" ")
 }
 
-fn then(action: &Action) -> String {
+fn then(action: &RuleAction) -> String {
     let mut parts = Vec::new();
-    match &action.end {
-        End::Forward(split) => parts.push(legs(split)),
-        End::Redirect(redirect) => parts.push(format!("redirect {}", redirect.status)),
-        End::Respond(response) => parts.push(format!("answer {}", response.status)),
+    match &action.responder {
+        Responder::Forward(split) => parts.push(weighted_backends(split)),
+        Responder::Redirect(redirect) => parts.push(format!("redirect {}", redirect.status)),
+        Responder::Respond(response) => parts.push(format!("answer {}", response.status)),
     }
     if !action.request_headers.is_empty() || !action.response_headers.is_empty() {
         parts.push("headers".to_owned());
@@ -194,15 +198,15 @@ fn then(action: &Action) -> String {
     parts.join(", ")
 }
 
-fn legs(split: &Split) -> String {
-    let one = |(leg, share): (&model::route::Leg, f64)| {
+fn weighted_backends(split: &WeightedBackends) -> String {
+    let one = |(backend, share): (&model::route::WeightedBackend, f64)| {
         let share = share * 100.0;
-        match &leg.to {
-            LegTarget::Backend(id) => format!("{id} {share:.0} %"),
-            LegTarget::Error(status) => format!("error {status} {share:.0} %"),
+        match &backend.to {
+            BackendTarget::Backend(id) => format!("{id} {share:.0} %"),
+            BackendTarget::Error(status) => format!("error {status} {share:.0} %"),
         }
     };
-    if split.legs().is_empty() {
+    if split.entries().is_empty() {
         return "nobody (500)".to_owned();
     }
     split.shares().map(one).collect::<Vec<_>>().join(" + ")

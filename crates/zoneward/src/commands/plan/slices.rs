@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use model::{Endpoint, ObjectKey, Service, ServiceKey, Slice, SliceContent, annotation, write};
-use plan::hints::{self, Condition, HintOutcome, Memory, NodeAcks};
+use plan::hints::{self, Condition, HintOutcome, Hysteresis, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
     let mut notices = Vec::new();
     let services = world.snapshot.services();
     for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
-        let memory = |family| Memory::from_slices(family, slices);
+        let memory = |family| Hysteresis::from_slices(family, slices);
         let trigger = TriggerTimes::default();
         let (plan, outcomes) = planner.plan(&world.snapshot, service, slices, &trigger, memory);
         notices.extend(plan.notices.iter().cloned());

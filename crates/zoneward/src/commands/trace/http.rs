@@ -4,8 +4,8 @@ use std::io::Read;
 
 use anyhow::{Context, Result, bail};
 use model::Name;
-use model::route::{Body, LegTarget, Routing};
-use plan::routes::{Incoming, Outcome, Trace, trace};
+use model::route::{BackendTarget, DirectResponseBody, Routing};
+use plan::routes::{RequestOutcome, RequestTrace, TracedRequest, trace};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, TraceHttp};
@@ -39,7 +39,7 @@ pub fn run(args: &TraceHttp) -> Result<bool> {
     Ok(!world.unreadable)
 }
 
-fn request(args: &TraceHttp) -> Result<Incoming> {
+fn request(args: &TraceHttp) -> Result<TracedRequest> {
     let path = &args.request;
     let text = if path.as_os_str() == "-" {
         let mut text = String::new();
@@ -52,7 +52,7 @@ fn request(args: &TraceHttp) -> Result<Incoming> {
     parse(&value).with_context(|| path.display().to_string())
 }
 
-fn parse(value: &Value) -> Result<Incoming> {
+fn parse(value: &Value) -> Result<TracedRequest> {
     let field = |name: &str, otherwise: &str| match &value[name] {
         Value::Null => Ok(otherwise.to_owned()),
         Value::String(text) => Ok(text.clone()),
@@ -61,7 +61,7 @@ fn parse(value: &Value) -> Result<Incoming> {
     if !value.is_object() {
         bail!(r#"a request is {{"method", "host", "path", "headers"}}"#);
     }
-    Ok(Incoming {
+    Ok(TracedRequest {
         method: field("method", "GET")?,
         host: field("host", "")?,
         path: field("path", "/")?,
@@ -91,14 +91,16 @@ fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
     Ok(headers)
 }
 
-fn value(trace: &Trace<'_>) -> Value {
-    let Outcome { status, legs, mirrors, host, path, headers, response_headers, body } = &trace.outcome;
+fn value(trace: &RequestTrace<'_>) -> Value {
+    let RequestOutcome { status, backends: weighted, mirrors, host, path, headers, response_headers, body } =
+        &trace.outcome;
     let matched = trace.hit.as_ref().and_then(|hit| {
         let origin = &hit.rule.origin;
         let policy = origin.policy.as_ref()?.to_string();
-        Some(json!({"policy": policy, "rule": origin.place, "match": hit.entry.alternative}))
+        Some(json!({"policy": policy, "rule": origin.index, "match": hit.entry.alternative}))
     });
-    let backends: Vec<Value> = legs.iter().map(|leg| leg_value(&leg.to, leg.weight)).collect();
+    let backends: Vec<Value> =
+        weighted.iter().map(|backend| weighted_backend_value(&backend.to, backend.weight)).collect();
     let mirrors: Vec<Value> = mirrors
         .iter()
         .map(|mirror| {
@@ -122,14 +124,14 @@ fn value(trace: &Trace<'_>) -> Value {
 }
 
 /// A backend with its weight, or the error that stands for one that cannot be resolved.
-pub(in crate::commands) fn leg_value(to: &LegTarget, weight: u64) -> Value {
+pub(in crate::commands) fn weighted_backend_value(to: &BackendTarget, weight: u64) -> Value {
     match to {
-        LegTarget::Backend(id) => {
+        BackendTarget::Backend(id) => {
             let mut value = backend_value(id);
             value["weight"] = weight.into();
             value
         }
-        LegTarget::Error(status) => json!({"kind": "Error", "status": status, "weight": weight}),
+        BackendTarget::Error(status) => json!({"kind": "Error", "status": status, "weight": weight}),
     }
 }
 
@@ -155,34 +157,34 @@ fn headers_value(headers: &[(Name, Name)]) -> Value {
     Value::Object(map)
 }
 
-fn body_value(body: &Body) -> Value {
+fn body_value(body: &DirectResponseBody) -> Value {
     match body {
-        Body::Text(text) => text.as_str().into(),
-        Body::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
-        Body::File(name) => json!({"filename": name.as_str()}),
-        Body::Environment(name) => json!({"environmentVariable": name.as_str()}),
+        DirectResponseBody::Text(text) => text.as_str().into(),
+        DirectResponseBody::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
+        DirectResponseBody::File(name) => json!({"filename": name.as_str()}),
+        DirectResponseBody::Environment(name) => json!({"environmentVariable": name.as_str()}),
     }
 }
 
-fn text(incoming: &Incoming, trace: &Trace<'_>) -> String {
+fn text(incoming: &TracedRequest, trace: &RequestTrace<'_>) -> String {
     let outcome = &trace.outcome;
     let answer = match outcome.status {
         Some(status) => format!("answered with {status}"),
         None => "sent on".to_owned(),
     };
     let mut text = format!("{} {}{}: {answer}\n", incoming.method, incoming.host, incoming.path);
-    let total: u64 = outcome.legs.iter().map(|leg| leg.weight).sum();
-    for leg in &outcome.legs {
-        let share = leg.weight as f64 * 100.0 / total as f64;
-        text += &match &leg.to {
-            LegTarget::Backend(id) => format!("  to {id} ({share:.1} %)\n"),
-            LegTarget::Error(status) => format!("  error {status} ({share:.1} %)\n"),
+    let total: u64 = outcome.backends.iter().map(|backend| backend.weight).sum();
+    for backend in &outcome.backends {
+        let share = backend.weight as f64 * 100.0 / total as f64;
+        text += &match &backend.to {
+            BackendTarget::Backend(id) => format!("  to {id} ({share:.1} %)\n"),
+            BackendTarget::Error(status) => format!("  error {status} ({share:.1} %)\n"),
         };
     }
     for mirror in &outcome.mirrors {
         text += &format!("  a copy to {} ({} %)\n", mirror.to, mirror.share.as_f64());
     }
-    if !outcome.legs.is_empty() && (outcome.path != incoming.path || outcome.host != incoming.host) {
+    if !outcome.backends.is_empty() && (outcome.path != incoming.path || outcome.host != incoming.host) {
         text += &format!("  as {}{}\n", outcome.host, outcome.path);
     }
     for (name, value) in &outcome.response_headers {

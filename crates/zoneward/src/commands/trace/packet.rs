@@ -17,7 +17,7 @@ use dataplane::nftables::ir::Program;
 use dataplane::nftables::netlink::Socket;
 use dataplane::nftables::render::{Renderer, protocol_number, table_id};
 use model::Family;
-use model::forward::{self, Decision, Traffic, Verdict};
+use model::forward::{self, ForwardingDecision, PacketVerdict, TrafficClass};
 use plan::select;
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     Ok(!world.unreadable && traces.iter().all(|t| t.differs.is_none()))
 }
 
-fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
+fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
     if let Some(path) = &args.packets {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         return parse::list(&text).with_context(|| path.display().to_string());
@@ -88,15 +88,15 @@ fn held() -> Result<Program> {
 
 /// What became of a packet.
 struct Trace<'a> {
-    packet: &'a forward::Packet,
+    packet: &'a forward::FirstPacket,
     evaluation: Evaluation,
-    decision: Decision<'a>,
+    decision: ForwardingDecision<'a>,
     why: Vec<(String, String)>,
     differs: Option<String>,
 }
 
 fn trace<'a>(
-    packet: &'a forward::Packet,
+    packet: &'a forward::FirstPacket,
     program: &Program,
     node: &'a NodeWorld,
     world: &World,
@@ -117,12 +117,12 @@ fn trace<'a>(
 
 /// Where rules and table differ: the kernel holds something else than what these objects ask for. A share below one slot
 /// may have none on this node.
-fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String> {
+fn difference(decision: &ForwardingDecision<'_>, evaluation: &Evaluation) -> Option<String> {
     let (fate, shares) = match &decision.verdict {
-        Verdict::Send(shares) => (Fate::Dnat, &shares[..]),
-        Verdict::Reject => (Fate::Reject, &[][..]),
-        Verdict::Drop => (Fate::Drop, &[][..]),
-        Verdict::Untouched => (Fate::Untouched, &[][..]),
+        PacketVerdict::Send(shares) => (Fate::Dnat, &shares[..]),
+        PacketVerdict::Reject => (Fate::Reject, &[][..]),
+        PacketVerdict::Drop => (Fate::Drop, &[][..]),
+        PacketVerdict::Untouched => (Fate::Untouched, &[][..]),
     };
     let found: BTreeSet<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
     let planned: BTreeSet<SocketAddr> = shares.iter().map(|(address, _)| *address).collect();
@@ -135,7 +135,7 @@ fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String
 }
 
 /// From the Service down to the choice of endpoints, then what the node does with this packet.
-fn reasons(decision: &Decision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
+fn reasons(decision: &ForwardingDecision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
         let port = &frontend.port;
@@ -180,8 +180,8 @@ fn word(fate: Fate) -> &'static str {
 impl Trace<'_> {
     fn traffic(&self) -> Option<&'static str> {
         self.decision.traffic().map(|traffic| match traffic {
-            Traffic::Internal => "internal",
-            Traffic::External => "external",
+            TrafficClass::Internal => "internal",
+            TrafficClass::External => "external",
         })
     }
 
@@ -212,7 +212,7 @@ impl Trace<'_> {
     }
 
     fn text(&self, node: &str) -> String {
-        let forward::Packet { src, dst, protocol, .. } = self.packet;
+        let forward::FirstPacket { src, dst, protocol, .. } = self.packet;
         let mut text = format!("{protocol} {src} -> {dst} on {node}: {}\n", word(self.evaluation.fate));
         if let (Some(service), Some(traffic)) = (self.service(), self.traffic()) {
             text += &format!("  Service {service}, {traffic} traffic\n");

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use model::{Family, Notice, ObjectRef, Service, Slice};
-use plan::select::{EndpointSet, NodeView, PortSelection, Target, explain, not_proxied, select};
+use plan::select::{
+    NodeView, PortSelection, SelectedEndpoint, SelectedEndpoints, explain, not_proxied, select,
+};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TraceSelect};
@@ -111,8 +113,8 @@ fn row(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) ->
     })
 }
 
-fn set(set: &EndpointSet) -> Value {
-    let target = |t: &Target| json!({"address": t.address.to_string(), "weight": t.weight});
+fn set(set: &SelectedEndpoints) -> Value {
+    let target = |t: &SelectedEndpoint| json!({"address": t.address.to_string(), "weight": t.weight});
     json!({"mode": set.mode.as_str(), "endpoints": set.endpoints.iter().map(target).collect::<Vec<_>>()})
 }
 
@@ -137,12 +139,12 @@ fn block(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) 
 /// How many endpoints are listed for people before the rest is only counted.
 const SHOWN: usize = 8;
 
-fn targets(targets: &[Target]) -> String {
+fn targets(targets: &[SelectedEndpoint]) -> String {
     if targets.is_empty() {
         return "no endpoint".to_owned();
     }
     let even = targets.iter().all(|t| t.weight == targets[0].weight);
-    let one = |t: &Target| match even {
+    let one = |t: &SelectedEndpoint| match even {
         true => t.address.to_string(),
         false => format!("{} (x{:.2})", t.address, t.weight),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Interner, Snapshot, parse};
-use plan::hints::Memory;
+use plan::hints::Hysteresis;
 use plan::planner::Planner;
 use plan::slices::TriggerTimes;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ pub async fn check_plan(world: &World) -> Result<(), String> {
     let settings = limits().settings;
     let planner = Planner::new(&snapshot, settings.hints, settings.slices);
     for (service, slices) in snapshot.services() {
-        let memory = |family| Memory::from_slices(family, slices);
+        let memory = |family| Hysteresis::from_slices(family, slices);
         let (plan, _) = planner.plan(&snapshot, service, slices, &TriggerTimes::default(), memory);
         if !plan.is_noop() {
             return Err(format!("{}: {plan:?}", service.key));

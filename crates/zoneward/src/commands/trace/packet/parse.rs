@@ -4,17 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::address::parse_ip;
-use model::forward::Packet;
+use model::forward::FirstPacket;
 use model::{Family, Name, Protocol};
 use serde::Deserialize;
 
 /// For the command line, where a malformed packet is wrong use.
-pub(crate) fn flag(text: &str) -> Result<Packet, String> {
+pub(crate) fn flag(text: &str) -> Result<FirstPacket, String> {
     one(text).map_err(|error| error.to_string())
 }
 
 /// `tcp 10.0.0.2:40000 -> 172.30.0.41:80`, with ` iif eth0` behind it where the interface matters.
-fn one(text: &str) -> Result<Packet> {
+fn one(text: &str) -> Result<FirstPacket> {
     let advice = || anyhow!("{text:?}: write it as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80 [iif eth0]'");
     let words: Vec<&str> = text.split_whitespace().collect();
     let (proto, src, dst, iif) = match words[..] {
@@ -44,7 +44,7 @@ fn some_port() -> u16 {
 }
 
 /// A JSON list of `{"src","sport","dst","dport","proto","iif"}`.
-pub(super) fn list(text: &str) -> Result<Vec<Packet>> {
+pub(super) fn list(text: &str) -> Result<Vec<FirstPacket>> {
     let rows: Vec<Row> = serde_json::from_str(text).context(
         "packets are a JSON list of {\"src\",\"sport\",\"dst\",\"dport\",\"proto\"}, each may have \"iif\"",
     )?;
@@ -52,7 +52,7 @@ pub(super) fn list(text: &str) -> Result<Vec<Packet>> {
 }
 
 impl Row {
-    fn packet(&self) -> Result<Packet> {
+    fn packet(&self) -> Result<FirstPacket> {
         let address = |text: &str| -> Result<IpAddr> {
             parse_ip(text).ok_or_else(|| anyhow!("{text:?} is no IP address"))
         };
@@ -62,7 +62,7 @@ impl Row {
     }
 }
 
-fn packet(proto: &str, src: SocketAddr, dst: SocketAddr, iif: Option<&str>) -> Result<Packet> {
+fn packet(proto: &str, src: SocketAddr, dst: SocketAddr, iif: Option<&str>) -> Result<FirstPacket> {
     let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     let Some(protocol) = known.into_iter().find(|p| p.as_str().eq_ignore_ascii_case(proto)) else {
         bail!("{proto:?} is not tcp, udp or sctp");
@@ -70,7 +70,7 @@ fn packet(proto: &str, src: SocketAddr, dst: SocketAddr, iif: Option<&str>) -> R
     if Family::of(src.ip()) != Family::of(dst.ip()) {
         bail!("{src} and {dst} are of different families: no packet has both");
     }
-    Ok(Packet { src, dst, protocol, iif: iif.map(Name::new) })
+    Ok(FirstPacket { src, dst, protocol, iif: iif.map(Name::new) })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use dataplane::nftables::netlink::{Kernel, NetlinkError, Query};
 use model::{Interner, Object, ServiceKey, Snapshot, parse};
 use plan::NodeGates;
-use plan::forward::{Delta, Forwarder, NodeConfig, ProxySettings};
+use plan::forward::{Forwarder, NodeConfig, ProxySettings, ServiceDelta};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -96,7 +96,7 @@ impl Live {
 
     fn sync(&mut self, key: ServiceKey, snapshot: &Snapshot) {
         let deltas = self.forwarder.update(snapshot, &BTreeSet::from([key]));
-        let deltas: Vec<&Delta> = deltas.iter().collect();
+        let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
         assert_eq!(make(&mut self.tables, &mut self.forwarder, &deltas).unwrap(), []);
         while self.tables.tidy().unwrap() {}
     }

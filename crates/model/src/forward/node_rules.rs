@@ -1,0 +1,94 @@
+//! Facts about a node that its forwarding rules depend on.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::address::Family;
+use crate::name::Name;
+
+/// The settings of a node that apply to all Services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRules {
+    pub detect_local: LocalTrafficDetector,
+    /// Whether all traffic to cluster IPs is masqueraded.
+    pub masquerade_all: bool,
+    /// The bit of the packet mark that requests masquerading, 0 to 31.
+    pub mark_bit: u8,
+    pub node_ports_v4: NodePortAddresses,
+    pub node_ports_v6: NodePortAddresses,
+    /// Ranges whose unassigned addresses are dropped, sorted.
+    pub service_cidrs: Box<[IpNet]>,
+    /// The node's known addresses, for explanations; the kernel uses its own list.
+    pub addresses: Box<[IpAddr]>,
+}
+
+impl Default for NodeRules {
+    fn default() -> Self {
+        Self {
+            detect_local: LocalTrafficDetector::Unknown,
+            masquerade_all: false,
+            mark_bit: 14,
+            node_ports_v4: NodePortAddresses::All,
+            node_ports_v6: NodePortAddresses::All,
+            service_cidrs: Box::default(),
+            addresses: Box::default(),
+        }
+    }
+}
+
+impl NodeRules {
+    pub fn node_ports(&self, family: Family) -> &NodePortAddresses {
+        match family {
+            Family::V4 => &self.node_ports_v4,
+            Family::V6 => &self.node_ports_v6,
+        }
+    }
+
+    /// The packet mark that requests masquerading.
+    pub fn mark(&self) -> u32 {
+        1u32.checked_shl(u32::from(self.mark_bit)).unwrap_or(1 << 14)
+    }
+}
+
+/// How packets from local pods are recognised (kube-proxy's detectLocal).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum LocalTrafficDetector {
+    /// Not configured: no packet counts as a pod's.
+    #[default]
+    Unknown,
+    /// By source address (modes ClusterCIDR and NodeCIDR); a family without a range has no pods.
+    Ranges { v4: Option<IpNet>, v6: Option<IpNet> },
+    /// By the incoming bridge.
+    Bridge(Name),
+    /// By the prefix of the incoming interface's name.
+    InterfacePrefix(Name),
+}
+
+impl LocalTrafficDetector {
+    /// Whether pods of a family can be recognised.
+    pub fn knows(&self, family: Family) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Ranges { .. } => self.range(family).is_some(),
+            Self::Bridge(_) | Self::InterfacePrefix(_) => true,
+        }
+    }
+
+    /// The pod range of a family, if pods are recognised by source address.
+    pub fn range(&self, family: Family) -> Option<IpNet> {
+        match (self, family) {
+            (Self::Ranges { v4, .. }, Family::V4) => *v4,
+            (Self::Ranges { v6, .. }, Family::V6) => *v6,
+            _ => None,
+        }
+    }
+}
+
+/// The node's addresses that accept node ports. Loopback never does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    All,
+    /// Addresses within these ranges, sorted.
+    Within(Box<[IpNet]>),
+}

@@ -1,0 +1,182 @@
+//! Hysteresis: what mechanisms remember between two decisions, so that small changes have small effects.
+//!
+//! It is an argument and a result. Everything that affects decisions can be read back from the slices, so a restarted
+//! controller continues where the last one stopped.
+
+use std::net::IpAddr;
+
+use model::{AddressType, Family, Name, Slice, SliceContent, annotation};
+
+use super::mechanism::Mechanism;
+use super::topology::ClusterTopology;
+use super::{HintContext, auto, endpoints_by_zone, event_reason};
+use crate::slices::Packing;
+use crate::spill::SpillDemand;
+
+/// The state of one Service and one address family.
+///
+/// Two are equal if they lead to the same decisions; reported Notices do not count.
+#[derive(Clone, Debug, Default)]
+pub struct Hysteresis {
+    pub(super) mechanism: Mechanism,
+    /// Whether the mechanism is active, not disabled by a safeguard.
+    pub(super) programmed: bool,
+    /// Whether ready endpoints have zone hints. For Auto, Prefer and Spill, and for hints of other writers.
+    pub(super) hinted: bool,
+    /// Ready endpoints per served zone. Only for Auto.
+    pub(super) hints_by_zone: Vec<(Name, usize)>,
+    /// Ready endpoints that serve another zone than their own, sorted by address. For Auto and Prefer.
+    pub(super) lent: Vec<(IpAddr, Name)>,
+    pub(super) demand: Option<SpillDemand>,
+    /// Unknown after a restart.
+    pub(super) reported: Option<ReportedNotices>,
+}
+
+/// The last Notices, to report each only once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReportedNotices {
+    reasons: Vec<&'static str>,
+    /// Messages about settings, which hold no numbers.
+    about_settings: Vec<String>,
+    source: String,
+    held_back: Option<&'static str>,
+}
+
+impl ReportedNotices {
+    pub(super) fn new(context: &HintContext<'_>, held_back: Option<&'static str>) -> Self {
+        let about_settings =
+            context.notices.iter().filter(|(reason, _)| event_reason::is_about_settings(reason));
+        Self {
+            reasons: context.notices.iter().map(|(reason, _)| *reason).collect(),
+            about_settings: about_settings.map(|(_, message)| message.clone()).collect(),
+            source: context.source.clone(),
+            held_back,
+        }
+    }
+}
+
+impl PartialEq for Hysteresis {
+    fn eq(&self, other: &Self) -> bool {
+        self.mechanism == other.mechanism
+            && self.programmed == other.programmed
+            && self.hinted == other.hinted
+            && self.hints_by_zone == other.hints_by_zone
+            && self.lent == other.lent
+            && self.demand == other.demand
+    }
+}
+
+impl Eq for Hysteresis {}
+
+impl Hysteresis {
+    /// Reads it back from the stored slices of one Service; slices of other families are ignored.
+    pub fn from_slices(family: Family, slices: &[Slice]) -> Self {
+        // If Kubernetes' own controller also writes slices, only ours count.
+        let beside = slices.iter().any(Slice::is_coexisting);
+        let of_family = |s: &&Slice| {
+            s.content.address_type == AddressType::Ip(family) && !s.deleting && s.is_coexisting() == beside
+        };
+        let contents = || slices.iter().filter(of_family).map(|s| &s.content);
+        let annotated = |c: &SliceContent| Mechanism::parse(c.annotation(annotation::MECHANISM)?);
+        // Slices differ if a controller stopped half-way. Active mechanisms sort before inactive ones.
+        let mechanism = contents().filter_map(annotated).filter(|m| *m != Mechanism::None).min();
+        let mechanism = mechanism.unwrap_or_default();
+        let demand = contents().find_map(|c| SpillDemand::parse(c.annotation(annotation::DEMAND)?).ok());
+        let mut hysteresis = Self::of(mechanism, demand, None, contents());
+        if mechanism == Mechanism::None {
+            let ready = contents().flat_map(|c| &c.endpoints).filter(|e| e.conditions.is_ready_for_hints());
+            hysteresis.hinted = ready.into_iter().any(|e| e.hints.is_some());
+        }
+        hysteresis
+    }
+
+    /// The hysteresis after the slices of a packing are written.
+    pub(super) fn after(
+        mechanism: Mechanism,
+        demand: Option<SpillDemand>,
+        reported: ReportedNotices,
+        packing: &Packing<'_>,
+    ) -> Self {
+        Self::of(mechanism, demand, Some(reported), endpoints_by_zone::contents(packing))
+    }
+
+    fn of<'s>(
+        mechanism: Mechanism,
+        demand: Option<SpillDemand>,
+        reported: Option<ReportedNotices>,
+        contents: impl Iterator<Item = &'s SliceContent>,
+    ) -> Self {
+        let mut hysteresis = Self { mechanism, demand, reported, ..Self::default() };
+        let lends = mechanism.rebalances() && !mechanism.is_resting();
+        if lends || matches!(mechanism, Mechanism::Auto | Mechanism::Spill) {
+            hysteresis.add_hints(contents);
+        }
+        hysteresis.hinted = !hysteresis.hints_by_zone.is_empty();
+        hysteresis.programmed = match mechanism {
+            Mechanism::None => false,
+            Mechanism::Auto => hysteresis.hinted,
+            Mechanism::Spill => hysteresis.demand.is_some(),
+            other => !other.is_resting(),
+        };
+        if mechanism != Mechanism::Auto {
+            hysteresis.hints_by_zone = Vec::new();
+        }
+        hysteresis
+    }
+
+    fn add_hints<'s>(&mut self, contents: impl Iterator<Item = &'s SliceContent>) {
+        let endpoints = contents.flat_map(|c| &c.endpoints);
+        for endpoint in endpoints.filter(|e| e.conditions.is_ready_for_hints()) {
+            let [zone, ..] = endpoint.zone_hints() else { continue };
+            match self.hints_by_zone.iter_mut().find(|(z, _)| z == zone) {
+                Some((_, count)) => *count += 1,
+                None => self.hints_by_zone.push((zone.clone(), 1)),
+            }
+            if endpoint.zone.as_ref() != Some(zone) {
+                self.lent.push((endpoint.addresses.first(), zone.clone()));
+            }
+        }
+        self.hints_by_zone.sort_unstable();
+        self.lent.sort_unstable();
+        self.lent.dedup_by(|a, b| a.0 == b.0);
+    }
+
+    /// The zone that an endpoint was lent to.
+    pub(super) fn lent_to(&self, address: IpAddr) -> Option<&Name> {
+        let at = self.lent.binary_search_by(|(lent, _)| lent.cmp(&address)).ok()?;
+        Some(&self.lent[at].1)
+    }
+
+    /// Whether a Notice was not reported `before`.
+    pub(super) fn is_news(&self, before: &Self, reason: &str, message: &String) -> bool {
+        let holds_back = matches!(reason, event_reason::AUTO_DISABLED | event_reason::WITHHELD);
+        let now = self.reported.as_ref();
+        match &before.reported {
+            Some(reported) if event_reason::is_about_settings(reason) => {
+                !reported.about_settings.contains(message)
+            }
+            Some(reported) => {
+                let switched = self.mechanism.active_form() != before.mechanism.active_form()
+                    || now.is_some_and(|now| now.source != reported.source);
+                let other_cause = now.is_some_and(|now| now.held_back != reported.held_back);
+                !reported.reasons.contains(&reason) || switched || (holds_back && other_cause)
+            }
+            // After a restart: what the slices show was reported when they were written.
+            None if before.mechanism == Mechanism::None => !(before.hinted && self.programmed),
+            None => self.mechanism != before.mechanism || self.programmed != before.programmed,
+        }
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// Whether Auto has to plan the Service again after a change of nodes: a zone has too few endpoints for its new share
+    /// (semantics A2).
+    pub fn is_overloaded(&self, topology: &ClusterTopology) -> bool {
+        let counts: Vec<(&str, usize)> = self.hints_by_zone.iter().map(|(z, n)| (z.as_str(), *n)).collect();
+        let ratios: Vec<(&str, f64)> =
+            topology.cpu_ratios().into_iter().flatten().map(|(z, r)| (z.as_str(), r)).collect();
+        auto::cpu_allocation::is_overloaded(&counts, &ratios)
+    }
+}

@@ -1,0 +1,157 @@
+//! The action of a merged rule: what a proxy does with a request.
+
+use std::sync::Arc;
+
+use model::route::{
+    BackendId, BackendTarget, DirectResponse, HeaderChanges, HttpRule, Percentage, RedirectFilter,
+    RequestMirror, RequestRedirect, Responder, Rewrite, RewriteFilter, RouteFilter, RouteRule, RuleAction,
+    RuleOrigin, WeightedBackends,
+};
+use model::{Notice, ObjectRef};
+
+use super::backend_resolution::{BackendResolver, unresolved};
+
+/// Where rules apply: at a gateway, or for one destination of the mesh.
+pub(super) struct RouteContext<'a> {
+    pub(super) resolver: BackendResolver<'a>,
+    /// The backend of rules without backendRefs; none at a gateway.
+    pub(super) otherwise: Option<BackendId>,
+    /// Whether redirects keep the query.
+    pub(super) keeps_query: bool,
+}
+
+/// Semantics 1.7: the default status of a redirect.
+const FOUND: u16 = 302;
+
+#[cfg(test)]
+pub(super) fn rules(
+    merged: Vec<(Arc<RouteRule>, RuleOrigin)>,
+    setting: &RouteContext<'_>,
+    notices: &mut Vec<Notice>,
+) -> Vec<HttpRule> {
+    merged.into_iter().map(|(rule, origin)| setting.rule(rule, origin, notices)).collect()
+}
+
+/// The action that only forwards.
+pub(super) fn forward_to(to: BackendId) -> RuleAction {
+    RuleAction {
+        request_headers: HeaderChanges::default(),
+        response_headers: HeaderChanges::default(),
+        mirrors: Box::default(),
+        rewrite: Rewrite::default(),
+        responder: Responder::Forward(WeightedBackends::new([(BackendTarget::Backend(to), 1)])),
+    }
+}
+
+impl RouteContext<'_> {
+    pub(super) fn rule(
+        &self,
+        rule: Arc<RouteRule>,
+        origin: RuleOrigin,
+        notices: &mut Vec<Notice>,
+    ) -> HttpRule {
+        let action = self.action(&rule, &origin, notices);
+        HttpRule { rule, origin, action }
+    }
+
+    fn action(&self, rule: &RouteRule, origin: &RuleOrigin, notices: &mut Vec<Notice>) -> RuleAction {
+        let filters = rule.filters.as_deref().unwrap_or_default();
+        let request = filters.iter().filter_map(|f| match f {
+            RouteFilter::RequestHeaders(modifier) => Some(modifier),
+            _ => None,
+        });
+        let response = filters.iter().filter_map(|f| match f {
+            RouteFilter::ResponseHeaders(modifier) => Some(modifier),
+            _ => None,
+        });
+        let rewrite = filters.iter().find_map(|f| match f {
+            RouteFilter::Rewrite(RewriteFilter { hostname, path }) => {
+                Some(Rewrite { hostname: hostname.clone(), path: path.clone() })
+            }
+            _ => None,
+        });
+        RuleAction {
+            request_headers: HeaderChanges::new(request),
+            response_headers: HeaderChanges::new(response),
+            mirrors: self.mirrors(filters, origin, notices),
+            rewrite: rewrite.unwrap_or_default(),
+            responder: self.responder(rule, filters, origin, notices),
+        }
+    }
+
+    fn mirrors(
+        &self,
+        filters: &[RouteFilter],
+        origin: &RuleOrigin,
+        notices: &mut Vec<Notice>,
+    ) -> Box<[RequestMirror]> {
+        let mut mirrors = Vec::new();
+        for filter in filters {
+            let RouteFilter::Mirror { backend, percentage } = filter else { continue };
+            let policy = policy(origin.filters.as_ref());
+            match self.resolver.backend(backend, &policy.namespace, true) {
+                Ok(to) => mirrors.push(RequestMirror { to, share: percentage.unwrap_or(Percentage::ALL) }),
+                Err(reason) => {
+                    notices.push(unresolved(&policy, backend, &reason, "no requests are mirrored"));
+                }
+            }
+        }
+        mirrors.into()
+    }
+
+    /// A redirect or direct response of a filter, else the backends, else the original destination.
+    fn responder(
+        &self,
+        rule: &RouteRule,
+        filters: &[RouteFilter],
+        origin: &RuleOrigin,
+        notices: &mut Vec<Notice>,
+    ) -> Responder {
+        let backends = rule.backends.as_deref().unwrap_or_default();
+        let own = filters.iter().find_map(|filter| match filter {
+            RouteFilter::Redirect(redirect) => Some(Responder::Redirect(self.redirect(redirect))),
+            RouteFilter::Respond { status, body } => {
+                Some(Responder::Respond(DirectResponse { status: *status, body: body.clone() }))
+            }
+            _ => None,
+        });
+        if let Some(end) = own {
+            if !backends.is_empty() {
+                notices.push(overruled(origin));
+            }
+            return end;
+        }
+        if !backends.is_empty() {
+            let policy = policy(origin.backends.as_ref());
+            return Responder::Forward(self.resolver.split(backends, true, &policy, notices));
+        }
+        let otherwise = self.otherwise.clone().map(|id| (BackendTarget::Backend(id), 1));
+        Responder::Forward(WeightedBackends::new(otherwise))
+    }
+
+    fn redirect(&self, filter: &RedirectFilter) -> RequestRedirect {
+        RequestRedirect {
+            scheme: filter.scheme,
+            hostname: filter.hostname.clone(),
+            path: filter.path.clone(),
+            port: filter.port,
+            status: filter.status.unwrap_or(FOUND),
+            keeps_query: self.keeps_query,
+        }
+    }
+}
+
+/// The policy that a part of a rule comes from; the catch-all rule has none of these parts.
+fn policy(origin: Option<&ObjectRef>) -> ObjectRef {
+    origin.cloned().unwrap_or_else(|| ObjectRef::new("MeshHTTPRoute", "", ""))
+}
+
+/// Two valid policies conflict: one redirects what the other sends to backends.
+fn overruled(origin: &RuleOrigin) -> Notice {
+    let other = policy(origin.backends.as_ref());
+    let message = format!(
+        "{}: the redirect or direct response overrides the backendRefs of {other}, which get no requests; remove one of the two",
+        origin.field
+    );
+    Notice::new(policy(origin.filters.as_ref()), "RouteConflict", message)
+}
