@@ -1,4 +1,4 @@
-//! What holds for every cluster: addresses never collide, plans repeat and settle, nothing panics.
+//! Properties of cluster IP plans: no collisions, determinism, convergence, no panics.
 
 #![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
 

@@ -1,8 +1,7 @@
-//! The cases of `vectors/endpoint-conversion.json`: pod -> endpoint, ports, labels, and what counts as a
-//! change.
+//! The cases of `vectors/endpoint-conversion.json`: pod -> endpoint, ports, labels, change detection.
 //!
-//! Two kinds are about the queue and the expectations of a controller, not about slices: the tests of
-//! `plan::work_queue` check them. They are named here, so that a new kind cannot slip by.
+//! Two kinds of cases are for the work queue and expectations, and are checked by the tests of `plan::work_queue`. They are
+//! listed here, so that an unknown kind fails.
 
 use model::{
     AddressType, Endpoint, Family, Interner, Labels, Object, Pod, Service, Slice, SliceContent, SlicePort,

@@ -1,5 +1,4 @@
-//! The cases of `vectors/ip-allocation.json`, each kind by the function that decides it and, where a whole
-//! plan shows it too, by the plan.
+//! The cases of `vectors/ip-allocation.json`, checked by the function of each kind and, where possible, by a whole plan.
 
 #![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
 

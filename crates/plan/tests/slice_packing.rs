@@ -1,6 +1,6 @@
 //! The cases of `vectors/slice-packing.json`: pods and stored slices -> operations and the slices after them.
 //!
-//! The file's `expansion` says how its short form becomes objects.
+//! The field `expansion` of the file describes its short form.
 
 use std::collections::BTreeMap;
 

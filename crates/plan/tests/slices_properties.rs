@@ -1,7 +1,6 @@
-//! What holds for the slice planner in any world, however the stored slices came to be.
+//! Properties of slice plans for arbitrary stored slices.
 //!
-//! A world is planned, the plan is applied to the stored slices, somebody meddles with them, the pods move
-//! on, and the next plan has to put everything right.
+//! A plan is applied, stored slices are modified externally, pods change, and the next plan has to repair everything.
 
 #[path = "slices_properties/world.rs"]
 mod world;

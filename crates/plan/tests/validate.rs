@@ -1,4 +1,4 @@
-//! Validation from outside: the cases of the vectors, and whatever JSON anybody may send.
+//! Validation of the cases of the vectors and of arbitrary JSON.
 
 use plan::validate::{is_known, validate, validate_update};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Tests of parsing: what is read, and what a person is told about what cannot be.
+//! Tests of parsing and of the Notices for invalid objects.
 
 use expect_test::{Expect, expect};
 use serde_json::json;

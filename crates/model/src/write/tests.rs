@@ -1,4 +1,4 @@
-//! Tests of writing: what we do not own survives.
+//! Tests of writing: unknown fields are preserved.
 
 use serde_json::json;
 

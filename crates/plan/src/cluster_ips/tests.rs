@@ -1,4 +1,4 @@
-//! Tests of whole plans, and the objects that the tests of every part are made of.
+//! Tests of whole plans, and objects for the tests of all parts.
 
 use expect_test::{Expect, expect};
 use model::parse::{self, Object};

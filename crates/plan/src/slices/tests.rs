@@ -1,4 +1,4 @@
-//! Tests of planning slices: small worlds in, the plan as text out.
+//! Tests of slice plans as text.
 
 mod ownership;
 mod world;

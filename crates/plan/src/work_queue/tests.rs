@@ -1,4 +1,4 @@
-//! The queue under a made-up clock, and what must hold whatever happens.
+//! Tests of the queue with manual time, and its properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of families: what is said, what is inferred, what does not go together (semantics E3).
+//! Tests of IP families: requested, inferred and conflicting ones (semantics E3).
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Tests of repair: grace periods to the second (pitfall 41), and who wins where two claim one address.
+//! Tests of repair: grace periods (pitfall 41), and Services with the same address.
 
 use serde_json::json;
 

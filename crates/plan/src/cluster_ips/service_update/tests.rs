@@ -1,4 +1,4 @@
-//! Tests of updates: types, upgrades, downgrades, and what stays for a Service's life (semantics E3).
+//! Tests of updates: types, upgrades, downgrades, immutable fields (semantics E3).
 
 use serde_json::{Value, json};
 

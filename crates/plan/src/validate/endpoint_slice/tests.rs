@@ -1,4 +1,4 @@
-//! Each rule for EndpointSlices with a case that passes and one that does not.
+//! Each rule for EndpointSlices with a valid and an invalid case.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Each rule for IPAddresses with a case that passes and one that does not.
+//! Each rule for IPAddresses with a valid and an invalid case.
 
 use serde_json::{Value, json};
 

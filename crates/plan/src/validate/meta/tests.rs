@@ -1,4 +1,4 @@
-//! Each rule for metadata with a case that passes and one that does not.
+//! Each rule for metadata with a valid and an invalid case.
 
 use serde_json::json;
 

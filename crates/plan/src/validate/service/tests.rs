@@ -1,4 +1,4 @@
-//! Each rule for Services with a case that passes and one that does not.
+//! Each rule for Services with a valid and an invalid case.
 
 use serde_json::{Value, json};
 
