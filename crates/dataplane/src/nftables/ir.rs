@@ -1,19 +1,19 @@
-//! The parts of nf_tables that we use, as plain values: a `Program` is what a kernel should hold or does hold, a list
-//! of `Change` is one transaction.
+//! The parts of nf_tables that we use, as plain values: a `Ruleset` is what a kernel should hold or does hold, a list
+//! of `NftChange` is one transaction.
 //!
 //! ```text
-//! render -> Program --diff--> Vec<Change> --encode--> bytes --netlink--> kernel
+//! render -> Ruleset --diff--> Vec<NftChange> --encode--> bytes --netlink--> kernel
 //!             ^                                         |                  |
 //!             +--------------- decode <-----------------+------- dump -----+
 //! ```
 //!
-//! Keys and data are bytes as the kernel compares them: addresses, ports and protocol in network order, marks in the
-//! machine's own, every field of a concatenation padded to four bytes.
+//! Keys and data are bytes as the kernel compares them: addresses, ports and protocol in network order, marks in
+//! host byte order, every field of a concatenation padded to four bytes.
 
 mod bytes;
 mod describe;
 mod expr;
-mod rows;
+mod packed;
 mod types;
 
 pub use bytes::Bytes;
@@ -21,8 +21,8 @@ pub use expr::{
     BitwiseOp, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind, NumgenKind,
     PayloadBase, Reg, RejectKind, Span, fib,
 };
-pub use rows::{Row, Rows};
-pub use types::{DataType, FieldType, Key};
+pub use packed::{PackedElement, PackedElements};
+pub use types::{DataType, FieldType, KeyBuilder};
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -31,11 +31,11 @@ use arcstr::ArcStr;
 
 /// The name of a table, chain, set or map. nft can read a name back if it starts with a letter and holds only
 /// letters, digits and `_ - . /`.
-pub type Name = ArcStr;
+pub type NftName = ArcStr;
 
 /// The address family of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum NftFamily {
     /// Both families in one table.
     Inet,
     /// IPv4.
@@ -48,14 +48,14 @@ pub enum Family {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId {
     /// The address family.
-    pub family: Family,
+    pub family: NftFamily,
     /// The name, unique within the family.
-    pub name: Name,
+    pub name: NftName,
 }
 
 impl TableId {
     /// A table by family and name.
-    pub fn new(family: Family, name: impl Into<Name>) -> TableId {
+    pub fn new(family: NftFamily, name: impl Into<NftName>) -> TableId {
         TableId { family, name: name.into() }
     }
 }
@@ -63,9 +63,9 @@ impl TableId {
 impl std::fmt::Display for TableId {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let family = match self.family {
-            Family::Inet => "inet",
-            Family::Ip => "ip",
-            Family::Ip6 => "ip6",
+            NftFamily::Inet => "inet",
+            NftFamily::Ip => "ip",
+            NftFamily::Ip6 => "ip6",
         };
         write!(out, "{family} {}", self.name)
     }
@@ -180,14 +180,14 @@ pub struct Chain {
     /// What it is.
     pub spec: ChainSpec,
     /// Its rules in the order of evaluation.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NftRule>,
 }
 
 /// One rule: expressions that run until one does not match.
 ///
 /// Two rules are equal when they do the same with the same comment; the handle is the kernel's business.
 #[derive(Debug, Clone, Default)]
-pub struct Rule {
+pub struct NftRule {
     /// What it does.
     pub exprs: Vec<Expr>,
     /// What nft prints beside it.
@@ -196,20 +196,20 @@ pub struct Rule {
     pub handle: Option<u64>,
 }
 
-impl Rule {
+impl NftRule {
     /// A rule that no kernel holds yet.
-    pub fn new(exprs: Vec<Expr>, comment: &str) -> Rule {
-        Rule { exprs, comment: Some(Comment::new(comment)), handle: None }
+    pub fn new(exprs: Vec<Expr>, comment: &str) -> NftRule {
+        NftRule { exprs, comment: Some(Comment::new(comment)), handle: None }
     }
 }
 
-impl PartialEq for Rule {
-    fn eq(&self, other: &Rule) -> bool {
+impl PartialEq for NftRule {
+    fn eq(&self, other: &NftRule) -> bool {
         self.exprs == other.exprs && self.comment == other.comment
     }
 }
 
-impl Eq for Rule {}
+impl Eq for NftRule {}
 
 /// What a set or map is, without its elements.
 #[derive(Debug, Clone)]
@@ -267,12 +267,12 @@ impl SetSpec {
         SetSpec { data: Some(data), ..SetSpec::new(key) }
     }
 
-    /// How the kernel wants the ranges of this set, for `Change::AddElements` and `Change::DeleteElements`.
-    pub fn ranges(&self) -> Ranges {
+    /// How the kernel wants the ranges of this set, for `NftChange::AddElements` and `NftChange::DeleteElements`.
+    pub fn ranges(&self) -> IntervalEncoding {
         match (self.interval, self.key.len()) {
-            (false, _) => Ranges::None,
-            (true, 1) => Ranges::TwoElements,
-            (true, _) => Ranges::KeyEnd,
+            (false, _) => IntervalEncoding::None,
+            (true, 1) => IntervalEncoding::TwoElements,
+            (true, _) => IntervalEncoding::KeyEnd,
         }
     }
 
@@ -284,7 +284,7 @@ impl SetSpec {
 
 /// How the kernel wants the ranges of a set; it follows from the set's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ranges {
+pub enum IntervalEncoding {
     /// It has none.
     None,
     /// One field: an element where the range begins and another one behind its end.
@@ -340,7 +340,7 @@ pub enum Data {
     /// Bytes for registers.
     Value(Bytes),
     /// Where to go on.
-    Verdict(Verdict),
+    Verdict(NftVerdict),
 }
 
 /// Key and value of an element.
@@ -384,7 +384,7 @@ impl Element {
 
 /// Where evaluation goes on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
+pub enum NftVerdict {
     /// This hook is done with the packet.
     Accept,
     /// The packet is gone.
@@ -394,9 +394,9 @@ pub enum Verdict {
     /// Back to the calling chain.
     Return,
     /// Into a chain, and back.
-    Jump(Name),
+    Jump(NftName),
     /// Into a chain, not back.
-    Goto(Name),
+    Goto(NftName),
 }
 
 /// A table with everything in it.
@@ -405,21 +405,21 @@ pub struct Table {
     /// What nft prints beside it.
     pub comment: Option<Comment>,
     /// Its chains by name.
-    pub chains: BTreeMap<Name, Chain>,
+    pub chains: BTreeMap<NftName, Chain>,
     /// Its sets and maps by name.
-    pub sets: BTreeMap<Name, Set>,
+    pub sets: BTreeMap<NftName, Set>,
 }
 
 /// Everything that is ours in one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Program {
+pub struct Ruleset {
     /// The tables.
     pub tables: BTreeMap<TableId, Table>,
 }
 
 /// Where a new rule goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum RulePosition {
     /// After all others.
     Last,
     /// Before all others.
@@ -429,42 +429,44 @@ pub enum Place {
 /// One step of a transaction.
 #[allow(missing_docs, reason = "each variant says what it does with its fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum NftChange {
     /// Make the table, or leave it as it is.
     AddTable { table: TableId, comment: Option<Comment> },
     /// Remove the table and everything in it. It must exist.
     DeleteTable { table: TableId },
     /// Make the chain; with the same spec it may exist.
-    AddChain { table: TableId, chain: Name, spec: ChainSpec },
+    AddChain { table: TableId, chain: NftName, spec: ChainSpec },
     /// Remove all rules of the chain.
-    FlushChain { table: TableId, chain: Name },
+    FlushChain { table: TableId, chain: NftName },
     /// Remove the chain and its rules; nothing may lead to it. On kernels before 6.2 a chain whose last reference
     /// goes in the same transaction is still busy (pitfall 9): flush now, delete in a later one.
-    DeleteChain { table: TableId, chain: Name },
+    DeleteChain { table: TableId, chain: NftName },
     /// Make the set or map; with the same spec it may exist.
-    AddSet { table: TableId, set: Name, spec: SetSpec },
+    AddSet { table: TableId, set: NftName, spec: SetSpec },
     /// Remove all elements.
-    FlushSet { table: TableId, set: Name },
+    FlushSet { table: TableId, set: NftName },
     /// Remove the set or map; no rule may use it.
-    DeleteSet { table: TableId, set: Name },
+    DeleteSet { table: TableId, set: NftName },
     /// Put elements in. An equal one may be there; one with the same key and other data is an error: delete it
     /// earlier in the same transaction.
-    AddElements { table: TableId, set: Name, ranges: Ranges, elements: Vec<Element> },
+    AddElements { table: TableId, set: NftName, ranges: IntervalEncoding, elements: Vec<Element> },
     /// Take elements out; all must be there. Data need not be given, the end of a range must.
-    DeleteElements { table: TableId, set: Name, ranges: Ranges, elements: Vec<Element> },
+    DeleteElements { table: TableId, set: NftName, ranges: IntervalEncoding, elements: Vec<Element> },
     /// Put a rule in.
-    AddRule { table: TableId, chain: Name, rule: Rule, place: Place },
+    AddRule { table: TableId, chain: NftName, rule: NftRule, position: RulePosition },
     /// Put a rule in the place of another.
-    ReplaceRule { table: TableId, chain: Name, handle: u64, rule: Rule },
+    ReplaceRule { table: TableId, chain: NftName, handle: u64, rule: NftRule },
     /// Take one rule out.
-    DeleteRule { table: TableId, chain: Name, handle: u64 },
+    DeleteRule { table: TableId, chain: NftName, handle: u64 },
 }
 
-impl Change {
+impl NftChange {
     /// How many elements it brings or takes.
     pub fn elements(&self) -> usize {
         match self {
-            Change::AddElements { elements, .. } | Change::DeleteElements { elements, .. } => elements.len(),
+            NftChange::AddElements { elements, .. } | NftChange::DeleteElements { elements, .. } => {
+                elements.len()
+            }
             _ => 0,
         }
     }

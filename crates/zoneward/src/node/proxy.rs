@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dataplane::conntrack::{CtSocket, clean};
-use dataplane::nftables::netlink::Kernel;
+use dataplane::backend::{BackendError, NodeBackend};
+use dataplane::conntrack::{ConntrackSocket, delete_stale_udp};
 use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
 use plan::forward::{Delta, Forwarder, HealthCheck, NodeConfig, health_check, udp};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::checks::Checks;
 use super::config::{Mode, Settings, modes};
-use super::kernel::{Tables, Trouble, make};
+use super::kernel::apply_deltas;
 use super::metrics::{family, local_policy};
 use super::pace::{Pace, Work};
 use super::report::{Progress, Reporter};
@@ -49,10 +49,10 @@ pub struct Parts {
     pub reporter: Reporter,
     /// Where progress goes.
     pub progress: watch::Sender<Progress>,
-    /// The kernel's tables.
-    pub kernel: Box<dyn Kernel + Send>,
+    /// The kernel's rules.
+    pub backend: Box<dyn NodeBackend + Send>,
     /// The kernel's connections.
-    pub conntrack: Option<CtSocket>,
+    pub conntrack: Option<ConntrackSocket>,
     /// Where traffic went.
     pub traffic: Traffic,
 }
@@ -64,11 +64,11 @@ pub struct Proxy {
     shared: Arc<Shared>,
     reporter: Reporter,
     progress: watch::Sender<Progress>,
-    conntrack: Option<CtSocket>,
+    conntrack: Option<ConntrackSocket>,
     traffic: Traffic,
     mirror: Mirror,
     forwarder: Forwarder,
-    tables: Tables,
+    backend: Box<dyn NodeBackend + Send>,
     checks: Checks,
     wanted_checks: BTreeMap<ServiceKey, HealthCheck>,
     pace: Pace,
@@ -96,7 +96,7 @@ impl Proxy {
         let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
         Self {
             forwarder: Forwarder::new(config),
-            tables: Tables::new(parts.kernel),
+            backend: parts.backend,
             checks: Checks::new(is_healthy),
             wanted_checks: BTreeMap::new(),
             settings: parts.settings,
@@ -271,7 +271,7 @@ impl Proxy {
     }
 
     /// Everything: decided anew where the node changed, compared with the kernel, repaired.
-    fn whole(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+    fn whole(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
         let snapshot = self.mirror.snapshot();
         let mut lost = Vec::new();
         self.all_is_new |= self.rebuild.is_some();
@@ -282,14 +282,13 @@ impl Proxy {
                 lost.extend(self.forwarder.update(snapshot, &dirty).iter().filter_map(udp::lost));
             }
         }
-        self.tables.forget();
-        let compared = self.tables.compare(self.forwarder.table());
+        let compared = self.backend.load(self.forwarder.table());
         self.failed.clear();
         match compared {
             Ok(compared) => {
                 tracing::debug!(
-                    changes = compared.changes,
-                    first = compared.is_first,
+                    changes = compared.transactions,
+                    first = compared.is_initial,
                     "compared with the kernel"
                 );
                 for problem in compared.problems {
@@ -312,7 +311,7 @@ impl Proxy {
     }
 
     /// The kernel refused the whole: find the Services that it refuses, so that the others work.
-    fn load_apart(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
+    fn load_apart(&mut self, trouble: &BackendError) -> Result<(), BackendError> {
         tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
         let all: Vec<Delta> = self
             .forwarder
@@ -320,21 +319,20 @@ impl Proxy {
             .services()
             .map(|(key, new)| Delta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
             .collect();
-        if self.tables.holds_services()? {
+        if self.backend.has_services()? {
             // What is there carries traffic: it stays until what is wrong is put right.
-            return Err(Trouble::Kept(trouble.to_string()));
+            return Err(BackendError::failed(format!("{trouble}; the old rules stay in force")));
         }
-        self.tables.forget();
-        self.tables.compare(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
-        let failed = make(&mut self.tables, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
+        self.backend.load(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
+        let failed = apply_deltas(&mut *self.backend, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
         self.failed.extend(failed.into_iter().map(|failed| (failed.service, failed.reason)));
         Ok(())
     }
 
-    fn changes(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+    fn changes(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
         let deltas = self.forwarder.update(self.mirror.snapshot(), dirty);
         let all: Vec<&Delta> = deltas.iter().collect();
-        let failed = make(&mut self.tables, &mut self.forwarder, &all)?;
+        let failed = apply_deltas(&mut *self.backend, &mut self.forwarder, &all)?;
         for key in dirty {
             self.failed.remove(key);
         }
@@ -349,13 +347,11 @@ impl Proxy {
     }
 
     /// Every syncPeriod: what others altered is put right, and what was refused is tried again.
-    fn look(&mut self) -> Result<(), Trouble> {
-        if !self.tables.is_untouched() {
-            let compared = self.tables.compare(self.forwarder.table())?;
-            if compared.changes > 0 {
-                self.shared.metrics.repairs.inc();
-                tracing::warn!(changes = compared.changes, "tables were modified externally; restored");
-            }
+    fn look(&mut self) -> Result<(), BackendError> {
+        let compared = self.backend.reconcile(self.forwarder.table())?;
+        if compared.transactions > 0 {
+            self.shared.metrics.repairs.inc();
+            tracing::warn!(changes = compared.transactions, "tables were modified externally; restored");
         }
         if self.checks.lacks_some() {
             self.set_checks();
@@ -404,7 +400,7 @@ impl Proxy {
         let Some(conntrack) = &mut self.conntrack else { return };
         let started = Instant::now();
         let metrics = &self.shared.metrics;
-        match clean(conntrack, services, &self.local) {
+        match delete_stale_udp(conntrack, services, &self.local) {
             Ok(cleaned) => {
                 metrics.deleted_flows(&cleaned);
                 let took = started.elapsed().as_secs_f64();
@@ -417,7 +413,7 @@ impl Proxy {
     }
 
     fn tidy(&mut self, now: Instant) {
-        self.tidy_at = match self.tables.tidy() {
+        self.tidy_at = match self.backend.maintain() {
             Ok(true) => Some(now + TIDY_AFTER),
             Ok(false) => None,
             Err(error) => {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use dataplane::conntrack::CtSocket;
-use dataplane::nftables::netlink::Socket;
+use dataplane::conntrack::ConntrackSocket;
+use dataplane::nftables::Nftables;
 use http::StatusCode;
 
 use kube::Client;
@@ -74,7 +74,7 @@ pub enum End {
 pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let kernel = Socket::open().context("speaking to nf_tables; NET_ADMIN is needed")?;
+    let backend = Nftables::open().context("opening a netlink socket for nf_tables; NET_ADMIN is needed")?;
     let mut reporter = Reporter::start(start.client.clone(), &start.node);
     start.notices.into_iter().for_each(|notice| reporter.warn(notice));
     let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());
@@ -107,8 +107,8 @@ pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
         shared,
         reporter,
         progress,
-        kernel: Box::new(kernel),
-        conntrack: CtSocket::open().ok(),
+        backend: Box::new(backend),
+        conntrack: ConntrackSocket::open().ok(),
         traffic: traffic::start(),
     };
     let proxy = Proxy::new(parts, Instant::now());

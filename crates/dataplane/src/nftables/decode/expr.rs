@@ -1,28 +1,28 @@
 //! Expressions of rules out of attributes. One that we do not know, or that says more than ours can, stays as it is.
 
 use super::{DecodeError, problem};
-use crate::nftables::ir::{BitwiseOp, Bytes, Expr, Name, Reg, RejectKind, Span, Verdict};
-use crate::nftables::netlink::abi::{
+use crate::nfnetlink::wire::Attrs;
+use crate::nftables::abi::{
     self, bitwise, cmp, ct, dynset, fib, immediate, lookup, meta, nat, numgen, payload, range, reg, reject,
     rule,
 };
-use crate::nftables::netlink::codes;
-use crate::nftables::netlink::wire::Attrs;
+use crate::nftables::codes;
+use crate::nftables::ir::{BitwiseOp, Bytes, Expr, NftName, NftVerdict, Reg, RejectKind, Span};
 
 /// Reads one expression of a rule's list.
 pub(super) fn decode_expr(attrs: Attrs<'_>) -> Result<Expr, DecodeError> {
     let name = attrs.text(rule::EXPR_NAME).ok_or_else(|| problem("a rule", "an expression has no name"))?;
     let bytes = attrs.find(rule::EXPR_DATA).unwrap_or_default();
     let known = known(&name, Attrs::new(bytes));
-    Ok(known.unwrap_or_else(|| Expr::Foreign { name: Name::from(name), data: Bytes::from(bytes) }))
+    Ok(known.unwrap_or_else(|| Expr::Foreign { name: NftName::from(name), data: Bytes::from(bytes) }))
 }
 
 /// Reads the verdict of a data attribute.
-pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<Verdict, DecodeError> {
+pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<NftVerdict, DecodeError> {
     verdict(data).ok_or_else(|| problem("a verdict", "it is missing or not one that we know"))
 }
 
-fn verdict(data: Attrs<'_>) -> Option<Verdict> {
+fn verdict(data: Attrs<'_>) -> Option<NftVerdict> {
     let attrs = data.nested(abi::data::VERDICT)?;
     codes::verdict_word(
         attrs.u32(abi::data::VERDICT_CODE)?.cast_signed(),
@@ -148,7 +148,7 @@ fn decode_immediate(attrs: Attrs<'_>) -> Option<Expr> {
 }
 
 fn decode_lookup(attrs: Attrs<'_>) -> Option<Expr> {
-    let set = Name::from(attrs.text(lookup::SET)?);
+    let set = NftName::from(attrs.text(lookup::SET)?);
     let sreg = register(attrs, lookup::SREG)?;
     match attrs.u32(lookup::DREG) {
         None => {

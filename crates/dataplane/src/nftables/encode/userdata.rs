@@ -4,9 +4,9 @@
 //! A number that `numgen` makes has no type that can be named. nft describes sets with such a field by example
 //! (`typeof ip daddr . ... . numgen random mod 65536`), one expression per field, so that is what we write for them.
 
+use crate::nftables::abi::udata;
+use crate::nftables::codes;
 use crate::nftables::ir::{Comment, DataType, FieldType, SetSpec};
-use crate::nftables::netlink::abi::udata;
-use crate::nftables::netlink::codes;
 
 /// The kernel takes no more for one set.
 const LONGEST: usize = 256;

@@ -1,7 +1,7 @@
-//! The expressions of rules, one variant for each kind that our programs use. They work on sixteen 32-bit registers,
+//! The expressions of rules, one variant for each kind that our rulesets use. They work on sixteen 32-bit registers,
 //! and stop the rule when a test fails.
 
-use super::{Bytes, Family, Name, Verdict};
+use super::{Bytes, NftFamily, NftName, NftVerdict};
 
 /// A 32-bit register by number, 0 to 15. Longer values take the following ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +19,7 @@ impl Reg {
 pub enum MetaKey {
     /// The EtherType, two bytes in network order.
     Protocol,
-    /// The packet's mark, in the machine's byte order.
+    /// The packet's mark, in host byte order.
     Mark,
     /// The number of the interface that the packet came in by.
     Iif,
@@ -29,7 +29,7 @@ pub enum MetaKey {
     IifName,
     /// The name of the interface that it leaves by, sixteen bytes.
     OifName,
-    /// The user that the packet's socket belongs to, in the machine's byte order; only for packets made here.
+    /// The user that the packet's socket belongs to, in host byte order; only for packets made here.
     SkUid,
     /// The address family, one byte: 2 is IPv4, 10 is IPv6.
     NfProto,
@@ -224,15 +224,15 @@ pub enum Expr {
     /// Loads a constant.
     Immediate { dreg: Reg, value: Bytes },
     /// Ends the rule with a verdict.
-    Verdict(Verdict),
+    Verdict(NftVerdict),
     /// Goes on if the key is in the set (or is not, if negated).
-    Lookup { set: Name, sreg: Reg, negated: bool },
+    Lookup { set: NftName, sreg: Reg, negated: bool },
     /// Loads what the map answers; stops the rule if the key is not there.
-    LookupMap { set: Name, sreg: Reg, dreg: Reg },
+    LookupMap { set: NftName, sreg: Reg, dreg: Reg },
     /// Goes where the map says; stops the rule if the key is not there.
-    LookupVerdict { set: Name, sreg: Reg },
+    LookupVerdict { set: NftName, sreg: Reg },
     /// Rewrites an address, and a port if given.
-    Nat { kind: NatKind, family: Family, address: Option<Span>, port: Option<Span>, flags: NatFlags },
+    Nat { kind: NatKind, family: NftFamily, address: Option<Span>, port: Option<Span>, flags: NatFlags },
     /// Rewrites the source to the address of the interface that the packet leaves by.
     Masquerade { flags: NatFlags },
     /// Loads a number from `offset` to `offset + modulus - 1`.
@@ -241,11 +241,11 @@ pub enum Expr {
     /// map the kernel wants data even for `Delete`, and looks only at the key. nft 1.0.6 lists every form, but cannot
     /// load one whose key is longer than three wide registers, such as two IPv6 addresses with more.
     /// One that counts gives the element a counter that it starts with, and counts the packet there.
-    Dynset { op: DynsetOp, set: Name, key: Reg, data: Option<Reg>, timeout: Option<u64>, counts: bool },
+    Dynset { op: DynsetOp, set: NftName, key: Reg, data: Option<Reg>, timeout: Option<u64>, counts: bool },
     /// Drops the packet and tells the sender.
     Reject(RejectKind),
-    /// Counts packets and bytes. The counts themselves are not part of a program.
+    /// Counts packets and bytes. The counts themselves are not part of a ruleset.
     Counter,
     /// An expression that is not one of ours, kept as it came. Only in what others wrote into our tables.
-    Foreign { name: Name, data: Bytes },
+    Foreign { name: NftName, data: Bytes },
 }

@@ -16,9 +16,9 @@ pub enum FieldType {
     InetProto,
     /// `inet_service`: a port
     InetService,
-    /// `mark`: a 32-bit number in the machine's byte order, printed in hex
+    /// `mark`: a 32-bit number in host byte order, printed in hex
     Mark,
-    /// What `Numgen` makes: a 32-bit number in the machine's byte order, printed in decimal. nft reads a listing back
+    /// What `Numgen` makes: a 32-bit number in host byte order, printed in decimal. nft reads a listing back
     /// only if a field that is looked up with a number of `Numgen` has this type, and one that is looked up with a mark
     /// has the type `Mark`.
     Index,
@@ -92,27 +92,27 @@ const LONGEST: usize = 64;
 /// Puts a key (or data) together field by field, padded as the kernel wants it. In place: a load makes hundreds of
 /// thousands of them.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
+pub struct KeyBuilder {
     bytes: [u8; LONGEST],
     len: usize,
     fields: usize,
     last_len: usize,
 }
 
-impl Default for Key {
-    fn default() -> Key {
-        Key { bytes: [0; LONGEST], len: 0, fields: 0, last_len: 0 }
+impl Default for KeyBuilder {
+    fn default() -> KeyBuilder {
+        KeyBuilder { bytes: [0; LONGEST], len: 0, fields: 0, last_len: 0 }
     }
 }
 
-impl Key {
+impl KeyBuilder {
     /// Nothing yet.
-    pub fn new() -> Key {
-        Key::default()
+    pub fn new() -> KeyBuilder {
+        KeyBuilder::default()
     }
 
     #[inline]
-    fn field(mut self, bytes: &[u8]) -> Key {
+    fn field(mut self, bytes: &[u8]) -> KeyBuilder {
         assert!(self.len + bytes.len() <= LONGEST, "no key of ours has so many fields");
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len = (self.len + bytes.len()).next_multiple_of(4);
@@ -123,7 +123,7 @@ impl Key {
 
     /// Appends an address of either family.
     #[inline]
-    pub fn address(self, address: IpAddr) -> Key {
+    pub fn address(self, address: IpAddr) -> KeyBuilder {
         match address {
             IpAddr::V4(address) => self.field(&address.octets()),
             IpAddr::V6(address) => self.field(&address.octets()),
@@ -131,29 +131,29 @@ impl Key {
     }
 
     /// Appends a transport protocol by its number.
-    pub fn protocol(self, number: u8) -> Key {
+    pub fn protocol(self, number: u8) -> KeyBuilder {
         self.field(&[number])
     }
 
     /// Appends a port.
     #[inline]
-    pub fn port(self, port: u16) -> Key {
+    pub fn port(self, port: u16) -> KeyBuilder {
         self.field(&port.to_be_bytes())
     }
 
     /// Appends a number that `Numgen` makes.
-    pub fn index(self, value: u32) -> Key {
+    pub fn index(self, value: u32) -> KeyBuilder {
         self.mark(value)
     }
 
     /// Appends a mark.
     #[inline]
-    pub fn mark(self, value: u32) -> Key {
+    pub fn mark(self, value: u32) -> KeyBuilder {
         self.field(&value.to_ne_bytes())
     }
 
     /// Appends the name of an interface, cut at fifteen bytes as the kernel's are.
-    pub fn interface(self, name: &str) -> Key {
+    pub fn interface(self, name: &str) -> KeyBuilder {
         let mut bytes = [0; 16];
         let len = name.len().min(15);
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);

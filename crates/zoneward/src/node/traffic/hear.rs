@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dataplane::conntrack::{Account, CtSocket, Ended, Family};
-use dataplane::nftables::apply::counted;
-use dataplane::nftables::netlink::Socket;
+use dataplane::conntrack::{AccountedEntry, ConntrackEvents, ConntrackSocket};
+use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
+use dataplane::nftables::apply::connection_counts;
 use dataplane::nftables::render::protocol_of;
-use model::Protocol;
+use model::{Family, Protocol};
 
 use super::PERIOD;
 
@@ -43,20 +43,20 @@ pub(super) struct Heard {
 
 /// The sockets on which the kernel tells.
 pub(super) struct Ears {
-    ended: Ended,
-    open: CtSocket,
-    counts: Socket,
+    ended: ConntrackEvents,
+    open: ConntrackSocket,
+    counts: NetlinkSocket,
     /// What the counters showed the last time.
     last: Sums,
 }
 
 impl Ears {
     /// Opens them. What was counted before is not counted again.
-    pub(super) fn open() -> Result<Ears, dataplane::nftables::netlink::NetlinkError> {
+    pub(super) fn open() -> Result<Ears, NetlinkError> {
         let mut ears = Ears {
-            ended: Ended::open()?,
-            open: CtSocket::open()?,
-            counts: Socket::open()?,
+            ended: ConntrackEvents::open()?,
+            open: ConntrackSocket::open()?,
+            counts: NetlinkSocket::open()?,
             last: Sums::new(),
         };
         ears.read_counts(&mut Sums::new());
@@ -90,8 +90,8 @@ impl Ears {
     /// Adds what was counted since the last time.
     fn read_counts(&mut self, new: &mut Sums) {
         let mut now = Sums::new();
-        for family in [model::Family::V4, model::Family::V6] {
-            let found = match counted(&mut self.counts, family) {
+        for family in [Family::V4, Family::V6] {
+            let found = match connection_counts(&mut self.counts, family) {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "connections will be counted the next time");
@@ -109,7 +109,7 @@ impl Ears {
 
     fn ask(&mut self) -> Sums {
         let mut sums = Sums::new();
-        for family in [Family::Ip, Family::Ip6] {
+        for family in [Family::V4, Family::V6] {
             let _ = self.open.accounts(family, &mut |account| {
                 bytes(&account).into_iter().for_each(|(pair, bytes)| add(&mut sums, pair, bytes));
             });
@@ -135,8 +135,8 @@ pub(super) fn add(sums: &mut Sums, pair: Pair, count: u64) {
 }
 
 /// Only what was sent elsewhere than it was addressed to can be a Service's.
-fn bytes(account: &Account) -> Option<(Pair, u64)> {
-    let flow = &account.flow;
+fn bytes(account: &AccountedEntry) -> Option<(Pair, u64)> {
+    let flow = &account.entry;
     let protocol = protocol_of(flow.protocol).filter(|_| flow.dst != flow.reply_src)?;
     Some((Pair { protocol, frontend: flow.dst, endpoint: flow.reply_src }, account.bytes))
 }
