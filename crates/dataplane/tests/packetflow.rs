@@ -4,6 +4,8 @@
 #[path = "packetflow/addresses.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod addresses;
+#[path = "packetflow/backend.rs"]
+mod backend;
 #[path = "packetflow/case.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod case;
@@ -39,6 +41,11 @@ fn evaluate(kernel: &FakeKernel, table: &ForwardingTable, packet: &forward::Pack
     let mut sent = TracedPacket::new(protocol_number(packet.protocol), packet.src, packet.dst);
     sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
     kernel.evaluate(&sent, &node).expect("few ways")
+}
+
+#[test]
+fn backend_loads_changes_repairs_traces_and_cleans_up_on_the_fake_kernel() {
+    backend::backend_loads_changes_repairs_traces_and_cleans_up(FakeKernel::new());
 }
 
 #[test]

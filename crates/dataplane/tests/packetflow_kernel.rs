@@ -10,6 +10,8 @@
 mod addresses;
 #[path = "packetflow/associations.rs"]
 mod associations;
+#[path = "packetflow/backend.rs"]
+mod backend;
 #[path = "packetflow/case.rs"]
 mod case;
 #[path = "packetflow/churn.rs"]
@@ -60,6 +62,10 @@ use model::Family;
 
 const TESTS: &[runner::Test] = &[
     ("kernel_takes_every_program_and_gives_it_back", kernel_takes_every_program_and_gives_it_back),
+    (
+        "backend_loads_changes_repairs_traces_and_cleans_up",
+        backend_loads_changes_repairs_traces_and_cleans_up,
+    ),
     ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
     ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
     (
@@ -100,6 +106,10 @@ const TESTS: &[runner::Test] = &[
 
 fn main() -> ExitCode {
     runner::run(TESTS)
+}
+
+fn backend_loads_changes_repairs_traces_and_cleans_up() {
+    backend::backend_loads_changes_repairs_traces_and_cleans_up(NetlinkSocket::open().unwrap());
 }
 
 fn held(kernel: &mut NetlinkSocket) -> Ruleset {

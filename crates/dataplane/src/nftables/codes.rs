@@ -1,5 +1,4 @@
-//! Our words and the kernel's numbers for them, as tables that are read both ways. `nft list ruleset` in the tests on
-//! the real kernel proves that the numbers are the right ones.
+//! Values of `ir` and the kernel's numbers for them. Tests compare them with `nft list ruleset` on the real kernel.
 
 use crate::nftables::ir::{
     ChainType, CmpOp, CtDirection, CtKey, DynsetOp, FieldType, Hook, MetaKey, NatFlags, NatKind, NftFamily,
@@ -8,16 +7,15 @@ use crate::nftables::ir::{
 
 use super::abi::{self, nat, reg, udata, verdict};
 
-/// A table of words and numbers.
+/// Values and their numbers.
 pub struct Codes<T: 'static>(&'static [(T, u32)]);
 
 impl<T: Copy + PartialEq> Codes<T> {
-    /// The number of a word. Every word of the type is in its table; a test holds that.
+    /// Every value of the type has a number; a test checks that.
     pub fn number(&self, word: T) -> u32 {
         self.0.iter().find(|(known, _)| *known == word).map_or(u32::MAX, |(_, number)| *number)
     }
 
-    /// The word of a number.
     pub fn word(&self, number: u32) -> Option<T> {
         self.0.iter().find(|(_, known)| *known == number).map(|(word, _)| *word)
     }

@@ -1,5 +1,7 @@
 //! nf_tables over netlink: the trait that the real kernel and the fake one implement.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::abi::{self, elem, msg, rule, set};
 use super::codes;
 use super::ir::{NftName, TableId};
@@ -50,6 +52,25 @@ pub enum DumpRequest {
     Elements(TableId, NftName),
     /// The rules of a table.
     Rules(TableId),
+}
+
+/// A kernel with several owners, such as a backend and a test that modifies tables behind its back.
+impl<K: Kernel> Kernel for Arc<Mutex<K>> {
+    fn transact(&mut self, batch: &[u8]) -> Result<(), NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).transact(batch)
+    }
+
+    fn dump(&mut self, request: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).dump(request)
+    }
+
+    fn generation(&mut self) -> Result<u32, NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).generation()
+    }
+
+    fn longest_batch(&self) -> usize {
+        self.lock().unwrap_or_else(PoisonError::into_inner).longest_batch()
+    }
 }
 
 impl Kernel for NetlinkSocket {

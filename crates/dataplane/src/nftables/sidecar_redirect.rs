@@ -1,11 +1,12 @@
-//! What sends a pod's connections to Services into its sidecar: tables of their own, in the pod's network namespace.
+//! The rules that redirect a pod's connections to Services into its sidecar: separate tables, in the pod's network
+//! namespace.
 //!
 //! ```text
 //! output hook: of the sidecar itself (by mark or user)? -> untouched
 //!              TCP to an address and port in `services`? -> to the sidecar's port on loopback
 //! ```
 //!
-//! The sidecar asks conntrack where a connection was going. What is for no Service is not touched at all.
+//! The sidecar reads the original destination from conntrack. Other connections are untouched.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,25 +20,23 @@ use super::ir::{
 
 /// The name of the tables.
 pub const TABLE: &str = "zoneward-mesh";
-/// What the sidecar's own packets may carry.
+/// The mark of the sidecar's own packets.
 pub const MARK: u32 = 0x7a6d;
-/// Before dstnat (-100): where a node proxy works in the same namespace, the sidecar is asked first.
+/// Before dstnat (-100), and thus before a node proxy in the same namespace.
 const PRIORITY: i32 = -110;
 const TCP: u8 = 6;
 const SERVICES: &str = "services";
 
-/// What to redirect, and where to.
+/// Parameters of the redirect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarRedirect<'a> {
-    /// The addresses and ports of Services.
     pub services: &'a [SocketAddr],
     /// The sidecar's port on loopback.
     pub port: u16,
-    /// The user whose connections are left alone: the sidecar's own, if nobody else has it.
+    /// User id whose connections are not redirected, if only the sidecar has it.
     pub uid: Option<u32>,
 }
 
-/// Which table is for a family.
 pub fn table_id(family: Family) -> TableId {
     let family = match family {
         Family::V4 => ir::NftFamily::Ip,

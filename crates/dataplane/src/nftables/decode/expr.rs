@@ -1,4 +1,4 @@
-//! Expressions of rules out of attributes. One that we do not know, or that says more than ours can, stays as it is.
+//! Decodes the expressions of rules. Unknown ones, and those with unknown attributes, are kept undecoded.
 
 use super::{DecodeError, problem};
 use crate::nfnetlink::wire::Attrs;
@@ -9,7 +9,7 @@ use crate::nftables::abi::{
 use crate::nftables::codes;
 use crate::nftables::ir::{BitwiseOp, Bytes, Expr, NftName, NftVerdict, Reg, RejectKind, Span};
 
-/// Reads one expression of a rule's list.
+/// Decodes one expression.
 pub(super) fn decode_expr(attrs: Attrs<'_>) -> Result<Expr, DecodeError> {
     let name = attrs.text(rule::EXPR_NAME).ok_or_else(|| problem("a rule", "an expression has no name"))?;
     let bytes = attrs.find(rule::EXPR_DATA).unwrap_or_default();
@@ -17,7 +17,6 @@ pub(super) fn decode_expr(attrs: Attrs<'_>) -> Result<Expr, DecodeError> {
     Ok(known.unwrap_or_else(|| Expr::Foreign { name: NftName::from(name), data: Bytes::from(bytes) }))
 }
 
-/// Reads the verdict of a data attribute.
 pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<NftVerdict, DecodeError> {
     verdict(data).ok_or_else(|| problem("a verdict", "it is missing or not one that we know"))
 }
@@ -82,7 +81,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             set: attrs.text(dynset::SET)?.into(),
             key: register(attrs, dynset::SREG_KEY)?,
             data: register(attrs, dynset::SREG_DATA),
-            // The kernel answers zero where none was given.
+            // The kernel dumps zero if none was given.
             timeout: attrs.u64(dynset::TIMEOUT).filter(|timeout| *timeout != 0),
             counts: counts(attrs)?,
         }),
@@ -97,7 +96,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
     }
 }
 
-/// Whether a dynset counts; none where it gives elements something else.
+/// Whether a dynset has a counter; none if it has another expression.
 fn counts(dynset: Attrs<'_>) -> Option<bool> {
     match (dynset.nested(dynset::EXPR), dynset.find(dynset::EXPRESSIONS)) {
         (None, None) => Some(false),

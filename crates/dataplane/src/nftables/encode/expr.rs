@@ -1,4 +1,4 @@
-//! Expressions of rules as attributes.
+//! Encodes the expressions of rules.
 
 use super::{MessageWriter, abi};
 use crate::nftables::abi::{
@@ -106,7 +106,7 @@ fn span(out: &mut MessageWriter, min: u16, max: u16, span: Option<Span>) {
     }
 }
 
-/// What puts something of the packet, of the kernel or of chance into a register, or the other way.
+/// Expressions that load registers from packet, kernel or random numbers, or store them.
 fn load(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Meta { key, dreg } => {
@@ -150,7 +150,7 @@ fn load(out: &mut MessageWriter, expr: &Expr) {
     }
 }
 
-/// What works on registers alone.
+/// Expressions that only use registers.
 fn compute(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Cmp { op, sreg, value } => {
@@ -191,7 +191,7 @@ fn shift(out: &mut MessageWriter, op: u32, bits: u32) {
     data(out, bitwise::DATA, &bits.to_ne_bytes());
 }
 
-/// What asks or changes a set.
+/// Expressions that use a set.
 fn use_set(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Lookup { set, sreg, negated } => {

@@ -1,4 +1,4 @@
-//! Tables, chains, sets, elements and rules as messages, with the user data by which nft prints comments and types.
+//! Encodes tables, chains, sets, elements and rules, with the user data that nft needs to list comments and types.
 
 use super::expr::{data, encode_expr};
 use super::{Batch, MessageHeader, MessageWriter, abi, userdata};
@@ -9,7 +9,7 @@ use crate::nftables::ir::{
     RulePosition, SetSpec, TableId,
 };
 
-/// A list of elements is one attribute, and an attribute ends at 64 KiB. One element stays far below the rest.
+/// A list of elements is one attribute of at most 64 KiB; the rest of that is far longer than one element.
 pub(super) const LIST_LIMIT: usize = 60_000;
 
 /// Appends the messages of one change.
@@ -37,7 +37,7 @@ pub(super) fn encode(batch: &mut Batch, change: &NftChange, index: u32) {
                 out.attr_str(set::NAME, name);
             });
         }
-        // Without a list of elements, the kernel removes all.
+        // Without a list of elements the kernel deletes all.
         NftChange::FlushSet { table, set } => {
             batch.message(index, head(table, msg::DELSETELEM, 0), |out| {
                 out.attr_str(elem::LIST_TABLE, &table.name);
@@ -56,7 +56,7 @@ pub(super) fn encode(batch: &mut Batch, change: &NftChange, index: u32) {
                 RulePosition::Last => abi::NLM_F_CREATE | abi::NLM_F_APPEND,
                 RulePosition::First => abi::NLM_F_CREATE,
             };
-            // A new rule must not bring a number; only a dump shows them.
+            // A new rule must not have a handle; only dumps have them.
             let handle = rule.handle.filter(|_| batch.is_dump);
             add_rule(batch, index, head(table, msg::NEWRULE, flags), (table, chain), handle, rule);
         }
@@ -158,7 +158,7 @@ fn add_set(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &Se
             out.attr_u32(set::DATA_LEN, width(data.width()));
         }
         set_desc(out, spec);
-        // The kernel wants a number by which later messages of the same batch could name the set.
+        // The kernel requires an id by which later messages of the batch may reference the set.
         out.attr_u32(set::ID, index + 1);
         if let Some(timeout) = spec.timeout {
             out.attr_u64(set::TIMEOUT, timeout);
@@ -209,7 +209,7 @@ pub(super) fn comment_attr(out: &mut MessageWriter, attr: u16, kind: u8, comment
     }
 }
 
-/// Writes elements in as many messages as their lists need.
+/// Splits the elements into as many messages as their lists need.
 fn encode_elements(
     batch: &mut Batch,
     index: u32,
@@ -248,7 +248,7 @@ fn encode_element(out: &mut MessageWriter, ranges: IntervalEncoding, element: &E
         }
         element_value(out, element);
     });
-    // A range of one field ends with an element of its own, one behind the last value; none behind the very last.
+    // An interval of one field ends with an element after its last value, unless that is the highest value.
     if ranges == IntervalEncoding::TwoElements {
         let last = element.last();
         if let Some(behind) = successor(last) {
@@ -275,7 +275,7 @@ fn element_value(out: &mut MessageWriter, element: &Element) {
     comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, comment);
 }
 
-/// The next number of the same length; none behind all ones.
+/// The next number of the same length; none after all ones.
 pub(crate) fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut next = bytes.to_vec();
     for byte in next.iter_mut().rev() {

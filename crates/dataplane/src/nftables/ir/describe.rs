@@ -1,4 +1,4 @@
-//! Changes in words, for errors that must say which one the kernel refused, and for people who look before they leap.
+//! Changes as text, for errors that name the refused change.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl fmt::Display for NftChange {
     }
 }
 
-/// How many elements, and whose, if the first one says so.
+/// The number of elements, and the comment of the first.
 fn count(elements: &[super::Element]) -> String {
     let whose = elements.first().and_then(|element| element.value.comment.as_ref());
     let whose = whose.map(|comment| format!(" ({comment})")).unwrap_or_default();
