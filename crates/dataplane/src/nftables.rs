@@ -21,6 +21,6 @@ pub mod render;
 pub mod sidecar_redirect;
 pub mod trace;
 
-pub use backend::Nftables;
+pub use backend::NftablesBackend;
 pub use cleanup::list_chains;
 pub use kernel::{DumpRequest, Kernel};

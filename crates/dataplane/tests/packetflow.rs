@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod addresses;
 #[path = "packetflow/backend.rs"]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod backend;
 #[path = "packetflow/case.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]

@@ -350,7 +350,7 @@ fn may_repeat(kernel: &mut dyn Kernel, cause: &NetlinkError, before: Option<u32>
 fn describe(batch: &Batch, seq: u32) -> Option<String> {
     let raw = messages(batch.bytes()).find(|raw| raw.header.seq == seq)?;
     match message(raw).ok()? {
-        NftMessage::Begin { .. } | NftMessage::End => None,
+        NftMessage::Begin | NftMessage::End => None,
         NftMessage::Change(change) => Some(change.to_string()),
         NftMessage::Elements(ElementList { table, set, raw }) => {
             let (ranges, elements) = (IntervalEncoding::None, starts(raw));

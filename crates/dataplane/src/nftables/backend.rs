@@ -18,7 +18,7 @@ use crate::backend::{BackendError, CleanupItem, FrontendChange, NodeBackend, Pac
 use crate::nfnetlink::{NetlinkError, NetlinkSocket};
 
 /// Our tables in a kernel.
-pub struct Nftables {
+pub struct NftablesBackend {
     kernel: Box<dyn Kernel + Send>,
     renderer: Option<Renderer>,
     /// The generation id if only our own transactions happened since it was read. `None` after a failure.
@@ -40,7 +40,7 @@ impl From<RulesetReadError> for BackendError {
     }
 }
 
-impl Nftables {
+impl NftablesBackend {
     /// The tables of this kernel, or of a fake one.
     pub fn new(kernel: Box<dyn Kernel + Send>) -> Self {
         Self { kernel, renderer: None, generation: None }
@@ -128,7 +128,7 @@ impl Nftables {
     }
 }
 
-impl NodeBackend for Nftables {
+impl NodeBackend for NftablesBackend {
     fn load(&mut self, table: &ForwardingTable) -> Result<Reconciled, BackendError> {
         self.renderer = None;
         self.compare(table)

@@ -6,14 +6,14 @@ use dataplane::backend::{NodeBackend, PacketVerdict, Reconciled};
 use dataplane::nftables::apply::apply;
 use dataplane::nftables::ir::NftChange;
 use dataplane::nftables::render::table_id;
-use dataplane::nftables::{Kernel, Nftables};
+use dataplane::nftables::{Kernel, NftablesBackend};
 use model::forward::Verdict;
 use model::{Family, ForwardingTable};
 
 use super::case::{Scenario, scenarios};
 
 /// Every packet of the case fares as the table decides.
-fn assert_traced(backend: &mut Nftables, scenario: &Scenario) {
+fn assert_traced(backend: &mut NftablesBackend, scenario: &Scenario) {
     let packets: Vec<_> = scenario.flows.iter().map(|flow| flow.packet.clone()).collect();
     let traces = backend.trace(&packets, &scenario.table.node.addresses).unwrap();
     for (packet, trace) in packets.iter().zip(traces) {
@@ -29,7 +29,7 @@ fn assert_traced(backend: &mut Nftables, scenario: &Scenario) {
 }
 
 /// Deletes all Services and adds them again, as changes.
-fn empty_and_refill(backend: &mut Nftables, table: &ForwardingTable) {
+fn empty_and_refill(backend: &mut NftablesBackend, table: &ForwardingTable) {
     let gone: Vec<_> = table.services().map(|(_, frontends)| (frontends, &[][..])).collect();
     backend.change(&ForwardingTable::new(table.node.clone()), &gone).unwrap();
     assert!(!backend.has_services().unwrap());
@@ -42,7 +42,7 @@ fn empty_and_refill(backend: &mut Nftables, table: &ForwardingTable) {
 pub(crate) fn backend_loads_changes_repairs_traces_and_cleans_up(kernel: impl Kernel + Send + 'static) {
     let kernel = Arc::new(Mutex::new(kernel));
     let mut other = kernel.clone();
-    let mut backend = Nftables::new(Box::new(kernel));
+    let mut backend = NftablesBackend::new(Box::new(kernel));
     for (number, scenario) in scenarios().iter().take(12).enumerate() {
         let loaded = backend.load(&scenario.table).unwrap();
         assert_eq!(loaded.is_initial, number == 0, "{}", scenario.id);

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use dataplane::backend::NodeBackend;
-use dataplane::nftables::Nftables;
+use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::{Interner, ServiceKey, Snapshot, parse};
 use plan::forward::{Delta, Forwarder, NodeConfig, ProxySettings};
@@ -49,12 +49,17 @@ fn phase_decide(forwarder: &mut Forwarder, snapshot: &Snapshot) {
 }
 
 #[inline(never)]
-fn phase_load(backend: &mut Nftables, forwarder: &Forwarder) {
+fn phase_load(backend: &mut NftablesBackend, forwarder: &Forwarder) {
     backend.load(forwarder.table()).expect("the fake kernel takes it");
 }
 
 #[inline(never)]
-fn phase_change(backend: &mut Nftables, forwarder: &mut Forwarder, snapshot: &Snapshot, key: &ServiceKey) {
+fn phase_change(
+    backend: &mut NftablesBackend,
+    forwarder: &mut Forwarder,
+    snapshot: &Snapshot,
+    key: &ServiceKey,
+) {
     let deltas = forwarder.update(snapshot, &BTreeSet::from([key.clone()]));
     let deltas: Vec<&Delta> = deltas.iter().collect();
     apply_deltas(backend, forwarder, &deltas).expect("the fake kernel takes it");
@@ -65,7 +70,7 @@ pub(crate) fn run(services: usize) {
     let mut snapshot = phase_read(&texts(services));
     let mut forwarder = Forwarder::new(NodeConfig::default());
     phase_decide(&mut forwarder, &snapshot);
-    let mut backend = Nftables::new(Box::new(FakeKernel::new()));
+    let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
     phase_load(&mut backend, &forwarder);
     let object = parse::object(&slice(7, 1), &mut Interner::default()).0.expect("a good slice");
     snapshot.apply(object);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use dataplane::conntrack::ConntrackSocket;
-use dataplane::nftables::Nftables;
+use dataplane::nftables::NftablesBackend;
 use http::StatusCode;
 
 use kube::Client;
@@ -74,7 +74,8 @@ pub enum End {
 pub async fn run(settings: Settings, start: Start<'_>) -> Result<End> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let backend = Nftables::open().context("opening a netlink socket for nf_tables; NET_ADMIN is needed")?;
+    let backend =
+        NftablesBackend::open().context("opening a netlink socket for nf_tables; NET_ADMIN is needed")?;
     let mut reporter = Reporter::start(start.client.clone(), &start.node);
     start.notices.into_iter().for_each(|notice| reporter.warn(notice));
     let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());

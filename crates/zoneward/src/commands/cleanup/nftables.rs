@@ -4,13 +4,13 @@
 use anyhow::Context;
 use dataplane::backend::NodeBackend;
 use dataplane::nfnetlink::NetlinkSocket;
-use dataplane::nftables::{Nftables, list_chains};
+use dataplane::nftables::{NftablesBackend, list_chains};
 
 use super::{Leftover, Report, iptables};
 
 /// Removes the tables.
 pub(super) fn remove(dry_run: bool, report: &mut Report) {
-    let opened = Nftables::open().context("opening a netlink socket");
+    let opened = NftablesBackend::open().context("opening a netlink socket");
     match opened.and_then(|mut backend| Ok(backend.cleanup(dry_run)?)) {
         Ok(items) => {
             for item in items {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use dataplane::backend::{NodeBackend, PacketTrace, PacketVerdict};
-use dataplane::nftables::Nftables;
+use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, Decision, Traffic, Verdict};
 use plan::select;
@@ -61,8 +61,8 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
 }
 
 /// A fake kernel with the rules of these objects.
-fn offline(node: &NodeWorld) -> Result<Nftables> {
-    let mut backend = Nftables::new(Box::new(FakeKernel::new()));
+fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
+    let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
     backend
         .load(&node.table)
         .context("the fake kernel refused the rendered rules, which is a bug of Zoneward")?;
@@ -70,8 +70,9 @@ fn offline(node: &NodeWorld) -> Result<Nftables> {
 }
 
 /// This machine's kernel.
-fn live() -> Result<Nftables> {
-    Nftables::open().context("opening a netlink socket; NET_ADMIN is needed to read the kernel's rules")
+fn live() -> Result<NftablesBackend> {
+    NftablesBackend::open()
+        .context("opening a netlink socket; NET_ADMIN is needed to read the kernel's rules")
 }
 
 /// A packet, its way through the rules and the table's decision.

@@ -10,7 +10,7 @@ use dataplane::nftables::diff::diff;
 use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::ir::{NftChange, Ruleset};
 use dataplane::nftables::render::{render, table_id};
-use dataplane::nftables::{DumpRequest, Kernel, Nftables};
+use dataplane::nftables::{DumpRequest, Kernel, NftablesBackend};
 use model::{Family, Interner, Snapshot, parse};
 use nix::errno::Errno;
 use plan::forward::{NodeConfig, ProxySettings};
@@ -55,7 +55,7 @@ impl Kernel for Shared {
 
 struct World {
     kernel: Shared,
-    backend: Nftables,
+    backend: NftablesBackend,
     forwarder: Forwarder,
     snapshot: Snapshot,
 }
@@ -67,7 +67,7 @@ fn config() -> NodeConfig {
 impl World {
     fn new() -> Self {
         let kernel = Shared { kernel: Arc::new(Mutex::new(FakeKernel::new())), refuses: Arc::default() };
-        let backend = Nftables::new(Box::new(kernel.clone()));
+        let backend = NftablesBackend::new(Box::new(kernel.clone()));
         let forwarder = Forwarder::new(config());
         Self { kernel, backend, forwarder, snapshot: Snapshot::default() }
     }
@@ -113,7 +113,7 @@ fn start_over_rules_that_are_there_changes_nothing() {
     while world.backend.maintain().unwrap() {}
     let before = world.kernel.ruleset();
     let generation = world.kernel.generation().unwrap();
-    let mut again = Nftables::new(Box::new(world.kernel.clone()));
+    let mut again = NftablesBackend::new(Box::new(world.kernel.clone()));
     world.forwarder.rebuild(&world.snapshot, config());
     let compared = again.load(world.forwarder.table()).unwrap();
     assert_eq!(compared, Reconciled::default());

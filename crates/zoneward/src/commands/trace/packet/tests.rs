@@ -50,7 +50,7 @@ fn configuration(settings: &ProxySettings) -> Configuration {
 /// The node that runs: changes come one at a time, into a kernel.
 struct Live {
     forwarder: Forwarder,
-    backend: Nftables,
+    backend: NftablesBackend,
 }
 
 impl Live {
@@ -60,7 +60,7 @@ impl Live {
         let (config, _) = NodeConfig::new(&settings.proxy, &world.node(), &cidrs, &more_addresses());
         let mut live = Self {
             forwarder: Forwarder::new(config.clone()),
-            backend: Nftables::new(Box::new(FakeKernel::new())),
+            backend: NftablesBackend::new(Box::new(FakeKernel::new())),
         };
         live.forwarder.rebuild(snapshot, config);
         live.backend.load(live.forwarder.table()).unwrap();
