@@ -1,107 +1,86 @@
-//! Connection tracking: UDP flows that lead to endpoints that are gone.
-//!
-//! The kernel keeps sending a UDP flow where its first packet went, for as long as packets come. So after the rules
-//! changed, flows to a frontend of a Service whose answers come from no serving endpoint are deleted, and the next
-//! packet meets the new rules. TCP and SCTP notice by themselves.
-//!
-//! ```text
-//! UdpService -> IPv4 frontends without endpoint: one delete, matched in the kernel
-//!            -> all others: dump, matched in the kernel -> stale? -> delete just that flow
-//! ```
+//! The kernel's connection tracking table: stale UDP entries, byte counters, events of closed connections.
 
-mod account;
-mod clean;
+mod accounting;
 mod ctnetlink;
 mod fake;
-mod stale;
+mod stale_udp;
 
-pub use account::{Account, Ended};
-pub use clean::{Cleaned, clean};
-pub use ctnetlink::CtSocket;
-pub use fake::{FakeConntrack, FlowFault};
-pub use stale::{UdpService, is_stale};
+pub use accounting::{AccountedEntry, ConntrackEvents};
+pub use ctnetlink::ConntrackSocket;
+pub use fake::{DumpFault, FakeConntrack};
+pub use stale_udp::{StaleCleanup, delete_stale_udp, is_stale};
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::nftables::netlink::NetlinkError;
+use model::Family;
 
-/// The number of UDP.
+use crate::nfnetlink::NetlinkError;
+
+/// The protocol number of UDP.
 pub const UDP: u8 = 17;
 
 /// One tracked connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Flow {
-    /// The transport protocol.
+pub struct ConntrackEntry {
+    /// Transport protocol number.
     pub protocol: u8,
-    /// Where the first packet came from.
+    /// Source of the first packet.
     pub src: SocketAddr,
-    /// Where it was sent: a frontend, before translation.
+    /// Destination of the first packet before DNAT: a frontend.
     pub dst: SocketAddr,
-    /// Where answers come from: the endpoint.
+    /// Source of replies: the endpoint.
     pub reply_src: SocketAddr,
-    /// Where answers go: the client, or the node if it was masqueraded.
+    /// Destination of replies: the client, or the node if the client was masqueraded.
     pub reply_dst: SocketAddr,
-    /// The kernel's number for it, so that a new flow with the same addresses is not mistaken for it.
+    /// The kernel's id, which tells a new entry with the same addresses from this one.
     pub id: Option<u32>,
 }
 
-/// Which flows: all that agree in every field that is given.
+/// Selects entries that agree in every given field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Filter {
-    /// The transport protocol.
+pub struct ConntrackFilter {
+    /// Transport protocol number.
     pub protocol: u8,
-    /// The address family.
+    /// Address family.
     pub family: Family,
-    /// Where the first packet was sent.
+    /// Original destination address.
     pub dst: Option<IpAddr>,
-    /// The port that it was sent to.
+    /// Original destination port.
     pub dport: Option<u16>,
 }
 
-impl Filter {
-    /// Whether a flow agrees.
-    pub fn matches(&self, flow: &Flow) -> bool {
-        flow.protocol == self.protocol
-            && Family::of(flow.dst.ip()) == self.family
-            && self.dst.is_none_or(|dst| dst == flow.dst.ip())
-            && self.dport.is_none_or(|port| port == flow.dst.port())
+impl ConntrackFilter {
+    /// Whether an entry is selected.
+    pub fn matches(&self, entry: &ConntrackEntry) -> bool {
+        entry.protocol == self.protocol
+            && Family::of(entry.dst.ip()) == self.family
+            && self.dst.is_none_or(|dst| dst == entry.dst.ip())
+            && self.dport.is_none_or(|port| port == entry.dst.port())
     }
 }
 
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    Ip,
-    /// IPv6.
-    Ip6,
-}
-
-impl Family {
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
-    }
-}
-
-/// Whether all flows that were asked for were seen.
+/// Whether a dump saw every entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
-    /// All.
-    All,
-    /// The kernel's table changed its size on the way: perhaps not all.
-    Some,
+pub enum DumpStatus {
+    /// Every entry.
+    Complete,
+    /// The table was resized during the dump: some entries may be missing.
+    Partial,
 }
 
-/// The kernel's table of connections, or one that behaves like it.
-pub trait Conntrack {
-    /// Hands out the flows that match.
-    fn dump(&mut self, filter: &Filter, take: &mut dyn FnMut(Flow)) -> Result<Seen, NetlinkError>;
+/// The connection tracking table of a kernel.
+pub trait ConntrackTable {
+    /// Passes the entries that match.
+    fn dump(
+        &mut self,
+        filter: &ConntrackFilter,
+        take: &mut dyn FnMut(ConntrackEntry),
+    ) -> Result<DumpStatus, NetlinkError>;
 
-    /// Deletes all flows that match, within the kernel. Older kernels cannot: they look for one flow and find it
-    /// incompletely described (EINVAL); and none can for IPv6 addresses (EOPNOTSUPP).
-    fn delete_matching(&mut self, filter: &Filter) -> Result<(), NetlinkError>;
+    /// Deletes all entries that match, within the kernel. Old kernels return EINVAL, every kernel EOPNOTSUPP for a
+    /// filter with an IPv6 address.
+    fn delete_matching(&mut self, filter: &ConntrackFilter) -> Result<(), NetlinkError>;
 
-    /// Deletes this flow; that it is gone already is fine. Answers whether it was there.
-    fn delete(&mut self, flow: &Flow) -> Result<bool, NetlinkError>;
+    /// Deletes one entry. Returns whether it existed.
+    fn delete(&mut self, entry: &ConntrackEntry) -> Result<bool, NetlinkError>;
 }

@@ -1,7 +1,19 @@
-//! From a ForwardingTable to the kernel: `render` -> `diff` -> `apply`, one module for each way of the kernel.
+//! From a ForwardingTable to the kernel.
 //!
-//! Nothing here chooses an endpoint. Only `apply` touches the world; everything before it is a value, and the
-//! fake kernel evaluates packets on the very bytes that would be sent.
+//! One folder per backend (nftables so far), each with the same modules, behind [`backend::NodeBackend`]:
+//!
+//! ```text
+//! ForwardingTable -> render -> diff -> apply -> kernel, or fake
+//!                                                 |
+//!                                    packet -> trace -> verdict
+//! ```
+//!
+//! Nothing here chooses an endpoint, and only `apply` and `conntrack` touch the kernel. `fake` keeps the state of a
+//! kernel in memory and receives the bytes that a kernel would get.
 
+#![allow(missing_docs, reason = "fields and variants whose name says it all")]
+
+pub mod backend;
 pub mod conntrack;
+pub mod nfnetlink;
 pub mod nftables;

@@ -4,25 +4,31 @@
 
 #[path = "sample/refusals.rs"]
 mod refusals;
-#[path = "sample/program.rs"]
+#[path = "sample/ruleset.rs"]
 mod sample;
 
 use std::net::SocketAddr;
 
-use dataplane::nftables::apply::{Fault, Faulty, apply, apply_groups, apply_since, first_load, load, read};
-use dataplane::nftables::fake::{FakeKernel, Fate, Node, Packet};
-use dataplane::nftables::ir::{ChainSpec, Change, Comment, Data, Element, Key, Program, Ranges};
-use dataplane::nftables::netlink::{Kernel, NetlinkError};
+use dataplane::backend::TracedVerdict;
+use dataplane::nfnetlink::NetlinkError;
+use dataplane::nftables::Kernel;
+use dataplane::nftables::apply::{apply, initial_load_groups, load, read};
+use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::fake::{FaultyKernel, KernelFault};
+use dataplane::nftables::ir::{
+    ChainSpec, Comment, Data, Element, IntervalEncoding, KeyBuilder, NftChange, Ruleset,
+};
+use dataplane::nftables::trace::{NodeAddresses, TracedPacket};
 use nix::errno::Errno;
 use sample::{ip4, ip6};
 
 fn loaded() -> FakeKernel {
     let mut kernel = FakeKernel::new();
-    load(&mut kernel, &sample::program()).unwrap_or_else(|error| panic!("{error}"));
+    load(&mut kernel, initial_load_groups(&sample::program())).unwrap_or_else(|error| panic!("{error}"));
     kernel
 }
 
-fn ours(kernel: &mut dyn Kernel) -> Program {
+fn ours(kernel: &mut dyn Kernel) -> Ruleset {
     let (program, problems) = read(kernel, &[ip4(), ip6()]).unwrap();
     assert_eq!(problems, []);
     program
@@ -32,15 +38,15 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn packet(src: &str, dst: &str) -> Packet {
-    Packet::new(6, address(src), address(dst))
+fn packet(src: &str, dst: &str) -> TracedPacket {
+    TracedPacket::new(6, address(src), address(dst))
 }
 
-fn frontend() -> Key {
-    Key::new().address("172.30.0.1".parse().unwrap()).protocol(6).port(80)
+fn frontend() -> KeyBuilder {
+    KeyBuilder::new().address("172.30.0.1".parse().unwrap()).protocol(6).port(80)
 }
 
-fn refused(kernel: &mut dyn Kernel, changes: &[Change]) -> (Errno, String) {
+fn refused(kernel: &mut dyn Kernel, changes: &[NftChange]) -> (Errno, String) {
     let error = apply(kernel, changes).unwrap_err();
     (error.cause.errno().unwrap(), error.to_string())
 }
@@ -48,7 +54,7 @@ fn refused(kernel: &mut dyn Kernel, changes: &[Change]) -> (Errno, String) {
 #[test]
 fn it_holds_what_it_was_sent_and_shows_it_again() {
     let mut kernel = loaded();
-    assert!(*kernel.program() == sample::program());
+    assert!(*kernel.ruleset() == sample::program());
     assert!(ours(&mut kernel) == sample::program());
 }
 
@@ -60,8 +66,12 @@ fn packet_to_a_service_goes_to_each_endpoint_with_equal_chance() {
         ("[fd00:9::1]:4000", "[fd00:30::1]:80", ["[fd00:10::1]:8080", "[fd00:10::2]:8080"]),
     ] {
         // The sample lets only these sources through its forward chain, and remembers them.
-        let answer = kernel.evaluate(&packet(src, dst), &Node::default()).unwrap();
-        assert_eq!(answer.fate, Fate::Drop, "the sample's source ranges look after DNAT, so nothing passes");
+        let answer = kernel.evaluate(&packet(src, dst), &NodeAddresses::default()).unwrap();
+        assert_eq!(
+            answer.verdict,
+            TracedVerdict::Drop,
+            "the sample's source ranges look after DNAT, so nothing passes"
+        );
         let tried: Vec<SocketAddr> = answer.paths.iter().map(|path| path.destination).collect();
         assert_eq!(tried, endpoints.map(address));
         assert!(answer.paths.iter().all(|path| path.weight == 0.5));
@@ -71,7 +81,8 @@ fn packet_to_a_service_goes_to_each_endpoint_with_equal_chance() {
 #[test]
 fn steps_name_rules_and_the_service_of_the_elements_found() {
     let kernel = loaded();
-    let answer = kernel.evaluate(&packet("10.9.0.1:4000", "172.30.0.1:80"), &Node::default()).unwrap();
+    let answer =
+        kernel.evaluate(&packet("10.9.0.1:4000", "172.30.0.1:80"), &NodeAddresses::default()).unwrap();
     let lines: Vec<String> = answer.paths[0]
         .steps
         .iter()
@@ -95,17 +106,17 @@ fn steps_name_rules_and_the_service_of_the_elements_found() {
 #[test]
 fn packet_for_the_node_itself_meets_input_and_not_forward() {
     let kernel = loaded();
-    let node = Node { addresses: vec!["192.168.0.1".parse().unwrap()] };
+    let node = NodeAddresses { addresses: vec!["192.168.0.1".parse().unwrap()] };
     let answer = kernel.evaluate(&packet("10.9.0.1:4000", "192.168.0.1:22"), &node).unwrap();
-    assert_eq!(answer.fate, Fate::Untouched);
+    assert_eq!(answer.verdict, TracedVerdict::Untouched);
     assert!(answer.paths[0].steps.iter().any(|step| step.did == "return"));
 }
 
 #[test]
 fn established_packet_is_not_translated() {
     let kernel = loaded();
-    let established = Packet { established: true, ..packet("10.9.0.1:4000", "172.30.0.1:80") };
-    let answer = kernel.evaluate(&established, &Node::default()).unwrap();
+    let established = TracedPacket { established: true, ..packet("10.9.0.1:4000", "172.30.0.1:80") };
+    let answer = kernel.evaluate(&established, &NodeAddresses::default()).unwrap();
     assert!(answer.endpoints.is_empty());
 }
 
@@ -114,11 +125,11 @@ fn marked_packet_is_masqueraded_unless_it_was_dropped() {
     let mut kernel = FakeKernel::new();
     let mut program = sample::program();
     program.tables.get_mut(&ip4()).unwrap().chains.remove("filter-forward");
-    load(&mut kernel, &program).unwrap();
-    let marked = Packet { mark: 0x4000, ..packet("10.9.0.1:4000", "10.8.0.1:80") };
-    let answer = kernel.evaluate(&marked, &Node::default()).unwrap();
+    load(&mut kernel, initial_load_groups(&program)).unwrap();
+    let marked = TracedPacket { mark: 0x4000, ..packet("10.9.0.1:4000", "10.8.0.1:80") };
+    let answer = kernel.evaluate(&marked, &NodeAddresses::default()).unwrap();
     assert!(answer.masquerade);
-    assert_eq!(answer.fate, Fate::Accept);
+    assert_eq!(answer.verdict, TracedVerdict::Accept);
 }
 
 #[test]
@@ -128,55 +139,56 @@ fn what_rules_remember_is_seen_by_the_next_packet() {
     let forward = program.tables.get_mut(&ip4()).unwrap().chains.get_mut("filter-forward").unwrap();
     // Only the rule that remembers.
     forward.rules.retain(|rule| rule.comment == Some(Comment::new("who went where")));
-    load(&mut kernel, &program).unwrap();
+    load(&mut kernel, initial_load_groups(&program)).unwrap();
     let packet = packet("10.9.0.1:4000", "172.30.0.1:80");
-    let answer = kernel.evaluate(&packet, &Node::default()).unwrap();
+    let answer = kernel.evaluate(&packet, &NodeAddresses::default()).unwrap();
     assert_eq!(answer.affinity, Some(60_000));
-    assert!(kernel.program().tables[&ip4()].sets["affinity"].elements.is_empty(), "asking changes nothing");
-    kernel.send(&packet, &Node::default(), |_| 1);
-    let learned = &kernel.program().tables[&ip4()].sets["affinity"].elements;
-    let key = Key::new().mark(0x102).address("10.9.0.1".parse().unwrap()).bytes();
-    assert_eq!(learned.keys().cloned().collect::<Vec<_>>(), [key]);
+    assert!(kernel.ruleset().tables[&ip4()].sets["affinity"].elements.is_empty(), "asking changes nothing");
+    kernel.send(&packet, &NodeAddresses::default(), |_| 1);
+    let updates = &kernel.ruleset().tables[&ip4()].sets["affinity"].elements;
+    let key = KeyBuilder::new().mark(0x102).address("10.9.0.1".parse().unwrap()).bytes();
+    assert_eq!(updates.keys().cloned().collect::<Vec<_>>(), [key]);
 }
 
 #[test]
 fn refused_change_is_named_and_nothing_of_its_transaction_is_done() {
     let mut kernel = loaded();
-    let before = kernel.program().clone();
+    let before = kernel.ruleset().clone();
     let table = ip4();
-    let web = Element::entry(frontend().bytes(), Data::Value(Key::new().mark(7).bytes()));
+    let web = Element::entry(frontend().bytes(), Data::Value(KeyBuilder::new().mark(7).bytes()));
     let (errno, text) = refused(
         &mut kernel,
         &[
-            Change::AddChain { table: table.clone(), chain: "new".into(), spec: ChainSpec::default() },
-            Change::AddElements {
+            NftChange::AddChain { table: table.clone(), chain: "new".into(), spec: ChainSpec::default() },
+            NftChange::AddElements {
                 table: table.clone(),
                 set: "frontends".into(),
-                ranges: Ranges::None,
+                ranges: IntervalEncoding::None,
                 elements: vec![web.with_comment(&Comment::new("default/web:http"))],
             },
         ],
     );
     assert_eq!(errno, Errno::EEXIST);
-    expect_test::expect!["cannot add 1 element (default/web:http) to ip zoneward frontends: EEXIST: File exists; it exists already and is different: another program may have added it; the rules from before stay in force"].assert_eq(&text);
-    assert!(*kernel.program() == before);
+    expect_test::expect!["cannot add 1 element (default/web:http) to ip zoneward frontends: EEXIST: File exists; it exists with other content: another program may have added it; the old rules stay in force"].assert_eq(&text);
+    assert!(*kernel.ruleset() == before);
 }
 
 #[test]
 fn element_with_other_data_is_replaced_within_one_transaction() {
     let mut kernel = loaded();
-    let change = |mark: u32| Element::entry(frontend().bytes(), Data::Value(Key::new().mark(mark).bytes()));
-    let (table, set, ranges) = (ip4(), "frontends".into(), Ranges::None);
-    let delete = Change::DeleteElements {
+    let change =
+        |mark: u32| Element::entry(frontend().bytes(), Data::Value(KeyBuilder::new().mark(mark).bytes()));
+    let (table, set, ranges) = (ip4(), "frontends".into(), IntervalEncoding::None);
+    let delete = NftChange::DeleteElements {
         table: table.clone(),
         set: arcstr::ArcStr::clone(&set),
         ranges,
         elements: vec![Element::member(frontend().bytes())],
     };
     let add =
-        Change::AddElements { table: table.clone(), set: set.clone(), ranges, elements: vec![change(9)] };
+        NftChange::AddElements { table: table.clone(), set: set.clone(), ranges, elements: vec![change(9)] };
     apply(&mut kernel, &[delete, add]).unwrap();
-    let found = &kernel.program().tables[&table].sets[&set].elements[&frontend().bytes()];
+    let found = &kernel.ruleset().tables[&table].sets[&set].elements[&frontend().bytes()];
     assert_eq!(found.data, change(9).value.data);
 }
 
@@ -185,7 +197,7 @@ fn what_the_kernel_refuses_is_refused_with_its_numbers() {
     let mut kernel = loaded();
     for (what, changes, errno) in refusals::all() {
         assert_eq!(refused(&mut kernel, &changes).0, errno, "{what}");
-        assert!(*kernel.program() == sample::program(), "{what}");
+        assert!(*kernel.ruleset() == sample::program(), "{what}");
     }
 }
 
@@ -194,75 +206,65 @@ fn full_set_refuses_one_more() {
     let mut kernel = FakeKernel::new();
     let mut program = sample::program();
     program.tables.get_mut(&ip4()).unwrap().sets.get_mut("frontends").unwrap().spec.size = Some(1);
-    load(&mut kernel, &program).unwrap();
-    let more = Key::new().address("172.30.0.2".parse().unwrap()).protocol(6).port(80).bytes();
-    let element = Element::entry(more, Data::Value(Key::new().mark(1).bytes()));
+    load(&mut kernel, initial_load_groups(&program)).unwrap();
+    let more = KeyBuilder::new().address("172.30.0.2".parse().unwrap()).protocol(6).port(80).bytes();
+    let element = Element::entry(more, Data::Value(KeyBuilder::new().mark(1).bytes()));
     let set = "frontends".into();
-    let add = Change::AddElements { table: ip4(), set, ranges: Ranges::None, elements: vec![element] };
+    let add =
+        NftChange::AddElements { table: ip4(), set, ranges: IntervalEncoding::None, elements: vec![element] };
     assert_eq!(refused(&mut kernel, &[add]).0, Errno::ENFILE);
 }
 
 #[test]
-fn first_load_fits_small_buffers_and_dispatches_last() {
+fn initial_load_fits_small_buffers_and_adds_base_chain_rules_last() {
     let mut kernel = FakeKernel::new().with_longest_batch(6_000);
     let program = sample::program();
-    let transactions = load(&mut kernel, &program).unwrap();
+    let transactions = load(&mut kernel, initial_load_groups(&program)).unwrap();
     assert!(transactions > 2, "{transactions}");
-    assert!(*kernel.program() == program);
-    let last = first_load(&program).last().unwrap();
-    assert!(last.iter().all(|change| matches!(change, Change::AddRule { .. })));
-    let count = first_load(&program).count();
-    let early = first_load(&program).take(count - 1).flatten();
+    assert!(*kernel.ruleset() == program);
+    let last = initial_load_groups(&program).last().unwrap();
+    assert!(last.iter().all(|change| matches!(change, NftChange::AddRule { .. })));
+    let count = initial_load_groups(&program).count();
+    let early = initial_load_groups(&program).take(count - 1).flatten();
     assert!(
         early
             .into_iter()
-            .all(|change| !matches!(change, Change::AddRule { chain, .. } if chain.contains("nat-")))
+            .all(|change| !matches!(change, NftChange::AddRule { chain, .. } if chain.contains("nat-")))
     );
 }
 
 #[test]
 fn group_that_fits_no_buffer_is_refused_with_advice() {
     let mut kernel = FakeKernel::new().with_longest_batch(600);
-    let error = apply_groups(&mut kernel, &first_load(&sample::program()).collect::<Vec<_>>()).unwrap_err();
+    let error = load(&mut kernel, initial_load_groups(&sample::program())).unwrap_err();
     assert!(matches!(error.cause, NetlinkError::TooLong { .. }), "{error}");
     assert!(error.to_string().contains("net.core.wmem_max"), "{error}");
 }
 
 #[test]
-fn change_after_someone_else_changed_is_refused() {
-    let mut kernel = loaded();
-    let seen = kernel.generation().unwrap();
-    let add =
-        |name: &str| [Change::AddChain { table: ip4(), chain: name.into(), spec: ChainSpec::default() }];
-    apply_since(&mut kernel, seen, &add("a")).unwrap();
-    let error = apply_since(&mut kernel, seen, &add("b")).unwrap_err();
-    assert_eq!(error.cause.errno(), Some(Errno::ERESTART));
-}
-
-#[test]
 fn passing_faults_are_survived_and_lasting_ones_leave_the_old_rules() {
-    let add = [Change::AddChain { table: ip4(), chain: "new".into(), spec: ChainSpec::default() }];
+    let add = [NftChange::AddChain { table: ip4(), chain: "new".into(), spec: ChainSpec::default() }];
     for fault in [
-        Fault::Refuse { errno: Errno::EINTR, message: 1 },
-        Fault::Send(Errno::ENOBUFS),
-        Fault::Send(Errno::EINTR),
-        Fault::LoseBatch,
+        KernelFault::Refuse { errno: Errno::EINTR, message: 1 },
+        KernelFault::Send(Errno::ENOBUFS),
+        KernelFault::Send(Errno::EINTR),
+        KernelFault::LoseBatch,
     ] {
-        let mut kernel = Faulty::new(loaded(), &[fault]);
+        let mut kernel = FaultyKernel::new(loaded(), &[fault]);
         apply(&mut kernel, &add).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         assert!(kernel.is_spent());
     }
-    let mut kernel = Faulty::new(loaded(), &[Fault::Refuse { errno: Errno::EBUSY, message: 1 }]);
+    let mut kernel = FaultyKernel::new(loaded(), &[KernelFault::Refuse { errno: Errno::EBUSY, message: 1 }]);
     let error = apply(&mut kernel, &add).unwrap_err();
     assert!(!error.is_uncertain());
     assert!(error.to_string().starts_with("cannot add chain ip zoneward new: EBUSY"), "{error}");
-    assert!(*kernel.kernel.program() == sample::program());
+    assert!(*kernel.kernel.ruleset() == sample::program());
 }
 
 #[test]
 fn lost_answer_is_reported_as_uncertain_when_the_tables_changed() {
-    let add = [Change::AddChain { table: ip4(), chain: "new".into(), spec: ChainSpec::default() }];
-    let mut kernel = Faulty::new(loaded(), &[Fault::LoseAnswer]);
+    let add = [NftChange::AddChain { table: ip4(), chain: "new".into(), spec: ChainSpec::default() }];
+    let mut kernel = FaultyKernel::new(loaded(), &[KernelFault::LoseReply]);
     let error = apply(&mut kernel, &add).unwrap_err();
     assert!(error.is_uncertain(), "{error}");
     assert!(ours(&mut kernel).tables[&ip4()].chains.contains_key("new"), "it was done after all");
@@ -271,22 +273,19 @@ fn lost_answer_is_reported_as_uncertain_when_the_tables_changed() {
 #[test]
 fn broken_dumps_are_read_again() {
     for fault in [
-        Fault::InterruptDump,
-        Fault::CutDump,
-        Fault::RefuseDump(Errno::EINTR),
-        Fault::RefuseDump(Errno::ENOBUFS),
-        Fault::RefuseDump(Errno::ENOENT),
+        KernelFault::InterruptDump,
+        KernelFault::CutDump,
+        KernelFault::RefuseDump(Errno::EINTR),
+        KernelFault::RefuseDump(Errno::ENOBUFS),
+        KernelFault::RefuseDump(Errno::ENOENT),
     ] {
-        let mut kernel = Faulty::new(loaded(), &[fault, fault]);
+        let mut kernel = FaultyKernel::new(loaded(), &[fault, fault]);
         assert!(ours(&mut kernel) == sample::program(), "{fault:?}");
     }
-    let mut kernel = Faulty::new(loaded(), &[Fault::InterruptDump; 20]);
+    let mut kernel = FaultyKernel::new(loaded(), &[KernelFault::InterruptDump; 20]);
     let error = read(&mut kernel, &[ip4()]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot read tables from the kernel: the tables changed while they were read"
-    );
-    let mut kernel = Faulty::new(loaded(), &[Fault::RefuseDump(Errno::EPERM)]);
+    assert_eq!(error.to_string(), "cannot read tables from the kernel: the tables changed during the dump");
+    let mut kernel = FaultyKernel::new(loaded(), &[KernelFault::RefuseDump(Errno::EPERM)]);
     assert!(read(&mut kernel, &[ip4()]).unwrap_err().to_string().contains("NET_ADMIN"));
 }
 
@@ -298,5 +297,5 @@ fn arbitrary_bytes_are_refused_without_a_panic() {
     for start in 0..200 {
         assert!(kernel.transact(&bytes[start..]).is_err());
     }
-    assert!(*kernel.program() == sample::program());
+    assert!(*kernel.ruleset() == sample::program());
 }

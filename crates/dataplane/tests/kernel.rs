@@ -6,7 +6,7 @@
 
 #[path = "kernel/conntrack.rs"]
 mod conntrack;
-#[path = "sample/flows.rs"]
+#[path = "sample/conntrack_entries.rs"]
 mod flows;
 #[path = "kernel/namespace.rs"]
 mod namespace;
@@ -14,7 +14,7 @@ mod namespace;
 mod nftables;
 #[path = "sample/refusals.rs"]
 mod refusals;
-#[path = "sample/program.rs"]
+#[path = "sample/ruleset.rs"]
 mod sample;
 
 use std::process::{Command, ExitCode};

@@ -11,11 +11,13 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use dataplane::nftables::apply::{apply_short, load, read_beside};
+use dataplane::nftables::apply::{apply_diff_at_once, initial_load_groups, load, read_and_compare};
 use dataplane::nftables::diff::diff;
 use dataplane::nftables::fake::FakeKernel;
-use dataplane::nftables::ir::{Chain, Change, Expr, Place, Program, Ranges, Set, Table, Verdict};
-use dataplane::nftables::render::{Edit, Renderer, render, table_id};
+use dataplane::nftables::ir::{
+    Chain, Expr, IntervalEncoding, NftChange, NftVerdict, RulePosition, Ruleset, Set, Table,
+};
+use dataplane::nftables::render::{RenderedChange, Renderer, render, table_id};
 use model::{Family, ServiceKey, Snapshot};
 use plan::forward::{NodeConfig, table};
 use proptest::prelude::*;
@@ -24,48 +26,48 @@ use node::Node;
 use world::{Spec, World};
 
 /// What a kernel would make of the changes, with its refusals as panics.
-fn apply(program: &mut Program, changes: &[Change]) {
+fn apply(program: &mut Ruleset, changes: &[NftChange]) {
     for change in changes {
         apply_one(program, change);
     }
 }
 
-fn apply_one(program: &mut Program, change: &Change) {
+fn apply_one(program: &mut Ruleset, change: &NftChange) {
     match change {
-        Change::AddTable { table, comment } => {
+        NftChange::AddTable { table, comment } => {
             program
                 .tables
                 .entry(table.clone())
                 .or_insert_with(|| Table { comment: comment.clone(), ..Table::default() });
         }
-        Change::DeleteTable { table } => drop(program.tables.remove(table).expect("the table is there")),
-        Change::AddChain { table, chain, spec } => {
+        NftChange::DeleteTable { table } => drop(program.tables.remove(table).expect("the table is there")),
+        NftChange::AddChain { table, chain, spec } => {
             let chains = &mut program.tables.get_mut(table).expect("a table").chains;
             let found =
                 chains.entry(chain.clone()).or_insert_with(|| Chain { spec: spec.clone(), rules: vec![] });
             assert_eq!(found.spec, *spec);
         }
-        Change::FlushChain { table, chain } => {
+        NftChange::FlushChain { table, chain } => {
             let chains = &mut program.tables.get_mut(table).expect("a table").chains;
             chains.get_mut(chain).expect("a chain").rules.clear();
         }
-        Change::DeleteChain { table, chain } => {
+        NftChange::DeleteChain { table, chain } => {
             let table = program.tables.get_mut(table).expect("a table");
             assert!(!ways(table).contains(chain.as_str()), "{chain} is still in use");
             table.chains.remove(chain).expect("the chain is there");
         }
-        Change::AddSet { table, set, spec } => {
+        NftChange::AddSet { table, set, spec } => {
             let sets = &mut program.tables.get_mut(table).expect("a table").sets;
             assert!(sets.insert(set.clone(), Set::empty(spec.clone())).is_none());
         }
-        Change::FlushSet { table, set } => {
+        NftChange::FlushSet { table, set } => {
             let sets = &mut program.tables.get_mut(table).expect("a table").sets;
             sets.get_mut(set).expect("a set").elements.clear();
         }
-        Change::DeleteSet { table, set } => {
+        NftChange::DeleteSet { table, set } => {
             drop(program.tables.get_mut(table).expect("a table").sets.remove(set).expect("the set is there"));
         }
-        Change::AddElements { table, set, elements, ranges } => {
+        NftChange::AddElements { table, set, elements, ranges } => {
             let set = program.tables.get_mut(table).expect("a table").sets.get_mut(set).expect("a set");
             assert_eq!(set.spec.ranges(), *ranges);
             for element in elements {
@@ -74,18 +76,20 @@ fn apply_one(program: &mut Program, change: &Change) {
             }
             assert!(set.spec.size.is_none_or(|size| set.elements.len() <= size as usize), "too many");
         }
-        Change::DeleteElements { table, set, elements, .. } => {
+        NftChange::DeleteElements { table, set, elements, .. } => {
             let set = program.tables.get_mut(table).expect("a table").sets.get_mut(set).expect("a set");
             for element in elements {
                 assert_eq!(set.elements.remove(&element.key), Some(element.value.clone()));
             }
         }
-        Change::AddRule { table, chain, rule, place } => {
-            assert_eq!(*place, Place::Last);
+        NftChange::AddRule { table, chain, rule, position } => {
+            assert_eq!(*position, RulePosition::Last);
             let chains = &mut program.tables.get_mut(table).expect("a table").chains;
             chains.get_mut(chain).expect("a chain").rules.push(rule.clone());
         }
-        Change::ReplaceRule { .. } | Change::DeleteRule { .. } => panic!("only where handles are known"),
+        NftChange::ReplaceRule { .. } | NftChange::DeleteRule { .. } => {
+            panic!("only where handles are known")
+        }
     }
 }
 
@@ -97,15 +101,15 @@ fn ways(table: &Table) -> BTreeSet<String> {
     let values = table.sets.values().flat_map(|s| s.elements.values());
     let by_element = values.filter_map(|v| if let Some(Data::Verdict(v)) = &v.data { Some(v) } else { None });
     let targets = by_rule.chain(by_element).filter_map(|v| match v {
-        Verdict::Jump(name) | Verdict::Goto(name) => Some(name.to_string()),
+        NftVerdict::Jump(name) | NftVerdict::Goto(name) => Some(name.to_string()),
         _ => None,
     });
     targets.collect()
 }
 
-fn loaded(program: &Program) -> Program {
-    let mut kernel = Program::default();
-    let difference = diff(&Program::default(), program);
+fn loaded(program: &Ruleset) -> Ruleset {
+    let mut kernel = Ruleset::default();
+    let difference = diff(&Ruleset::default(), program);
     assert!(difference.later.is_empty());
     apply(&mut kernel, &difference.now);
     kernel
@@ -114,7 +118,7 @@ fn loaded(program: &Program) -> Program {
 /// A node, and the kernel as it would be.
 struct Machine {
     node: Node,
-    kernel: Program,
+    kernel: Ruleset,
 }
 
 impl Machine {
@@ -125,8 +129,8 @@ impl Machine {
 
     fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) {
         match self.node.sync(key, snapshot) {
-            Edit::Changes(changes) => apply(&mut self.kernel, &changes),
-            Edit::Outgrown => {
+            RenderedChange::Changes(changes) => apply(&mut self.kernel, &changes),
+            RenderedChange::Outgrown => {
                 assert!(!self.kernel.tables.contains_key(&table_id(Family::V6)), "small sets do not grow");
                 let difference = diff(&self.kernel, &self.node.whole());
                 apply(&mut self.kernel, &difference.now);
@@ -137,10 +141,10 @@ impl Machine {
 
     fn sweep(&mut self) {
         for _ in 0..3 {
-            let changes = self.node.renderer.sweep();
+            let changes = self.node.renderer.maintenance();
             apply(&mut self.kernel, &changes);
         }
-        assert_eq!(self.node.renderer.sweep(), [], "nothing is left to do");
+        assert_eq!(self.node.renderer.maintenance(), [], "nothing is left to do");
     }
 
     fn check(&self, world: &World) {
@@ -161,20 +165,20 @@ proptest! {
         let (old, new) = (program(&old), program(&new));
         let ids: Vec<_> = new.tables.keys().cloned().collect();
         let mut kernel = FakeKernel::new();
-        let empty = read_beside(&mut kernel, &ids, &mut || panic!("nothing to compare with")).unwrap();
+        let empty = read_and_compare(&mut kernel, &ids, &mut || panic!("nothing to compare with")).unwrap();
         prop_assert!(empty.held.tables.is_empty());
-        load(&mut kernel, &old).unwrap();
-        let same = read_beside(&mut kernel, &ids, &mut || old.clone()).unwrap();
+        load(&mut kernel, initial_load_groups(&old)).unwrap();
+        let same = read_and_compare(&mut kernel, &ids, &mut || old.clone()).unwrap();
         prop_assert!(diff(&same.held, &same.wanted).is_empty());
-        let left = |program: &Program| {
+        let left = |program: &Ruleset| {
             let sets = program.tables.values().flat_map(|table| table.sets.values());
-            sets.filter(|set| set.spec.ranges() == Ranges::None).map(|set| set.elements.len()).sum::<usize>()
+            sets.filter(|set| set.spec.ranges() == IntervalEncoding::None).map(|set| set.elements.len()).sum::<usize>()
         };
         prop_assert_eq!((left(&same.held), left(&same.wanted)), (0, 0), "what is the same is not held");
-        let beside = read_beside(&mut kernel, &ids, &mut || new.clone()).unwrap();
+        let beside = read_and_compare(&mut kernel, &ids, &mut || new.clone()).unwrap();
         prop_assert!(beside.problems.is_empty());
-        prop_assert!(apply_short(&mut kernel, &beside.held, &beside.wanted).unwrap().is_some());
-        prop_assert!(*kernel.program() == new);
+        prop_assert!(apply_diff_at_once(&mut kernel, &beside.held, &beside.wanted).unwrap().is_some());
+        prop_assert!(*kernel.ruleset() == new);
     }
 }
 
@@ -245,15 +249,15 @@ fn a_set_that_outgrows_its_size_is_filled_beside_the_old_one() {
     let key = ServiceKey::new(&"ns".into(), &"big".into());
     let (mut renderer, program) = Renderer::start(&small);
     let mut kernel = loaded(&program);
-    assert_eq!(renderer.change(&[(small.frontends(&key), large.frontends(&key))]), Edit::Outgrown);
-    let whole = renderer.whole(&large);
+    assert_eq!(renderer.change(&[(small.frontends(&key), large.frontends(&key))]), RenderedChange::Outgrown);
+    let whole = renderer.render_all(&large);
     let difference = diff(&kernel, &whole);
     let names: Vec<String> = difference
         .later
         .iter()
         .map(|change| match change {
-            Change::DeleteSet { set, .. } => set.to_string(),
-            Change::DeleteChain { chain, .. } => chain.to_string(),
+            NftChange::DeleteSet { set, .. } => set.to_string(),
+            NftChange::DeleteChain { chain, .. } => chain.to_string(),
             other => panic!("{other:?}"),
         })
         .collect();

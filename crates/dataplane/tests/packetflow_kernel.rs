@@ -10,6 +10,8 @@
 mod addresses;
 #[path = "packetflow/associations.rs"]
 mod associations;
+#[path = "packetflow/backend.rs"]
+mod backend;
 #[path = "packetflow/case.rs"]
 mod case;
 #[path = "packetflow/churn.rs"]
@@ -51,15 +53,19 @@ mod world;
 
 use std::process::ExitCode;
 
-use dataplane::nftables::apply::{apply, load, read, read_beside};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply, initial_load_groups, load, read, read_and_compare};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::{Renderer, table_id};
 use model::Family;
 
 const TESTS: &[runner::Test] = &[
     ("kernel_takes_every_program_and_gives_it_back", kernel_takes_every_program_and_gives_it_back),
+    (
+        "backend_loads_changes_repairs_traces_and_cleans_up",
+        backend_loads_changes_repairs_traces_and_cleans_up,
+    ),
     ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
     ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
     (
@@ -102,13 +108,17 @@ fn main() -> ExitCode {
     runner::run(TESTS)
 }
 
-fn held(kernel: &mut Socket) -> Program {
+fn backend_loads_changes_repairs_traces_and_cleans_up() {
+    backend::backend_loads_changes_repairs_traces_and_cleans_up(NetlinkSocket::open().unwrap());
+}
+
+fn held(kernel: &mut NetlinkSocket) -> Ruleset {
     let (program, problems) = read(kernel, &[table_id(Family::V4), table_id(Family::V6)]).unwrap();
     assert_eq!(problems, []);
     program
 }
 
-fn assert_same(id: &str, held: &Program, wanted: &Program) {
+fn assert_same(id: &str, held: &Ruleset, wanted: &Ruleset) {
     for (table, content) in &wanted.tables {
         let other = &held.tables[table];
         for (name, chain) in &content.chains {
@@ -122,12 +132,12 @@ fn assert_same(id: &str, held: &Program, wanted: &Program) {
 }
 
 fn kernel_takes_every_program_and_gives_it_back() {
-    let mut kernel = Socket::open().unwrap();
-    let mut before = Program::default();
+    let mut kernel = NetlinkSocket::open().unwrap();
+    let mut before = Ruleset::default();
     for (i, scenario) in case::scenarios().iter().enumerate() {
         let (_, program) = Renderer::start(&scenario.table);
         if i == 0 {
-            load(&mut kernel, &program).unwrap();
+            load(&mut kernel, initial_load_groups(&program)).unwrap();
         } else {
             let difference = diff(&before, &program);
             apply(&mut kernel, &difference.now).unwrap();
@@ -137,23 +147,23 @@ fn kernel_takes_every_program_and_gives_it_back() {
         assert_same(&scenario.id, &before, &program);
         assert!(diff(&before, &program).is_empty());
         let ours = [table_id(Family::V4), table_id(Family::V6)];
-        let beside = read_beside(&mut kernel, &ours, &mut || program.clone()).unwrap();
+        let beside = read_and_compare(&mut kernel, &ours, &mut || program.clone()).unwrap();
         assert!(diff(&beside.held, &beside.wanted).is_empty(), "{}", scenario.id);
         let sets = [&beside.held, &beside.wanted]
             .into_iter()
             .flat_map(|p| p.tables.values())
             .flat_map(|t| t.sets.values());
-        let plain = sets.filter(|set| set.spec.ranges() == dataplane::nftables::ir::Ranges::None);
+        let plain = sets.filter(|set| set.spec.ranges() == dataplane::nftables::ir::IntervalEncoding::None);
         assert_eq!(plain.map(|set| set.elements.len()).sum::<usize>(), 0, "{}: all is the same", scenario.id);
     }
 }
 
 fn nft_lists_everything_in_words_of_services() {
-    let mut kernel = Socket::open().unwrap();
+    let mut kernel = NetlinkSocket::open().unwrap();
     let scenarios = case::scenarios();
     let scenario =
         scenarios.iter().find(|s| s.id.contains("masquerade")).expect("a case with three Services");
-    load(&mut kernel, &Renderer::start(&scenario.table).1).unwrap();
+    load(&mut kernel, initial_load_groups(&Renderer::start(&scenario.table).1)).unwrap();
     let listing = namespace::run("nft", &["list", "ruleset"]);
     if std::env::var_os("ZONEWARD_SHOW").is_some() {
         println!("{listing}");

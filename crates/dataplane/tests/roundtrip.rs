@@ -4,21 +4,22 @@
 
 use std::num::NonZeroU64;
 
+use dataplane::nfnetlink::wire::messages;
 use dataplane::nftables::decode;
 use dataplane::nftables::encode::Batch;
 use dataplane::nftables::ir::{
-    Base, BitwiseOp, Bytes, ChainSpec, ChainType, Change, CmpOp, Comment, CtDirection, CtKey, Data, DataType,
-    DynsetOp, Element, ElementValue, Expr, Family, FieldType, Hook, MetaKey, Name, NatFlags, NatKind,
-    NumgenKind, PayloadBase, Place, Policy, Ranges, Reg, RejectKind, Rule, SetSpec, Span, TableId, Verdict,
+    Base, BitwiseOp, Bytes, ChainSpec, ChainType, CmpOp, Comment, CtDirection, CtKey, Data, DataType,
+    DynsetOp, Element, ElementValue, Expr, FieldType, Hook, IntervalEncoding, MetaKey, NatFlags, NatKind,
+    NftChange, NftFamily, NftName, NftRule, NftVerdict, NumgenKind, PayloadBase, Policy, Reg, RejectKind,
+    RulePosition, SetSpec, Span, TableId,
 };
-use dataplane::nftables::netlink::wire::messages;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_oneof, proptest};
 use proptest::sample::select;
 
-fn name() -> impl Strategy<Value = Name> {
-    "[a-z][a-z0-9/_.-]{0,30}".prop_map(Name::from)
+fn name() -> impl Strategy<Value = NftName> {
+    "[a-z][a-z0-9/_.-]{0,30}".prop_map(NftName::from)
 }
 
 fn comment() -> impl Strategy<Value = Option<Comment>> {
@@ -26,7 +27,7 @@ fn comment() -> impl Strategy<Value = Option<Comment>> {
 }
 
 fn table() -> impl Strategy<Value = TableId> {
-    (select(vec![Family::Ip, Family::Ip6, Family::Inet]), name())
+    (select(vec![NftFamily::Ip, NftFamily::Ip6, NftFamily::Inet]), name())
         .prop_map(|(family, name)| TableId::new(family, name))
 }
 
@@ -38,11 +39,11 @@ fn reg() -> impl Strategy<Value = Reg> {
     (0u8..16).prop_map(Reg)
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn verdict() -> impl Strategy<Value = NftVerdict> {
     prop_oneof![
-        select(vec![Verdict::Accept, Verdict::Drop, Verdict::Continue, Verdict::Return]),
-        name().prop_map(Verdict::Jump),
-        name().prop_map(Verdict::Goto),
+        select(vec![NftVerdict::Accept, NftVerdict::Drop, NftVerdict::Continue, NftVerdict::Return]),
+        name().prop_map(NftVerdict::Jump),
+        name().prop_map(NftVerdict::Goto),
     ]
 }
 
@@ -151,7 +152,7 @@ fn acts() -> impl Strategy<Value = Expr> {
     ];
     let dynset = (select(vec![DynsetOp::Add, DynsetOp::Update, DynsetOp::Delete]), name(), reg());
     let kind = select(vec![NatKind::Dnat, NatKind::Snat]);
-    let family = select(vec![Family::Ip, Family::Ip6, Family::Inet]);
+    let family = select(vec![NftFamily::Ip, NftFamily::Ip6, NftFamily::Inet]);
     prop_oneof![
         verdict().prop_map(Expr::Verdict),
         (name(), reg(), any::<bool>()).prop_map(|(set, sreg, negated)| Expr::Lookup { set, sreg, negated }),
@@ -173,8 +174,8 @@ fn acts() -> impl Strategy<Value = Expr> {
     ]
 }
 
-fn rule() -> impl Strategy<Value = Rule> {
-    (vec(prop_oneof![loads(), computes(), acts()], 0..8), comment()).prop_map(|(exprs, comment)| Rule {
+fn rule() -> impl Strategy<Value = NftRule> {
+    (vec(prop_oneof![loads(), computes(), acts()], 0..8), comment()).prop_map(|(exprs, comment)| NftRule {
         exprs,
         comment,
         handle: None,
@@ -182,7 +183,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 }
 
 /// Elements of a set with ranges of this kind; keys of one length and, as in a real set, no two ranges that overlap.
-fn elements(ranges: Ranges) -> impl Strategy<Value = Vec<Element>> {
+fn elements(ranges: IntervalEncoding) -> impl Strategy<Value = Vec<Element>> {
     let data = option::of(prop_oneof![bytes(20).prop_map(Data::Value), verdict().prop_map(Data::Verdict)]);
     let one = (any::<u16>(), 0u16..3, data, any::<u64>().prop_map(NonZeroU64::new), comment());
     vec(one, 1..20).prop_map(move |raw| {
@@ -191,7 +192,7 @@ fn elements(ranges: Ranges) -> impl Strategy<Value = Vec<Element>> {
             let start = start & !3;
             let value = ElementValue { key_end: None, data, timeout, comment };
             let element = Element { key: start.to_be_bytes().into(), value };
-            let span = if ranges == Ranges::None { 0 } else { span };
+            let span = if ranges == IntervalEncoding::None { 0 } else { span };
             if list.iter().all(|other| other.key != element.key) {
                 list.push(element.up_to((start + span).to_be_bytes()));
             }
@@ -200,45 +201,46 @@ fn elements(ranges: Ranges) -> impl Strategy<Value = Vec<Element>> {
     })
 }
 
-fn change() -> impl Strategy<Value = Change> {
-    let ranges = || select(vec![Ranges::None, Ranges::TwoElements, Ranges::KeyEnd]);
+fn change() -> impl Strategy<Value = NftChange> {
+    let ranges =
+        || select(vec![IntervalEncoding::None, IntervalEncoding::TwoElements, IntervalEncoding::KeyEnd]);
     let listed = || (table(), name(), ranges().prop_flat_map(|ranges| (Just(ranges), elements(ranges))));
     let chain_spec = (option::of(base()), comment()).prop_map(|(base, comment)| ChainSpec { base, comment });
-    let place = select(vec![Place::First, Place::Last]);
+    let position = select(vec![RulePosition::First, RulePosition::Last]);
     prop_oneof![
-        (table(), comment()).prop_map(|(table, comment)| Change::AddTable { table, comment }),
-        table().prop_map(|table| Change::DeleteTable { table }),
-        (table(), name(), chain_spec).prop_map(|(table, chain, spec)| Change::AddChain {
+        (table(), comment()).prop_map(|(table, comment)| NftChange::AddTable { table, comment }),
+        table().prop_map(|table| NftChange::DeleteTable { table }),
+        (table(), name(), chain_spec).prop_map(|(table, chain, spec)| NftChange::AddChain {
             table,
             chain,
             spec
         }),
-        (table(), name()).prop_map(|(table, chain)| Change::FlushChain { table, chain }),
-        (table(), name()).prop_map(|(table, chain)| Change::DeleteChain { table, chain }),
-        (table(), name()).prop_map(|(table, set)| Change::FlushSet { table, set }),
-        (table(), name()).prop_map(|(table, set)| Change::DeleteSet { table, set }),
-        (table(), name(), spec()).prop_map(|(table, set, spec)| Change::AddSet { table, set, spec }),
-        listed().prop_map(|(table, set, (ranges, elements))| Change::AddElements {
+        (table(), name()).prop_map(|(table, chain)| NftChange::FlushChain { table, chain }),
+        (table(), name()).prop_map(|(table, chain)| NftChange::DeleteChain { table, chain }),
+        (table(), name()).prop_map(|(table, set)| NftChange::FlushSet { table, set }),
+        (table(), name()).prop_map(|(table, set)| NftChange::DeleteSet { table, set }),
+        (table(), name(), spec()).prop_map(|(table, set, spec)| NftChange::AddSet { table, set, spec }),
+        listed().prop_map(|(table, set, (ranges, elements))| NftChange::AddElements {
             table,
             set,
             ranges,
             elements
         }),
-        listed().prop_map(|(table, set, (ranges, elements))| Change::DeleteElements {
+        listed().prop_map(|(table, set, (ranges, elements))| NftChange::DeleteElements {
             table,
             set,
             ranges,
             elements
         }),
-        (table(), name(), rule(), place).prop_map(|(table, chain, rule, place)| Change::AddRule {
+        (table(), name(), rule(), position).prop_map(|(table, chain, rule, position)| NftChange::AddRule {
             table,
             chain,
             rule,
-            place
+            position
         }),
         (table(), name(), any::<u64>(), rule())
-            .prop_map(|(table, chain, handle, rule)| Change::ReplaceRule { table, chain, handle, rule }),
-        (table(), name(), any::<u64>()).prop_map(|(table, chain, handle)| Change::DeleteRule {
+            .prop_map(|(table, chain, handle, rule)| NftChange::ReplaceRule { table, chain, handle, rule }),
+        (table(), name(), any::<u64>()).prop_map(|(table, chain, handle)| NftChange::DeleteRule {
             table,
             chain,
             handle
@@ -246,10 +248,10 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn ranges_of(changes: &[Change], table: &TableId, set: &Name) -> Option<Ranges> {
+fn ranges_of(changes: &[NftChange], table: &TableId, set: &NftName) -> Option<IntervalEncoding> {
     changes.iter().find_map(|change| match change {
-        Change::AddElements { table: of, set: name, ranges, .. }
-        | Change::DeleteElements { table: of, set: name, ranges, .. }
+        NftChange::AddElements { table: of, set: name, ranges, .. }
+        | NftChange::DeleteElements { table: of, set: name, ranges, .. }
             if of == table && name == set =>
         {
             Some(*ranges)
@@ -264,7 +266,7 @@ proptest! {
     #[test]
     fn change_that_is_encoded_decodes_to_the_same(change in change()) {
         let changes = [change];
-        let batch = Batch::of(&changes, 1, None);
+        let batch = Batch::of(&changes, 1);
         let decoded = decode::changes(batch.bytes(), |table, set| ranges_of(&changes, table, set));
         assert_eq!(decoded.unwrap(), changes);
         for raw in messages(batch.bytes()).skip(1) {
@@ -277,29 +279,29 @@ proptest! {
     fn damaged_bytes_do_not_make_the_decoder_panic(
         change in change(), places in vec((any::<usize>(), any::<u8>()), 1..20), cut in any::<usize>(),
     ) {
-        let mut bytes = Batch::of(&[change], 1, None).bytes().to_vec();
-        for (place, value) in places {
+        let mut bytes = Batch::of(&[change], 1).bytes().to_vec();
+        for (position, value) in places {
             let len = bytes.len();
-            bytes[place % len] = value;
+            bytes[position % len] = value;
         }
         bytes.truncate(cut % (bytes.len() + 1));
-        let _ = decode::changes(&bytes, |_, _| Some(Ranges::TwoElements));
-        let mut reader = decode::Reader::default();
-        messages(&bytes).for_each(|raw| reader.take(raw, &[TableId::new(Family::Ip, "a")]));
+        let _ = decode::changes(&bytes, |_, _| Some(IntervalEncoding::TwoElements));
+        let mut reader = decode::RulesetReader::default();
+        messages(&bytes).for_each(|raw| reader.take(raw, &[TableId::new(NftFamily::Ip, "a")]));
     }
 }
 
 #[test]
 fn long_lists_of_elements_are_dealt_out_over_messages() {
     let elements: Vec<Element> = (0..5_000u32).map(|number| Element::member(number.to_be_bytes())).collect();
-    for ranges in [Ranges::None, Ranges::TwoElements, Ranges::KeyEnd] {
-        let (table, set) = (TableId::new(Family::Ip, "t"), Name::from("s"));
-        let change = Change::AddElements { table, set, ranges, elements: elements.clone() };
-        let batch = Batch::of(&[change], 7, None);
+    for ranges in [IntervalEncoding::None, IntervalEncoding::TwoElements, IntervalEncoding::KeyEnd] {
+        let (table, set) = (TableId::new(NftFamily::Ip, "t"), NftName::from("s"));
+        let change = NftChange::AddElements { table, set, ranges, elements: elements.clone() };
+        let batch = Batch::of(&[change], 7);
         let decoded = decode::changes(batch.bytes(), |_, _| Some(ranges)).unwrap();
         assert!(decoded.len() > 1);
         let joined = decoded.into_iter().flat_map(|change| match change {
-            Change::AddElements { elements, .. } => elements,
+            NftChange::AddElements { elements, .. } => elements,
             other => panic!("{other}"),
         });
         assert_eq!(joined.collect::<Vec<_>>(), elements);

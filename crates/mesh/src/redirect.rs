@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use dataplane::nftables::apply::{apply, apply_program, read};
-use dataplane::nftables::ir::{Change, Program};
-use dataplane::nftables::netlink::{Kernel, Socket};
-use dataplane::nftables::redirect::{Redirect as Rules, render, table_id};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::Kernel;
+use dataplane::nftables::apply::{apply, apply_diff, read};
+use dataplane::nftables::ir::{NftChange, Ruleset};
+use dataplane::nftables::sidecar_redirect::{SidecarRedirect, render, table_id};
 use model::{Family, RouteTable};
 
 /// The tables in the kernel.
@@ -19,13 +20,13 @@ pub struct Redirect {
     port: u16,
     uid: Option<u32>,
     /// What the kernel holds, if that is known.
-    held: Option<(BTreeSet<SocketAddr>, Program)>,
+    held: Option<(BTreeSet<SocketAddr>, Ruleset)>,
 }
 
 impl Redirect {
     /// The way to this namespace's kernel tables; nothing is redirected yet. Connections of `uid` are left alone.
     pub fn open(port: u16, uid: Option<u32>) -> Result<Self> {
-        let kernel = Socket::open().context("speaking to nf_tables for --redirect")?;
+        let kernel = NetlinkSocket::open().context("speaking to nf_tables for --redirect")?;
         Ok(Self::with(Box::new(kernel), port, uid))
     }
 
@@ -59,15 +60,15 @@ impl Redirect {
             None => self.read()?,
         };
         let list: Vec<SocketAddr> = services.iter().copied().collect();
-        let new = render(&Rules { services: &list, port: self.port, uid: self.uid });
+        let new = render(&SidecarRedirect { services: &list, port: self.port, uid: self.uid });
         let advice =
             "redirecting connections to Services; --redirect needs NET_ADMIN in this network namespace";
-        apply_program(&mut *self.kernel, &old, &new).context(advice)?;
+        apply_diff(&mut *self.kernel, &old, &new).context(advice)?;
         self.held = Some((services, new));
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Program> {
+    fn read(&mut self) -> Result<Ruleset> {
         let ours = [Family::V4, Family::V6].map(table_id);
         let (program, _) = read(&mut *self.kernel, &ours).context("reading the tables for --redirect")?;
         Ok(program)
@@ -77,7 +78,8 @@ impl Redirect {
     pub fn remove(&mut self) -> Result<()> {
         let held = self.read()?;
         self.held = None;
-        let gone: Vec<Change> = held.tables.into_keys().map(|table| Change::DeleteTable { table }).collect();
+        let gone: Vec<NftChange> =
+            held.tables.into_keys().map(|table| NftChange::DeleteTable { table }).collect();
         apply(&mut *self.kernel, &gone).context("removing the redirect; zoneward cleanup removes it, too")
     }
 }

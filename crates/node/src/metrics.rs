@@ -231,7 +231,7 @@ impl Metrics {
     }
 
     /// Counts deleted conntrack entries.
-    pub fn deleted_flows(&self, cleaned: &dataplane::conntrack::Cleaned) {
+    pub fn deleted_flows(&self, cleaned: &dataplane::conntrack::StaleCleanup) {
         let ipv4 = cleaned.deleted.saturating_sub(cleaned.deleted_ipv6);
         for (at, count) in [(model::Family::V4, ipv4), (model::Family::V6, cleaned.deleted_ipv6)] {
             self.conntrack_deleted.get_or_create(&family(at)).inc_by(count as u64);

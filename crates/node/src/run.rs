@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
-use dataplane::conntrack::CtSocket;
-use dataplane::nftables::netlink::Socket;
+use dataplane::conntrack::ConntrackSocket;
+use dataplane::nftables::NftablesBackend;
 use http::StatusCode;
 
 use kube::Client;
@@ -73,7 +73,8 @@ pub enum RunEnd {
 pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let kernel = Socket::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    let backend =
+        NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
     let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
     options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
@@ -107,8 +108,8 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         shared,
         events,
         programmed,
-        kernel: Box::new(kernel),
-        conntrack: CtSocket::open().ok(),
+        backend: Box::new(backend),
+        conntrack: ConntrackSocket::open().ok(),
         traffic: traffic::start(&options.clock),
         clock: options.clock.clone(),
     };

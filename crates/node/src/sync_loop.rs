@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use clock::Clock;
 use cluster::{Kind, WatchCache};
-use dataplane::conntrack::{CtSocket, clean};
-use dataplane::nftables::netlink::Kernel;
+use dataplane::backend::{BackendError, NodeBackend};
+use dataplane::conntrack::{ConntrackSocket, delete_stale_udp};
 use model::forward::UdpService;
 use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, stale_udp};
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
-use super::kernel::{Tables, Trouble, make};
+use super::kernel::apply_deltas;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
@@ -55,8 +55,8 @@ pub struct SyncLoopParts {
     pub shared: Arc<SharedState>,
     pub events: EventRecorder,
     pub programmed: watch::Sender<ProgrammedState>,
-    pub kernel: Box<dyn Kernel + Send>,
-    pub conntrack: Option<CtSocket>,
+    pub backend: Box<dyn NodeBackend + Send>,
+    pub conntrack: Option<ConntrackSocket>,
     pub traffic: Traffic,
     pub clock: Clock,
 }
@@ -96,8 +96,8 @@ pub struct SyncLoop {
     programmed: watch::Sender<ProgrammedState>,
     cache: WatchCache,
     forwarder: Forwarder,
-    tables: Tables,
-    conntrack: Option<CtSocket>,
+    backend: Box<dyn NodeBackend + Send>,
+    conntrack: Option<ConntrackSocket>,
     traffic: Traffic,
     health_checks: HealthCheckServers,
     local_addresses: Vec<IpAddr>,
@@ -118,7 +118,7 @@ impl SyncLoop {
         Self {
             schedule: SyncSchedule::new(parts.settings.min_sync_period, parts.settings.sync_period, now),
             forwarder: Forwarder::new(config),
-            tables: Tables::new(parts.kernel),
+            backend: parts.backend,
             health_checks: HealthCheckServers::new(is_healthy),
             settings: parts.settings,
             node: parts.node,
@@ -293,7 +293,7 @@ impl SyncLoop {
     }
 
     /// Decides everything if a rebuild is due, then reconciles the kernel with the table.
-    fn sync_full(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+    fn sync_full(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
         let snapshot = self.cache.snapshot();
         let mut lost = Vec::new();
         match std::mem::replace(&mut self.phase, Phase::Rebuilt) {
@@ -305,14 +305,13 @@ impl SyncLoop {
                 lost.extend(self.forwarder.update(snapshot, &keys).iter().filter_map(stale_udp::lost));
             }
         }
-        self.tables.forget();
-        let compared = self.tables.compare(self.forwarder.table());
+        let loaded = self.backend.load(self.forwarder.table());
         self.refused.clear();
-        match compared {
-            Ok(compared) => {
-                let (changes, first) = (compared.changes, compared.is_first);
+        match loaded {
+            Ok(loaded) => {
+                let (changes, first) = (loaded.transactions, loaded.is_initial);
                 tracing::debug!(changes, first, "reconciled the kernel's tables");
-                for problem in compared.problems {
+                for problem in loaded.problems {
                     self.events.warn_of_node("ForeignRules", problem);
                 }
             }
@@ -336,7 +335,7 @@ impl SyncLoop {
     }
 
     /// The kernel refused the whole table: finds the Services that it refuses, so that the others work.
-    fn load_service_by_service(&mut self, trouble: &Trouble) -> Result<(), Trouble> {
+    fn load_service_by_service(&mut self, trouble: &BackendError) -> Result<(), BackendError> {
         tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
         let all: Vec<ServiceDelta> = self
             .forwarder
@@ -344,20 +343,20 @@ impl SyncLoop {
             .services()
             .map(|(key, new)| ServiceDelta { service: key.clone(), old: Vec::new(), new: new.to_vec() })
             .collect();
-        if self.tables.holds_services()? {
+        if self.backend.has_services()? {
             // The rules in the kernel carry traffic: they stay until the cause is fixed.
-            return Err(Trouble::Kept(trouble.to_string()));
+            return Err(BackendError::failed(format!("{trouble}; the old rules stay in force")));
         }
-        self.tables.forget();
-        self.tables.compare(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
-        let refused = make(&mut self.tables, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
+        self.backend.load(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
+        let refused = apply_deltas(&mut *self.backend, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
         self.refused.extend(refused.into_iter().map(|refused| (refused.service, refused.reason)));
         Ok(())
     }
 
-    fn sync_services(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), Trouble> {
+    fn sync_services(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
         let deltas = self.forwarder.update(self.cache.snapshot(), services);
-        let refused = make(&mut self.tables, &mut self.forwarder, &deltas.iter().collect::<Vec<_>>())?;
+        let refused =
+            apply_deltas(&mut *self.backend, &mut self.forwarder, &deltas.iter().collect::<Vec<_>>())?;
         for key in services {
             self.refused.remove(key);
         }
@@ -371,13 +370,11 @@ impl SyncLoop {
     }
 
     /// Every syncPeriod: repairs external modifications and retries what was refused.
-    fn verify(&mut self) -> Result<(), Trouble> {
-        if !self.tables.is_untouched() {
-            let compared = self.tables.compare(self.forwarder.table())?;
-            if compared.changes > 0 {
-                self.shared.metrics.repairs.inc();
-                tracing::warn!(changes = compared.changes, "tables were modified externally; restored");
-            }
+    fn verify(&mut self) -> Result<(), BackendError> {
+        let reconciled = self.backend.reconcile(self.forwarder.table())?;
+        if reconciled.transactions > 0 {
+            self.shared.metrics.repairs.inc();
+            tracing::warn!(changes = reconciled.transactions, "tables were modified externally; restored");
         }
         if self.health_checks.has_failed_ports() {
             self.listen_for_health_checks();
@@ -422,7 +419,7 @@ impl SyncLoop {
         let Some(conntrack) = &mut self.conntrack else { return };
         let started = self.clock.now();
         let metrics = &self.shared.metrics;
-        match clean(conntrack, services, &self.local_addresses) {
+        match delete_stale_udp(conntrack, services, &self.local_addresses) {
             Ok(cleaned) => {
                 metrics.deleted_flows(&cleaned);
                 let took = self.clock.since(started).as_secs_f64();
@@ -435,7 +432,7 @@ impl SyncLoop {
     }
 
     fn delete_unused_chains(&mut self, now: Instant) {
-        self.cleanup_at = match self.tables.tidy() {
+        self.cleanup_at = match self.backend.maintain() {
             Ok(true) => Some(now + CLEANUP_DELAY),
             Ok(false) => None,
             Err(error) => {

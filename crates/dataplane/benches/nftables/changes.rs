@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::apply;
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Edit, Renderer};
+use dataplane::nftables::render::{RenderedChange, Renderer};
 use model::forward::{ForwardedEndpoint, Frontend};
 
 use crate::load::phase_load;
@@ -58,13 +58,13 @@ pub(crate) struct Timed {
 /// Loads a node with this many Services and makes the changes of each kind.
 pub(crate) fn run(services: usize, shape: Shape) -> Vec<(Kind, Timed)> {
     let mut world = World::of(services, shape);
-    let mut kernel = Socket::open().expect("a netlink socket");
+    let mut kernel = NetlinkSocket::open().expect("a netlink socket");
     let (mut renderer, _) = phase_load(&mut kernel, &world);
     sweep(&mut renderer, &mut kernel);
     Kind::ALL.map(|kind| (kind, time(kind, &mut world, &mut renderer, &mut kernel))).into()
 }
 
-fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Socket) -> Timed {
+fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut NetlinkSocket) -> Timed {
     let news = new_frontends(kind, world);
     // All edits first, then all commits, so that the processor time of each part is one plain difference.
     let mut renders = Vec::with_capacity(CHANGES);
@@ -75,13 +75,13 @@ fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Soc
             renders.push(start.elapsed());
             edit
         };
-        news.iter().map(each).collect::<Vec<Edit>>()
+        news.iter().map(each).collect::<Vec<RenderedChange>>()
     };
     let (edits, rendering) = cost(render_all);
     let mut commits = Vec::with_capacity(CHANGES);
     let commit_all = || {
         for edit in &edits {
-            let Edit::Changes(changes) = edit else { panic!("no set is outgrown by one endpoint") };
+            let RenderedChange::Changes(changes) = edit else { panic!("no set is outgrown by one endpoint") };
             let start = Instant::now();
             apply(kernel, changes).expect("the kernel takes it");
             commits.push(start.elapsed());
@@ -97,10 +97,10 @@ fn time(kind: Kind, world: &mut World, renderer: &mut Renderer, kernel: &mut Soc
     Timed { renders, commits, rendering, committing, sweep }
 }
 
-pub(crate) fn sweep(renderer: &mut Renderer, kernel: &mut Socket) -> Duration {
+pub(crate) fn sweep(renderer: &mut Renderer, kernel: &mut NetlinkSocket) -> Duration {
     let start = Instant::now();
     loop {
-        let changes = renderer.sweep();
+        let changes = renderer.maintenance();
         if changes.is_empty() {
             return start.elapsed();
         }
@@ -125,7 +125,7 @@ pub(crate) fn phase_one_change(
     world: &World,
     service: usize,
     new: &[Frontend],
-) -> Edit {
+) -> RenderedChange {
     let old = world.table.frontends(&world.keys[service]);
     renderer.change(&[(old, new)])
 }

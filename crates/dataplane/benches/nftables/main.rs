@@ -26,7 +26,8 @@ mod world;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dataplane::nftables::netlink::{Kernel, Socket};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::Kernel;
 use kubeproxy::Layout;
 use nix::sched::{CloneFlags, unshare};
 use usage::Cost;
@@ -108,7 +109,7 @@ fn child(name: &str, shape: Shape, number: usize) {
 /// namespace of its own then, too. Without root, the Services go in pieces that fit.
 fn kube_proxy(layout: Layout, services: usize) -> Cost {
     const BYTES_PER_SERVICE: usize = 16 << 10;
-    let longest = || Socket::open().map_or(0, |socket| socket.longest_batch());
+    let longest = || NetlinkSocket::open().map_or(0, |socket| socket.longest_batch());
     if unshare(CloneFlags::CLONE_NEWNET).is_err() || longest() < 32 << 20 {
         namespace::enter();
         return kubeproxy::load(layout, services, (longest() / BYTES_PER_SERVICE).max(1));

@@ -1,6 +1,6 @@
 //! What a process holds that keeps a node's table and renderer and has loaded them.
 
-use dataplane::nftables::netlink::Socket;
+use dataplane::nfnetlink::NetlinkSocket;
 
 use crate::allocation;
 use crate::load::phase_load;
@@ -24,7 +24,7 @@ pub(crate) fn run(services: usize) -> Held {
     let start = allocation::held();
     let world = World::new(services);
     let table = allocation::held() - start;
-    let mut kernel = Socket::open().expect("a netlink socket");
+    let mut kernel = NetlinkSocket::open().expect("a netlink socket");
     let start = allocation::held();
     let (renderer, _) = phase_load(&mut kernel, &world);
     let held = allocation::held() - start;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use dataplane::nftables::netlink::Socket;
+use dataplane::nfnetlink::NetlinkSocket;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::load::phase_load;
@@ -142,10 +142,10 @@ pub(crate) fn measure() -> Vec<Rounds> {
     measured
 }
 
-fn load_services() -> Socket {
+fn load_services() -> NetlinkSocket {
     let mut world = World::new(SERVICES);
     world.lead_to(SERVICE, SocketAddr::new(SERVER, BEHIND_VIP));
-    let mut kernel = Socket::open().expect("a netlink socket");
+    let mut kernel = NetlinkSocket::open().expect("a netlink socket");
     phase_load(&mut kernel, &world);
     kernel
 }
@@ -162,7 +162,7 @@ struct Site {
 
 impl Site {
     /// Makes the namespaces; `set_up` runs in the node's.
-    fn new(set_up: impl FnOnce() -> Option<Socket> + Send + 'static) -> Site {
+    fn new(set_up: impl FnOnce() -> Option<NetlinkSocket> + Send + 'static) -> Site {
         let (say, hear) = mpsc::channel();
         let (node, end) = mpsc::channel::<()>();
         std::thread::spawn(move || {

@@ -3,9 +3,10 @@
 //! The kernel's part is a dump that nobody decodes. It begins each piece of a dump at the first element of the set and
 //! skips those that were sent, so that its cost grows with the square of a set's size; 32 KiB is the longest piece.
 
-use dataplane::nftables::apply::{apply_short, read_beside};
-use dataplane::nftables::netlink::{Kernel, Query, Socket};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply_diff_at_once, read_and_compare};
 use dataplane::nftables::render::{Renderer, table_id};
+use dataplane::nftables::{DumpRequest, Kernel};
 use model::Family;
 
 use crate::load::phase_load;
@@ -26,7 +27,7 @@ pub(crate) struct Restarted {
 /// Loads a node with this many Services, and starts over it.
 pub(crate) fn run(services: usize) -> Restarted {
     let mut world = World::new(services);
-    let mut kernel = Socket::open().expect("a netlink socket");
+    let mut kernel = NetlinkSocket::open().expect("a netlink socket");
     phase_load(&mut kernel, &world);
     let (_, dump) = cost(|| bare_dump(&mut kernel, &world));
     // One endpoint was replaced while nobody looked.
@@ -38,25 +39,25 @@ pub(crate) fn run(services: usize) -> Restarted {
 }
 
 /// Asks for all elements and looks at none.
-fn bare_dump(kernel: &mut Socket, world: &World) -> usize {
+fn bare_dump(kernel: &mut NetlinkSocket, world: &World) -> usize {
     let mut bytes = 0;
     let (_, program) = Renderer::start(&world.table);
     for (table, content) in program.tables {
         for set in content.sets.into_keys() {
-            let query = Query::Elements(table.clone(), set);
+            let query = DumpRequest::Elements(table.clone(), set);
             kernel.each(&query, &mut |raw| bytes += raw.bytes.len()).expect("the kernel shows it");
         }
     }
     bytes
 }
 
-fn start_over(kernel: &mut Socket, world: &World) -> Renderer {
+fn start_over(kernel: &mut NetlinkSocket, world: &World) -> Renderer {
     let ours = [Family::V4, Family::V6].map(table_id);
     let mut renderer = Renderer::new(&world.table);
-    let beside =
-        read_beside(kernel, &ours, &mut || renderer.whole(&world.table)).expect("the kernel shows it");
+    let beside = read_and_compare(kernel, &ours, &mut || renderer.render_all(&world.table))
+        .expect("the kernel shows it");
     assert!(beside.problems.is_empty(), "all of it is ours");
-    let done = apply_short(kernel, &beside.held, &beside.wanted).expect("the kernel takes it");
+    let done = apply_diff_at_once(kernel, &beside.held, &beside.wanted).expect("the kernel takes it");
     assert_eq!(done, Some(1), "something changed");
     renderer
 }

@@ -1,14 +1,14 @@
-//! The kernel's table of connections over netlink (ctnetlink), with filters that the kernel applies (CTA_FILTER): what
-//! does not match never leaves it.
+//! ctnetlink: conntrack over netlink, with filters that the kernel applies (CTA_FILTER).
 
 use std::net::{IpAddr, SocketAddr};
 
+use model::Family;
 use nix::errno::Errno;
 
-use super::{Conntrack, Family, Filter, Flow, Seen};
-use crate::nftables::netlink::abi::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, SUBSYS_CTNETLINK};
-use crate::nftables::netlink::wire::{Attrs, Header, Writer};
-use crate::nftables::netlink::{Complete, NetlinkError, Socket};
+use super::{ConntrackEntry, ConntrackFilter, ConntrackTable, DumpStatus};
+use crate::nfnetlink::abi::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, SUBSYS_CTNETLINK};
+use crate::nfnetlink::wire::{Attrs, MessageHeader, MessageWriter};
+use crate::nfnetlink::{DumpEnd, NetlinkError, NetlinkSocket};
 
 const CT_GET: u16 = 1;
 const CT_DELETE: u16 = 2;
@@ -35,25 +35,24 @@ const MATCH_DST: u32 = 1 << 1;
 const MATCH_PROTO: u32 = 1 << 3;
 const MATCH_DPORT: u32 = 1 << 5;
 
-/// The table of connections of the network namespace that this was opened in.
-pub struct CtSocket {
-    pub(super) socket: Socket,
+/// The conntrack table of the network namespace that the socket was opened in.
+pub struct ConntrackSocket {
+    pub(super) socket: NetlinkSocket,
 }
 
-impl CtSocket {
-    /// Opens a socket for it.
-    pub fn open() -> Result<CtSocket, NetlinkError> {
-        Ok(CtSocket { socket: Socket::open()? })
+impl ConntrackSocket {
+    pub fn open() -> Result<ConntrackSocket, NetlinkError> {
+        Ok(ConntrackSocket { socket: NetlinkSocket::open()? })
     }
 }
 
-pub(super) fn header(message: u16, flags: u16, family: Family) -> Header {
+pub(super) fn header(message: u16, flags: u16, family: Family) -> MessageHeader {
     let family = match family {
-        Family::Ip => 2,
-        Family::Ip6 => 10,
+        Family::V4 => 2,
+        Family::V6 => 10,
     };
-    // Version 1 makes the family count in a delete.
-    Header {
+    // With version 1 a delete filters by family.
+    MessageHeader {
         kind: SUBSYS_CTNETLINK << 8 | message,
         flags: NLM_F_REQUEST | flags,
         seq: 0,
@@ -63,11 +62,11 @@ pub(super) fn header(message: u16, flags: u16, family: Family) -> Header {
     }
 }
 
-/// The number of a source attribute by family; the destination's is the next.
+/// The source attribute of a family; the destination's number is one higher.
 fn source_attr(family: Family) -> u16 {
     match family {
-        Family::Ip => V4_SRC,
-        Family::Ip6 => V6_SRC,
+        Family::V4 => V4_SRC,
+        Family::V6 => V6_SRC,
     }
 }
 
@@ -78,13 +77,13 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The address that the kernel is asked to compare. Never one of IPv6: kernels up to 6.18 at least have that comparison
-/// the wrong way round, and would hand out, or delete, every flow but those.
-fn compared_dst(filter: &Filter) -> Option<IpAddr> {
+/// The address that the kernel compares. Never an IPv6 address: kernels up to at least 6.18 invert that comparison and
+/// dump, or delete, every other entry.
+fn compared_dst(filter: &ConntrackFilter) -> Option<IpAddr> {
     filter.dst.filter(IpAddr::is_ipv4)
 }
 
-fn write_filter(out: &mut Writer, filter: &Filter) {
+fn write_filter(out: &mut MessageWriter, filter: &ConntrackFilter) {
     out.nested(TUPLE_ORIG, |out| {
         if let Some(dst) = compared_dst(filter) {
             out.nested(TUPLE_IP, |out| out.attr(source_attr(filter.family) + 1, &octets(dst)));
@@ -105,20 +104,20 @@ fn write_filter(out: &mut Writer, filter: &Filter) {
     });
 }
 
-fn write_flow(out: &mut Writer, flow: &Flow) {
-    let source = source_attr(Family::of(flow.src.ip()));
+fn write_entry(out: &mut MessageWriter, entry: &ConntrackEntry) {
+    let source = source_attr(Family::of(entry.src.ip()));
     out.nested(TUPLE_ORIG, |out| {
         out.nested(TUPLE_IP, |out| {
-            out.attr(source, &octets(flow.src.ip()));
-            out.attr(source + 1, &octets(flow.dst.ip()));
+            out.attr(source, &octets(entry.src.ip()));
+            out.attr(source + 1, &octets(entry.dst.ip()));
         });
         out.nested(TUPLE_PROTO, |out| {
-            out.attr_u8(PROTO_NUM, flow.protocol);
-            out.attr(PROTO_SRC_PORT, &flow.src.port().to_be_bytes());
-            out.attr(PROTO_DST_PORT, &flow.dst.port().to_be_bytes());
+            out.attr_u8(PROTO_NUM, entry.protocol);
+            out.attr(PROTO_SRC_PORT, &entry.src.port().to_be_bytes());
+            out.attr(PROTO_DST_PORT, &entry.dst.port().to_be_bytes());
         });
     });
-    if let Some(id) = flow.id {
+    if let Some(id) = entry.id {
         out.attr_u32(ID, id);
     }
 }
@@ -129,8 +128,8 @@ fn read_tuple(tuple: Attrs<'_>, family: Family) -> Option<(u8, SocketAddr, Socke
     let address = |attr: u16| {
         let bytes = ip.find(attr)?;
         match family {
-            Family::Ip => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
-            Family::Ip6 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+            Family::V4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+            Family::V6 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         }
     };
     let port = |attr: u16| Some(u16::from_be_bytes(proto.find(attr)?.get(..2)?.try_into().ok()?));
@@ -140,9 +139,8 @@ fn read_tuple(tuple: Attrs<'_>, family: Family) -> Option<(u8, SocketAddr, Socke
     Some((proto.u8(PROTO_NUM)?, src, dst))
 }
 
-/// A flow out of a message. None for what has no ports, and for zones other than the first: those are separate worlds
-/// that our rules do not make.
-pub(super) fn read_flow(attrs: Attrs<'_>, family: Family) -> Option<Flow> {
+/// Decodes an entry. None for protocols without ports and for conntrack zones other than 0, which our rules never use.
+pub(super) fn read_entry(attrs: Attrs<'_>, family: Family) -> Option<ConntrackEntry> {
     let original = attrs.nested(TUPLE_ORIG)?;
     let elsewhere = attrs.find(ZONE).is_some_and(|zone| zone.iter().any(|byte| *byte != 0));
     if elsewhere || original.find(TUPLE_ZONE).is_some() {
@@ -150,31 +148,35 @@ pub(super) fn read_flow(attrs: Attrs<'_>, family: Family) -> Option<Flow> {
     }
     let (protocol, src, dst) = read_tuple(original, family)?;
     let (_, reply_src, reply_dst) = read_tuple(attrs.nested(TUPLE_REPLY)?, family)?;
-    Some(Flow { protocol, src, dst, reply_src, reply_dst, id: attrs.u32(ID) })
+    Some(ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: attrs.u32(ID) })
 }
 
-impl Conntrack for CtSocket {
-    fn dump(&mut self, filter: &Filter, take: &mut dyn FnMut(Flow)) -> Result<Seen, NetlinkError> {
+impl ConntrackTable for ConntrackSocket {
+    fn dump(
+        &mut self,
+        filter: &ConntrackFilter,
+        take: &mut dyn FnMut(ConntrackEntry),
+    ) -> Result<DumpStatus, NetlinkError> {
         let request = header(CT_GET, NLM_F_DUMP, filter.family);
-        let complete = self.socket.answer(request, |out| write_filter(out, filter), &mut |raw| {
-            // Compared again here, since the kernel does not compare everything.
-            let flow = read_flow(raw.attrs(), filter.family);
-            flow.filter(|flow| filter.matches(flow)).into_iter().for_each(&mut *take);
+        let end = self.socket.request(request, |out| write_filter(out, filter), &mut |raw| {
+            // Compared again: the kernel ignores some fields.
+            let entry = read_entry(raw.attrs(), filter.family);
+            entry.filter(|entry| filter.matches(entry)).into_iter().for_each(&mut *take);
         })?;
-        Ok(if complete == Complete::Yes { Seen::All } else { Seen::Some })
+        Ok(if end == DumpEnd::Complete { DumpStatus::Complete } else { DumpStatus::Partial })
     }
 
-    fn delete_matching(&mut self, filter: &Filter) -> Result<(), NetlinkError> {
+    fn delete_matching(&mut self, filter: &ConntrackFilter) -> Result<(), NetlinkError> {
         if compared_dst(filter) != filter.dst {
             return Err(NetlinkError::Refused { seq: 0, errno: Errno::EOPNOTSUPP, text: None });
         }
         let request = header(CT_DELETE, NLM_F_ACK, filter.family);
-        self.socket.answer(request, |out| write_filter(out, filter), &mut |_| {}).map(|_| ())
+        self.socket.request(request, |out| write_filter(out, filter), &mut |_| {}).map(|_| ())
     }
 
-    fn delete(&mut self, flow: &Flow) -> Result<bool, NetlinkError> {
-        let request = header(CT_DELETE, NLM_F_ACK, Family::of(flow.dst.ip()));
-        match self.socket.answer(request, |out| write_flow(out, flow), &mut |_| {}) {
+    fn delete(&mut self, entry: &ConntrackEntry) -> Result<bool, NetlinkError> {
+        let request = header(CT_DELETE, NLM_F_ACK, Family::of(entry.dst.ip()));
+        match self.socket.request(request, |out| write_entry(out, entry), &mut |_| {}) {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(false),
             Err(error) => Err(error),

@@ -1,64 +1,69 @@
-//! A table of connections in memory, for tests and simulations, with the failures of the real one.
+//! A conntrack table in memory, with the failures of the real one.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use nix::errno::Errno;
 
-use super::{Conntrack, Filter, Flow, Seen};
-use crate::nftables::netlink::NetlinkError;
+use super::{ConntrackEntry, ConntrackFilter, ConntrackTable, DumpStatus};
+use crate::nfnetlink::NetlinkError;
 
-/// One failure of a dump.
+/// A failure to inject into a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlowFault {
-    /// Only the first half is seen, and the kernel says so.
+pub enum DumpFault {
+    /// The dump has the first half of the entries and is marked partial.
     Half,
-    /// Nothing is seen but an interruption.
+    /// The dump fails as interrupted.
     Interrupted,
-    /// The receive buffer ran over after the first half.
+    /// The receive buffer overflows after the first half.
     Lost,
 }
 
-/// Connections in memory.
+/// Entries in memory.
 #[derive(Debug, Clone, Default)]
 pub struct FakeConntrack {
-    /// The connections.
-    pub flows: BTreeSet<Flow>,
-    /// Failures that the next dumps meet, in this order.
-    pub faults: VecDeque<FlowFault>,
-    /// Whether it is as old as kernels that cannot delete by a filter.
+    /// The table.
+    pub entries: BTreeSet<ConntrackEntry>,
+    /// Failures of the next dumps, in order.
+    pub faults: VecDeque<DumpFault>,
+    /// Behaves like a kernel that cannot delete by filter.
     pub old: bool,
 }
 
-impl Conntrack for FakeConntrack {
-    fn dump(&mut self, filter: &Filter, take: &mut dyn FnMut(Flow)) -> Result<Seen, NetlinkError> {
-        let found: Vec<Flow> = self.flows.iter().filter(|flow| filter.matches(flow)).cloned().collect();
+impl ConntrackTable for FakeConntrack {
+    fn dump(
+        &mut self,
+        filter: &ConntrackFilter,
+        take: &mut dyn FnMut(ConntrackEntry),
+    ) -> Result<DumpStatus, NetlinkError> {
+        let found: Vec<ConntrackEntry> =
+            self.entries.iter().filter(|entry| filter.matches(entry)).cloned().collect();
         let half = found.len() / 2;
         match self.faults.pop_front() {
             None => {
                 found.into_iter().for_each(take);
-                Ok(Seen::All)
+                Ok(DumpStatus::Complete)
             }
-            Some(FlowFault::Half) => {
+            Some(DumpFault::Half) => {
                 found.into_iter().take(half).for_each(take);
-                Ok(Seen::Some)
+                Ok(DumpStatus::Partial)
             }
-            Some(FlowFault::Interrupted) => Err(NetlinkError::Interrupted),
-            Some(FlowFault::Lost) => {
+            Some(DumpFault::Interrupted) => Err(NetlinkError::Interrupted),
+            Some(DumpFault::Lost) => {
                 found.into_iter().take(half).for_each(take);
                 Err(NetlinkError::Lost)
             }
         }
     }
 
-    fn delete_matching(&mut self, filter: &Filter) -> Result<(), NetlinkError> {
+    fn delete_matching(&mut self, filter: &ConntrackFilter) -> Result<(), NetlinkError> {
         if self.old {
             return Err(NetlinkError::Refused { seq: 0, errno: Errno::EINVAL, text: None });
         }
-        self.flows.retain(|flow| !filter.matches(flow));
+        self.entries.retain(|entry| !filter.matches(entry));
         Ok(())
     }
 
-    fn delete(&mut self, flow: &Flow) -> Result<bool, NetlinkError> {
-        Ok(self.flows.remove(flow))
+    fn delete(&mut self, entry: &ConntrackEntry) -> Result<bool, NetlinkError> {
+        Ok(self.entries.remove(entry))
     }
 }

@@ -1,7 +1,7 @@
-//! From bytes back to values: the same reader for messages that would be sent and for the kernel's dumps.
+//! Decodes messages of batches and of the kernel's dumps.
 //!
-//! So the fake kernel sees what the encoder wrote and not what it meant, and a program read from the kernel can be
-//! compared with one that was rendered. What others put into our tables is kept where it can be and told where not.
+//! So the fake kernel sees the encoder's bytes, and a ruleset read from the kernel can be compared with a rendered one.
+//! Foreign objects in our tables are kept where possible and reported otherwise.
 
 mod expr;
 mod object;
@@ -11,25 +11,25 @@ pub use object::RawElement;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::abi::{self, msg};
+use super::codes;
 use super::ir::{
-    ChainSpec, Change, Comment, Element, Family, Name, Place, Program, Ranges, Rule, Set, SetSpec, TableId,
+    ChainSpec, Comment, Element, IntervalEncoding, NftChange, NftFamily, NftName, NftRule, RulePosition,
+    Ruleset, Set, SetSpec, TableId,
 };
-use super::netlink::abi::{self, msg};
-use super::netlink::codes;
-use super::netlink::wire::{Attrs, Raw, messages};
+use crate::nfnetlink::wire::{Attrs, RawMessage, messages};
 
-/// Why a message could not be read.
+/// Why a message could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
-    /// The message, in words.
+    /// The kind of object.
     pub message: &'static str,
-    /// What is missing or wrong in it.
     pub problem: String,
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "cannot read a message about {}: {}", self.message, self.problem)
+        write!(out, "cannot decode a message about {}: {}", self.message, self.problem)
     }
 }
 
@@ -37,47 +37,42 @@ impl std::error::Error for DecodeError {}
 
 /// One message of a batch or a dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// The begin of a batch, valid only for this generation if one is given.
-    Begin {
-        /// The generation of the tables that the writer saw.
-        generation: Option<u32>,
-    },
-    /// The end of a batch.
+pub enum NftMessage {
+    /// Begin of a batch.
+    Begin,
+    /// End of a batch.
     End,
-    /// Everything but elements means one change.
-    Change(Change),
-    /// Elements to add; what a range is depends on the set.
-    Elements(Elements),
+    /// Everything but elements is one change.
+    Change(NftChange),
+    /// Elements to add.
+    Elements(ElementList),
     /// Elements to delete.
-    DeleteElements(Elements),
+    DeleteElements(ElementList),
 }
 
-/// Elements as they are on the wire.
+/// Elements as encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elements {
-    /// The table.
+pub struct ElementList {
     pub table: TableId,
-    /// The set.
-    pub set: Name,
-    /// The elements; ends of ranges are elements of their own in sets of one field.
+    pub set: NftName,
+    /// In sets of one field the end of an interval is an element of its own.
     pub raw: Vec<RawElement>,
 }
 
-/// Reads one message.
-pub fn message(raw: Raw<'_>) -> Result<Message, DecodeError> {
+/// Decodes one message.
+pub fn message(raw: RawMessage<'_>) -> Result<NftMessage, DecodeError> {
     let kind = raw.header.kind;
     match kind {
-        abi::BATCH_BEGIN => return Ok(Message::Begin { generation: raw.attrs().u32(abi::BATCH_GENID) }),
-        abi::BATCH_END => return Ok(Message::End),
+        abi::BATCH_BEGIN => return Ok(NftMessage::Begin),
+        abi::BATCH_END => return Ok(NftMessage::End),
         _ => {}
     }
     if kind >> 8 != abi::SUBSYS_NFTABLES {
-        return Err(problem("something else", format!("message number {kind:#x} is not one of nf_tables")));
+        return Err(problem("another subsystem", format!("message type {kind:#x} is not of nf_tables")));
     }
-    let family = codes::FAMILY
-        .word(u32::from(raw.header.family))
-        .ok_or_else(|| problem("a table", format!("address family {} is not ours", raw.header.family)))?;
+    let family = codes::FAMILY.word(u32::from(raw.header.family)).ok_or_else(|| {
+        problem("a table", format!("address family {} is not supported", raw.header.family))
+    })?;
     object::message(kind & 0xff, raw.header.flags, family, raw.attrs())
 }
 
@@ -85,45 +80,44 @@ fn problem(message: &'static str, problem: impl Into<String>) -> DecodeError {
     DecodeError { message, problem: problem.into() }
 }
 
-/// Reads all messages of a batch as changes. `ranges` says of each set how its ranges are written; sets that the batch
-/// itself adds are known.
+/// Decodes a batch as changes. `encoding` is asked for sets that the batch does not add.
 pub fn changes(
     batch: &[u8],
-    ranges: impl Fn(&TableId, &Name) -> Option<Ranges>,
-) -> Result<Vec<Change>, DecodeError> {
-    let mut found: Vec<Change> = Vec::new();
+    encoding: impl Fn(&TableId, &NftName) -> Option<IntervalEncoding>,
+) -> Result<Vec<NftChange>, DecodeError> {
+    let mut found: Vec<NftChange> = Vec::new();
     for raw in messages(batch) {
         let (elements, add) = match message(raw)? {
-            Message::Begin { .. } | Message::End => continue,
-            Message::Change(change) => {
+            NftMessage::Begin | NftMessage::End => continue,
+            NftMessage::Change(change) => {
                 found.push(change);
                 continue;
             }
-            Message::Elements(elements) => (elements, true),
-            Message::DeleteElements(elements) => (elements, false),
+            NftMessage::Elements(elements) => (elements, true),
+            NftMessage::DeleteElements(elements) => (elements, false),
         };
-        let Elements { table, set, raw } = elements;
+        let ElementList { table, set, raw } = elements;
         let here = found.iter().rev().find_map(|change| match change {
-            Change::AddSet { table: of, set: name, spec } if *of == table && *name == set => {
+            NftChange::AddSet { table: of, set: name, spec } if *of == table && *name == set => {
                 Some(spec.ranges())
             }
             _ => None,
         });
         let ranges = here
-            .or_else(|| ranges(&table, &set))
-            .ok_or_else(|| problem("elements", format!("the set {set} in {table} is not known")))?;
+            .or_else(|| encoding(&table, &set))
+            .ok_or_else(|| problem("elements", format!("unknown set {set} in {table}")))?;
         let elements = join(raw, ranges);
         found.push(match add {
-            true => Change::AddElements { table, set, ranges, elements },
-            false => Change::DeleteElements { table, set, ranges, elements },
+            true => NftChange::AddElements { table, set, ranges, elements },
+            false => NftChange::DeleteElements { table, set, ranges, elements },
         });
     }
     Ok(found)
 }
 
-/// Puts the two ends of ranges together. Elements keep their order; the ends are looked up.
-pub fn join(raw: Vec<RawElement>, ranges: Ranges) -> Vec<Element> {
-    if ranges != Ranges::TwoElements {
+/// Joins the two ends of intervals. Elements keep their order.
+pub fn join(raw: Vec<RawElement>, ranges: IntervalEncoding) -> Vec<Element> {
+    if ranges != IntervalEncoding::TwoElements {
         return raw.into_iter().map(|raw| raw.element).collect();
     }
     let mut ends: Vec<_> =
@@ -138,34 +132,34 @@ pub fn join(raw: Vec<RawElement>, ranges: Ranges) -> Vec<Element> {
     joined.collect()
 }
 
-/// A program that grows by the messages of dumps: tables, chains, sets, elements and rules, in that order.
+/// Builds a ruleset from dumps of tables, chains, sets, elements and rules, in that order.
 #[derive(Debug, Default)]
-pub struct Reader {
-    program: Program,
-    /// Elements as they came, until all of their set are there: a tree that is built in one go takes a fraction of
-    /// the time and half the memory, and both ends of a range may come in different messages.
-    open: BTreeMap<(TableId, Name), Vec<RawElement>>,
+pub struct RulesetReader {
+    ruleset: Ruleset,
+    /// Elements until all of their set are there: a tree built in one go takes a fraction of the time and half the
+    /// memory, and both ends of an interval may arrive in different messages.
+    open: BTreeMap<(TableId, NftName), Vec<RawElement>>,
     problems: Vec<DecodeError>,
 }
 
-impl Reader {
-    /// Takes one message of a dump. What belongs to none of the wanted tables is not even read: it may be newer than
-    /// we are (pitfall 11).
-    pub fn take(&mut self, raw: Raw<'_>, wanted: &[TableId]) {
-        // The first attribute is the table's name in every message of a dump.
+impl RulesetReader {
+    /// Takes one message of a dump. Objects of other tables are not decoded: they may be newer than this version
+    /// knows (pitfall 11).
+    pub fn take(&mut self, raw: RawMessage<'_>, wanted: &[TableId]) {
+        // In every message of a dump the first attribute is the table's name.
         let table = raw.attrs().text(abi::table::NAME);
         let family = codes::FAMILY.word(u32::from(raw.header.family));
         if !wanted.iter().any(|id| Some(id.family) == family && Some(id.name.as_str()) == table.as_deref()) {
             return;
         }
         match message(raw) {
-            Ok(message) => self.place(message),
+            Ok(message) => self.insert(message),
             Err(error) => self.problems.push(error),
         }
     }
 
-    /// Takes the elements of a set that differ from those that it should have, and takes those that do not out of these.
-    pub fn take_beside(&mut self, raw: Raw<'_>, wanted: &mut Set) {
+    /// Takes the elements that differ from `wanted`, and removes the equal ones from `wanted`.
+    pub fn take_difference(&mut self, raw: RawMessage<'_>, wanted: &mut Set) {
         let attrs = raw.attrs();
         let list = attrs.nested(abi::elem::LIST_ELEMENTS);
         let mut others = Vec::new();
@@ -197,12 +191,11 @@ impl Reader {
         }
     }
 
-    /// What was read so far.
-    pub fn so_far(&self) -> &Program {
-        &self.program
+    pub fn so_far(&self) -> &Ruleset {
+        &self.ruleset
     }
 
-    /// Puts the elements in their sets that have come since the last time; call it when a set is through.
+    /// Moves the elements taken so far into their sets; called after each set.
     pub fn settle(&mut self) {
         for ((table, name), raw) in std::mem::take(&mut self.open) {
             if let Some(set) = self.set(&table, &name) {
@@ -213,48 +206,48 @@ impl Reader {
         }
     }
 
-    /// The program, and what could not be read of it.
-    pub fn finish(mut self) -> (Program, Vec<DecodeError>) {
+    /// The ruleset, and the objects that could not be decoded.
+    pub fn finish(mut self) -> (Ruleset, Vec<DecodeError>) {
         self.settle();
-        (self.program, self.problems)
+        (self.ruleset, self.problems)
     }
 
-    fn set(&mut self, table: &TableId, set: &Name) -> Option<&mut Set> {
-        self.program.tables.get_mut(table)?.sets.get_mut(set)
+    fn set(&mut self, table: &TableId, set: &NftName) -> Option<&mut Set> {
+        self.ruleset.tables.get_mut(table)?.sets.get_mut(set)
     }
 
-    fn place(&mut self, message: Message) {
+    fn insert(&mut self, message: NftMessage) {
         match message {
-            Message::Elements(Elements { table, set, raw }) => {
+            NftMessage::Elements(ElementList { table, set, raw }) => {
                 self.open.entry((table, set)).or_default().extend(raw);
             }
-            message => place(&mut self.program, message),
+            message => insert(&mut self.ruleset, message),
         }
     }
 }
 
-fn place(program: &mut Program, message: Message) {
+fn insert(ruleset: &mut Ruleset, message: NftMessage) {
     match message {
-        Message::Change(Change::AddTable { table, comment }) => {
-            program.tables.entry(table).or_default().comment = comment;
+        NftMessage::Change(NftChange::AddTable { table, comment }) => {
+            ruleset.tables.entry(table).or_default().comment = comment;
         }
-        Message::Change(Change::AddChain { table, chain, spec }) => {
-            if let Some(table) = program.tables.get_mut(&table) {
+        NftMessage::Change(NftChange::AddChain { table, chain, spec }) => {
+            if let Some(table) = ruleset.tables.get_mut(&table) {
                 table.chains.entry(chain).or_default().spec = spec;
             }
         }
-        Message::Change(Change::AddSet { table, set, spec }) => {
-            if let Some(table) = program.tables.get_mut(&table) {
+        NftMessage::Change(NftChange::AddSet { table, set, spec }) => {
+            if let Some(table) = ruleset.tables.get_mut(&table) {
                 table.sets.insert(set, Set::empty(spec));
             }
         }
-        Message::Change(Change::AddRule { table, chain, rule, .. }) => {
-            let found = program.tables.get_mut(&table).and_then(|table| table.chains.get_mut(&chain));
+        NftMessage::Change(NftChange::AddRule { table, chain, rule, .. }) => {
+            let found = ruleset.tables.get_mut(&table).and_then(|table| table.chains.get_mut(&chain));
             if let Some(chain) = found {
                 chain.rules.push(rule);
             }
         }
-        // A dump has nothing else.
+        // Dumps have no other messages.
         _ => {}
     }
 }

@@ -1,52 +1,46 @@
-//! From changes to the bytes of a transaction.
+//! Changes as a netlink batch: a begin message, one or more messages per change, an end message.
 //!
-//! A batch is one begin message, one or more messages per change and one end message; the kernel does all of it or
-//! nothing. Only the last change asks for an acknowledgement: errors come without asking, and a batch of thousands of
-//! changes must not fill the receive buffer with thanks.
+//! Only the last change requests an acknowledgement. Errors come anyway, and thousands of acknowledgements would overflow
+//! the receive buffer.
 
 mod expr;
 mod object;
-mod rows;
+mod packed;
 mod userdata;
 
-use super::ir::{Change, Name, Rows, TableId};
-use super::netlink::abi;
-use super::netlink::wire::{Header, Writer, messages};
+use super::abi;
+use super::ir::{NftChange, NftName, PackedElements, TableId};
+use crate::nfnetlink::wire::{MessageHeader, MessageWriter, messages};
 
-/// The bytes of one transaction, and which change each message came from.
+/// The bytes of one transaction, with the change that each message belongs to.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    writer: Writer,
+    writer: MessageWriter,
     first_seq: u32,
-    /// The change behind each message after the begin message.
+    /// Index of the change, for each message after the begin message.
     change_by_message: Vec<u32>,
     last_message: usize,
     changes: u32,
     closed: bool,
-    /// What a kernel shows, not what is sent to one.
+    /// Encodes a dump instead of a transaction.
     is_dump: bool,
 }
 
-/// A place in a batch that it can be taken back to.
+/// A position that a batch can be reset to.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
-    position: usize,
+pub struct BatchPosition {
+    bytes: usize,
     messages: usize,
     last_message: usize,
     changes: u32,
 }
 
 impl Batch {
-    /// An empty batch whose messages count from `first_seq`. With a generation the kernel refuses it (ERESTART) if
-    /// anyone changed any table since that generation.
-    pub fn open(first_seq: u32, generation: Option<u32>) -> Batch {
-        let mut writer = Writer::new();
+    /// An empty batch whose sequence numbers start at `first_seq`.
+    pub fn open(first_seq: u32) -> Batch {
+        let mut writer = MessageWriter::new();
         let header = envelope(abi::BATCH_BEGIN, first_seq);
-        writer.message(header, |out| {
-            if let Some(generation) = generation {
-                out.attr_u32(abi::BATCH_GENID, generation);
-            }
-        });
+        writer.message(header, |_| {});
         Batch {
             writer,
             first_seq,
@@ -58,12 +52,12 @@ impl Batch {
         }
     }
 
-    /// Makes room for a batch of this length, so that it need not be copied as it grows.
+    /// Reserves the length of the whole batch, so that it is not copied as it grows.
     pub fn reserve(&mut self, bytes: usize) {
         self.writer.reserve(bytes.saturating_sub(self.writer.position()));
     }
 
-    /// Empties it for the next transaction; the buffer stays.
+    /// Empties the batch for the next transaction and keeps its buffer.
     pub fn reopen(&mut self) {
         let begin = messages(self.writer.bytes()).next().map_or(0, |raw| raw.bytes.len());
         self.writer.truncate(begin);
@@ -71,57 +65,55 @@ impl Batch {
         (self.last_message, self.changes, self.closed) = (0, 0, false);
     }
 
-    /// The whole of these changes as one batch.
-    pub fn of(changes: &[Change], first_seq: u32, generation: Option<u32>) -> Batch {
-        let mut batch = Batch::open(first_seq, generation);
+    /// A closed batch of these changes.
+    pub fn of(changes: &[NftChange], first_seq: u32) -> Batch {
+        let mut batch = Batch::open(first_seq);
         changes.iter().for_each(|change| batch.push(change));
         batch.close();
         batch
     }
 
-    /// Appends a change.
-    pub fn push(&mut self, change: &Change) {
+    pub fn push(&mut self, change: &NftChange) {
         let index = self.changes;
         self.changes += 1;
         object::encode(self, change, index);
     }
 
-    /// Appends elements that a set without ranges gets.
-    pub fn push_rows(&mut self, table: &TableId, set: &Name, rows: &Rows) {
+    /// Appends the addition of elements to a set without intervals.
+    pub fn push_packed(&mut self, table: &TableId, set: &NftName, elements: &PackedElements) {
         let index = self.changes;
         self.changes += 1;
-        rows::encode(self, index, table, set, rows);
+        packed::encode(self, index, table, set, elements);
     }
 
-    /// Where the batch stands, to come back to.
-    pub fn mark(&self) -> Mark {
-        Mark {
-            position: self.writer.position(),
+    /// The current position, for [`Self::reset`].
+    pub fn position(&self) -> BatchPosition {
+        BatchPosition {
+            bytes: self.writer.position(),
             messages: self.change_by_message.len(),
             last_message: self.last_message,
             changes: self.changes,
         }
     }
 
-    /// Takes back what was pushed after the mark.
-    pub fn reset(&mut self, mark: Mark) {
-        self.writer.truncate(mark.position);
-        self.change_by_message.truncate(mark.messages);
-        self.last_message = mark.last_message;
-        self.changes = mark.changes;
+    /// Removes what was pushed after the position.
+    pub fn reset(&mut self, to: BatchPosition) {
+        self.writer.truncate(to.bytes);
+        self.change_by_message.truncate(to.messages);
+        self.last_message = to.last_message;
+        self.changes = to.changes;
     }
 
-    /// Whether nothing was pushed.
     pub fn is_empty(&self) -> bool {
         self.changes == 0
     }
 
-    /// Its length once it is closed.
+    /// Length after [`Self::close`].
     pub fn closed_len(&self) -> usize {
-        self.writer.position() + if self.closed { 0 } else { super::netlink::wire::HEADER }
+        self.writer.position() + if self.closed { 0 } else { crate::nfnetlink::wire::HEADER }
     }
 
-    /// Ends the batch: the last change asks for an answer, and the end message follows.
+    /// Appends the end message and requests an acknowledgement of the last change.
     pub fn close(&mut self) {
         if self.closed {
             return;
@@ -134,22 +126,21 @@ impl Batch {
         self.closed = true;
     }
 
-    /// The bytes to send.
     pub fn bytes(&self) -> &[u8] {
         self.writer.bytes()
     }
 
-    /// The number of the message that asks for an answer.
+    /// Sequence number of the message that requests the acknowledgement.
     pub fn acknowledged_seq(&self) -> u32 {
         self.first_seq.wrapping_add(u32::try_from(self.change_by_message.len()).unwrap_or(u32::MAX))
     }
 
-    /// The number after all of this batch.
+    /// The first sequence number after this batch.
     pub fn seq_after(&self) -> u32 {
         self.acknowledged_seq().wrapping_add(2)
     }
 
-    /// Which change, counted from 0, a message number belongs to; none for begin and end.
+    /// The index of the change that a message belongs to; none for begin and end.
     pub fn change_of(&self, seq: u32) -> Option<usize> {
         let message = usize::try_from(seq.wrapping_sub(self.first_seq)).ok()?.checked_sub(1)?;
         self.change_by_message.get(message).and_then(|change| usize::try_from(*change).ok())
@@ -159,8 +150,7 @@ impl Batch {
         self.acknowledged_seq().wrapping_add(1)
     }
 
-    /// Starts one message of a change.
-    fn message(&mut self, change: u32, mut header: Header, body: impl FnOnce(&mut Writer)) {
+    fn message(&mut self, change: u32, mut header: MessageHeader, body: impl FnOnce(&mut MessageWriter)) {
         header.seq = self.next_seq();
         self.last_message = self.writer.position();
         self.change_by_message.push(change);
@@ -168,14 +158,21 @@ impl Batch {
     }
 }
 
-/// The messages by which a kernel would show what these changes make, without an envelope.
-pub(super) fn dump_messages(changes: &[Change]) -> Vec<u8> {
-    let mut batch = Batch { is_dump: true, ..Batch::open(0, None) };
+/// The messages with which a kernel dumps the objects that these changes create.
+pub(super) fn dump_messages(changes: &[NftChange]) -> Vec<u8> {
+    let mut batch = Batch { is_dump: true, ..Batch::open(0) };
     let begin = batch.writer.position();
     changes.iter().for_each(|change| batch.push(change));
     batch.writer.into_bytes().split_off(begin)
 }
 
-fn envelope(kind: u16, seq: u32) -> Header {
-    Header { kind, flags: abi::NLM_F_REQUEST, seq, family: 0, version: 0, resource: abi::SUBSYS_NFTABLES }
+fn envelope(kind: u16, seq: u32) -> MessageHeader {
+    MessageHeader {
+        kind,
+        flags: abi::NLM_F_REQUEST,
+        seq,
+        family: 0,
+        version: 0,
+        resource: abi::SUBSYS_NFTABLES,
+    }
 }

@@ -1,40 +1,32 @@
-//! A kernel that behaves: it takes the bytes of transactions, keeps tables by the kernel's own rules, and says what would
-//! become of a packet.
+//! A kernel in memory: takes batches, validates and stores them by the kernel's rules, and answers dumps.
 //!
-//! It never sees what the encoder meant, only what it wrote; and `evaluate` works on any program, so that tables dumped
-//! from a real kernel can be asked the same question.
-//!
-//! ```text
-//!  from outside: prerouting -> to the node: input
-//!                           -> to others:   forward -> postrouting
-//!  from the node: output -> postrouting (-> to the node: prerouting -> input)
-//! ```
+//! It receives the encoder's bytes, not the values that were encoded.
 
-mod check;
 mod dump;
-mod evaluate;
-mod machine;
-mod packet;
-mod register;
-mod state;
+mod faults;
+mod transaction;
+mod validate;
 
-pub use evaluate::{TooManyWays, evaluate, evaluate_once};
-pub use packet::{Evaluation, Fate, Learned, Node, Packet, Path, Step};
+pub use faults::{FaultyKernel, KernelFault};
 
 use nix::errno::Errno;
 
-use super::decode::{self, Message};
-use super::ir::{Name, Program, Set, TableId};
-use super::netlink::wire::{messages, whole};
-use super::netlink::{Kernel, NetlinkError, Query};
+use super::decode::{self, NftMessage};
+use super::ir::{NftName, Ruleset, Set, TableId};
+use super::kernel::{DumpRequest, Kernel};
+use super::trace::{
+    Evaluation, NodeAddresses, TooManyPaths, TracePath, TracedPacket, evaluate, evaluate_once,
+};
+use crate::nfnetlink::NetlinkError;
+use crate::nfnetlink::wire::{messages, whole};
 
-/// A send buffer as a user namespace has it by default.
+/// The default send buffer in a user namespace.
 const LONGEST_BATCH: usize = 425_952;
 
-/// Tables in memory, behind the same trait as the kernel's.
+/// Tables in memory.
 #[derive(Debug, Clone)]
 pub struct FakeKernel {
-    program: Program,
+    ruleset: Ruleset,
     generation: u32,
     last_handle: u64,
     longest_batch: usize,
@@ -43,7 +35,7 @@ pub struct FakeKernel {
 impl Default for FakeKernel {
     fn default() -> FakeKernel {
         FakeKernel {
-            program: Program::default(),
+            ruleset: Ruleset::default(),
             generation: 1,
             last_handle: 0,
             longest_batch: LONGEST_BATCH,
@@ -52,42 +44,43 @@ impl Default for FakeKernel {
 }
 
 impl FakeKernel {
-    /// A kernel without tables.
     pub fn new() -> FakeKernel {
         FakeKernel::default()
     }
 
-    /// The same with another limit for batches.
     pub fn with_longest_batch(self, longest_batch: usize) -> FakeKernel {
         FakeKernel { longest_batch, ..self }
     }
 
-    /// What it holds.
-    pub fn program(&self) -> &Program {
-        &self.program
+    pub fn ruleset(&self) -> &Ruleset {
+        &self.ruleset
     }
 
-    /// Everything that can become of a packet.
-    pub fn evaluate(&self, packet: &Packet, node: &Node) -> Result<Evaluation, TooManyWays> {
-        evaluate(&self.program, packet, node)
+    /// All paths of a packet.
+    pub fn evaluate(&self, packet: &TracedPacket, node: &NodeAddresses) -> Result<Evaluation, TooManyPaths> {
+        evaluate(&self.ruleset, packet, node)
     }
 
-    /// Lets one packet through and remembers what rules learn from it. `chance` answers with a number below its
-    /// argument.
-    pub fn send(&mut self, packet: &Packet, node: &Node, chance: impl FnMut(u32) -> u32) -> Path {
-        let path = evaluate_once(&self.program, packet, node, chance);
-        for learned in &path.learned {
-            let Some(set) = self.set(&learned.table, &learned.set) else { continue };
-            match &learned.value {
-                Some(value) => set.elements.insert(learned.key.clone(), value.clone()),
-                None => set.elements.remove(&learned.key),
+    /// Sends one packet and stores the elements that rules add. `random` returns a number below its argument.
+    pub fn send(
+        &mut self,
+        packet: &TracedPacket,
+        node: &NodeAddresses,
+        random: impl FnMut(u32) -> u32,
+    ) -> TracePath {
+        let path = evaluate_once(&self.ruleset, packet, node, random);
+        for update in &path.updates {
+            let Some(set) = self.set(&update.table, &update.set) else { continue };
+            match &update.value {
+                Some(value) => set.elements.insert(update.key.clone(), value.clone()),
+                None => set.elements.remove(&update.key),
             };
         }
         path
     }
 
-    fn set(&mut self, table: &TableId, set: &Name) -> Option<&mut Set> {
-        self.program.tables.get_mut(table)?.sets.get_mut(set)
+    fn set(&mut self, table: &TableId, set: &NftName) -> Option<&mut Set> {
+        self.ruleset.tables.get_mut(table)?.sets.get_mut(set)
     }
 }
 
@@ -96,11 +89,12 @@ impl Kernel for FakeKernel {
         if batch.len() > self.longest_batch {
             return Err(NetlinkError::TooLong { bytes: batch.len(), limit: self.longest_batch });
         }
-        // The kernel gives such a batch up without an answer.
+        // The kernel discards such a batch without a reply.
         if !whole(batch) {
             return Err(NetlinkError::Silent);
         }
-        let mut draft = state::Draft { program: self.program.clone(), last_handle: self.last_handle };
+        let mut transaction =
+            transaction::Transaction { ruleset: self.ruleset.clone(), last_handle: self.last_handle };
         let mut last = 0;
         let mut ended = false;
         for raw in messages(batch) {
@@ -109,13 +103,10 @@ impl Kernel for FakeKernel {
             let message =
                 decode::message(raw).map_err(|error| refused(Errno::EINVAL, Some(error.to_string())))?;
             match message {
-                Message::Begin { generation: Some(seen) } if seen != self.generation => {
-                    return Err(refused(Errno::ERESTART, None));
-                }
-                Message::Begin { .. } => {}
-                Message::End => ended = true,
+                NftMessage::Begin => {}
+                NftMessage::End => ended = true,
                 message => {
-                    draft.take(message).map_err(|errno| refused(errno, None))?;
+                    transaction.take(message).map_err(|errno| refused(errno, None))?;
                     last = seq;
                 }
             }
@@ -124,14 +115,18 @@ impl Kernel for FakeKernel {
             return Err(NetlinkError::Silent);
         }
         let refused = |errno| NetlinkError::Refused { seq: last, errno, text: None };
-        check::program(&draft.program).map_err(refused)?;
-        (self.program, self.last_handle) = (draft.program, draft.last_handle);
+        validate::ruleset(&transaction.ruleset).map_err(refused)?;
+        (self.ruleset, self.last_handle) = (transaction.ruleset, transaction.last_handle);
         self.generation = self.generation.wrapping_add(1);
         Ok(())
     }
 
-    fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
-        dump::dump(&self.program, query).map_err(|errno| NetlinkError::Refused { seq: 0, errno, text: None })
+    fn dump(&mut self, request: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
+        dump::dump(&self.ruleset, request).map_err(|errno| NetlinkError::Refused {
+            seq: 0,
+            errno,
+            text: None,
+        })
     }
 
     fn generation(&mut self) -> Result<u32, NetlinkError> {

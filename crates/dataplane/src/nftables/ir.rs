@@ -1,19 +1,19 @@
-//! The parts of nf_tables that we use, as plain values: a `Program` is what a kernel should hold or does hold, a list
-//! of `Change` is one transaction.
+//! The objects of nf_tables that we use, as plain values: a `Ruleset` is what a kernel holds or should hold, a list of
+//! `NftChange` is one transaction.
 //!
 //! ```text
-//! render -> Program --diff--> Vec<Change> --encode--> bytes --netlink--> kernel
+//! render -> Ruleset --diff--> Vec<NftChange> --encode--> bytes --netlink--> kernel
 //!             ^                                         |                  |
 //!             +--------------- decode <-----------------+------- dump -----+
 //! ```
 //!
-//! Keys and data are bytes as the kernel compares them: addresses, ports and protocol in network order, marks in the
-//! machine's own, every field of a concatenation padded to four bytes.
+//! Keys and data are bytes as the kernel compares them: addresses, ports and protocol in network order, marks in
+//! host byte order, every field of a concatenation padded to four bytes.
 
 mod bytes;
 mod describe;
 mod expr;
-mod rows;
+mod packed;
 mod types;
 
 pub use bytes::Bytes;
@@ -21,8 +21,8 @@ pub use expr::{
     BitwiseOp, CmpOp, CtDirection, CtKey, DynsetOp, Expr, MetaKey, NatFlags, NatKind, NumgenKind,
     PayloadBase, Reg, RejectKind, Span, fib,
 };
-pub use rows::{Row, Rows};
-pub use types::{DataType, FieldType, Key};
+pub use packed::{PackedElement, PackedElements};
+pub use types::{DataType, FieldType, KeyBuilder};
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -31,31 +31,25 @@ use arcstr::ArcStr;
 
 /// The name of a table, chain, set or map. nft can read a name back if it starts with a letter and holds only
 /// letters, digits and `_ - . /`.
-pub type Name = ArcStr;
+pub type NftName = ArcStr;
 
 /// The address family of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// Both families in one table.
+pub enum NftFamily {
     Inet,
-    /// IPv4.
     Ip,
-    /// IPv6.
     Ip6,
 }
 
-/// Which table: its family and name.
+/// A table, by family and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId {
-    /// The address family.
-    pub family: Family,
-    /// The name, unique within the family.
-    pub name: Name,
+    pub family: NftFamily,
+    pub name: NftName,
 }
 
 impl TableId {
-    /// A table by family and name.
-    pub fn new(family: Family, name: impl Into<Name>) -> TableId {
+    pub fn new(family: NftFamily, name: impl Into<NftName>) -> TableId {
         TableId { family, name: name.into() }
     }
 }
@@ -63,24 +57,23 @@ impl TableId {
 impl std::fmt::Display for TableId {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let family = match self.family {
-            Family::Inet => "inet",
-            Family::Ip => "ip",
-            Family::Ip6 => "ip6",
+            NftFamily::Inet => "inet",
+            NftFamily::Ip => "ip",
+            NftFamily::Ip6 => "ip6",
         };
         write!(out, "{family} {}", self.name)
     }
 }
 
-/// A comment that nft prints. It is cut to 128 bytes, since nft and older kernels refuse a longer one and with it the
-/// whole transaction (pitfall 12), and holds nothing that would break the listing.
+/// A comment, as nft lists it. It is cut to 128 bytes, since nft and old kernels refuse a longer one and with it the
+/// transaction (pitfall 12), and has no characters that break the listing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Comment(ArcStr);
 
 impl Comment {
-    /// The most bytes that a comment may have.
     pub const LONGEST: usize = 128;
 
-    /// The comment; quotes and control characters become `'` and a space.
+    /// Replaces quotes by `'` and control characters by spaces.
     pub fn new(text: &str) -> Comment {
         if Comment::is_clean(text) {
             return Comment(text.into());
@@ -100,12 +93,11 @@ impl Comment {
         Comment(clean.into())
     }
 
-    /// Whether a text can stay as it is. Names of Services are always so, and there are many.
+    /// Whether a text can stay as it is, as all names of Services can.
     fn is_clean(text: &str) -> bool {
         text.len() <= Comment::LONGEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"')
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -117,118 +109,105 @@ impl std::fmt::Display for Comment {
     }
 }
 
-/// Where a base chain hangs in the way of a packet.
+/// The hook of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// Packets that came in, before routing.
+    /// Received packets, before routing.
     Prerouting,
-    /// Packets for this node.
+    /// Packets to this node.
     Input,
-    /// Packets that go through.
+    /// Forwarded packets.
     Forward,
-    /// Packets that this node makes.
+    /// Packets of this node's processes.
     Output,
-    /// Packets that leave.
+    /// Packets after routing.
     Postrouting,
 }
 
-/// What a base chain may do.
+/// The type of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainType {
     /// Accept, drop, reject, mark.
     Filter,
-    /// Rewrite addresses; sees only the first packet of a connection.
+    /// Address translation; sees only the first packet of a connection.
     Nat,
-    /// Like filter at output, with a new routing decision when the packet changed.
+    /// Like filter at output, with a new routing decision if the packet changed.
     Route,
 }
 
-/// What happens to a packet at the end of a base chain.
+/// The policy of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
-    /// It goes on.
     Accept,
-    /// It is dropped.
     Drop,
 }
 
-/// What makes a chain a base chain.
+/// Hook, type and priority of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Base {
-    /// What it may do.
     pub kind: ChainType,
-    /// Where it hangs.
     pub hook: Hook,
     /// Lower comes first. dstnat is -100, filter 0, srcnat 100.
     pub priority: i32,
-    /// What happens at its end.
     pub policy: Policy,
 }
 
-/// What a chain is, without its rules.
+/// A chain without its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ChainSpec {
-    /// Hook, type and priority of a base chain; none for a chain that is only jumped to.
+    /// None for a chain that is only jumped to.
     pub base: Option<Base>,
-    /// What nft prints beside it.
     pub comment: Option<Comment>,
 }
 
-/// A chain and its rules in order.
+/// A chain and its rules, in the order of evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// What it is.
     pub spec: ChainSpec,
-    /// Its rules in the order of evaluation.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<NftRule>,
 }
 
-/// One rule: expressions that run until one does not match.
-///
-/// Two rules are equal when they do the same with the same comment; the handle is the kernel's business.
+/// A rule: expressions that run until one does not match. Equality ignores the handle.
 #[derive(Debug, Clone, Default)]
-pub struct Rule {
-    /// What it does.
+pub struct NftRule {
     pub exprs: Vec<Expr>,
-    /// What nft prints beside it.
     pub comment: Option<Comment>,
-    /// The kernel's number for it, known after a dump.
+    /// Assigned by the kernel, known after a dump.
     pub handle: Option<u64>,
 }
 
-impl Rule {
-    /// A rule that no kernel holds yet.
-    pub fn new(exprs: Vec<Expr>, comment: &str) -> Rule {
-        Rule { exprs, comment: Some(Comment::new(comment)), handle: None }
+impl NftRule {
+    /// A rule without a handle.
+    pub fn new(exprs: Vec<Expr>, comment: &str) -> NftRule {
+        NftRule { exprs, comment: Some(Comment::new(comment)), handle: None }
     }
 }
 
-impl PartialEq for Rule {
-    fn eq(&self, other: &Rule) -> bool {
+impl PartialEq for NftRule {
+    fn eq(&self, other: &NftRule) -> bool {
         self.exprs == other.exprs && self.comment == other.comment
     }
 }
 
-impl Eq for Rule {}
+impl Eq for NftRule {}
 
-/// What a set or map is, without its elements.
+/// The type of a set or map, without its elements.
 #[derive(Debug, Clone)]
 pub struct SetSpec {
-    /// The fields of the key; more than one is a concatenation.
+    /// More than one field is a concatenation.
     pub key: Vec<FieldType>,
-    /// What a map answers with; none for a set.
+    /// None for a set.
     pub data: Option<DataType>,
-    /// Elements may be ranges (`key` to `key_end`).
+    /// Elements may be intervals (`key` to `key_end`).
     pub interval: bool,
     /// Rules may add elements (dynset).
     pub dynamic: bool,
-    /// Elements may expire. `timeout` implies it.
+    /// Elements may expire; implied by `timeout`.
     pub expires: bool,
-    /// How long an element lives that does not say so itself, in milliseconds.
+    /// Default timeout of elements, in milliseconds.
     pub timeout: Option<u64>,
-    /// The most elements that it may hold. Declared, the kernel picks the quicker hash table.
+    /// Maximum number of elements. If declared, the kernel uses a faster hash table.
     pub size: Option<u32>,
-    /// What nft prints beside it.
     pub comment: Option<Comment>,
 }
 
@@ -248,7 +227,6 @@ impl PartialEq for SetSpec {
 impl Eq for SetSpec {}
 
 impl SetSpec {
-    /// A plain set of these fields.
     pub fn new(key: &[FieldType]) -> SetSpec {
         SetSpec {
             key: key.to_vec(),
@@ -262,209 +240,237 @@ impl SetSpec {
         }
     }
 
-    /// A map from these fields.
     pub fn map(key: &[FieldType], data: DataType) -> SetSpec {
         SetSpec { data: Some(data), ..SetSpec::new(key) }
     }
 
-    /// How the kernel wants the ranges of this set, for `Change::AddElements` and `Change::DeleteElements`.
-    pub fn ranges(&self) -> Ranges {
+    pub fn ranges(&self) -> IntervalEncoding {
         match (self.interval, self.key.len()) {
-            (false, _) => Ranges::None,
-            (true, 1) => Ranges::TwoElements,
-            (true, _) => Ranges::KeyEnd,
+            (false, _) => IntervalEncoding::None,
+            (true, 1) => IntervalEncoding::TwoElements,
+            (true, _) => IntervalEncoding::KeyEnd,
         }
     }
 
-    /// The bytes of a whole key, padding included.
+    /// Length of a key in bytes, including padding.
     pub fn key_len(&self) -> usize {
         types::fields_width(&self.key)
     }
 }
 
-/// How the kernel wants the ranges of a set; it follows from the set's spec.
+/// How the intervals of a set are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ranges {
-    /// It has none.
+pub enum IntervalEncoding {
+    /// The set has none.
     None,
-    /// One field: an element where the range begins and another one behind its end.
+    /// One field: an element at the start and another one after the end.
     TwoElements,
     /// A concatenation: both ends in one element.
     KeyEnd,
 }
 
-/// A set or map and what is in it.
+/// A set or map with its elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
-    /// What it is.
     pub spec: SetSpec,
-    /// Its elements by key (the lower end of a range). What rules add by themselves (`dynamic`) shows in dumps too.
+    /// By key, or by the lower end of an interval. Dumps include the elements that rules add.
     pub elements: BTreeMap<Bytes, ElementValue>,
 }
 
 impl Set {
-    /// The elements one by one.
     pub fn each(&self) -> impl Iterator<Item = Element> + '_ {
         self.elements.iter().map(|(key, value)| Element { key: key.clone(), value: value.clone() })
     }
 
-    /// A set without elements.
     pub fn empty(spec: SetSpec) -> Set {
         Set { spec, elements: BTreeMap::new() }
     }
 }
 
-/// What belongs to a key.
+/// An element without its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ElementValue {
-    /// The upper end of a range, included in it; only in sets with `interval`, and none for a single value.
+    /// The inclusive upper end of an interval; none for a single value.
     pub key_end: Option<Box<Bytes>>,
-    /// What a map answers with.
+    /// The data of a map element.
     pub data: Option<Data>,
-    /// How long it lives, in milliseconds, where that differs from the set's own.
+    /// Timeout in milliseconds, if it differs from the set's.
     pub timeout: Option<NonZeroU64>,
-    /// What nft prints beside it.
     pub comment: Option<Comment>,
 }
 
 impl ElementValue {
-    /// The last key that belongs to the element that begins with this key.
+    /// The last key of the element that starts at `key`.
     pub fn last<'a>(&'a self, key: &'a Bytes) -> &'a Bytes {
         self.key_end.as_deref().unwrap_or(key)
     }
 }
 
-/// What a map answers with.
+/// The data of a map element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
-    /// Bytes for registers.
     Value(Bytes),
-    /// Where to go on.
-    Verdict(Verdict),
+    Verdict(NftVerdict),
 }
 
-/// Key and value of an element.
+/// An element of a set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
-    /// The key, or the lower end of a range.
+    /// The key, or the lower end of an interval.
     pub key: Bytes,
-    /// Everything else.
     pub value: ElementValue,
 }
 
 impl Element {
-    /// A member of a set.
+    /// An element of a set.
     pub fn member(key: impl Into<Bytes>) -> Element {
         Element { key: key.into(), value: ElementValue::default() }
     }
 
-    /// An entry of a map.
+    /// An element of a map.
     pub fn entry(key: impl Into<Bytes>, data: Data) -> Element {
         Element { key: key.into(), value: ElementValue { data: Some(data), ..ElementValue::default() } }
     }
 
-    /// The same up to an upper end, which belongs to the range.
+    /// An interval up to this inclusive end.
     pub fn up_to(mut self, key_end: impl Into<Bytes>) -> Element {
         let key_end = key_end.into();
         self.value.key_end = (key_end != self.key).then(|| Box::new(key_end));
         self
     }
 
-    /// The last key that belongs to it.
     pub fn last(&self) -> &Bytes {
         self.value.last(&self.key)
     }
 
-    /// The same with a comment.
     pub fn with_comment(mut self, comment: &Comment) -> Element {
         self.value.comment = Some(comment.clone());
         self
     }
 }
 
-/// Where evaluation goes on.
+/// The result of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// This hook is done with the packet.
+pub enum NftVerdict {
+    /// Ends the base chain.
     Accept,
-    /// The packet is gone.
     Drop,
-    /// The next rule.
     Continue,
-    /// Back to the calling chain.
     Return,
-    /// Into a chain, and back.
-    Jump(Name),
-    /// Into a chain, not back.
-    Goto(Name),
+    Jump(NftName),
+    /// A jump that does not return.
+    Goto(NftName),
 }
 
-/// A table with everything in it.
+/// A table with its chains and sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Table {
-    /// What nft prints beside it.
     pub comment: Option<Comment>,
-    /// Its chains by name.
-    pub chains: BTreeMap<Name, Chain>,
-    /// Its sets and maps by name.
-    pub sets: BTreeMap<Name, Set>,
+    pub chains: BTreeMap<NftName, Chain>,
+    /// Sets and maps.
+    pub sets: BTreeMap<NftName, Set>,
 }
 
-/// Everything that is ours in one kernel.
+/// Our tables in one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Program {
-    /// The tables.
+pub struct Ruleset {
     pub tables: BTreeMap<TableId, Table>,
 }
 
-/// Where a new rule goes.
+/// The position of a new rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// After all others.
+pub enum RulePosition {
     Last,
-    /// Before all others.
     First,
 }
 
-/// One step of a transaction.
+/// One change of a transaction.
 #[allow(missing_docs, reason = "each variant says what it does with its fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Make the table, or leave it as it is.
-    AddTable { table: TableId, comment: Option<Comment> },
-    /// Remove the table and everything in it. It must exist.
-    DeleteTable { table: TableId },
-    /// Make the chain; with the same spec it may exist.
-    AddChain { table: TableId, chain: Name, spec: ChainSpec },
-    /// Remove all rules of the chain.
-    FlushChain { table: TableId, chain: Name },
-    /// Remove the chain and its rules; nothing may lead to it. On kernels before 6.2 a chain whose last reference
-    /// goes in the same transaction is still busy (pitfall 9): flush now, delete in a later one.
-    DeleteChain { table: TableId, chain: Name },
-    /// Make the set or map; with the same spec it may exist.
-    AddSet { table: TableId, set: Name, spec: SetSpec },
-    /// Remove all elements.
-    FlushSet { table: TableId, set: Name },
-    /// Remove the set or map; no rule may use it.
-    DeleteSet { table: TableId, set: Name },
-    /// Put elements in. An equal one may be there; one with the same key and other data is an error: delete it
+pub enum NftChange {
+    /// Adds the table, or leaves an existing one as it is.
+    AddTable {
+        table: TableId,
+        comment: Option<Comment>,
+    },
+    /// Deletes the table with its content. It must exist.
+    DeleteTable {
+        table: TableId,
+    },
+    /// Adds the chain, or leaves an existing one with the same spec.
+    AddChain {
+        table: TableId,
+        chain: NftName,
+        spec: ChainSpec,
+    },
+    /// Deletes all rules of the chain.
+    FlushChain {
+        table: TableId,
+        chain: NftName,
+    },
+    /// Deletes the chain, which must not be referenced. On kernels before 6.2 a chain whose last reference is deleted by
+    /// the same transaction is still busy (pitfall 9).
+    DeleteChain {
+        table: TableId,
+        chain: NftName,
+    },
+    /// Adds the set or map, or leaves an existing one with the same spec.
+    AddSet {
+        table: TableId,
+        set: NftName,
+        spec: SetSpec,
+    },
+    /// Deletes all elements.
+    FlushSet {
+        table: TableId,
+        set: NftName,
+    },
+    /// Deletes the set or map, which no rule may use.
+    DeleteSet {
+        table: TableId,
+        set: NftName,
+    },
+    /// Adds elements. An equal one may exist; one with the same key and other data is an error: it has to be deleted
     /// earlier in the same transaction.
-    AddElements { table: TableId, set: Name, ranges: Ranges, elements: Vec<Element> },
-    /// Take elements out; all must be there. Data need not be given, the end of a range must.
-    DeleteElements { table: TableId, set: Name, ranges: Ranges, elements: Vec<Element> },
-    /// Put a rule in.
-    AddRule { table: TableId, chain: Name, rule: Rule, place: Place },
-    /// Put a rule in the place of another.
-    ReplaceRule { table: TableId, chain: Name, handle: u64, rule: Rule },
-    /// Take one rule out.
-    DeleteRule { table: TableId, chain: Name, handle: u64 },
+    AddElements {
+        table: TableId,
+        set: NftName,
+        ranges: IntervalEncoding,
+        elements: Vec<Element>,
+    },
+    /// Deletes elements, which must exist. Data may be omitted, the end of an interval may not.
+    DeleteElements {
+        table: TableId,
+        set: NftName,
+        ranges: IntervalEncoding,
+        elements: Vec<Element>,
+    },
+    AddRule {
+        table: TableId,
+        chain: NftName,
+        rule: NftRule,
+        position: RulePosition,
+    },
+    ReplaceRule {
+        table: TableId,
+        chain: NftName,
+        handle: u64,
+        rule: NftRule,
+    },
+    DeleteRule {
+        table: TableId,
+        chain: NftName,
+        handle: u64,
+    },
 }
 
-impl Change {
-    /// How many elements it brings or takes.
+impl NftChange {
+    /// Number of elements added or deleted.
     pub fn elements(&self) -> usize {
         match self {
-            Change::AddElements { elements, .. } | Change::DeleteElements { elements, .. } => elements.len(),
+            NftChange::AddElements { elements, .. } | NftChange::DeleteElements { elements, .. } => {
+                elements.len()
+            }
             _ => 0,
         }
     }

@@ -1,107 +1,109 @@
-//! A ForwardingTable as an nftables program: no chain, rule, set or map for a Service, only elements.
+//! Renders a ForwardingTable as a ruleset. A Service has no chain, rule, set or map of its own, only elements.
 //!
 //! ```text
 //! packet -> services: (address . protocol . port) -> class ---\
 //!           node-ports:         (protocol . port) -> class ----+-> verdicts: class -> chain of that class
 //!                                                                    |
-//!             endpoints: (address . protocol . port . number) <------+   number = random below the class's count
+//!             endpoints: (address . protocol . port . slot) <--------+   slot = random below the class's count
 //! ```
 //!
-//! A class says everything that a chain has to know: how many slots there are, whom to masquerade, whether to
-//! remember. Many Services share one. So a change of a Service is a change of data elements, which costs the
-//! kernel the same at ten Services as at fifty thousand. docs/reference/nftables.md walks through it.
+//! A class determines a chain: the number of slots, which clients are masqueraded, session affinity. Many Services share
+//! one. So a change of a Service is a change of elements, which costs the kernel the same with ten Services as with
+//! fifty thousand. docs/reference/nftables.md explains the tables.
 
-mod class;
+mod affinity;
+mod chain_class;
+mod element_counts;
 mod elements;
 mod incremental;
-mod names;
-mod portions;
+mod initial_load;
+mod masquerade;
 mod rules;
-mod sizes;
-mod slots;
-mod tally;
+mod set_sizes;
+mod sets;
+mod weighted_slots;
 
 use model::forward::{ForwardingTable, NodePortAddresses, NodeRules};
 use model::{Family, Protocol};
 
 use super::ir::{
-    self, Base, Chain, ChainSpec, ChainType, Comment, Element, Hook, Policy, Program, Rule, Set, Table,
+    self, Base, Chain, ChainSpec, ChainType, Comment, Element, Hook, NftRule, Policy, Ruleset, Set, Table,
     TableId,
 };
 
-pub use class::Class;
-pub use incremental::{Edit, Renderer};
-pub use names::{Kind, SetName, TABLE, table_id};
-pub use portions::portions;
-pub use sizes::Sizes;
+pub use chain_class::ChainClass;
+pub use incremental::{RenderedChange, Renderer};
+pub use initial_load::initial_load;
+pub use set_sizes::SetSizes;
+pub use sets::{ClientScope, FrontendLookup, SetName, TABLE, table_id};
 
-use elements::{Fragment, gather};
+use elements::{RenderedElements, render_service};
+use rules::Rules;
 
-/// Both families, in the order of their tables.
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// The whole program of a table.
-pub fn render(table: &ForwardingTable, sizes: &Sizes) -> Program {
-    let mut whole = Fragment::default();
+/// The complete ruleset of a table.
+pub fn render(table: &ForwardingTable, sizes: &SetSizes) -> Ruleset {
+    let mut rendered = RenderedElements::default();
     for (_, frontends) in table.services() {
-        gather(&mut whole, frontends);
+        render_service(&mut rendered, frontends);
     }
-    let sizes = &sizes.with_families(whole.elements.keys().map(|(family, _)| *family));
-    let mut program = skeleton(&table.node, sizes);
-    for (family, class) in &elements::with_neighbours(&whole.classes) {
-        add_class(&mut program, &table.node, sizes, *family, class);
+    let sizes = &sizes.with_families(rendered.elements.keys().map(|(family, _)| *family));
+    let mut ruleset = base_ruleset(&table.node, sizes);
+    for (family, class) in &elements::with_neighbours(&rendered.classes) {
+        add_class(&mut ruleset, &table.node, sizes, *family, class);
     }
-    for ((family, name), elements) in whole.elements {
-        if let Some(set) = set_mut(&mut program, sizes, family, name) {
-            // Built in one go, its nodes are full; one by one they would be half empty.
+    for ((family, name), elements) in rendered.elements {
+        if let Some(set) = set_mut(&mut ruleset, sizes, family, name) {
+            // A tree built in one go has full nodes.
             set.elements.append(&mut elements.into_map());
         }
     }
-    program
+    ruleset
 }
 
 fn set_mut<'p>(
-    program: &'p mut Program,
-    sizes: &Sizes,
+    ruleset: &'p mut Ruleset,
+    sizes: &SetSizes,
     family: Family,
     name: SetName,
 ) -> Option<&'p mut Set> {
-    program.tables.get_mut(&table_id(family))?.sets.get_mut(&sizes.name(family, name))
+    ruleset.tables.get_mut(&table_id(family))?.sets.get_mut(&sizes.name(family, name))
 }
 
-fn add_class(program: &mut Program, node: &NodeRules, sizes: &Sizes, family: Family, class: &Class) {
-    let code = rules::Code { node, sizes, family };
-    if let Some((name, chain)) = class_chain(&code, class)
-        && let Some(table) = program.tables.get_mut(&table_id(family))
+fn add_class(ruleset: &mut Ruleset, node: &NodeRules, sizes: &SetSizes, family: Family, class: &ChainClass) {
+    let rules = Rules { node, sizes, family };
+    if let Some((name, chain)) = class_chain(&rules, class)
+        && let Some(table) = ruleset.tables.get_mut(&table_id(family))
     {
         table.chains.insert(name, chain);
     }
     let element = verdict_element(class);
-    if let Some(set) = set_mut(program, sizes, family, class.verdicts()) {
+    if let Some(set) = set_mut(ruleset, sizes, family, class.verdicts()) {
         set.elements.insert(element.key, element.value);
     }
 }
 
-/// The chain of a class, unless its verdict says it all.
-fn class_chain(code: &rules::Code<'_>, class: &Class) -> Option<(ir::Name, Chain)> {
+/// The chain of a class, if it has one.
+fn class_chain(rules: &Rules<'_>, class: &ChainClass) -> Option<(ir::NftName, Chain)> {
     let name = class.chain()?;
     let spec = ChainSpec { base: None, comment: Some(Comment::new(&class.describe())) };
-    Some((name, Chain { spec, rules: code.class(class) }))
+    Some((name, Chain { spec, rules: rules.class(class) }))
 }
 
-fn verdict_element(class: &Class) -> Element {
-    let key = ir::Key::new().mark(class.value()).bytes();
+fn verdict_element(class: &ChainClass) -> Element {
+    let key = ir::KeyBuilder::new().mark(class.value()).bytes();
     Element::entry(key, ir::Data::Verdict(class.verdict()))
 }
 
-/// Everything that is there without any Service.
-pub fn skeleton(node: &NodeRules, sizes: &Sizes) -> Program {
+/// The ruleset of a node without Services.
+pub fn base_ruleset(node: &NodeRules, sizes: &SetSizes) -> Ruleset {
     let families = FAMILIES.into_iter().filter(|family| sizes.has(*family));
-    Program { tables: families.map(|family| (table_id(family), skeleton_of(node, sizes, family))).collect() }
+    Ruleset { tables: families.map(|family| (table_id(family), base_table(node, sizes, family))).collect() }
 }
 
-fn skeleton_of(node: &NodeRules, sizes: &Sizes, family: Family) -> Table {
-    let code = rules::Code { node, sizes, family };
+fn base_table(node: &NodeRules, sizes: &SetSizes, family: Family) -> Table {
+    let rules = Rules { node, sizes, family };
     let mut table = Table {
         comment: Some(Comment::new("Zoneward: Service traffic of this node (zoneward cleanup removes it)")),
         ..Table::default()
@@ -114,7 +116,7 @@ fn skeleton_of(node: &NodeRules, sizes: &Sizes, family: Family) -> Table {
             set.elements.extend(elements.into_iter().map(|e| (e.key, e.value)));
         }
     }
-    let mut add = |name: &str, base: Option<Base>, comment: &str, rules: Vec<Rule>| {
+    let mut add = |name: &str, base: Option<Base>, comment: &str, rules: Vec<NftRule>| {
         let spec = ChainSpec { base, comment: Some(Comment::new(comment)) };
         table.chains.insert(name.into(), Chain { spec, rules });
     };
@@ -123,32 +125,32 @@ fn skeleton_of(node: &NodeRules, sizes: &Sizes, family: Family) -> Table {
         "prerouting",
         nat(Hook::Prerouting, -100),
         "new connections that come in",
-        vec![code.jump_services()],
+        vec![rules.jump_services()],
     );
-    add("output", nat(Hook::Output, -100), "new connections of the node itself", vec![code.jump_services()]);
-    add("postrouting", nat(Hook::Postrouting, 100), "whose source address changes", code.postrouting());
-    add("count-passing", nat(Hook::Postrouting, 90), "how many went where", vec![code.count()]);
+    add("output", nat(Hook::Output, -100), "new connections of the node itself", vec![rules.jump_services()]);
+    add("postrouting", nat(Hook::Postrouting, 100), "whose source address changes", rules.postrouting());
+    add("count-passing", nat(Hook::Postrouting, 90), "how many went where", vec![rules.count()]);
     add(
         "count-arriving",
         nat(Hook::Input, 90),
         "how many came to the node's own endpoints",
-        vec![code.count()],
+        vec![rules.count()],
     );
-    add("services", None, "which Service, if any", code.services());
-    add("reject", None, "nobody is there: tell the client", code.reject());
-    for kind in names::Kind::ALL {
+    add("services", None, "which Service, if any", rules.services());
+    add("reject", None, "no endpoint: the client is notified", rules.reject());
+    for lookup in FrontendLookup::ALL {
         let comment = "under externalTrafficPolicy Local: clients from inside may use every endpoint";
-        add(kind.short_circuit(), None, comment, code.short_circuit(kind));
+        add(lookup.short_circuit(), None, comment, rules.short_circuit(lookup));
     }
     table
 }
 
-/// The elements that come from the node and not from a Service.
+/// The elements that depend on the node and not on a Service.
 fn node_elements(node: &NodeRules, family: Family) -> Vec<(SetName, Vec<Element>)> {
     let of_family = |ranges: &[ipnet::IpNet]| {
         let ranges: Vec<ipnet::IpNet> =
             ranges.iter().filter(|r| Family::of(r.addr()) == family).copied().collect();
-        // Ranges of one set must not overlap.
+        // Intervals of one set must not overlap.
         ipnet::IpNet::aggregate(&ranges).iter().map(elements::range).collect::<Vec<Element>>()
     };
     let mut found = vec![(SetName::ServiceCidrs, of_family(&node.service_cidrs))];
@@ -158,7 +160,6 @@ fn node_elements(node: &NodeRules, family: Family) -> Vec<(SetName, Vec<Element>
     found
 }
 
-/// The number of a transport protocol.
 pub fn protocol_number(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::Tcp => 6,
@@ -167,12 +168,10 @@ pub fn protocol_number(protocol: Protocol) -> u8 {
     }
 }
 
-/// The transport protocol of a number.
 pub fn protocol_of(number: u8) -> Option<Protocol> {
     [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| protocol_number(*p) == number)
 }
 
-/// Whether a table is one of ours.
 pub fn is_ours(table: &TableId) -> bool {
     FAMILIES.iter().any(|family| table_id(*family) == *table)
 }

@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use dataplane::conntrack::{Conntrack, CtSocket, Family, Filter, Flow, UdpService, clean};
+use dataplane::conntrack::{
+    ConntrackEntry, ConntrackFilter, ConntrackSocket, ConntrackTable, delete_stale_udp,
+};
+use model::Family;
+use model::forward::UdpService;
 
 use super::flows;
 use super::namespace::{run, run_with};
@@ -16,17 +20,19 @@ pub(crate) const TESTS: &[super::Test] = &[
 ];
 
 /// All flows of a family and protocols; numbers are left out, since the kernel makes them up.
-fn all(conntrack: &mut CtSocket, family: Family) -> BTreeSet<Flow> {
+fn all(conntrack: &mut ConntrackSocket, family: Family) -> BTreeSet<ConntrackEntry> {
     let mut flows = BTreeSet::new();
     for protocol in [6, 17, 132] {
-        let filter = Filter { protocol, family, dst: None, dport: None };
-        conntrack.dump(&filter, &mut |flow| assert!(flows.insert(Flow { id: None, ..flow }))).unwrap();
+        let filter = ConntrackFilter { protocol, family, dst: None, dport: None };
+        conntrack
+            .dump(&filter, &mut |flow| assert!(flows.insert(ConntrackEntry { id: None, ..flow })))
+            .unwrap();
     }
     flows
 }
 
 /// Puts a flow into the table as if its packets had passed.
-fn insert(flow: &Flow) {
+fn insert(flow: &ConntrackEntry) {
     let (proto, state): (_, &[&str]) = match flow.protocol {
         6 => ("tcp", &["--state", "ESTABLISHED"]),
         17 => ("udp", &[]),
@@ -43,14 +49,15 @@ fn insert(flow: &Flow) {
 }
 
 fn pass_leaves_exactly_the_flows_that_the_cases_keep() {
-    let mut conntrack = CtSocket::open().unwrap();
+    let mut conntrack = ConntrackSocket::open().unwrap();
     for case in flows::cases() {
-        case.flows.iter().for_each(|(flow, _)| insert(flow));
-        let inserted: BTreeSet<Flow> = case.flows.iter().map(|(flow, _)| flow.clone()).collect();
-        assert_eq!(all(&mut conntrack, Family::Ip), inserted, "{}", case.id);
-        let cleaned = clean(&mut conntrack, &[case.service], &[[192, 168, 0, 2].into()]).unwrap();
-        let kept = case.flows.iter().filter(|(_, deleted)| !deleted).map(|(flow, _)| flow.clone()).collect();
-        assert_eq!(all(&mut conntrack, Family::Ip), kept, "{}", case.id);
+        case.entries.iter().for_each(|(flow, _)| insert(flow));
+        let inserted: BTreeSet<ConntrackEntry> = case.entries.iter().map(|(flow, _)| flow.clone()).collect();
+        assert_eq!(all(&mut conntrack, Family::V4), inserted, "{}", case.id);
+        let cleaned = delete_stale_udp(&mut conntrack, &[case.service], &[[192, 168, 0, 2].into()]).unwrap();
+        let kept =
+            case.entries.iter().filter(|(_, deleted)| !deleted).map(|(flow, _)| flow.clone()).collect();
+        assert_eq!(all(&mut conntrack, Family::V4), kept, "{}", case.id);
         assert_eq!(cleaned.deleted, inserted.len() - kept.len(), "{}", case.id);
         run("conntrack", &["-F"]);
     }
@@ -96,7 +103,7 @@ fn received(socket: &UdpSocket) -> bool {
 }
 
 fn client_reaches_a_new_endpoint_after_the_pass() {
-    let mut conntrack = CtSocket::open().unwrap();
+    let mut conntrack = ConntrackSocket::open().unwrap();
     for world in &WORLDS {
         let dash = if world.family == "ip" { "-4" } else { "-6" };
         let hosts = [world.client, world.endpoints[0], world.endpoints[1]];
@@ -121,19 +128,19 @@ fn client_reaches_a_new_endpoint_after_the_pass() {
             node_port: None,
             serving: [new.local_addr().unwrap()].into(),
         };
-        let cleaned = clean(&mut conntrack, std::slice::from_ref(&service), &[]).unwrap();
+        let cleaned = delete_stale_udp(&mut conntrack, std::slice::from_ref(&service), &[]).unwrap();
         assert_eq!(cleaned.deleted, 1, "{}", world.family);
         client.send_to(b"3", frontend).unwrap();
         assert!(received(&new), "{}", world.family);
         // The flow to the new endpoint is left alone.
-        assert_eq!(clean(&mut conntrack, std::slice::from_ref(&service), &[]).unwrap().deleted, 0);
+        assert_eq!(delete_stale_udp(&mut conntrack, std::slice::from_ref(&service), &[]).unwrap().deleted, 0);
         // Without any endpoint left, one filtered delete does it; other flows stay.
         let family = Family::of(frontend.ip());
         let other = bind(world.endpoints[0], 4001);
         other.send_to(b"4", SocketAddr::new(world.client.parse().unwrap(), 53)).unwrap();
         let unserved = UdpService { serving: BTreeSet::new(), ..service };
-        let cleaned = clean(&mut conntrack, &[unserved], &[]).unwrap();
-        assert_eq!(cleaned.matched, usize::from(family == Family::Ip), "{}", world.family);
+        let cleaned = delete_stale_udp(&mut conntrack, &[unserved], &[]).unwrap();
+        assert_eq!(cleaned.matched, usize::from(family == Family::V4), "{}", world.family);
         let left: Vec<SocketAddr> = all(&mut conntrack, family).iter().map(|flow| flow.dst).collect();
         assert!(!left.contains(&frontend) && left.iter().any(|dst| dst.port() == 53), "{left:?}");
     }
@@ -155,17 +162,22 @@ fn flows_are_deleted_by_a_filter_within_the_kernel() {
             client.send_to(b"x", frontend).unwrap();
         }
     }
-    let mut conntrack = CtSocket::open().unwrap();
-    let count = |conntrack: &mut CtSocket, dst: [u8; 4]| {
-        let filter = Filter { protocol: 17, family: Family::Ip, dst: Some(dst.into()), dport: Some(53) };
+    let mut conntrack = ConntrackSocket::open().unwrap();
+    let count = |conntrack: &mut ConntrackSocket, dst: [u8; 4]| {
+        let filter =
+            ConntrackFilter { protocol: 17, family: Family::V4, dst: Some(dst.into()), dport: Some(53) };
         let mut count = 0;
         conntrack.dump(&filter, &mut |_| count += 1).unwrap();
         count
     };
     assert_eq!(count(&mut conntrack, [172, 30, 0, 1]), CLIENTS);
     let start = Instant::now();
-    let filter =
-        Filter { protocol: 17, family: Family::Ip, dst: Some([172, 30, 0, 1].into()), dport: Some(53) };
+    let filter = ConntrackFilter {
+        protocol: 17,
+        family: Family::V4,
+        dst: Some([172, 30, 0, 1].into()),
+        dport: Some(53),
+    };
     conntrack.delete_matching(&filter).unwrap();
     println!("{CLIENTS} flows of {} deleted by one message in {:?}", CLIENTS * 2, start.elapsed());
     assert_eq!(count(&mut conntrack, [172, 30, 0, 1]), 0);

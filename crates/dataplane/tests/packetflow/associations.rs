@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use dataplane::conntrack::{Conntrack, CtSocket, Family, Filter};
-use dataplane::nftables::apply::load;
-use dataplane::nftables::netlink::Socket;
+use dataplane::conntrack::{ConntrackFilter, ConntrackSocket, ConntrackTable};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{initial_load_groups, load};
 use dataplane::nftables::render::Renderer;
 use model::forward::{FirstPacket, PacketVerdict};
-use model::{ForwardingTable, Interner, Protocol, Snapshot, parse};
+use model::{Family, ForwardingTable, Interner, Protocol, Snapshot, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ const CALLS: [[&str; 2]; 10] = [
 /// comes back from the address that was called, and the association stays with that endpoint.
 pub(crate) fn associations_of_sctp_are_sent_to_every_endpoint_and_answered() {
     let (site, table) = (Site::new(), node());
-    load(&mut Socket::open().unwrap(), &Renderer::start(&table).1).unwrap();
+    load(&mut NetlinkSocket::open().unwrap(), initial_load_groups(&Renderer::start(&table).1)).unwrap();
     let mut masqueraded = BTreeSet::new();
     for [from, to] in CALLS {
         let packet = packet(&site, from, to);
@@ -118,16 +118,17 @@ pub(crate) fn associations_of_sctp_are_sent_to_every_endpoint_and_answered() {
         masqueraded.insert(decision.masquerade);
     }
     assert_eq!(masqueraded.len(), 2, "both with and without masquerading");
-    for (family, own) in [(Family::Ip, "10.96.0.1"), (Family::Ip6, "fd00:96::1")] {
+    for (family, own) in [(Family::V4, "10.96.0.1"), (Family::V6, "fd00:96::1")] {
         assert!(tracked(family, own) >= PODS.len(), "connection tracking knows the associations");
     }
 }
 
 /// How many associations to an address were followed to an endpoint.
 fn tracked(family: Family, dst: &str) -> usize {
-    let filter = Filter { protocol: 132, family, dst: Some(dst.parse().unwrap()), dport: Some(3868) };
+    let filter =
+        ConntrackFilter { protocol: 132, family, dst: Some(dst.parse().unwrap()), dport: Some(3868) };
     let mut count = 0;
-    CtSocket::open()
+    ConntrackSocket::open()
         .unwrap()
         .dump(&filter, &mut |flow| count += usize::from(flow.reply_src.port() == 8080))
         .unwrap();
@@ -138,7 +139,7 @@ fn tracked(family: Family, dst: &str) -> usize {
 /// socket says "connection refused"; an address without a Service is silent, and so is a damaged packet.
 pub(crate) fn sctp_that_nobody_serves_is_refused() {
     let (site, table) = (Site::new(), node());
-    load(&mut Socket::open().unwrap(), &Renderer::start(&table).1).unwrap();
+    load(&mut NetlinkSocket::open().unwrap(), initial_load_groups(&Renderer::start(&table).1)).unwrap();
     let clients =
         [["10.1.0.9", "203.0.113.2", "198.51.100.1"], ["fd00:1::9", "2001:db8:203::2", "2001:db8:51::1"]];
     let unserved = [

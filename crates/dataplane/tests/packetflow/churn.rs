@@ -13,11 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use dataplane::nftables::apply::{Fault, Faulty, apply, load, read};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply, initial_load_groups, load, read};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::ir::{Change, Data, Expr, Name, Program, Set, Table, Verdict};
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Edit, render, table_id};
+use dataplane::nftables::fake::{FaultyKernel, KernelFault};
+use dataplane::nftables::ir::{Data, Expr, NftChange, NftName, NftVerdict, Ruleset, Set, Table};
+use dataplane::nftables::render::{RenderedChange, render, table_id};
 use model::{Family, ServiceKey};
 use plan::forward::table;
 
@@ -73,7 +74,7 @@ struct Machine {
     node: Node,
     cluster: Cluster,
     /// Absent only while it is lent out.
-    socket: Option<Socket>,
+    socket: Option<NetlinkSocket>,
     /// How often something happened.
     tally: Tally,
 }
@@ -82,16 +83,16 @@ struct Machine {
 type Tally = BTreeMap<&'static str, usize>;
 
 impl Machine {
-    fn start(socket: Socket, tally: Tally, dice: &mut Dice) -> Machine {
+    fn start(socket: NetlinkSocket, tally: Tally, dice: &mut Dice) -> Machine {
         let cluster = Cluster::new(dice);
         let (node, program) = Node::start(&cluster.snapshot(), cluster.config());
         let mut machine = Machine { node, cluster, socket: Some(socket), tally };
-        load(machine.socket(), &program).unwrap();
+        load(machine.socket(), initial_load_groups(&program)).unwrap();
         assert_same("start", &machine.held(), &program);
         machine
     }
 
-    fn socket(&mut self) -> &mut Socket {
+    fn socket(&mut self) -> &mut NetlinkSocket {
         self.socket.as_mut().expect("nobody has it")
     }
 
@@ -99,20 +100,24 @@ impl Machine {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    fn held(&mut self) -> Program {
+    fn held(&mut self) -> Ruleset {
         held(self.socket())
     }
 
     /// What a fresh start would make of the cluster, in sets of today's sizes.
-    fn fresh(&self) -> Program {
+    fn fresh(&self) -> Ruleset {
         let (fresh, _) = table(&self.cluster.snapshot(), self.node.config());
         assert_eq!(*self.node.table(), fresh, "the node knows what there is");
         render(&fresh, self.node.renderer.sizes())
     }
 
     /// Does something with a kernel that fails in this way.
-    fn with_faults<T>(&mut self, faults: &[Fault], task: impl FnOnce(&mut Faulty<Socket>) -> T) -> T {
-        let mut faulty = Faulty::new(self.socket.take().expect("nobody has it"), faults);
+    fn with_faults<T>(
+        &mut self,
+        faults: &[KernelFault],
+        task: impl FnOnce(&mut FaultyKernel<NetlinkSocket>) -> T,
+    ) -> T {
+        let mut faulty = FaultyKernel::new(self.socket.take().expect("nobody has it"), faults);
         let done = task(&mut faulty);
         assert!(faulty.is_spent(), "{faults:?} did not happen");
         self.socket = Some(faulty.kernel);
@@ -120,13 +125,13 @@ impl Machine {
     }
 
     /// One transaction. Whether the kernel now holds what the node believes; if not, it holds what it held before.
-    fn commit(&mut self, changes: &[Change], trouble: &Trouble) -> bool {
+    fn commit(&mut self, changes: &[NftChange], trouble: &Trouble) -> bool {
         if changes.is_empty() {
             return true;
         }
         if let Trouble::Stranger(deed) = trouble {
             let before = self.held();
-            meddle(&mut Socket::open().unwrap(), &before, *deed);
+            meddle(&mut NetlinkSocket::open().unwrap(), &before, *deed);
             let before = self.held();
             if let Err(error) = apply(self.socket(), changes) {
                 self.note("refused by the kernel itself");
@@ -179,8 +184,8 @@ impl Machine {
             }
         };
         let is_right = match self.node.sync(&key, &self.cluster.snapshot()) {
-            Edit::Changes(changes) => self.commit(&changes, &dice.one(trouble())),
-            Edit::Outgrown => {
+            RenderedChange::Changes(changes) => self.commit(&changes, &dice.one(trouble())),
+            RenderedChange::Outgrown => {
                 self.note("set outgrown");
                 false
             }
@@ -190,7 +195,7 @@ impl Machine {
         }
         assert_same("what packets meet", &met(self.held()), &met(self.fresh()));
         for _ in 0..dice.below(3) {
-            let changes = self.node.renderer.sweep();
+            let changes = self.node.renderer.maintenance();
             if !self.commit(&changes, &dice.one(trouble())) {
                 return self.put_right(dice);
             }
@@ -198,37 +203,38 @@ impl Machine {
     }
 
     /// Everything that waits is done; then nothing is different from a start.
-    fn finish(mut self) -> (Socket, Tally) {
+    fn finish(mut self) -> (NetlinkSocket, Tally) {
         for _ in 0..3 {
-            let changes = self.node.renderer.sweep();
+            let changes = self.node.renderer.maintenance();
             apply(self.socket(), &changes).unwrap();
         }
-        assert_eq!(self.node.renderer.sweep(), [], "nothing is left to do");
+        assert_eq!(self.node.renderer.maintenance(), [], "nothing is left to do");
         let (grown, fresh) = (self.held(), self.fresh());
         assert_same("at the end", &grown, &fresh);
         self.leave();
-        load(self.socket(), &fresh).unwrap();
+        load(self.socket(), initial_load_groups(&fresh)).unwrap();
         assert_same("a fresh start", &self.held(), &grown);
         self.leave();
         (self.socket.take().expect("nobody has it"), self.tally)
     }
 
     fn leave(&mut self) {
-        let delete = [Family::V4, Family::V6].map(|family| Change::DeleteTable { table: table_id(family) });
+        let delete =
+            [Family::V4, Family::V6].map(|family| NftChange::DeleteTable { table: table_id(family) });
         apply(self.socket(), &delete).unwrap();
         assert!(self.held().tables.is_empty());
     }
 }
 
 /// The part of a program that packets can meet: the classes that frontends have, and the chains on the way.
-fn met(mut program: Program) -> Program {
+fn met(mut program: Ruleset) -> Ruleset {
     program.tables.values_mut().for_each(keep_what_is_met);
     program
 }
 
 fn keep_what_is_met(table: &mut Table) {
     for side in ["", "-inside"] {
-        let is = |name: &Name, stem: &str| {
+        let is = |name: &NftName, stem: &str| {
             let rest = name.strip_prefix(&format!("{stem}{side}-"));
             rest.is_some_and(|size| size.starts_with(|c: char| c.is_ascii_digit()))
         };
@@ -251,8 +257,8 @@ fn keep_what_is_met(table: &mut Table) {
         });
     let bases =
         table.chains.iter().filter(|(_, chain)| chain.spec.base.is_some()).map(|(name, _)| name.clone());
-    let mut open: Vec<Name> = bases.chain(by_map).collect();
-    let mut reached: BTreeSet<Name> = BTreeSet::new();
+    let mut open: Vec<NftName> = bases.chain(by_map).collect();
+    let mut reached: BTreeSet<NftName> = BTreeSet::new();
     while let Some(name) = open.pop() {
         let rules = table.chains[&name].rules.iter().flat_map(|rule| &rule.exprs);
         if reached.insert(name) {
@@ -262,15 +268,15 @@ fn keep_what_is_met(table: &mut Table) {
     table.chains.retain(|name, _| reached.contains(name));
 }
 
-fn target(verdict: &Verdict) -> Option<Name> {
+fn target(verdict: &NftVerdict) -> Option<NftName> {
     match verdict {
-        Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain.clone()),
+        NftVerdict::Jump(chain) | NftVerdict::Goto(chain) => Some(chain.clone()),
         _ => None,
     }
 }
 
 /// One cluster from its start to its end.
-fn round(seed: u64, socket: Socket, tally: Tally) -> (Socket, Tally) {
+fn round(seed: u64, socket: NetlinkSocket, tally: Tally) -> (NetlinkSocket, Tally) {
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
     let others = foreign();
@@ -286,7 +292,7 @@ fn round(seed: u64, socket: Socket, tally: Tally) -> (Socket, Tally) {
 /// Rounds with one kept socket; `ZONEWARD_SEED` runs one alone.
 fn rounds(mut go_on: impl FnMut(u64) -> bool) -> Tally {
     run_with("nft", &["-f", "-"], FOREIGN);
-    let (mut socket, mut tally) = (Socket::open().unwrap(), Tally::new());
+    let (mut socket, mut tally) = (NetlinkSocket::open().unwrap(), Tally::new());
     if let Some(seed) = std::env::var("ZONEWARD_SEED").ok().and_then(|seed| seed.parse().ok()) {
         return round(seed, socket, tally).1;
     }

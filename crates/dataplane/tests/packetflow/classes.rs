@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::nftables::apply::{apply, load};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply, initial_load_groups, load};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Edit, Renderer, render};
+use dataplane::nftables::render::{RenderedChange, Renderer, render};
 use model::forward::{
     EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendAction, FrontendKind, Masquerade,
 };
@@ -41,20 +41,22 @@ fn sticky(number: u16) -> Frontend {
 }
 
 pub(crate) fn classes_made_ready_fit_into_their_map() {
-    let mut kernel = Socket::open().unwrap();
+    let mut kernel = NetlinkSocket::open().unwrap();
     let mut table = ForwardingTable::default();
     let (mut renderer, program) = Renderer::start(&table);
-    load(&mut kernel, &program).unwrap();
+    load(&mut kernel, initial_load_groups(&program)).unwrap();
     let mut outgrown = 0;
     // Each has a neighbour of its own, too: together 1,202 in a map of 1,024.
     for number in 0..600 {
         let new = sticky(number);
         table.replace(&new.port.service.clone(), vec![new.clone()]);
         match renderer.change(&[(&[], &[new])]) {
-            Edit::Changes(changes) => apply(&mut kernel, &changes).unwrap_or_else(|error| panic!("{error}")),
-            Edit::Outgrown => {
+            RenderedChange::Changes(changes) => {
+                apply(&mut kernel, &changes).unwrap_or_else(|error| panic!("{error}"))
+            }
+            RenderedChange::Outgrown => {
                 outgrown += 1;
-                let difference = diff(&held(&mut kernel), &renderer.whole(&table));
+                let difference = diff(&held(&mut kernel), &renderer.render_all(&table));
                 apply(&mut kernel, &difference.now).unwrap_or_else(|error| panic!("{error}"));
                 apply(&mut kernel, &difference.later).unwrap_or_else(|error| panic!("{error}"));
             }
@@ -62,7 +64,7 @@ pub(crate) fn classes_made_ready_fit_into_their_map() {
     }
     // Sweeping waits until changes are through.
     loop {
-        let changes = renderer.sweep();
+        let changes = renderer.maintenance();
         if changes.is_empty() {
             break;
         }

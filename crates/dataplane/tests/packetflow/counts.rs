@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use dataplane::nftables::apply::{counted, load};
-use dataplane::nftables::netlink::Socket;
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{connection_counts, initial_load_groups, load};
 use dataplane::nftables::render::Renderer;
 use model::forward::FirstPacket;
 use model::{Family, ForwardingTable, Interner, Protocol, Snapshot, parse};
@@ -49,9 +49,9 @@ fn node(own: [&str; 2]) -> ForwardingTable {
     table(&snapshot, &config).0
 }
 
-fn counts(kernel: &mut Socket) -> Counts {
+fn counts(kernel: &mut NetlinkSocket) -> Counts {
     let families = [Family::V4, Family::V6];
-    let all = families.into_iter().flat_map(|family| counted(kernel, family).unwrap());
+    let all = families.into_iter().flat_map(|family| connection_counts(kernel, family).unwrap());
     all.map(|one| {
         assert_eq!(one.protocol, Protocol::Tcp);
         ((one.frontend, one.endpoint), one.connections)
@@ -61,7 +61,7 @@ fn counts(kernel: &mut Socket) -> Counts {
 
 pub(crate) fn connections_are_counted_by_frontend_and_endpoint() {
     let site = Site::new();
-    let mut kernel = Socket::open().unwrap();
+    let mut kernel = NetlinkSocket::open().unwrap();
     assert!(counts(&mut kernel).is_empty(), "without a table there are none");
     let v6 = |text: &&&str| text.contains(':');
     let own = [OWN.iter().find(|text| !v6(text)).unwrap(), OWN.iter().find(v6).unwrap()].map(|text| *text);
@@ -70,7 +70,7 @@ pub(crate) fn connections_are_counted_by_frontend_and_endpoint() {
     let foreign =
         "table ip other {\n chain o {\n type nat hook postrouting priority 100;\n masquerade\n}\n}\n";
     run_with("nft", &["-f", "-"], foreign);
-    load(&mut kernel, &Renderer::start(&node(own)).1).unwrap();
+    load(&mut kernel, initial_load_groups(&Renderer::start(&node(own)).1)).unwrap();
     let mut expected = Counts::new();
     for (i, family) in ["10.96.0", "fd00:96:"].iter().enumerate() {
         // A pod that is an endpoint itself, somebody outside, the node itself.

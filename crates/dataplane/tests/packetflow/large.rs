@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::nftables::apply::{apply, apply_program, load_portions};
-use dataplane::nftables::fake::{Node, Packet, evaluate};
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::wire::Raw;
-use dataplane::nftables::netlink::{Kernel, NetlinkError, Query, Socket};
-use dataplane::nftables::render::{Edit, Renderer, portions};
+use dataplane::nfnetlink::wire::RawMessage;
+use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
+use dataplane::nftables::apply::{apply, apply_diff, load};
+use dataplane::nftables::ir::Ruleset;
+use dataplane::nftables::render::{RenderedChange, Renderer, initial_load};
+use dataplane::nftables::trace::{NodeAddresses, TracedPacket, evaluate};
+use dataplane::nftables::{DumpRequest, Kernel};
 use model::forward::{
     EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendAction, FrontendKind, Masquerade,
 };
@@ -58,7 +59,7 @@ fn table(frontends: impl Iterator<Item = Frontend>) -> ForwardingTable {
 /// A socket with the send buffer that a user namespace has by default; after some transactions a sample of Services is
 /// looked at, and each is as before or as after.
 struct Watched<'t> {
-    socket: Socket,
+    socket: NetlinkSocket,
     /// What Services have, before and after.
     tables: [&'t ForwardingTable; 2],
     transactions: usize,
@@ -77,11 +78,12 @@ impl Watched<'_> {
 }
 
 /// Where a packet to a Service goes by the rules.
-fn endpoints_in(program: &Program, number: u16) -> Vec<SocketAddr> {
+fn endpoints_in(program: &Ruleset, number: u16) -> Vec<SocketAddr> {
     let [high, low] = number.to_be_bytes();
     let (client, vip) =
         (SocketAddr::from(([10, 200, 0, 1], 40_000)), SocketAddr::from(([10, 96, high, low], 80)));
-    let found = evaluate(program, &Packet::new(6, client, vip), &Node { addresses: vec![] }).unwrap();
+    let found =
+        evaluate(program, &TracedPacket::new(6, client, vip), &NodeAddresses { addresses: vec![] }).unwrap();
     found.endpoints.into_iter().map(|(endpoint, _)| endpoint).collect()
 }
 
@@ -99,10 +101,14 @@ impl Kernel for Watched<'_> {
         }
         Ok(())
     }
-    fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
+    fn dump(&mut self, query: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
         self.socket.dump(query)
     }
-    fn each(&mut self, query: &Query, take: &mut dyn FnMut(Raw<'_>)) -> Result<(), NetlinkError> {
+    fn each(
+        &mut self,
+        query: &DumpRequest,
+        take: &mut dyn FnMut(RawMessage<'_>),
+    ) -> Result<(), NetlinkError> {
         self.socket.each(query, take)
     }
     fn generation(&mut self) -> Result<u32, NetlinkError> {
@@ -118,12 +124,12 @@ pub(crate) fn resync_of_thousands_of_services_goes_in_parts_that_leave_each_whol
     let before = table((0..SERVICES).filter(|n| n % 7 != 0).map(|n| service(n, 0..3)));
     let count = |n: u16| 2 + n % 9;
     let after = table((0..SERVICES).filter(|n| n % 11 != 0).map(|n| service(n, 2..2 + count(n))));
-    let mut socket = Socket::open().unwrap();
-    load_portions(&mut socket, portions(&mut Renderer::new(&before), &before)).unwrap();
+    let mut socket = NetlinkSocket::open().unwrap();
+    load(&mut socket, initial_load(&mut Renderer::new(&before), &before)).unwrap();
     let old = held(&mut socket);
     let (mut renderer, new) = Renderer::start(&after);
     let mut kernel = Watched { socket, tables: [&before, &after], transactions: 0 };
-    let done = apply_program(&mut kernel, &old, &new).unwrap_or_else(|error| panic!("{error}"));
+    let done = apply_diff(&mut kernel, &old, &new).unwrap_or_else(|error| panic!("{error}"));
     println!("{SERVICES} Services changed in {done} transactions");
     assert!(done > 8 && done == kernel.transactions, "{done}");
     assert_same("in parts", &held(&mut kernel.socket), &new);
@@ -133,7 +139,9 @@ pub(crate) fn resync_of_thousands_of_services_goes_in_parts_that_leave_each_whol
     let pairs: Vec<_> =
         all.map(|key| (after.frontends(&key).to_vec(), before.frontends(&key).to_vec())).collect();
     let pairs: Vec<_> = pairs.iter().map(|(old, new)| (&old[..], &new[..])).collect();
-    let Edit::Changes(changes) = renderer.change(&pairs) else { panic!("fewer endpoints need no room") };
+    let RenderedChange::Changes(changes) = renderer.change(&pairs) else {
+        panic!("fewer endpoints need no room")
+    };
     let seen = kernel.transactions;
     apply(&mut kernel, &changes).unwrap_or_else(|error| panic!("{error}"));
     assert!(kernel.transactions > seen + 3, "one list, several transactions");
@@ -149,11 +157,13 @@ pub(crate) fn resync_of_thousands_of_services_goes_in_parts_that_leave_each_whol
 pub(crate) fn service_of_thousands_of_endpoints_changes_in_steps() {
     let before = table(std::iter::once(service(0, 0..6_000)));
     let after = table(std::iter::once(service(0, 1..6_000)));
-    let mut socket = Socket::open().unwrap();
+    let mut socket = NetlinkSocket::open().unwrap();
     let mut renderer = Renderer::new(&before);
-    load_portions(&mut socket, portions(&mut renderer, &before)).unwrap_or_else(|error| panic!("{error}"));
+    load(&mut socket, initial_load(&mut renderer, &before)).unwrap_or_else(|error| panic!("{error}"));
     let key = ServiceKey::new(&"ns".into(), &"web-0".into());
-    let Edit::Changes(changes) = renderer.change(&[(before.frontends(&key), after.frontends(&key))]) else {
+    let RenderedChange::Changes(changes) =
+        renderer.change(&[(before.frontends(&key), after.frontends(&key))])
+    else {
         panic!("one endpoint less needs no room")
     };
     let mut kernel = Narrow(socket);
@@ -162,14 +172,14 @@ pub(crate) fn service_of_thousands_of_endpoints_changes_in_steps() {
 }
 
 /// A socket with that buffer, and nothing else.
-struct Narrow(Socket);
+struct Narrow(NetlinkSocket);
 
 impl Kernel for Narrow {
     fn transact(&mut self, batch: &[u8]) -> Result<(), NetlinkError> {
         assert!(batch.len() <= self.longest_batch(), "{} bytes", batch.len());
         self.0.transact(batch)
     }
-    fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
+    fn dump(&mut self, query: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
         self.0.dump(query)
     }
     fn generation(&mut self) -> Result<u32, NetlinkError> {

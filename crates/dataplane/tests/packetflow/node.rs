@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::render::{Edit, Renderer};
+use dataplane::nftables::ir::Ruleset;
+use dataplane::nftables::render::{RenderedChange, Renderer};
 use model::{ForwardingTable, ServiceKey, Snapshot};
 use plan::forward::{Forwarder, NodeConfig};
 
@@ -17,7 +17,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node that starts, and what its kernel should hold.
-    pub(crate) fn start(snapshot: &Snapshot, config: NodeConfig) -> (Node, Program) {
+    pub(crate) fn start(snapshot: &Snapshot, config: NodeConfig) -> (Node, Ruleset) {
         let forwarder = Forwarder::of(snapshot, config);
         let (renderer, program) = Renderer::start(forwarder.table());
         (Node { forwarder, renderer }, program)
@@ -34,8 +34,8 @@ impl Node {
     }
 
     /// The program that its kernel should hold.
-    pub(crate) fn whole(&mut self) -> Program {
-        self.renderer.whole(self.forwarder.table())
+    pub(crate) fn whole(&mut self) -> Ruleset {
+        self.renderer.render_all(self.forwarder.table())
     }
 
     /// Takes other settings of the node itself.
@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// Takes one Service as it is now in the snapshot.
-    pub(crate) fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) -> Edit {
+    pub(crate) fn sync(&mut self, key: &ServiceKey, snapshot: &Snapshot) -> RenderedChange {
         let deltas = self.forwarder.update(snapshot, &BTreeSet::from([key.clone()]));
         let pairs: Vec<_> = deltas.iter().map(|delta| (&delta.old[..], &delta.new[..])).collect();
         self.renderer.change(&pairs)

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use dataplane::nftables::apply::{apply, load};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply, initial_load_groups, load};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Edit, Renderer};
+use dataplane::nftables::ir::Ruleset;
+use dataplane::nftables::render::{RenderedChange, Renderer};
 use model::forward::{FirstPacket, ForwardingDecision, PacketVerdict};
 use model::{ForwardingTable, Protocol, ServiceKey};
 use plan::forward::{NodeConfig, table};
@@ -23,9 +23,9 @@ const CLUSTERS: usize = 8;
 const PACKETS: usize = 10;
 
 /// Replaces what the kernel holds.
-fn program(kernel: &mut Socket, before: &mut Program, new: Program) {
+fn program(kernel: &mut NetlinkSocket, before: &mut Ruleset, new: Ruleset) {
     if before.tables.is_empty() {
-        load(kernel, &new).unwrap();
+        load(kernel, initial_load_groups(&new)).unwrap();
     } else {
         let difference = diff(before, &new);
         apply(kernel, &difference.now).unwrap();
@@ -49,8 +49,8 @@ pub(crate) fn check(decision: &ForwardingDecision<'_>, packet: &FirstPacket, see
 
 pub(crate) fn packets_of_random_clusters_fare_as_the_table_decides() {
     let site = Site::new();
-    let mut kernel = Socket::open().unwrap();
-    let mut before = Program::default();
+    let mut kernel = NetlinkSocket::open().unwrap();
+    let mut before = Ruleset::default();
     let mut runner = TestRunner::deterministic();
     let mut sent = 0;
     for _ in 0..CLUSTERS {
@@ -111,11 +111,11 @@ fn sticky(pods: &[u8]) -> ForwardingTable {
 
 pub(crate) fn clients_with_affinity_keep_their_endpoint_until_it_goes() {
     let site = Site::new();
-    let mut kernel = Socket::open().unwrap();
+    let mut kernel = NetlinkSocket::open().unwrap();
     let all: Vec<u8> = PODS.collect();
     let full = sticky(&all);
     let (mut renderer, program) = Renderer::start(&full);
-    load(&mut kernel, &program).unwrap();
+    load(&mut kernel, initial_load_groups(&program)).unwrap();
     let packet = |dst: &str| FirstPacket {
         src: "203.0.113.2:0".parse().unwrap(),
         dst: dst.parse().unwrap(),
@@ -139,15 +139,17 @@ pub(crate) fn clients_with_affinity_keep_their_endpoint_until_it_goes() {
     let rest: Vec<u8> = all.iter().copied().filter(|i| *i != gone).collect();
     let fewer = sticky(&rest);
     let key = ServiceKey::new(&"ns".into(), &"web".into());
-    let Edit::Changes(changes) = renderer.change(&[(full.frontends(&key), fewer.frontends(&key))]) else {
+    let RenderedChange::Changes(changes) = renderer.change(&[(full.frontends(&key), fewer.frontends(&key))])
+    else {
         panic!("everything fits")
     };
     apply(&mut kernel, &changes).unwrap();
-    apply(&mut kernel, &renderer.sweep()).unwrap();
+    apply(&mut kernel, &renderer.maintenance()).unwrap();
     let second = chosen(&site);
     assert_ne!(first, second);
     // It comes back, but clients stay where they are now.
-    let Edit::Changes(changes) = renderer.change(&[(fewer.frontends(&key), full.frontends(&key))]) else {
+    let RenderedChange::Changes(changes) = renderer.change(&[(fewer.frontends(&key), full.frontends(&key))])
+    else {
         panic!("everything fits")
     };
     apply(&mut kernel, &changes).unwrap();

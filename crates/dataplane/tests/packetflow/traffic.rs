@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use dataplane::nftables::apply::{apply, load};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::{apply, initial_load_groups, load};
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::Renderer;
 
 use super::case::{self, Flow, Scenario};
@@ -86,13 +86,13 @@ pub(crate) fn packets_sent_for_real_fare_as_the_cases_say() {
         .map(|text| text.parse().unwrap())
         .collect();
     let mut site = Site::new(&own);
-    let mut kernel = Socket::open().unwrap();
-    let mut before = Program::default();
+    let mut kernel = NetlinkSocket::open().unwrap();
+    let mut before = Ruleset::default();
     for scenario in &scenarios {
         site.prepare(scenario, &own);
         let (_, program) = Renderer::start(&scenario.table);
         if before.tables.is_empty() {
-            load(&mut kernel, &program).unwrap();
+            load(&mut kernel, initial_load_groups(&program)).unwrap();
         } else {
             let difference = diff(&before, &program);
             apply(&mut kernel, &difference.now).unwrap();

@@ -1,8 +1,9 @@
 //! What can go wrong with a transaction: the kernel is busy, answers are lost, somebody else was at our tables.
 
-use dataplane::nftables::apply::{Fault, apply};
-use dataplane::nftables::ir::{ChainSpec, Change, Expr, Place, Program, Rule, Verdict};
-use dataplane::nftables::netlink::Socket;
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::apply;
+use dataplane::nftables::fake::KernelFault;
+use dataplane::nftables::ir::{ChainSpec, Expr, NftChange, NftRule, NftVerdict, RulePosition, Ruleset};
 use nix::errno::Errno;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -13,9 +14,9 @@ pub(crate) enum Trouble {
     /// Nothing.
     None,
     /// The kernel is disturbed so many times and then does it.
-    Disturbed(Fault, usize),
+    Disturbed(KernelFault, usize),
     /// It does not do it.
-    Refused(Fault, usize),
+    Refused(KernelFault, usize),
     /// It does it, and nobody hears of it.
     AnswerLost,
     /// Somebody else changes our tables before; the kernel itself then refuses what does not fit any more.
@@ -24,11 +25,11 @@ pub(crate) enum Trouble {
 
 impl Trouble {
     /// The failures to inject.
-    pub(crate) fn faults(&self) -> Vec<Fault> {
+    pub(crate) fn faults(&self) -> Vec<KernelFault> {
         match self {
             Trouble::None | Trouble::Stranger(_) => Vec::new(),
             Trouble::Disturbed(fault, times) | Trouble::Refused(fault, times) => vec![*fault; *times],
-            Trouble::AnswerLost => vec![Fault::LoseAnswer],
+            Trouble::AnswerLost => vec![KernelFault::LoseReply],
         }
     }
 
@@ -40,19 +41,19 @@ impl Trouble {
 
 /// Trouble with every other transaction.
 pub(crate) fn trouble() -> impl Strategy<Value = Trouble> {
-    let refuse = |errno| Fault::Refuse { errno, message: 1 };
+    let refuse = |errno| KernelFault::Refuse { errno, message: 1 };
     let passing = [
         refuse(Errno::EINTR),
         refuse(Errno::EAGAIN),
         refuse(Errno::ENOBUFS),
-        Fault::Send(Errno::EINTR),
-        Fault::Send(Errno::ENOBUFS),
-        Fault::LoseBatch,
+        KernelFault::Send(Errno::EINTR),
+        KernelFault::Send(Errno::ENOBUFS),
+        KernelFault::LoseBatch,
     ];
     let lasting =
-        [refuse(Errno::EBUSY), refuse(Errno::ENOMEM), refuse(Errno::ENOENT), Fault::Send(Errno::EPERM)];
+        [refuse(Errno::EBUSY), refuse(Errno::ENOMEM), refuse(Errno::ENOENT), KernelFault::Send(Errno::EPERM)];
     // A transaction is tried five times.
-    let too_often = [refuse(Errno::EINTR), refuse(Errno::ENOBUFS), Fault::Send(Errno::EAGAIN)];
+    let too_often = [refuse(Errno::EINTR), refuse(Errno::ENOBUFS), KernelFault::Send(Errno::EAGAIN)];
     prop_oneof![
         6 => Just(Trouble::None),
         1 => (select(passing.to_vec()), 1usize..5).prop_map(|(fault, times)| Trouble::Disturbed(fault, times)),
@@ -64,33 +65,33 @@ pub(crate) fn trouble() -> impl Strategy<Value = Trouble> {
 }
 
 /// Failures of up to three dumps of the next reading, which begins again after each.
-pub(crate) fn dump_faults() -> impl Strategy<Value = Vec<Fault>> {
+pub(crate) fn dump_faults() -> impl Strategy<Value = Vec<KernelFault>> {
     let faults = [
-        Fault::CutDump,
-        Fault::InterruptDump,
-        Fault::RefuseDump(Errno::EINTR),
-        Fault::RefuseDump(Errno::ENOBUFS),
+        KernelFault::CutDump,
+        KernelFault::InterruptDump,
+        KernelFault::RefuseDump(Errno::EINTR),
+        KernelFault::RefuseDump(Errno::ENOBUFS),
     ];
     proptest::collection::vec(select(faults.to_vec()), 0..4)
 }
 
 /// Somebody else changes one of our tables: elements go, a chain comes, rules go, or all of it.
-pub(crate) fn meddle(other: &mut Socket, held: &Program, deed: u8) {
+pub(crate) fn meddle(other: &mut NetlinkSocket, held: &Ruleset, deed: u8) {
     let (id, table) = held.tables.iter().nth(usize::from(deed) % 2).expect("two tables");
     let table_id = id.clone();
     let changes = match deed / 2 % 4 {
-        0 => vec![Change::DeleteTable { table: table_id }],
+        0 => vec![NftChange::DeleteTable { table: table_id }],
         1 => {
-            let rule = Rule::new(vec![Expr::Verdict(Verdict::Accept)], "by somebody else");
+            let rule = NftRule::new(vec![Expr::Verdict(NftVerdict::Accept)], "by somebody else");
             let (chain, spec) = ("stranger".into(), ChainSpec::default());
-            let made = Change::AddChain { table: table_id.clone(), chain, spec };
+            let made = NftChange::AddChain { table: table_id.clone(), chain, spec };
             let chain = "stranger".into();
-            vec![made, Change::AddRule { table: table_id, chain, rule, place: Place::Last }]
+            vec![made, NftChange::AddRule { table: table_id, chain, rule, position: RulePosition::Last }]
         }
-        2 => vec![Change::FlushChain { table: table_id, chain: "services".into() }],
+        2 => vec![NftChange::FlushChain { table: table_id, chain: "services".into() }],
         _ => {
             let full = table.sets.iter().filter(|(_, set)| !set.elements.is_empty());
-            full.map(|(name, _)| Change::FlushSet { table: table_id.clone(), set: name.clone() }).collect()
+            full.map(|(name, _)| NftChange::FlushSet { table: table_id.clone(), set: name.clone() }).collect()
         }
     };
     apply(other, &changes).unwrap();

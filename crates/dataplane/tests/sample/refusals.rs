@@ -1,38 +1,39 @@
 //! Changes to the sample that the kernel refuses, with its error numbers: the fake kernel and the real one must agree.
 
 use dataplane::nftables::ir::{
-    Base, ChainSpec, ChainType, Change, Data, Element, Expr, Family, FieldType, Hook, Key, MetaKey, NatFlags,
-    NatKind, Place, Policy, Ranges, Reg, Rule, SetSpec, Span, TableId, Verdict,
+    Base, ChainSpec, ChainType, Data, Element, Expr, FieldType, Hook, IntervalEncoding, KeyBuilder, MetaKey,
+    NatFlags, NatKind, NftChange, NftFamily, NftRule, NftVerdict, Policy, Reg, RulePosition, SetSpec, Span,
+    TableId,
 };
 use nix::errno::Errno;
 
 use super::sample::ip4;
 
-type Refusal = (&'static str, Vec<Change>, Errno);
+type Refusal = (&'static str, Vec<NftChange>, Errno);
 
-fn rule(chain: &str, exprs: Vec<Expr>) -> Vec<Change> {
-    vec![Change::AddRule {
+fn rule(chain: &str, exprs: Vec<Expr>) -> Vec<NftChange> {
+    vec![NftChange::AddRule {
         table: ip4(),
         chain: chain.into(),
-        rule: Rule::new(exprs, "refused"),
-        place: Place::Last,
+        rule: NftRule::new(exprs, "refused"),
+        position: RulePosition::Last,
     }]
 }
 
-fn jump(chain: &str, to: &str) -> Vec<Change> {
-    rule(chain, vec![Expr::Verdict(Verdict::Jump(to.into()))])
+fn jump(chain: &str, to: &str) -> Vec<NftChange> {
+    rule(chain, vec![Expr::Verdict(NftVerdict::Jump(to.into()))])
 }
 
-fn add(set: &str, ranges: Ranges, element: Element) -> Vec<Change> {
-    vec![Change::AddElements { table: ip4(), set: set.into(), ranges, elements: vec![element] }]
+fn add(set: &str, ranges: IntervalEncoding, element: Element) -> Vec<NftChange> {
+    vec![NftChange::AddElements { table: ip4(), set: set.into(), ranges, elements: vec![element] }]
 }
 
-fn delete(set: &str, ranges: Ranges, element: Element) -> Vec<Change> {
-    vec![Change::DeleteElements { table: ip4(), set: set.into(), ranges, elements: vec![element] }]
+fn delete(set: &str, ranges: IntervalEncoding, element: Element) -> Vec<NftChange> {
+    vec![NftChange::DeleteElements { table: ip4(), set: set.into(), ranges, elements: vec![element] }]
 }
 
-fn address(text: &str) -> Key {
-    Key::new().address(text.parse().expect("an address"))
+fn address(text: &str) -> KeyBuilder {
+    KeyBuilder::new().address(text.parse().expect("an address"))
 }
 
 pub(crate) fn all() -> Vec<Refusal> {
@@ -41,21 +42,22 @@ pub(crate) fn all() -> Vec<Refusal> {
 
 fn objects() -> Vec<Refusal> {
     let table = ip4();
-    let chain = |chain: &str| vec![Change::DeleteChain { table: table.clone(), chain: chain.into() }];
-    let set = |set: &str| vec![Change::DeleteSet { table: table.clone(), set: set.into() }];
+    let chain = |chain: &str| vec![NftChange::DeleteChain { table: table.clone(), chain: chain.into() }];
+    let set = |set: &str| vec![NftChange::DeleteSet { table: table.clone(), set: set.into() }];
     let base = |kind, hook, priority| {
         let base = Some(Base { kind, hook, priority, policy: Policy::Accept });
         ChainSpec { base, comment: None }
     };
-    let make = |name: &str, spec| vec![Change::AddChain { table: table.clone(), chain: name.into(), spec }];
-    let none = TableId::new(Family::Ip, "none");
+    let make =
+        |name: &str, spec| vec![NftChange::AddChain { table: table.clone(), chain: name.into(), spec }];
+    let none = TableId::new(NftFamily::Ip, "none");
     let plain = ChainSpec::default();
     let other = SetSpec::new(&[FieldType::Mark]);
     vec![
-        ("table that is not there", vec![Change::DeleteTable { table: none.clone() }], Errno::ENOENT),
+        ("table that is not there", vec![NftChange::DeleteTable { table: none.clone() }], Errno::ENOENT),
         (
             "chain in a table that is not there",
-            vec![Change::AddChain { table: none, chain: "x".into(), spec: plain }],
+            vec![NftChange::AddChain { table: none, chain: "x".into(), spec: plain }],
             Errno::ENOENT,
         ),
         ("chain that a map leads to", chain("n-2"), Errno::EBUSY),
@@ -77,7 +79,7 @@ fn objects() -> Vec<Refusal> {
         ("route at input", make("route", base(ChainType::Route, Hook::Input, 0)), Errno::EOPNOTSUPP),
         (
             "set with another key",
-            vec![Change::AddSet { table: table.clone(), set: "frontends".into(), spec: other }],
+            vec![NftChange::AddSet { table: table.clone(), set: "frontends".into(), spec: other }],
             Errno::EEXIST,
         ),
     ]
@@ -85,49 +87,53 @@ fn objects() -> Vec<Refusal> {
 
 fn elements() -> Vec<Refusal> {
     let frontend = || address("172.30.0.1").protocol(6).port(80).bytes();
-    let mark = |value: u32| Data::Value(Key::new().mark(value).bytes());
-    let class = |verdict| Element::entry(Key::new().mark(9).bytes(), Data::Verdict(verdict));
+    let mark = |value: u32| Data::Value(KeyBuilder::new().mark(value).bytes());
+    let class = |verdict| Element::entry(KeyBuilder::new().mark(9).bytes(), Data::Verdict(verdict));
     let range =
         |first: &str, last: &str| Element::member(address(first).bytes()).up_to(address(last).bytes());
     vec![
         (
             "element with other data",
-            add("frontends", Ranges::None, Element::entry(frontend(), mark(7))),
+            add("frontends", IntervalEncoding::None, Element::entry(frontend(), mark(7))),
             Errno::EEXIST,
         ),
-        ("map without data", add("frontends", Ranges::None, Element::member(frontend())), Errno::EINVAL),
+        (
+            "map without data",
+            add("frontends", IntervalEncoding::None, Element::member(frontend())),
+            Errno::EINVAL,
+        ),
         (
             "key of the wrong length",
-            add("frontends", Ranges::None, Element::entry(address("172.30.0.9").bytes(), mark(7))),
+            add("frontends", IntervalEncoding::None, Element::entry(address("172.30.0.9").bytes(), mark(7))),
             Errno::EINVAL,
         ),
         (
             "verdict to nowhere",
-            add("classes", Ranges::None, class(Verdict::Goto("none".into()))),
+            add("classes", IntervalEncoding::None, class(NftVerdict::Goto("none".into()))),
             Errno::ENOENT,
         ),
         (
             "verdict to a base chain",
-            add("classes", Ranges::None, class(Verdict::Goto("nat-prerouting".into()))),
+            add("classes", IntervalEncoding::None, class(NftVerdict::Goto("nat-prerouting".into()))),
             Errno::EOPNOTSUPP,
         ),
         (
             "element that is not there",
             delete(
                 "frontends",
-                Ranges::None,
+                IntervalEncoding::None,
                 Element::member(address("172.30.0.9").protocol(6).port(1).bytes()),
             ),
             Errno::ENOENT,
         ),
         (
             "range that overlaps",
-            add("service-cidrs", Ranges::TwoElements, range("172.30.4.0", "172.30.5.0")),
+            add("service-cidrs", IntervalEncoding::TwoElements, range("172.30.4.0", "172.30.5.0")),
             Errno::EEXIST,
         ),
         (
             "range that is not there",
-            delete("service-cidrs", Ranges::TwoElements, range("172.20.0.0", "172.20.0.255")),
+            delete("service-cidrs", IntervalEncoding::TwoElements, range("172.20.0.0", "172.20.0.255")),
             Errno::ENOENT,
         ),
     ]
@@ -137,7 +143,7 @@ fn rules() -> Vec<Refusal> {
     let load_mark = |dreg| Expr::Meta { key: MetaKey::Mark, dreg };
     let dnat = || Expr::Nat {
         kind: NatKind::Dnat,
-        family: Family::Ip,
+        family: NftFamily::Ip,
         address: Some(Span::one(Reg(0))),
         port: None,
         flags: NatFlags::default(),
@@ -187,7 +193,7 @@ fn rules() -> Vec<Refusal> {
         ("chain that leads to itself", jump("services", "services"), Errno::EMLINK),
         (
             "rule that is not there",
-            vec![Change::DeleteRule { table: ip4(), chain: "services".into(), handle: 999_999 }],
+            vec![NftChange::DeleteRule { table: ip4(), chain: "services".into(), handle: 999_999 }],
             Errno::ENOENT,
         ),
     ]

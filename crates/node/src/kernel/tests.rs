@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use dataplane::backend::Reconciled;
+use dataplane::nfnetlink::NetlinkError;
+use dataplane::nftables::apply::apply;
+use dataplane::nftables::diff::diff;
 use dataplane::nftables::fake::FakeKernel;
-use dataplane::nftables::ir::Change;
-use dataplane::nftables::netlink::Query;
-use dataplane::nftables::render::render;
-use model::{Interner, Snapshot, parse};
+use dataplane::nftables::ir::{NftChange, Ruleset};
+use dataplane::nftables::render::{render, table_id};
+use dataplane::nftables::{DumpRequest, Kernel, NftablesBackend};
+use model::{Family, Interner, Snapshot, parse};
 use nix::errno::Errno;
 use plan::forward::{NodeConfig, ProxySettings};
 use serde_json::json;
-
-use dataplane::nftables::diff::diff;
 
 use super::*;
 
@@ -24,8 +26,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn program(&self) -> Program {
-        self.kernel.lock().unwrap().program().clone()
+    fn ruleset(&self) -> Ruleset {
+        self.kernel.lock().unwrap().ruleset().clone()
     }
 }
 
@@ -38,8 +40,8 @@ impl Kernel for Shared {
         self.kernel.lock().unwrap().transact(batch)
     }
 
-    fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
-        self.kernel.lock().unwrap().dump(query)
+    fn dump(&mut self, request: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
+        self.kernel.lock().unwrap().dump(request)
     }
 
     fn generation(&mut self) -> Result<u32, NetlinkError> {
@@ -53,7 +55,7 @@ impl Kernel for Shared {
 
 struct World {
     kernel: Shared,
-    tables: Tables,
+    backend: NftablesBackend,
     forwarder: Forwarder,
     snapshot: Snapshot,
 }
@@ -65,9 +67,9 @@ fn config() -> NodeConfig {
 impl World {
     fn new() -> Self {
         let kernel = Shared { kernel: Arc::new(Mutex::new(FakeKernel::new())), refuses: Arc::default() };
-        let tables = Tables::new(Box::new(kernel.clone()));
+        let backend = NftablesBackend::new(Box::new(kernel.clone()));
         let forwarder = Forwarder::new(config());
-        Self { kernel, tables, forwarder, snapshot: Snapshot::default() }
+        Self { kernel, backend, forwarder, snapshot: Snapshot::default() }
     }
 
     /// A Service with endpoints 10.1.`number`.1 to 10.1.`number`.`endpoints`.
@@ -88,17 +90,17 @@ impl World {
         ServiceKey::new(&"default".into(), &name.as_str().into())
     }
 
-    fn sync(&mut self, dirty: &[ServiceKey]) -> Vec<Failed> {
+    fn sync(&mut self, dirty: &[ServiceKey]) -> Vec<RefusedService> {
         let dirty: BTreeSet<ServiceKey> = dirty.iter().cloned().collect();
         let deltas = self.forwarder.update(&self.snapshot, &dirty);
         let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
-        make(&mut self.tables, &mut self.forwarder, &deltas).unwrap()
+        apply_deltas(&mut self.backend, &mut self.forwarder, &deltas).unwrap()
     }
 
     fn assert_in_kernel(&self) {
-        let sizes = self.tables.renderer.as_ref().unwrap().sizes();
+        let sizes = self.backend.set_sizes().unwrap();
         let wanted = render(self.forwarder.table(), sizes);
-        let difference = diff(&self.kernel.program(), &wanted);
+        let difference = diff(&self.kernel.ruleset(), &wanted);
         assert!(difference.is_empty(), "{difference:?}");
     }
 }
@@ -108,15 +110,15 @@ fn start_over_rules_that_are_there_changes_nothing() {
     let mut world = World::new();
     let keys: Vec<_> = (1..=5).map(|n| world.set(n, 3)).collect();
     world.sync(&keys);
-    while world.tables.tidy().unwrap() {}
-    let before = world.kernel.program();
+    while world.backend.maintain().unwrap() {}
+    let before = world.kernel.ruleset();
     let generation = world.kernel.generation().unwrap();
-    let mut again = Tables::new(Box::new(world.kernel.clone()));
+    let mut again = NftablesBackend::new(Box::new(world.kernel.clone()));
     world.forwarder.rebuild(&world.snapshot, config());
-    let compared = again.compare(world.forwarder.table()).unwrap();
-    assert_eq!(compared, Compared::default());
+    let compared = again.load(world.forwarder.table()).unwrap();
+    assert_eq!(compared, Reconciled::default());
     assert_eq!(world.kernel.generation().unwrap(), generation, "no transaction");
-    assert!(world.kernel.program() == before);
+    assert!(world.kernel.ruleset() == before);
 }
 
 #[test]
@@ -124,23 +126,23 @@ fn what_another_hand_altered_is_noticed_and_repaired() {
     let mut world = World::new();
     let keys: Vec<_> = (1..=5).map(|n| world.set(n, 3)).collect();
     world.sync(&keys);
-    while world.tables.tidy().unwrap() {}
-    world.tables.compare(world.forwarder.table()).unwrap();
-    assert!(world.tables.is_untouched());
+    while world.backend.maintain().unwrap() {}
+    world.backend.load(world.forwarder.table()).unwrap();
+    assert!(world.backend.is_unmodified());
     let key = world.set(2, 2);
     world.sync(&[key]);
-    assert!(world.tables.is_untouched(), "our own changes are counted");
-    let chain = Change::FlushChain { table: table_id(Family::V4), chain: "services".into() };
+    assert!(world.backend.is_unmodified(), "our own changes are counted");
+    let chain = NftChange::FlushChain { table: table_id(Family::V4), chain: "services".into() };
     apply(&mut world.kernel.clone(), &[chain]).unwrap();
-    assert!(!world.tables.is_untouched());
-    let compared = world.tables.compare(world.forwarder.table()).unwrap();
-    assert!(compared.changes > 0 && !compared.is_first);
+    assert!(!world.backend.is_unmodified());
+    let compared = world.backend.load(world.forwarder.table()).unwrap();
+    assert!(compared.transactions > 0 && !compared.is_initial);
     world.assert_in_kernel();
-    let table = Change::DeleteTable { table: table_id(Family::V4) };
+    let table = NftChange::DeleteTable { table: table_id(Family::V4) };
     apply(&mut world.kernel.clone(), &[table]).unwrap();
-    assert!(!world.tables.is_untouched());
-    world.tables.compare(world.forwarder.table()).unwrap();
-    while world.tables.tidy().unwrap() {}
+    assert!(!world.backend.is_unmodified());
+    world.backend.load(world.forwarder.table()).unwrap();
+    while world.backend.maintain().unwrap() {}
     world.assert_in_kernel();
 }
 
@@ -159,13 +161,13 @@ fn service_that_the_kernel_refuses_does_not_stop_the_others() {
         let endpoints = frontends[0].port.cluster.endpoints.len();
         assert_eq!(endpoints, if key.name == "s4" { 2 } else { 3 }, "{key}");
     }
-    while world.tables.tidy().unwrap() {}
+    while world.backend.maintain().unwrap() {}
     world.assert_in_kernel();
     // Once the kernel takes it, it gets it.
     world.kernel.refuses.lock().unwrap().clear();
     assert_eq!(world.sync(&keys), []);
     assert_eq!(world.forwarder.table().frontends(&keys[3])[0].port.cluster.endpoints.len(), 3);
-    while world.tables.tidy().unwrap() {}
+    while world.backend.maintain().unwrap() {}
     world.assert_in_kernel();
 }
 
@@ -182,9 +184,9 @@ fn hundreds_of_changes_leave_what_a_fresh_start_would() {
         let keys: Vec<_> = (0..=count).map(|_| world.set(roll(40) as u8, roll(12) as u8)).collect();
         world.sync(&keys);
         if round % 7 == 0 {
-            world.tables.tidy().unwrap();
+            world.backend.maintain().unwrap();
         }
     }
-    while world.tables.tidy().unwrap() {}
+    while world.backend.maintain().unwrap() {}
     world.assert_in_kernel();
 }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clock::Clock;
-use dataplane::conntrack::{Account, CtSocket, Ended, Family};
-use dataplane::nftables::apply::counted;
-use dataplane::nftables::netlink::Socket;
+use dataplane::conntrack::{AccountedEntry, ConntrackEvents, ConntrackSocket};
+use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
+use dataplane::nftables::apply::connection_counts;
 use dataplane::nftables::render::protocol_of;
-use model::Protocol;
+use model::{Family, Protocol};
 
 use super::PERIOD;
 
@@ -44,20 +44,20 @@ pub(super) struct TrafficCounts {
 
 /// The netlink sockets.
 pub(super) struct ConntrackReader {
-    ended: Ended,
-    open: CtSocket,
-    counts: Socket,
+    ended: ConntrackEvents,
+    open: ConntrackSocket,
+    counts: NetlinkSocket,
     /// Values of the rule counters at the last read.
     last: Sums,
 }
 
 impl ConntrackReader {
     /// Opens the sockets. Earlier counts are not counted again.
-    pub(super) fn open() -> Result<ConntrackReader, dataplane::nftables::netlink::NetlinkError> {
+    pub(super) fn open() -> Result<ConntrackReader, NetlinkError> {
         let mut reader = ConntrackReader {
-            ended: Ended::open()?,
-            open: CtSocket::open()?,
-            counts: Socket::open()?,
+            ended: ConntrackEvents::open()?,
+            open: ConntrackSocket::open()?,
+            counts: NetlinkSocket::open()?,
             last: Sums::new(),
         };
         reader.read_counts(&mut Sums::new());
@@ -91,8 +91,8 @@ impl ConntrackReader {
     /// Adds the connections since the last read.
     fn read_counts(&mut self, new: &mut Sums) {
         let mut now = Sums::new();
-        for family in [model::Family::V4, model::Family::V6] {
-            let found = match counted(&mut self.counts, family) {
+        for family in [Family::V4, Family::V6] {
+            let found = match connection_counts(&mut self.counts, family) {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "failed to read connection counters; the next read retries");
@@ -111,7 +111,7 @@ impl ConntrackReader {
 
     fn dump_open(&mut self) -> Sums {
         let mut sums = Sums::new();
-        for family in [Family::Ip, Family::Ip6] {
+        for family in [Family::V4, Family::V6] {
             let _ = self.open.accounts(family, &mut |account| {
                 bytes(&account).into_iter().for_each(|(pair, bytes)| add(&mut sums, pair, bytes));
             });
@@ -137,8 +137,8 @@ pub(super) fn add(sums: &mut Sums, pair: FlowPair, count: u64) {
 }
 
 /// Only translated flows can belong to a Service.
-fn bytes(account: &Account) -> Option<(FlowPair, u64)> {
-    let flow = &account.flow;
+fn bytes(account: &AccountedEntry) -> Option<(FlowPair, u64)> {
+    let flow = &account.entry;
     let protocol = protocol_of(flow.protocol).filter(|_| flow.dst != flow.reply_src)?;
     Some((FlowPair { protocol, frontend: flow.dst, endpoint: flow.reply_src }, account.bytes))
 }

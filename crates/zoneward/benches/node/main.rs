@@ -14,7 +14,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use dataplane::nftables::netlink::{Kernel, Socket};
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::Kernel;
 
 use proxy::Proxy;
 use world::World;
@@ -63,7 +64,7 @@ fn start(what: &str, world: &World, json: Duration) -> Proxy {
 
 /// One endpoint of a Service is replaced; the kernel's generation says when it is there.
 fn one_by_one(world: &World, proxy: &Proxy) {
-    let mut kernel = Socket::open().unwrap();
+    let mut kernel = NetlinkSocket::open().unwrap();
     let cpu = proxy.cpu();
     let mut times = Vec::with_capacity(CHANGES);
     for number in 0..CHANGES {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use dataplane::backend::NodeBackend;
+use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::{Interner, ServiceKey, Snapshot, parse};
-use node::kernel::{Tables, make};
+use node::kernel::apply_deltas;
 use plan::forward::{Forwarder, NodeConfig, ProxySettings, ServiceDelta};
 
 use super::world::{ENDPOINTS, service, slice};
@@ -47,15 +49,20 @@ fn phase_decide(forwarder: &mut Forwarder, snapshot: &Snapshot) {
 }
 
 #[inline(never)]
-fn phase_load(tables: &mut Tables, forwarder: &Forwarder) {
-    tables.compare(forwarder.table()).expect("the fake kernel takes it");
+fn phase_load(backend: &mut NftablesBackend, forwarder: &Forwarder) {
+    backend.load(forwarder.table()).expect("the fake kernel takes it");
 }
 
 #[inline(never)]
-fn phase_change(tables: &mut Tables, forwarder: &mut Forwarder, snapshot: &Snapshot, key: &ServiceKey) {
+fn phase_change(
+    backend: &mut NftablesBackend,
+    forwarder: &mut Forwarder,
+    snapshot: &Snapshot,
+    key: &ServiceKey,
+) {
     let deltas = forwarder.update(snapshot, &BTreeSet::from([key.clone()]));
     let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
-    make(tables, forwarder, &deltas).expect("the fake kernel takes it");
+    apply_deltas(backend, forwarder, &deltas).expect("the fake kernel takes it");
 }
 
 pub(crate) fn run(services: usize) {
@@ -63,10 +70,10 @@ pub(crate) fn run(services: usize) {
     let mut snapshot = phase_read(&texts(services));
     let mut forwarder = Forwarder::new(NodeConfig::default());
     phase_decide(&mut forwarder, &snapshot);
-    let mut tables = Tables::new(Box::new(FakeKernel::new()));
-    phase_load(&mut tables, &forwarder);
+    let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
+    phase_load(&mut backend, &forwarder);
     let object = parse::object(&slice(7, 1), &mut Interner::default()).0.expect("a good slice");
     snapshot.apply(object);
     let key = ServiceKey::new(&"team-7".into(), &"service-00007".into());
-    phase_change(&mut tables, &mut forwarder, &snapshot, &key);
+    phase_change(&mut backend, &mut forwarder, &snapshot, &key);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use dataplane::nftables::fake::Fate;
+use dataplane::backend::TracedVerdict;
 use serde_json::{Value, json};
 
 use super::world::{World, config, fate, held, metric};
@@ -18,13 +18,13 @@ fn texts(value: &Value) -> BTreeSet<String> {
     value.as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
-fn word(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Dnat => "DNAT",
-        Fate::Reject => "REJECT",
-        Fate::Drop => "DROP",
-        Fate::Accept => "ACCEPT",
-        Fate::Untouched => "UNTOUCHED",
+fn word(verdict: TracedVerdict) -> &'static str {
+    match verdict {
+        TracedVerdict::Dnat => "DNAT",
+        TracedVerdict::Reject => "REJECT",
+        TracedVerdict::Drop => "DROP",
+        TracedVerdict::Accept => "ACCEPT",
+        TracedVerdict::Untouched => "UNTOUCHED",
     }
 }
 
@@ -41,10 +41,11 @@ fn mismatch(scenario: &Value) -> Option<String> {
         let dst = std::net::SocketAddr::new(address("dst"), port as u16).to_string();
         let found = fate(&program, &src, &dst, &local);
         let endpoints: BTreeSet<String> = found.endpoints.iter().map(|(e, _)| e.to_string()).collect();
-        let is_right = word(found.fate) == expect["verdict"]
+        let is_right = word(found.verdict) == expect["verdict"]
             && endpoints == texts(&expect["endpoints"])
-            && (found.fate == Fate::Dnat && found.masquerade) == (expect["masquerade"] == true);
-        (!is_right).then(|| format!("flow {}: {} {endpoints:?}, not {expect}", flow["n"], word(found.fate)))
+            && (found.verdict == TracedVerdict::Dnat && found.masquerade) == (expect["masquerade"] == true);
+        (!is_right)
+            .then(|| format!("flow {}: {} {endpoints:?}, not {expect}", flow["n"], word(found.verdict)))
     })
 }
 
@@ -99,7 +100,7 @@ fn expected(expect: &Value, is_local: bool) -> (&'static str, BTreeSet<String>) 
 fn leads(dst: &str, is_outside: bool) -> (&'static str, BTreeSet<String>) {
     let src = if is_outside { "203.0.113.9:40000" } else { "10.200.0.9:40000" };
     let found = fate(&held(), src, dst, &["192.0.2.1".parse().unwrap()]);
-    (word(found.fate), found.endpoints.iter().map(|(e, _)| e.to_string()).collect())
+    (word(found.verdict), found.endpoints.iter().map(|(e, _)| e.to_string()).collect())
 }
 
 pub(crate) fn endpoints_are_selected_as_the_cases_say() {

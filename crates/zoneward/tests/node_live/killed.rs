@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dataplane::nftables::ir::Program;
+use dataplane::nftables::ir::Ruleset;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -108,7 +108,7 @@ fn still_there(mut old: [TcpStream; 2]) -> [TcpStream; 2] {
 }
 
 /// What the kernel holds but for what rules write.
-fn fixed() -> Program {
+fn fixed() -> Ruleset {
     let mut program = held();
     for table in program.tables.values_mut() {
         table.sets.retain(|_, set| !set.spec.dynamic);

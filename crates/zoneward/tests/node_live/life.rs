@@ -125,8 +125,10 @@ pub(crate) fn new_service_cidr_and_new_zone_count_at_once() {
     let world = shop();
     let _node = world.node("n1", &["--proxy-mode=nftables"]);
     world.until("served", is_served);
-    let is_dropped =
-        || fate(&held(), "10.9.9.9:40000", "10.97.0.1:80", &[]).fate == dataplane::nftables::fake::Fate::Drop;
+    let is_dropped = || {
+        fate(&held(), "10.9.9.9:40000", "10.97.0.1:80", &[]).verdict
+            == dataplane::backend::TracedVerdict::Drop
+    };
     assert!(!is_dropped());
     world.put_service_cidr("second", &["10.97.0.0/16"]);
     world.until("addresses of the new range are dropped", is_dropped);

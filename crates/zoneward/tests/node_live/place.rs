@@ -209,10 +209,10 @@ pub(crate) fn is_settled_as(place: &Place, pod: Source, outside: Source) -> bool
         let to = SocketAddr::new(vip.parse().unwrap(), 80);
         [(From::Pod(1), pod), (From::Outside, outside)].into_iter().all(|(from, source)| {
             let src = SocketAddr::new(from.address(to.is_ipv6()), 40_000);
-            let mut packet = dataplane::nftables::fake::Packet::new(6, src, to);
+            let mut packet = dataplane::nftables::trace::TracedPacket::new(6, src, to);
             packet.iif = place.site.home(src.ip()).1.map(|name| name.as_str().into());
-            let node = dataplane::nftables::fake::Node::default();
-            let found = dataplane::nftables::fake::evaluate(&program, &packet, &node);
+            let node = dataplane::nftables::trace::NodeAddresses::default();
+            let found = dataplane::nftables::trace::evaluate(&program, &packet, &node);
             found.is_ok_and(|found| found.masquerade == (source == Source::Masqueraded))
         })
     })

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
-use dataplane::nftables::fake::{Evaluation, Node, Packet, evaluate};
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
+use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::table_id;
+use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket, evaluate};
 use model::Family;
 use serde_json::{Value, json};
 use store::admission::service::Ranges;
@@ -240,17 +240,17 @@ pub(crate) fn slice(service: &str, endpoints: &[(&str, &str)]) -> Value {
 }
 
 /// The kernel's tables of this namespace.
-pub(crate) fn held() -> Program {
-    let mut kernel = Socket::open().unwrap();
+pub(crate) fn held() -> Ruleset {
+    let mut kernel = NetlinkSocket::open().unwrap();
     let (program, problems) = read(&mut kernel, &[table_id(Family::V4), table_id(Family::V6)]).unwrap();
     assert_eq!(problems, []);
     program
 }
 
 /// What the kernel's rules do with the first packet of a TCP connection.
-pub(crate) fn fate(program: &Program, src: &str, dst: &str, local: &[std::net::IpAddr]) -> Evaluation {
-    let packet = Packet::new(6, src.parse().unwrap(), dst.parse().unwrap());
-    evaluate(program, &packet, &Node { addresses: local.to_vec() }).unwrap()
+pub(crate) fn fate(program: &Ruleset, src: &str, dst: &str, local: &[std::net::IpAddr]) -> Evaluation {
+    let packet = TracedPacket::new(6, src.parse().unwrap(), dst.parse().unwrap());
+    evaluate(program, &packet, &NodeAddresses { addresses: local.to_vec() }).unwrap()
 }
 
 /// Where connections to an address would go, sorted.

@@ -1,28 +1,27 @@
-//! Expressions of rules out of attributes. One that we do not know, or that says more than ours can, stays as it is.
+//! Decodes the expressions of rules. Unknown ones, and those with unknown attributes, are kept undecoded.
 
 use super::{DecodeError, problem};
-use crate::nftables::ir::{BitwiseOp, Bytes, Expr, Name, Reg, RejectKind, Span, Verdict};
-use crate::nftables::netlink::abi::{
+use crate::nfnetlink::wire::Attrs;
+use crate::nftables::abi::{
     self, bitwise, cmp, ct, dynset, fib, immediate, lookup, meta, nat, numgen, payload, range, reg, reject,
     rule,
 };
-use crate::nftables::netlink::codes;
-use crate::nftables::netlink::wire::Attrs;
+use crate::nftables::codes;
+use crate::nftables::ir::{BitwiseOp, Bytes, Expr, NftName, NftVerdict, Reg, RejectKind, Span};
 
-/// Reads one expression of a rule's list.
+/// Decodes one expression.
 pub(super) fn decode_expr(attrs: Attrs<'_>) -> Result<Expr, DecodeError> {
     let name = attrs.text(rule::EXPR_NAME).ok_or_else(|| problem("a rule", "an expression has no name"))?;
     let bytes = attrs.find(rule::EXPR_DATA).unwrap_or_default();
     let known = known(&name, Attrs::new(bytes));
-    Ok(known.unwrap_or_else(|| Expr::Foreign { name: Name::from(name), data: Bytes::from(bytes) }))
+    Ok(known.unwrap_or_else(|| Expr::Foreign { name: NftName::from(name), data: Bytes::from(bytes) }))
 }
 
-/// Reads the verdict of a data attribute.
-pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<Verdict, DecodeError> {
+pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<NftVerdict, DecodeError> {
     verdict(data).ok_or_else(|| problem("a verdict", "it is missing or not one that we know"))
 }
 
-fn verdict(data: Attrs<'_>) -> Option<Verdict> {
+fn verdict(data: Attrs<'_>) -> Option<NftVerdict> {
     let attrs = data.nested(abi::data::VERDICT)?;
     codes::verdict_word(
         attrs.u32(abi::data::VERDICT_CODE)?.cast_signed(),
@@ -82,7 +81,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             set: attrs.text(dynset::SET)?.into(),
             key: register(attrs, dynset::SREG_KEY)?,
             data: register(attrs, dynset::SREG_DATA),
-            // The kernel answers zero where none was given.
+            // The kernel dumps zero if none was given.
             timeout: attrs.u64(dynset::TIMEOUT).filter(|timeout| *timeout != 0),
             counts: counts(attrs)?,
         }),
@@ -97,7 +96,7 @@ fn known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
     }
 }
 
-/// Whether a dynset counts; none where it gives elements something else.
+/// Whether a dynset has a counter; none if it has another expression.
 fn counts(dynset: Attrs<'_>) -> Option<bool> {
     match (dynset.nested(dynset::EXPR), dynset.find(dynset::EXPRESSIONS)) {
         (None, None) => Some(false),
@@ -148,7 +147,7 @@ fn decode_immediate(attrs: Attrs<'_>) -> Option<Expr> {
 }
 
 fn decode_lookup(attrs: Attrs<'_>) -> Option<Expr> {
-    let set = Name::from(attrs.text(lookup::SET)?);
+    let set = NftName::from(attrs.text(lookup::SET)?);
     let sreg = register(attrs, lookup::SREG)?;
     match attrs.u32(lookup::DREG) {
         None => {

@@ -1,71 +1,75 @@
-//! Tables, chains, sets, elements and rules out of messages.
+//! Decodes tables, chains, sets, elements and rules.
 
 use std::num::NonZeroU64;
 
 use super::expr::{decode_expr, decode_verdict};
 use super::*;
+use crate::nfnetlink::wire::Attrs;
+use crate::nftables::abi::{chain, data, elem, rule, set, table, udata};
 use crate::nftables::ir::{Base, Bytes, Data, DataType, ElementValue, FieldType, Policy};
-use crate::nftables::netlink::abi::{chain, data, elem, rule, set, table, udata};
-use crate::nftables::netlink::wire::Attrs;
 
-/// One element as it is on the wire.
+/// One element as encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawElement {
-    /// What it says.
     pub element: Element,
-    /// It only ends the range of another one, and is not in it.
+    /// Marks the exclusive end of the preceding interval.
     pub interval_end: bool,
 }
 
 pub(super) fn message(
     kind: u16,
     flags: u16,
-    family: Family,
+    family: NftFamily,
     attrs: Attrs<'_>,
-) -> Result<Message, DecodeError> {
+) -> Result<NftMessage, DecodeError> {
     let change = match kind {
-        msg::NEWTABLE => Change::AddTable {
+        msg::NEWTABLE => NftChange::AddTable {
             table: table_id(family, attrs, table::NAME, "a table")?,
             comment: comment(attrs, table::USERDATA, udata::TABLE_COMMENT),
         },
-        msg::DELTABLE => Change::DeleteTable { table: table_id(family, attrs, table::NAME, "a table")? },
+        msg::DELTABLE => NftChange::DeleteTable { table: table_id(family, attrs, table::NAME, "a table")? },
         msg::NEWCHAIN => add_chain(family, attrs)?,
-        msg::DELCHAIN => Change::DeleteChain {
+        msg::DELCHAIN => NftChange::DeleteChain {
             table: table_id(family, attrs, chain::TABLE, "a chain")?,
             chain: name(attrs, chain::NAME, "a chain")?,
         },
         msg::NEWRULE => add_rule(flags, family, attrs)?,
         msg::DELRULE => delete_rule(family, attrs)?,
         msg::NEWSET => add_set(family, attrs)?,
-        msg::DELSET => Change::DeleteSet {
+        msg::DELSET => NftChange::DeleteSet {
             table: table_id(family, attrs, set::TABLE, "a set")?,
             set: name(attrs, set::NAME, "a set")?,
         },
-        msg::NEWSETELEM => return Ok(Message::Elements(elements(family, attrs)?)),
+        msg::NEWSETELEM => return Ok(NftMessage::Elements(elements(family, attrs)?)),
         msg::DELSETELEM if attrs.find(elem::LIST_ELEMENTS).is_some() => {
-            return Ok(Message::DeleteElements(elements(family, attrs)?));
+            return Ok(NftMessage::DeleteElements(elements(family, attrs)?));
         }
-        msg::DELSETELEM => Change::FlushSet {
+        msg::DELSETELEM => NftChange::FlushSet {
             table: table_id(family, attrs, elem::LIST_TABLE, "elements")?,
             set: name(attrs, elem::LIST_SET, "elements")?,
         },
         other => {
-            return Err(problem("something else", format!("nf_tables message {other} is not one of ours")));
+            return Err(problem("another object", format!("nf_tables message {other} is not supported")));
         }
     };
-    Ok(Message::Change(change))
+    Ok(NftMessage::Change(change))
 }
 
-fn name(attrs: Attrs<'_>, attr: u16, of: &'static str) -> Result<Name, DecodeError> {
-    attrs.text(attr).map(Name::from).ok_or_else(|| problem(of, "it has no name"))
+fn name(attrs: Attrs<'_>, attr: u16, of: &'static str) -> Result<NftName, DecodeError> {
+    attrs.text(attr).map(NftName::from).ok_or_else(|| problem(of, "it has no name"))
 }
 
-fn table_id(family: Family, attrs: Attrs<'_>, attr: u16, of: &'static str) -> Result<TableId, DecodeError> {
-    let name = attrs.text(attr).ok_or_else(|| problem(of, "it names no table"))?;
+fn table_id(
+    family: NftFamily,
+    attrs: Attrs<'_>,
+    attr: u16,
+    of: &'static str,
+) -> Result<TableId, DecodeError> {
+    let name = attrs.text(attr).ok_or_else(|| problem(of, "it has no table"))?;
     Ok(TableId::new(family, name))
 }
 
-/// The value of one item of nft's user data.
+/// One attribute of nft's user data.
 fn userdata(bytes: &[u8], wanted: u8) -> Option<&[u8]> {
     let mut rest = bytes;
     while let [kind, len, tail @ ..] = rest {
@@ -84,9 +88,9 @@ fn comment(attrs: Attrs<'_>, attr: u16, kind: u8) -> Option<Comment> {
     Some(Comment::new(&String::from_utf8_lossy(text)))
 }
 
-fn add_chain(family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
+fn add_chain(family: NftFamily, attrs: Attrs<'_>) -> Result<NftChange, DecodeError> {
     let base = attrs.nested(chain::HOOK).map(|hook| base(attrs, hook)).transpose()?;
-    Ok(Change::AddChain {
+    Ok(NftChange::AddChain {
         table: table_id(family, attrs, chain::TABLE, "a chain")?,
         chain: name(attrs, chain::NAME, "a chain")?,
         spec: ChainSpec { base, comment: comment(attrs, chain::USERDATA, udata::CHAIN_COMMENT) },
@@ -94,7 +98,7 @@ fn add_chain(family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
 }
 
 fn base(attrs: Attrs<'_>, hook: Attrs<'_>) -> Result<Base, DecodeError> {
-    let wrong = |what: &str| problem("a chain", format!("its {what} is missing or not one that we know"));
+    let wrong = |what: &str| problem("a chain", format!("its {what} is missing or unknown"));
     let kind = match attrs.text(chain::TYPE) {
         Some(name) => codes::chain_type(&name).ok_or_else(|| wrong("type"))?,
         None => crate::nftables::ir::ChainType::Filter,
@@ -109,7 +113,7 @@ fn base(attrs: Attrs<'_>, hook: Attrs<'_>) -> Result<Base, DecodeError> {
     Ok(Base { kind, hook, priority: priority.cast_signed(), policy })
 }
 
-fn add_rule(flags: u16, family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
+fn add_rule(flags: u16, family: NftFamily, attrs: Attrs<'_>) -> Result<NftChange, DecodeError> {
     let table = table_id(family, attrs, rule::TABLE, "a rule")?;
     let chain = name(attrs, rule::CHAIN, "a rule")?;
     let handle = attrs.u64(rule::HANDLE);
@@ -118,23 +122,28 @@ fn add_rule(flags: u16, family: Family, attrs: Attrs<'_>) -> Result<Change, Deco
         list.iter().map(|(_, bytes)| decode_expr(Attrs::new(bytes))).collect::<Result<Vec<_>, _>>()?;
     let comment = comment(attrs, rule::USERDATA, udata::RULE_COMMENT);
     if flags & abi::NLM_F_REPLACE != 0 {
-        let handle = handle.ok_or_else(|| problem("a rule", "it replaces one without saying which"))?;
-        return Ok(Change::ReplaceRule { table, chain, handle, rule: Rule { exprs, comment, handle: None } });
+        let handle = handle.ok_or_else(|| problem("a rule", "it replaces a rule without a handle"))?;
+        return Ok(NftChange::ReplaceRule {
+            table,
+            chain,
+            handle,
+            rule: NftRule { exprs, comment, handle: None },
+        });
     }
-    let place = if flags & abi::NLM_F_APPEND != 0 { Place::Last } else { Place::First };
-    Ok(Change::AddRule { table, chain, rule: Rule { exprs, comment, handle }, place })
+    let position = if flags & abi::NLM_F_APPEND != 0 { RulePosition::Last } else { RulePosition::First };
+    Ok(NftChange::AddRule { table, chain, rule: NftRule { exprs, comment, handle }, position })
 }
 
-fn delete_rule(family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
+fn delete_rule(family: NftFamily, attrs: Attrs<'_>) -> Result<NftChange, DecodeError> {
     let table = table_id(family, attrs, rule::TABLE, "a rule")?;
     let chain = name(attrs, rule::CHAIN, "a rule")?;
     Ok(match attrs.u64(rule::HANDLE) {
-        Some(handle) => Change::DeleteRule { table, chain, handle },
-        None => Change::FlushChain { table, chain },
+        Some(handle) => NftChange::DeleteRule { table, chain, handle },
+        None => NftChange::FlushChain { table, chain },
     })
 }
 
-fn add_set(family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
+fn add_set(family: NftFamily, attrs: Attrs<'_>) -> Result<NftChange, DecodeError> {
     let missing = |what: &str| problem("a set", format!("its {what} is missing"));
     let flags = attrs.u32(set::FLAGS).unwrap_or(0);
     let key_len = attrs.u32(set::KEY_LEN).ok_or_else(|| missing("key length"))?;
@@ -152,7 +161,7 @@ fn add_set(family: Family, attrs: Attrs<'_>) -> Result<Change, DecodeError> {
         size: desc.and_then(|desc| desc.u32(set::DESC_SIZE)),
         comment: comment(attrs, set::USERDATA, udata::SET_COMMENT),
     };
-    Ok(Change::AddSet {
+    Ok(NftChange::AddSet {
         table: table_id(family, attrs, set::TABLE, "a set")?,
         set: name(attrs, set::NAME, "a set")?,
         spec,
@@ -174,8 +183,7 @@ fn data_type(attrs: Attrs<'_>) -> Option<DataType> {
     }
 }
 
-/// The fields of a type number of so many bytes. Widths are given for keys; for data, which the kernel describes by
-/// its number alone, they follow from the types.
+/// The fields of a type number. Keys have explicit widths; those of data follow from the types.
 fn fields(number: u32, len: usize, widths: &[usize]) -> Vec<FieldType> {
     if number < 0x40 && widths.len() < 2 {
         return vec![codes::field_word(number, len)];
@@ -195,9 +203,9 @@ fn fields(number: u32, len: usize, widths: &[usize]) -> Vec<FieldType> {
     numbers.iter().enumerate().map(field).collect()
 }
 
-fn elements(family: Family, attrs: Attrs<'_>) -> Result<Elements, DecodeError> {
+fn elements(family: NftFamily, attrs: Attrs<'_>) -> Result<ElementList, DecodeError> {
     let list = attrs.nested(elem::LIST_ELEMENTS).unwrap_or(Attrs::new(&[]));
-    Ok(Elements {
+    Ok(ElementList {
         table: table_id(family, attrs, elem::LIST_TABLE, "elements")?,
         set: name(attrs, elem::LIST_SET, "elements")?,
         raw: list.iter().map(|(_, bytes)| element(Attrs::new(bytes))).collect::<Result<_, _>>()?,
@@ -209,7 +217,8 @@ pub(super) fn key<'a>(element: Attrs<'a>) -> Option<&'a [u8]> {
     element.nested(elem::KEY)?.find(data::VALUE)
 }
 
-/// Whether an element of a set without ranges says just this. Looked at where it lies: a dump has hundreds of thousands.
+/// Whether an element of a set without intervals has this value. Compared without decoding: a dump has hundreds of
+/// thousands.
 pub(super) fn is_same(element: Attrs<'_>, value: &ElementValue) -> bool {
     let (mut has_data, mut has_comment) = (false, false);
     let is_as_wanted = element.iter().all(|(attr, bytes)| match attr {
@@ -227,7 +236,7 @@ pub(super) fn is_same(element: Attrs<'_>, value: &ElementValue) -> bool {
             let text = userdata(bytes, udata::ELEM_COMMENT).and_then(|text| text.split(|b| *b == 0).next());
             text == value.comment.as_ref().map(|comment| comment.as_str().as_bytes())
         }
-        // The key was looked up by; padding says nothing.
+        // The key was used for the lookup.
         elem::KEY | elem::PAD => true,
         elem::FLAGS => bytes.iter().all(|byte| *byte == 0),
         _ => false,

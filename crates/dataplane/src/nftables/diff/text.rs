@@ -1,37 +1,37 @@
-//! Changes as lines that people can read, in nft's own way of writing elements.
+//! Changes as text, with elements in nft's syntax.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::nftables::ir::{
-    Change, Data, DataType, Element, FieldType, Name, Program, SetSpec, TableId, Verdict,
+    Data, DataType, Element, FieldType, NftChange, NftName, NftVerdict, Ruleset, SetSpec, TableId,
 };
 
-/// One line of a change.
+/// One change as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct DiffLine {
     /// `add`, `delete`, `flush` or `replace`.
     pub does: &'static str,
     /// The table, as `ip zoneward`.
     pub table: String,
-    /// What is changed, as `element endpoints-1k` or `chain cluster-ip-3`.
+    /// The object, as `element endpoints-1k` or `chain cluster-ip-3`.
     pub what: String,
-    /// The element, or what a rule says of itself.
+    /// The element, or the comment of a chain or rule.
     pub detail: String,
 }
 
-/// The lines of changes; `programs` know the types of the sets.
-pub fn lines(changes: &[Change], programs: &[&Program]) -> Vec<Line> {
-    changes.iter().flat_map(|change| lines_of(change, programs)).collect()
+/// Changes as text; `rulesets` have the types of the sets.
+pub fn lines(changes: &[NftChange], rulesets: &[&Ruleset]) -> Vec<DiffLine> {
+    changes.iter().flat_map(|change| lines_of(change, rulesets)).collect()
 }
 
-fn lines_of(change: &Change, programs: &[&Program]) -> Vec<Line> {
+fn lines_of(change: &NftChange, rulesets: &[&Ruleset]) -> Vec<DiffLine> {
     let line = |does, table: &TableId, what: String, detail: &str| {
-        vec![Line { does, table: table.to_string(), what, detail: detail.to_owned() }]
+        vec![DiffLine { does, table: table.to_string(), what, detail: detail.to_owned() }]
     };
-    let elements = |does, table: &TableId, set: &Name, elements: &[Element]| -> Vec<Line> {
-        let spec = spec_of(table, set, programs);
+    let elements = |does, table: &TableId, set: &NftName, elements: &[Element]| -> Vec<DiffLine> {
+        let spec = spec_of(table, set, rulesets);
         let what = format!("element {set}");
-        let one = |element: &Element| Line {
+        let one = |element: &Element| DiffLine {
             does,
             table: table.to_string(),
             what: what.clone(),
@@ -43,35 +43,37 @@ fn lines_of(change: &Change, programs: &[&Program]) -> Vec<Line> {
         comment.as_ref().map(|c| c.as_str().to_owned()).unwrap_or_default()
     };
     match change {
-        Change::AddTable { table, comment } => line("add", table, "table".to_owned(), &says(comment)),
-        Change::DeleteTable { table } => line("delete", table, "table".to_owned(), ""),
-        Change::AddChain { table, chain, spec } => {
+        NftChange::AddTable { table, comment } => line("add", table, "table".to_owned(), &says(comment)),
+        NftChange::DeleteTable { table } => line("delete", table, "table".to_owned(), ""),
+        NftChange::AddChain { table, chain, spec } => {
             line("add", table, format!("chain {chain}"), &says(&spec.comment))
         }
-        Change::FlushChain { table, chain } => line("flush", table, format!("chain {chain}"), ""),
-        Change::DeleteChain { table, chain } => line("delete", table, format!("chain {chain}"), ""),
-        Change::AddSet { table, set, spec } => line("add", table, format!("set {set}"), &says(&spec.comment)),
-        Change::FlushSet { table, set } => line("flush", table, format!("set {set}"), ""),
-        Change::DeleteSet { table, set } => line("delete", table, format!("set {set}"), ""),
-        Change::AddElements { table, set, elements: list, .. } => elements("add", table, set, list),
-        Change::DeleteElements { table, set, elements: list, .. } => elements("delete", table, set, list),
-        Change::AddRule { table, chain, rule, .. } => {
+        NftChange::FlushChain { table, chain } => line("flush", table, format!("chain {chain}"), ""),
+        NftChange::DeleteChain { table, chain } => line("delete", table, format!("chain {chain}"), ""),
+        NftChange::AddSet { table, set, spec } => {
+            line("add", table, format!("set {set}"), &says(&spec.comment))
+        }
+        NftChange::FlushSet { table, set } => line("flush", table, format!("set {set}"), ""),
+        NftChange::DeleteSet { table, set } => line("delete", table, format!("set {set}"), ""),
+        NftChange::AddElements { table, set, elements: list, .. } => elements("add", table, set, list),
+        NftChange::DeleteElements { table, set, elements: list, .. } => elements("delete", table, set, list),
+        NftChange::AddRule { table, chain, rule, .. } => {
             line("add", table, format!("rule in {chain}"), &says(&rule.comment))
         }
-        Change::ReplaceRule { table, chain, rule, .. } => {
+        NftChange::ReplaceRule { table, chain, rule, .. } => {
             line("replace", table, format!("rule in {chain}"), &says(&rule.comment))
         }
-        Change::DeleteRule { table, chain, handle } => {
+        NftChange::DeleteRule { table, chain, handle } => {
             line("delete", table, format!("rule in {chain}"), &format!("handle {handle}"))
         }
     }
 }
 
-fn spec_of<'p>(table: &TableId, set: &Name, programs: &[&'p Program]) -> Option<&'p SetSpec> {
-    programs.iter().find_map(|program| Some(&program.tables.get(table)?.sets.get(set)?.spec))
+fn spec_of<'p>(table: &TableId, set: &NftName, rulesets: &[&'p Ruleset]) -> Option<&'p SetSpec> {
+    rulesets.iter().find_map(|ruleset| Some(&ruleset.tables.get(table)?.sets.get(set)?.spec))
 }
 
-/// An element as nft writes it.
+/// An element in nft's syntax.
 pub fn element_text(element: &Element, spec: Option<&SetSpec>) -> String {
     let key_fields = spec.map_or(&[][..], |spec| &spec.key);
     let mut text = fields_text(&element.key, key_fields);
@@ -92,18 +94,18 @@ pub fn element_text(element: &Element, spec: Option<&SetSpec>) -> String {
     text
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
+fn verdict_text(verdict: &NftVerdict) -> String {
     match verdict {
-        Verdict::Accept => "accept".to_owned(),
-        Verdict::Drop => "drop".to_owned(),
-        Verdict::Continue => "continue".to_owned(),
-        Verdict::Return => "return".to_owned(),
-        Verdict::Jump(chain) => format!("jump {chain}"),
-        Verdict::Goto(chain) => format!("goto {chain}"),
+        NftVerdict::Accept => "accept".to_owned(),
+        NftVerdict::Drop => "drop".to_owned(),
+        NftVerdict::Continue => "continue".to_owned(),
+        NftVerdict::Return => "return".to_owned(),
+        NftVerdict::Jump(chain) => format!("jump {chain}"),
+        NftVerdict::Goto(chain) => format!("goto {chain}"),
     }
 }
 
-/// Fields with ` . ` between them; bytes whose type is not known as hex.
+/// Fields joined by ` . `; bytes of unknown type as hex.
 fn fields_text(bytes: &[u8], fields: &[FieldType]) -> String {
     split(bytes, fields).join(" . ")
 }

@@ -1,19 +1,19 @@
-//! Expressions of rules as attributes.
+//! Encodes the expressions of rules.
 
-use super::{Writer, abi};
-use crate::nftables::ir::{BitwiseOp, Expr, Reg, RejectKind, Span, Verdict};
-use crate::nftables::netlink::abi::{
+use super::{MessageWriter, abi};
+use crate::nftables::abi::{
     bitwise, cmp, ct, dynset, fib, immediate, lookup, meta, nat, numgen, payload, range, reg, reject, rule,
 };
-use crate::nftables::netlink::codes;
+use crate::nftables::codes;
+use crate::nftables::ir::{BitwiseOp, Expr, NftVerdict, Reg, RejectKind, Span};
 
 /// Data for registers.
-pub(super) fn data(out: &mut Writer, attr: u16, bytes: &[u8]) {
+pub(super) fn data(out: &mut MessageWriter, attr: u16, bytes: &[u8]) {
     out.nested(attr, |out| out.attr(abi::data::VALUE, bytes));
 }
 
 /// A verdict inside a data attribute.
-pub(super) fn verdict(out: &mut Writer, verdict: &Verdict) {
+pub(super) fn verdict(out: &mut MessageWriter, verdict: &NftVerdict) {
     let (number, chain) = codes::verdict_number(verdict);
     out.nested(abi::data::VERDICT, |out| {
         out.attr(abi::data::VERDICT_CODE, &number.to_be_bytes());
@@ -23,12 +23,12 @@ pub(super) fn verdict(out: &mut Writer, verdict: &Verdict) {
     });
 }
 
-fn register(out: &mut Writer, attr: u16, register: Reg) {
+fn register(out: &mut MessageWriter, attr: u16, register: Reg) {
     out.attr_u32(attr, codes::reg_number(register));
 }
 
 /// Appends one expression to a rule's list.
-pub(super) fn encode_expr(out: &mut Writer, expr: &Expr) {
+pub(super) fn encode_expr(out: &mut MessageWriter, expr: &Expr) {
     out.nested(abi::LIST_ELEM, |out| {
         out.attr_str(rule::EXPR_NAME, name(expr));
         match expr {
@@ -59,7 +59,7 @@ fn name(expr: &Expr) -> &str {
     }
 }
 
-fn body(out: &mut Writer, expr: &Expr) {
+fn body(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Meta { .. }
         | Expr::MetaSet { .. }
@@ -91,13 +91,13 @@ fn body(out: &mut Writer, expr: &Expr) {
     }
 }
 
-fn flags_attr(out: &mut Writer, attr: u16, flags: u32) {
+fn flags_attr(out: &mut MessageWriter, attr: u16, flags: u32) {
     if flags != 0 {
         out.attr_u32(attr, flags);
     }
 }
 
-fn span(out: &mut Writer, min: u16, max: u16, span: Option<Span>) {
+fn span(out: &mut MessageWriter, min: u16, max: u16, span: Option<Span>) {
     if let Some(span) = span {
         register(out, min, span.min);
         if let Some(last) = span.max {
@@ -106,8 +106,8 @@ fn span(out: &mut Writer, min: u16, max: u16, span: Option<Span>) {
     }
 }
 
-/// What puts something of the packet, of the kernel or of chance into a register, or the other way.
-fn load(out: &mut Writer, expr: &Expr) {
+/// Expressions that load registers from packet, kernel or random numbers, or store them.
+fn load(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Meta { key, dreg } => {
             register(out, meta::DREG, *dreg);
@@ -150,8 +150,8 @@ fn load(out: &mut Writer, expr: &Expr) {
     }
 }
 
-/// What works on registers alone.
-fn compute(out: &mut Writer, expr: &Expr) {
+/// Expressions that only use registers.
+fn compute(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Cmp { op, sreg, value } => {
             register(out, cmp::SREG, *sreg);
@@ -186,13 +186,13 @@ fn compute(out: &mut Writer, expr: &Expr) {
     }
 }
 
-fn shift(out: &mut Writer, op: u32, bits: u32) {
+fn shift(out: &mut MessageWriter, op: u32, bits: u32) {
     out.attr_u32(bitwise::OP, op);
     data(out, bitwise::DATA, &bits.to_ne_bytes());
 }
 
-/// What asks or changes a set.
-fn use_set(out: &mut Writer, expr: &Expr) {
+/// Expressions that use a set.
+fn use_set(out: &mut MessageWriter, expr: &Expr) {
     match expr {
         Expr::Lookup { set, sreg, negated } => {
             out.attr_str(lookup::SET, set);
@@ -230,7 +230,7 @@ fn use_set(out: &mut Writer, expr: &Expr) {
     }
 }
 
-fn encode_reject(out: &mut Writer, kind: RejectKind) {
+fn encode_reject(out: &mut MessageWriter, kind: RejectKind) {
     let (number, code) = match kind {
         RejectKind::Icmp(code) => (0, Some(code)),
         RejectKind::TcpReset => (1, None),

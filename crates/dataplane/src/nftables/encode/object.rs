@@ -1,71 +1,74 @@
-//! Tables, chains, sets, elements and rules as messages, with the user data by which nft prints comments and types.
+//! Encodes tables, chains, sets, elements and rules, with the user data that nft needs to list comments and types.
 
 use super::expr::{data, encode_expr};
-use super::{Batch, Header, Writer, abi, userdata};
+use super::{Batch, MessageHeader, MessageWriter, abi, userdata};
+use crate::nftables::abi::{chain, elem, msg, rule, set, table, udata};
+use crate::nftables::codes;
 use crate::nftables::ir::{
-    Base, ChainSpec, Change, Comment, Data, DataType, Element, Place, Policy, Ranges, Rule, SetSpec, TableId,
+    Base, ChainSpec, Comment, Data, DataType, Element, IntervalEncoding, NftChange, NftRule, Policy,
+    RulePosition, SetSpec, TableId,
 };
-use crate::nftables::netlink::abi::{chain, elem, msg, rule, set, table, udata};
-use crate::nftables::netlink::codes;
 
-/// A list of elements is one attribute, and an attribute ends at 64 KiB. One element stays far below the rest.
+/// A list of elements is one attribute of at most 64 KiB; the rest of that is far longer than one element.
 pub(super) const LIST_LIMIT: usize = 60_000;
 
 /// Appends the messages of one change.
-pub(super) fn encode(batch: &mut Batch, change: &Change, index: u32) {
+pub(super) fn encode(batch: &mut Batch, change: &NftChange, index: u32) {
     match change {
-        Change::AddTable { table, comment } => add_table(batch, index, table, comment.as_ref()),
-        Change::DeleteTable { table } => {
+        NftChange::AddTable { table, comment } => add_table(batch, index, table, comment.as_ref()),
+        NftChange::DeleteTable { table } => {
             batch.message(index, head(table, msg::DELTABLE, 0), |out| out.attr_str(table::NAME, &table.name));
         }
-        Change::AddChain { table, chain, spec } => add_chain(batch, index, table, chain, spec),
-        Change::DeleteChain { table, chain: name } => {
+        NftChange::AddChain { table, chain, spec } => add_chain(batch, index, table, chain, spec),
+        NftChange::DeleteChain { table, chain: name } => {
             batch.message(index, head(table, msg::DELCHAIN, 0), |out| {
                 out.attr_str(chain::TABLE, &table.name);
                 out.attr_str(chain::NAME, name);
             });
         }
-        Change::FlushChain { table, chain } => delete_rule(batch, index, table, chain, None),
-        Change::DeleteRule { table, chain, handle } => delete_rule(batch, index, table, chain, Some(*handle)),
-        Change::AddSet { table, set, spec } => add_set(batch, index, table, set, spec),
-        Change::DeleteSet { table, set: name } => {
+        NftChange::FlushChain { table, chain } => delete_rule(batch, index, table, chain, None),
+        NftChange::DeleteRule { table, chain, handle } => {
+            delete_rule(batch, index, table, chain, Some(*handle))
+        }
+        NftChange::AddSet { table, set, spec } => add_set(batch, index, table, set, spec),
+        NftChange::DeleteSet { table, set: name } => {
             batch.message(index, head(table, msg::DELSET, 0), |out| {
                 out.attr_str(set::TABLE, &table.name);
                 out.attr_str(set::NAME, name);
             });
         }
-        // Without a list of elements, the kernel removes all.
-        Change::FlushSet { table, set } => {
+        // Without a list of elements the kernel deletes all.
+        NftChange::FlushSet { table, set } => {
             batch.message(index, head(table, msg::DELSETELEM, 0), |out| {
                 out.attr_str(elem::LIST_TABLE, &table.name);
                 out.attr_str(elem::LIST_SET, set);
             });
         }
-        Change::AddElements { table, set, ranges, elements } => {
+        NftChange::AddElements { table, set, ranges, elements } => {
             let header = head(table, msg::NEWSETELEM, abi::NLM_F_CREATE);
             encode_elements(batch, index, header, table, set, *ranges, elements);
         }
-        Change::DeleteElements { table, set, ranges, elements } => {
+        NftChange::DeleteElements { table, set, ranges, elements } => {
             encode_elements(batch, index, head(table, msg::DELSETELEM, 0), table, set, *ranges, elements);
         }
-        Change::AddRule { table, chain, rule, place } => {
-            let flags = match place {
-                Place::Last => abi::NLM_F_CREATE | abi::NLM_F_APPEND,
-                Place::First => abi::NLM_F_CREATE,
+        NftChange::AddRule { table, chain, rule, position } => {
+            let flags = match position {
+                RulePosition::Last => abi::NLM_F_CREATE | abi::NLM_F_APPEND,
+                RulePosition::First => abi::NLM_F_CREATE,
             };
-            // A new rule must not bring a number; only a dump shows them.
+            // A new rule must not have a handle; only dumps have them.
             let handle = rule.handle.filter(|_| batch.is_dump);
             add_rule(batch, index, head(table, msg::NEWRULE, flags), (table, chain), handle, rule);
         }
-        Change::ReplaceRule { table, chain, handle, rule } => {
+        NftChange::ReplaceRule { table, chain, handle, rule } => {
             let header = head(table, msg::NEWRULE, abi::NLM_F_REPLACE);
             add_rule(batch, index, header, (table, chain), Some(*handle), rule);
         }
     }
 }
 
-pub(super) fn head(table: &TableId, message: u16, flags: u16) -> Header {
-    Header {
+pub(super) fn head(table: &TableId, message: u16, flags: u16) -> MessageHeader {
+    MessageHeader {
         kind: codes::nft_message(message),
         flags: abi::NLM_F_REQUEST | flags,
         seq: 0,
@@ -94,7 +97,7 @@ fn add_chain(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &
     });
 }
 
-fn base_attrs(out: &mut Writer, base: &Base) {
+fn base_attrs(out: &mut MessageWriter, base: &Base) {
     out.nested(chain::HOOK, |out| {
         out.attr_u32(chain::HOOK_NUM, codes::HOOK.number(base.hook));
         out.attr(chain::HOOK_PRIORITY, &base.priority.to_be_bytes());
@@ -120,10 +123,10 @@ fn delete_rule(batch: &mut Batch, index: u32, table: &TableId, chain: &str, hand
 fn add_rule(
     batch: &mut Batch,
     index: u32,
-    header: Header,
+    header: MessageHeader,
     (table, chain): (&TableId, &str),
     handle: Option<u64>,
-    added: &Rule,
+    added: &NftRule,
 ) {
     batch.message(index, header, |out| {
         out.attr_str(rule::TABLE, &table.name);
@@ -155,7 +158,7 @@ fn add_set(batch: &mut Batch, index: u32, table: &TableId, name: &str, spec: &Se
             out.attr_u32(set::DATA_LEN, width(data.width()));
         }
         set_desc(out, spec);
-        // The kernel wants a number by which later messages of the same batch could name the set.
+        // The kernel requires an id by which later messages of the batch may reference the set.
         out.attr_u32(set::ID, index + 1);
         if let Some(timeout) = spec.timeout {
             out.attr_u64(set::TIMEOUT, timeout);
@@ -177,7 +180,7 @@ fn set_flags(spec: &SetSpec) -> u32 {
     .fold(0, |flags, (_, flag)| flags | flag)
 }
 
-fn set_desc(out: &mut Writer, spec: &SetSpec) {
+fn set_desc(out: &mut MessageWriter, spec: &SetSpec) {
     if spec.size.is_none() && spec.key.len() < 2 {
         return;
     }
@@ -199,21 +202,21 @@ fn width(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-pub(super) fn comment_attr(out: &mut Writer, attr: u16, kind: u8, comment: Option<&str>) {
+pub(super) fn comment_attr(out: &mut MessageWriter, attr: u16, kind: u8, comment: Option<&str>) {
     if let Some(comment) = comment {
         let mut buffer = [0; userdata::LONGEST_COMMENT];
         out.attr(attr, userdata::comment_only(&mut buffer, kind, comment));
     }
 }
 
-/// Writes elements in as many messages as their lists need.
+/// Splits the elements into as many messages as their lists need.
 fn encode_elements(
     batch: &mut Batch,
     index: u32,
-    header: Header,
+    header: MessageHeader,
     table: &TableId,
     name: &str,
-    ranges: Ranges,
+    ranges: IntervalEncoding,
     elements: &[Element],
 ) {
     let mut rest = elements;
@@ -237,16 +240,16 @@ fn encode_elements(
     }
 }
 
-fn encode_element(out: &mut Writer, ranges: Ranges, element: &Element) {
+fn encode_element(out: &mut MessageWriter, ranges: IntervalEncoding, element: &Element) {
     out.nested(abi::LIST_ELEM, |out| {
         data(out, elem::KEY, &element.key);
-        if ranges == Ranges::KeyEnd {
+        if ranges == IntervalEncoding::KeyEnd {
             data(out, elem::KEY_END, element.last());
         }
         element_value(out, element);
     });
-    // A range of one field ends with an element of its own, one behind the last value; none behind the very last.
-    if ranges == Ranges::TwoElements {
+    // An interval of one field ends with an element after its last value, unless that is the highest value.
+    if ranges == IntervalEncoding::TwoElements {
         let last = element.last();
         if let Some(behind) = successor(last) {
             out.nested(abi::LIST_ELEM, |out| {
@@ -257,7 +260,7 @@ fn encode_element(out: &mut Writer, ranges: Ranges, element: &Element) {
     }
 }
 
-fn element_value(out: &mut Writer, element: &Element) {
+fn element_value(out: &mut MessageWriter, element: &Element) {
     match &element.value.data {
         Some(Data::Value(bytes)) => data(out, elem::DATA, bytes),
         Some(Data::Verdict(verdict)) => {
@@ -272,7 +275,7 @@ fn element_value(out: &mut Writer, element: &Element) {
     comment_attr(out, elem::USERDATA, udata::ELEM_COMMENT, comment);
 }
 
-/// The next number of the same length; none behind all ones.
+/// The next number of the same length; none after all ones.
 pub(crate) fn successor(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut next = bytes.to_vec();
     for byte in next.iter_mut().rev() {

@@ -1,14 +1,14 @@
-//! User data of sets: what nft needs to print keys, data and comments, and to read its own listing again. The kernel
-//! keeps it without a look.
+//! User data of sets: what nft needs to list keys, data and comments, and to load its own listing. The kernel stores it
+//! uninterpreted.
 //!
-//! A number that `numgen` makes has no type that can be named. nft describes sets with such a field by example
-//! (`typeof ip daddr . ... . numgen random mod 65536`), one expression per field, so that is what we write for them.
+//! The result of `numgen` has no named type. nft describes sets with such a field by example
+//! (`typeof ip daddr . ... . numgen random mod 65536`), one expression per field.
 
+use crate::nftables::abi::udata;
+use crate::nftables::codes;
 use crate::nftables::ir::{Comment, DataType, FieldType, SetSpec};
-use crate::nftables::netlink::abi::udata;
-use crate::nftables::netlink::codes;
 
-/// The kernel takes no more for one set.
+/// The kernel's limit for one set.
 const LONGEST: usize = 256;
 
 /// nft's numbers for expressions, headers and their fields.
@@ -24,32 +24,32 @@ mod example {
     pub(super) const META_MARK: [u32; 1] = [3];
     pub(super) const META_IIFNAME: [u32; 1] = [6];
     pub(super) const META_L4PROTO: [u32; 1] = [16];
-    /// Random, modulus, offset. The modulus only shows.
+    /// Random, modulus, offset. The modulus is only displayed.
     pub(super) const RANDOM: [u32; 3] = [1, 65_536, 0];
 }
 
-/// The longest comment with its kind, its length and its final zero.
+/// The longest comment with type, length and NUL.
 pub(super) const LONGEST_COMMENT: usize = Comment::LONGEST + 3;
 
-/// One comment alone, as tables, chains, rules and elements have it. In place: a load has many.
+/// A comment as the only user data, as on tables, chains, rules and elements. In a buffer on the stack: a load has many.
 pub(super) fn comment_only<'b>(buffer: &'b mut [u8; LONGEST_COMMENT], kind: u8, comment: &str) -> &'b [u8] {
     let text = shortened(comment, Comment::LONGEST).as_bytes();
     buffer[0] = kind;
-    // 128 bytes and the zero fit.
+    // 128 bytes and NUL fit.
     buffer[1] = u8::try_from(text.len() + 1).unwrap_or(u8::MAX);
     buffer[2..2 + text.len()].copy_from_slice(text);
     buffer[2 + text.len()] = 0;
     &buffer[..text.len() + 3]
 }
 
-/// Everything that nft wants to know of a set.
+/// The user data that nft expects of a set.
 pub(super) fn of_set(spec: &SetSpec) -> Vec<u8> {
     let mut bytes = Vec::new();
     number(&mut bytes, udata::SET_KEY_BYTEORDER, codes::byteorder(&spec.key));
     if let Some(data) = &spec.data {
         let order = match data {
             DataType::Fields(fields) => codes::byteorder(fields),
-            // nft 1.0.6 aborts when it is told to swap a verdict's bytes.
+            // nft 1.0.6 aborts on a byte order other than 0 for verdicts.
             DataType::Verdict => 0,
         };
         number(&mut bytes, udata::SET_DATA_BYTEORDER, order);
@@ -116,7 +116,7 @@ fn expression(kind: u32, list: &[u8]) -> Vec<u8> {
 }
 
 fn item(bytes: &mut Vec<u8>, kind: u8, value: &[u8]) {
-    // Five fields are the most that a type has, and stay below the byte that counts them.
+    // A type has at most five fields.
     bytes.extend_from_slice(&[kind, u8::try_from(value.len()).unwrap_or(u8::MAX)]);
     bytes.extend_from_slice(value);
 }
@@ -126,13 +126,13 @@ fn number(bytes: &mut Vec<u8>, kind: u8, value: u32) {
 }
 
 fn text(bytes: &mut Vec<u8>, kind: u8, text: &str) {
-    // A comment has at most 128 bytes, so that its length with the final zero fits.
+    // A comment has at most 128 bytes, so its length with NUL fits.
     bytes.extend_from_slice(&[kind, u8::try_from(text.len() + 1).unwrap_or(u8::MAX)]);
     bytes.extend_from_slice(text.as_bytes());
     bytes.push(0);
 }
 
-/// As many whole letters as there is room for.
+/// Cuts at a character boundary.
 fn shortened(text: &str, room: usize) -> &str {
     let end = (0..=room.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     &text[..end]

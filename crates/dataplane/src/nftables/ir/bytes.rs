@@ -1,12 +1,12 @@
-//! A short run of bytes without an allocation: keys and data of IPv4 elements have at most 16, data of IPv6 ones 20, and
-//! a node holds hundreds of thousands of them.
+//! Short byte strings without an allocation: keys and data of IPv4 elements have at most 16 bytes, data of IPv6 elements
+//! 20, and a node holds hundreds of thousands of them.
 
 use std::fmt;
 use std::ops::Deref;
 
 const INLINE: usize = 22;
 
-/// Bytes that compare as bytes; up to 22 of them are stored in place.
+/// A byte string; up to 22 bytes are stored inline.
 #[derive(Clone)]
 pub struct Bytes(Store);
 
@@ -17,7 +17,6 @@ enum Store {
 }
 
 impl Bytes {
-    /// The bytes as a slice.
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Store::Inline { len, buffer } => &buffer[..usize::from(*len)],

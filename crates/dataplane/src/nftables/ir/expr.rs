@@ -1,35 +1,35 @@
-//! The expressions of rules, one variant for each kind that our programs use. They work on sixteen 32-bit registers,
-//! and stop the rule when a test fails.
+//! The expressions of rules that our rulesets use. They work on sixteen 32-bit registers and end the rule when a
+//! condition fails.
 
-use super::{Bytes, Family, Name, Verdict};
+use super::{Bytes, NftFamily, NftName, NftVerdict};
 
 /// A 32-bit register by number, 0 to 15. Longer values take the following ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reg(pub u8);
 
 impl Reg {
-    /// The register that follows a value of so many bytes here.
+    /// The register after a value of this length.
     pub fn after(self, bytes: usize) -> Reg {
         Reg(self.0.saturating_add(u8::try_from(bytes.div_ceil(4)).unwrap_or(u8::MAX)))
     }
 }
 
-/// What `Meta` loads or sets.
+/// Key of `Meta` and `MetaSet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MetaKey {
     /// The EtherType, two bytes in network order.
     Protocol,
-    /// The packet's mark, in the machine's byte order.
+    /// The packet's mark, in host byte order.
     Mark,
-    /// The number of the interface that the packet came in by.
+    /// Index of the input interface.
     Iif,
-    /// The number of the interface that the packet leaves by.
+    /// Index of the output interface.
     Oif,
-    /// The name of the interface that it came in by, sixteen bytes.
+    /// Name of the input interface, sixteen bytes.
     IifName,
-    /// The name of the interface that it leaves by, sixteen bytes.
+    /// Name of the output interface, sixteen bytes.
     OifName,
-    /// The user that the packet's socket belongs to, in the machine's byte order; only for packets made here.
+    /// User id of the sending socket, in host byte order.
     SkUid,
     /// The address family, one byte: 2 is IPv4, 10 is IPv6.
     NfProto,
@@ -40,22 +40,19 @@ pub enum MetaKey {
 /// What a payload offset counts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PayloadBase {
-    /// The network header.
     Network,
-    /// The transport header.
     Transport,
 }
 
-/// What `Ct` loads.
+/// Key of `Ct`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtKey {
     /// One bit of invalid 1, established 2, related 4, new 8, untracked 64.
     State,
     /// The connection's status bits: dst-nat is 0x20, src-nat 0x10.
     Status,
-    /// The connection's mark.
     Mark,
-    /// 0 for original, 1 for reply: which way this packet goes.
+    /// Direction of this packet: 0 original, 1 reply.
     Direction,
     /// The IPv4 source address of a direction's tuple.
     IpSaddr,
@@ -74,13 +71,11 @@ pub enum CtKey {
 /// A direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CtDirection {
-    /// As the first packet went.
     Original,
-    /// As its answers go.
     Reply,
 }
 
-/// Flags and answers of `Fib`.
+/// Flags and results of `FibType`.
 pub mod fib {
     /// Look the source address up.
     pub const SADDR: u32 = 1;
@@ -102,17 +97,12 @@ pub mod fib {
 /// How `Cmp` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CmpOp {
-    /// Equal.
     Eq,
-    /// Not equal.
     Ne,
-    /// Less, byte by byte from the first.
+    /// Byte by byte, from the first.
     Lt,
-    /// Less or equal.
     Le,
-    /// Greater.
     Gt,
-    /// Greater or equal.
     Ge,
 }
 
@@ -120,12 +110,7 @@ pub enum CmpOp {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BitwiseOp {
     /// `(value & mask) ^ xor`
-    MaskXor {
-        /// What stays.
-        mask: Bytes,
-        /// What is flipped afterwards.
-        xor: Bytes,
-    },
+    MaskXor { mask: Bytes, xor: Bytes },
     /// Shift left by bits.
     Left(u32),
     /// Shift right by bits.
@@ -135,9 +120,7 @@ pub enum BitwiseOp {
 /// Which address `Nat` rewrites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NatKind {
-    /// The destination.
     Dnat,
-    /// The source.
     Snat,
 }
 
@@ -164,88 +147,154 @@ pub enum NumgenKind {
 /// What `Dynset` does with the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DynsetOp {
-    /// Put it in if it is not there; a time that runs goes on.
+    /// Adds the element; the timeout of an existing one continues.
     Add,
-    /// Put it in, or start its time anew. The data of an element that is there stays.
+    /// Adds the element or restarts its timeout. The data of an existing one stays.
     Update,
-    /// Take it out.
     Delete,
 }
 
-/// How `Reject` answers.
+/// The reply of `Reject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RejectKind {
     /// ICMP (or ICMPv6) unreachable with this code, in the table's own family.
     Icmp(u8),
-    /// The same by the family-independent codes of inet tables: 0 no route, 1 port, 2 host, 3 prohibited.
+    /// The family-independent codes of inet tables: 0 no route, 1 port, 2 host, 3 prohibited.
     Icmpx(u8),
-    /// A TCP reset.
     TcpReset,
 }
 
-/// A value in registers from one to another; most often both are the same.
+/// The lowest and highest value of a range, each in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// The lowest.
     pub min: Reg,
-    /// The highest, if it differs.
+    /// None if equal to `min`.
     pub max: Option<Reg>,
 }
 
 impl Span {
-    /// Just this value.
     pub fn one(reg: Reg) -> Span {
         Span { min: reg, max: None }
     }
 }
 
-/// One step of a rule.
+/// One expression of a rule.
 #[allow(missing_docs, reason = "each variant says what it does with its fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expr {
-    /// Loads what the kernel knows of the packet.
-    Meta { key: MetaKey, dreg: Reg },
-    /// Sets what the kernel knows of the packet.
-    MetaSet { key: MetaKey, sreg: Reg },
+    /// Loads packet metadata.
+    Meta {
+        key: MetaKey,
+        dreg: Reg,
+    },
+    /// Sets packet metadata.
+    MetaSet {
+        key: MetaKey,
+        sreg: Reg,
+    },
     /// Loads bytes of the packet.
-    Payload { base: PayloadBase, offset: u32, len: u32, dreg: Reg },
-    /// Loads what conntrack knows of the connection. Addresses and ports need a direction.
-    Ct { key: CtKey, direction: Option<CtDirection>, dreg: Reg },
+    Payload {
+        base: PayloadBase,
+        offset: u32,
+        len: u32,
+        dreg: Reg,
+    },
+    /// Loads conntrack state. Addresses and ports need a direction.
+    Ct {
+        key: CtKey,
+        direction: Option<CtDirection>,
+        dreg: Reg,
+    },
     /// Sets the connection's mark.
-    CtSet { key: CtKey, sreg: Reg },
+    CtSet {
+        key: CtKey,
+        sreg: Reg,
+    },
     /// Loads the type of an address (`fib daddr type`).
-    FibType { flags: u32, dreg: Reg },
-    /// Goes on if the register compares so with the value.
-    Cmp { op: CmpOp, sreg: Reg, value: Bytes },
-    /// Goes on if the register is within the bounds, or outside of them.
-    Range { negated: bool, sreg: Reg, from: Bytes, to: Bytes },
-    /// Computes bits.
-    Bitwise { sreg: Reg, dreg: Reg, len: u32, op: BitwiseOp },
+    FibType {
+        flags: u32,
+        dreg: Reg,
+    },
+    /// Ends the rule unless the comparison holds.
+    Cmp {
+        op: CmpOp,
+        sreg: Reg,
+        value: Bytes,
+    },
+    /// Ends the rule unless the value is within the bounds, or outside if negated.
+    Range {
+        negated: bool,
+        sreg: Reg,
+        from: Bytes,
+        to: Bytes,
+    },
+    Bitwise {
+        sreg: Reg,
+        dreg: Reg,
+        len: u32,
+        op: BitwiseOp,
+    },
     /// Loads a constant.
-    Immediate { dreg: Reg, value: Bytes },
+    Immediate {
+        dreg: Reg,
+        value: Bytes,
+    },
     /// Ends the rule with a verdict.
-    Verdict(Verdict),
-    /// Goes on if the key is in the set (or is not, if negated).
-    Lookup { set: Name, sreg: Reg, negated: bool },
-    /// Loads what the map answers; stops the rule if the key is not there.
-    LookupMap { set: Name, sreg: Reg, dreg: Reg },
-    /// Goes where the map says; stops the rule if the key is not there.
-    LookupVerdict { set: Name, sreg: Reg },
+    Verdict(NftVerdict),
+    /// Ends the rule unless the key is in the set, or is not if negated.
+    Lookup {
+        set: NftName,
+        sreg: Reg,
+        negated: bool,
+    },
+    /// Loads the data of a map element; ends the rule if the key does not exist.
+    LookupMap {
+        set: NftName,
+        sreg: Reg,
+        dreg: Reg,
+    },
+    /// Takes the verdict of a map element; ends the rule if the key does not exist.
+    LookupVerdict {
+        set: NftName,
+        sreg: Reg,
+    },
     /// Rewrites an address, and a port if given.
-    Nat { kind: NatKind, family: Family, address: Option<Span>, port: Option<Span>, flags: NatFlags },
-    /// Rewrites the source to the address of the interface that the packet leaves by.
-    Masquerade { flags: NatFlags },
+    Nat {
+        kind: NatKind,
+        family: NftFamily,
+        address: Option<Span>,
+        port: Option<Span>,
+        flags: NatFlags,
+    },
+    /// Rewrites the source to the address of the output interface.
+    Masquerade {
+        flags: NatFlags,
+    },
     /// Loads a number from `offset` to `offset + modulus - 1`.
-    Numgen { kind: NumgenKind, modulus: u32, offset: u32, dreg: Reg },
-    /// Changes an element of a dynamic set. Never stops the rule, except `Add` and `Update` when the set is full. On a
-    /// map the kernel wants data even for `Delete`, and looks only at the key. nft 1.0.6 lists every form, but cannot
-    /// load one whose key is longer than three wide registers, such as two IPv6 addresses with more.
-    /// One that counts gives the element a counter that it starts with, and counts the packet there.
-    Dynset { op: DynsetOp, set: Name, key: Reg, data: Option<Reg>, timeout: Option<u64>, counts: bool },
-    /// Drops the packet and tells the sender.
+    Numgen {
+        kind: NumgenKind,
+        modulus: u32,
+        offset: u32,
+        dreg: Reg,
+    },
+    /// Changes an element of a dynamic set. Ends the rule only if the set is full. On a map the kernel requires data even
+    /// for `Delete`, which ignores it. nft 1.0.6 lists every form, but cannot load one whose key is longer than three
+    /// 128-bit registers. With `counts` the element has a counter, which counts the packet.
+    Dynset {
+        op: DynsetOp,
+        set: NftName,
+        key: Reg,
+        data: Option<Reg>,
+        timeout: Option<u64>,
+        counts: bool,
+    },
+    /// Drops the packet and notifies the sender.
     Reject(RejectKind),
-    /// Counts packets and bytes. The counts themselves are not part of a program.
+    /// Counts packets and bytes. The counts are not part of a ruleset.
     Counter,
-    /// An expression that is not one of ours, kept as it came. Only in what others wrote into our tables.
-    Foreign { name: Name, data: Bytes },
+    /// An expression that we do not use, undecoded; only in foreign rules.
+    Foreign {
+        name: NftName,
+        data: Bytes,
+    },
 }

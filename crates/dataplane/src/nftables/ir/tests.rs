@@ -12,8 +12,8 @@ fn comment_is_cut_at_a_letter_and_cannot_break_the_listing() {
 
 #[test]
 fn single_field_is_not_padded_and_concatenation_is() {
-    assert_eq!(Key::new().port(80).bytes().as_slice(), [0, 80]);
-    let key = Key::new().address([10, 0, 0, 1].into()).protocol(6).port(80).bytes();
+    assert_eq!(KeyBuilder::new().port(80).bytes().as_slice(), [0, 80]);
+    let key = KeyBuilder::new().address([10, 0, 0, 1].into()).protocol(6).port(80).bytes();
     assert_eq!(key.as_slice(), [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
     let fields = [FieldType::Ipv4Addr, FieldType::InetProto, FieldType::InetService];
     assert_eq!(SetSpec::new(&fields).key_len(), key.len());
@@ -32,7 +32,7 @@ fn bytes_compare_alike_in_place_and_on_the_heap() {
 
 #[test]
 fn rules_are_equal_whatever_their_handle() {
-    let rule = Rule::new(vec![Expr::Verdict(Verdict::Accept)], "x");
-    let dumped = Rule { handle: Some(7), ..rule.clone() };
+    let rule = NftRule::new(vec![Expr::Verdict(NftVerdict::Accept)], "x");
+    let dumped = NftRule { handle: Some(7), ..rule.clone() };
     assert_eq!(rule, dumped);
 }

@@ -1,5 +1,5 @@
-//! The types of key fields and data: how long they are, and how a key is put together. nft prints elements by these
-//! types; the kernel only counts bytes.
+//! The types of key fields and data, and how keys are built. nft lists elements by these types; the kernel only knows
+//! lengths.
 
 use std::net::IpAddr;
 
@@ -16,11 +16,10 @@ pub enum FieldType {
     InetProto,
     /// `inet_service`: a port
     InetService,
-    /// `mark`: a 32-bit number in the machine's byte order, printed in hex
+    /// `mark`: a 32-bit number in host byte order, printed in hex
     Mark,
-    /// What `Numgen` makes: a 32-bit number in the machine's byte order, printed in decimal. nft reads a listing back
-    /// only if a field that is looked up with a number of `Numgen` has this type, and one that is looked up with a mark
-    /// has the type `Mark`.
+    /// The result of `Numgen`: a 32-bit number in host byte order, printed in decimal. nft can load its own listing only
+    /// if a field that is looked up with a result of `Numgen` has this type, and one looked up with a mark `Mark`.
     Index,
     /// `ifname`: the name of an interface, sixteen bytes
     IfName,
@@ -28,17 +27,12 @@ pub enum FieldType {
     FibAddrType,
     /// `ct_state`: new, established, ...
     CtState,
-    /// A type that is not one of ours, by nft's number; only in what others wrote into our tables.
-    Other {
-        /// nft's number for the type.
-        id: u8,
-        /// Its length in bytes.
-        width: u8,
-    },
+    /// A type that we do not use, by nft's number; only in foreign objects.
+    Other { id: u8, width: u8 },
 }
 
 impl FieldType {
-    /// Its length in bytes, without padding.
+    /// Length in bytes, without padding.
     pub fn width(self) -> usize {
         match self {
             FieldType::InetProto => 1,
@@ -53,13 +47,13 @@ impl FieldType {
         }
     }
 
-    /// Its length in registers' bytes: a concatenation pads each field to four.
+    /// Length in a concatenation, which pads each field to four bytes.
     pub fn padded_width(self) -> usize {
         self.width().next_multiple_of(4)
     }
 }
 
-/// The length of fields one after the other. A single field is not padded, several are, each.
+/// The length of a key: a single field is not padded, the fields of a concatenation are.
 pub(super) fn fields_width(fields: &[FieldType]) -> usize {
     match fields {
         [one] => one.width(),
@@ -67,17 +61,15 @@ pub(super) fn fields_width(fields: &[FieldType]) -> usize {
     }
 }
 
-/// What a map answers with.
+/// The data type of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataType {
-    /// Values of these fields.
     Fields(Vec<FieldType>),
-    /// A verdict.
     Verdict,
 }
 
 impl DataType {
-    /// The bytes of an answer; a verdict counts as the kernel counts it.
+    /// Length in bytes.
     pub fn width(&self) -> usize {
         match self {
             DataType::Fields(fields) => fields_width(fields),
@@ -86,33 +78,31 @@ impl DataType {
     }
 }
 
-/// The kernel's keys and data end here; the longest of ours is two IPv6 addresses, protocol and port.
+/// The kernel's limit of keys and data.
 const LONGEST: usize = 64;
 
-/// Puts a key (or data) together field by field, padded as the kernel wants it. In place: a load makes hundreds of
-/// thousands of them.
+/// Builds a key (or data) field by field, with padding. On the stack: a load builds hundreds of thousands.
 #[derive(Debug, Clone, Copy)]
-pub struct Key {
+pub struct KeyBuilder {
     bytes: [u8; LONGEST],
     len: usize,
     fields: usize,
     last_len: usize,
 }
 
-impl Default for Key {
-    fn default() -> Key {
-        Key { bytes: [0; LONGEST], len: 0, fields: 0, last_len: 0 }
+impl Default for KeyBuilder {
+    fn default() -> KeyBuilder {
+        KeyBuilder { bytes: [0; LONGEST], len: 0, fields: 0, last_len: 0 }
     }
 }
 
-impl Key {
-    /// Nothing yet.
-    pub fn new() -> Key {
-        Key::default()
+impl KeyBuilder {
+    pub fn new() -> KeyBuilder {
+        KeyBuilder::default()
     }
 
     #[inline]
-    fn field(mut self, bytes: &[u8]) -> Key {
+    fn field(mut self, bytes: &[u8]) -> KeyBuilder {
         assert!(self.len + bytes.len() <= LONGEST, "no key of ours has so many fields");
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len = (self.len + bytes.len()).next_multiple_of(4);
@@ -121,59 +111,53 @@ impl Key {
         self
     }
 
-    /// Appends an address of either family.
     #[inline]
-    pub fn address(self, address: IpAddr) -> Key {
+    pub fn address(self, address: IpAddr) -> KeyBuilder {
         match address {
             IpAddr::V4(address) => self.field(&address.octets()),
             IpAddr::V6(address) => self.field(&address.octets()),
         }
     }
 
-    /// Appends a transport protocol by its number.
-    pub fn protocol(self, number: u8) -> Key {
+    pub fn protocol(self, number: u8) -> KeyBuilder {
         self.field(&[number])
     }
 
-    /// Appends a port.
     #[inline]
-    pub fn port(self, port: u16) -> Key {
+    pub fn port(self, port: u16) -> KeyBuilder {
         self.field(&port.to_be_bytes())
     }
 
-    /// Appends a number that `Numgen` makes.
-    pub fn index(self, value: u32) -> Key {
+    /// Appends a result of `Numgen`.
+    pub fn index(self, value: u32) -> KeyBuilder {
         self.mark(value)
     }
 
-    /// Appends a mark.
     #[inline]
-    pub fn mark(self, value: u32) -> Key {
+    pub fn mark(self, value: u32) -> KeyBuilder {
         self.field(&value.to_ne_bytes())
     }
 
-    /// Appends the name of an interface, cut at fifteen bytes as the kernel's are.
-    pub fn interface(self, name: &str) -> Key {
+    /// Appends an interface name, cut at fifteen bytes like the kernel's.
+    pub fn interface(self, name: &str) -> KeyBuilder {
         let mut bytes = [0; 16];
         let len = name.len().min(15);
         bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
         self.field(&bytes)
     }
 
-    /// Puts other bytes where a field begins.
+    /// Overwrites the field that starts at a byte.
     #[inline]
     pub fn put<const LEN: usize>(&mut self, at: usize, bytes: [u8; LEN]) {
         self.bytes[at..at + LEN].copy_from_slice(&bytes);
     }
 
-    /// The bytes so far.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         let len = if self.fields == 1 { self.last_len } else { self.len };
         &self.bytes[..len]
     }
 
-    /// The key.
     pub fn bytes(self) -> Bytes {
         Bytes::from(self.as_slice())
     }

@@ -1,7 +1,5 @@
-//! The elements of one Service.
-//!
-//! Who asks for them decides what becomes of them: a change keeps them, a start counts them, a first load writes them
-//! down at once.
+//! The elements of one Service, passed to a sink: a change collects them, a start counts them, an initial load packs
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,40 +7,40 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use model::forward::{EndpointSet, ForwardedPort, Frontend, FrontendAction, FrontendAddress, FrontendHost};
-use model::{Family, ServiceKey, TrafficPolicy};
+use model::{Family, ServiceKey};
 
-use super::class::{Class, Ending};
-use super::names::{Kind, SetName, Side};
+use super::affinity::{add_affinity_elements, endpoint_numbers};
+use super::chain_class::{ChainClass, Ending};
 use super::protocol_number;
-use super::slots::slots;
-use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, Key};
+use super::sets::{ClientScope, FrontendLookup, SetName};
+use super::weighted_slots::slots;
+use crate::nftables::ir::{Bytes, Comment, Data, Element, ElementValue, KeyBuilder};
 
 /// A set of a family.
 pub(super) type SetOf = (Family, SetName);
 
-/// Takes in what Services need.
-pub(super) trait Gatherer {
-    /// A class in use.
-    fn class(&mut self, family: Family, class: Class);
+/// Receives the classes and elements of Services.
+pub(super) trait ElementSink {
+    fn class(&mut self, family: Family, class: ChainClass);
 
-    /// An element that nobody else needs, neither another Service nor another frontend. Its comment comes in pieces.
-    fn own(&mut self, set: SetOf, key: &Key, data: &Key, comment: &[&str]);
+    /// An element that only one frontend of one Service has. The parts of its comment are joined.
+    fn exclusive(&mut self, set: SetOf, key: &KeyBuilder, data: &KeyBuilder, comment: &[&str]);
 
-    /// The endpoints of a frontend, one for each slot; nobody else needs these either.
-    fn endpoints(&mut self, set: SetOf, frontend: Key, endpoints: &EndpointSet);
+    /// The endpoints of a frontend, one exclusive element per slot.
+    fn endpoints(&mut self, set: SetOf, frontend: KeyBuilder, endpoints: &EndpointSet);
 
-    /// An element that others may need, too: it may come more than once.
-    fn other(&mut self, set: SetOf, element: Element);
+    /// An element that several frontends or Services may have: it may be passed more than once.
+    fn shared(&mut self, set: SetOf, element: Element);
 }
 
-/// Takes in what the frontends of one Service need.
-pub(super) fn gather(to: &mut impl Gatherer, frontends: &[Frontend]) {
+/// Passes the elements of the frontends of one Service.
+pub(super) fn render_service(to: &mut impl ElementSink, frontends: &[Frontend]) {
     let mut last: Option<&Arc<ForwardedPort>> = None;
     let mut cluster_ips = [None; 2];
     let mut numbers = Vec::new();
     for frontend in frontends {
         let port = &frontend.port;
-        // Frontends of a port follow one another, so that this is done once for each port.
+        // Frontends of a port are adjacent, so this runs once per port.
         if !last.is_some_and(|last| Arc::ptr_eq(last, port)) {
             let seen = &mut cluster_ips[usize::from(port.family() == Family::V6)];
             if seen.replace(port.cluster_ip) != Some(port.cluster_ip) {
@@ -56,50 +54,48 @@ pub(super) fn gather(to: &mut impl Gatherer, frontends: &[Frontend]) {
     }
 }
 
-/// What Services need, kept: elements and classes.
+/// Collected classes and elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fragment {
-    /// By set.
+pub(super) struct RenderedElements {
     pub(super) elements: BTreeMap<SetOf, Elements>,
-    /// Every class.
-    pub(super) classes: BTreeSet<(Family, Class)>,
+    pub(super) classes: BTreeSet<(Family, ChainClass)>,
 }
 
-impl Fragment {
-    /// Brings the elements of each set in order.
-    pub(super) fn tidy(&mut self) {
-        self.elements.values_mut().for_each(Elements::tidy);
+impl RenderedElements {
+    /// Sorts and deduplicates the elements of each set.
+    pub(super) fn sort(&mut self) {
+        self.elements.values_mut().for_each(Elements::sort);
     }
 }
 
-impl Gatherer for Fragment {
-    fn class(&mut self, family: Family, class: Class) {
+impl ElementSink for RenderedElements {
+    fn class(&mut self, family: Family, class: ChainClass) {
         self.classes.insert((family, class));
     }
 
-    fn own(&mut self, set: SetOf, key: &Key, data: &Key, comment: &[&str]) {
+    fn exclusive(&mut self, set: SetOf, key: &KeyBuilder, data: &KeyBuilder, comment: &[&str]) {
         let mut element = Element::member(key.as_slice());
         if !data.as_slice().is_empty() {
             element.value.data = Some(Data::Value(data.bytes()));
         }
         element.value.comment = (!comment.is_empty()).then(|| Comment::new(&comment.concat()));
-        self.other(set, element);
+        self.shared(set, element);
     }
 
-    fn endpoints(&mut self, set: SetOf, frontend: Key, endpoints: &EndpointSet) {
+    fn endpoints(&mut self, set: SetOf, frontend: KeyBuilder, endpoints: &EndpointSet) {
         for (slot, index) in slots(endpoints).enumerate() {
             let address = endpoints.endpoints[index].address;
-            self.own(set, &frontend.mark(slot as u32), &endpoint(address), &[]);
+            self.exclusive(set, &frontend.mark(slot as u32), &endpoint_data(address), &[]);
         }
     }
 
-    fn other(&mut self, set: SetOf, element: Element) {
+    fn shared(&mut self, set: SetOf, element: Element) {
         self.elements.entry(set).or_default().push(element);
     }
 }
 
-/// The elements of one set. A list: a full load has hundreds of thousands, and a tree of those costs more than the
-/// rest of rendering.
+/// The elements of one set. A list: a complete ruleset has hundreds of thousands, and a tree of those costs more than
+/// the rest of rendering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Elements {
     list: Vec<Element>,
@@ -110,8 +106,8 @@ impl Elements {
         self.list.push(element);
     }
 
-    /// Brings them in the order of their keys, each key once; of two the later one stays.
-    fn tidy(&mut self) {
+    /// Sorts by key; of equal keys the later element stays.
+    fn sort(&mut self) {
         if self.list.is_sorted_by(|a, b| a.key < b.key) {
             return;
         }
@@ -146,11 +142,11 @@ impl Elements {
     }
 }
 
-/// The classes in use and those that have to be ready. No more than that: the kernel looks at every chain that uses a map
-/// for each element that comes into it, 16 ns each, so that 32 counts kept ready made a load half as long again.
+/// The classes in use and their neighbours. No more: for each added element the kernel visits every chain that uses the
+/// map, 16 ns each; 32 classes prepared per frontend made a load half as long again.
 pub(super) fn with_neighbours<'c>(
-    classes: impl IntoIterator<Item = &'c (Family, Class)>,
-) -> BTreeSet<(Family, Class)> {
+    classes: impl IntoIterator<Item = &'c (Family, ChainClass)>,
+) -> BTreeSet<(Family, ChainClass)> {
     let mut all = BTreeSet::new();
     for (family, class) in classes {
         all.insert((*family, *class));
@@ -159,147 +155,96 @@ pub(super) fn with_neighbours<'c>(
     all
 }
 
-/// Whether two Services may need the same element of a set, as with a pod behind both.
+/// Whether two Services may have the same element of a set, as with a pod behind both.
 pub(super) fn is_shared(set: SetName) -> bool {
     set == SetName::Hairpin
 }
 
-/// What the frontends of one Service need, in order.
-pub(super) fn fragment(frontends: &[Frontend]) -> Fragment {
-    let mut fragment = Fragment::default();
-    gather(&mut fragment, frontends);
-    fragment.tidy();
-    fragment
+/// The elements of one Service, sorted.
+pub(super) fn collect_service(frontends: &[Frontend]) -> RenderedElements {
+    let mut rendered = RenderedElements::default();
+    render_service(&mut rendered, frontends);
+    rendered.sort();
+    rendered
 }
 
-/// Its comment is needed: by it, what does not fit into one transaction is cut between Services.
-fn add_cluster_ip(to: &mut impl Gatherer, port: &ForwardedPort) {
+/// `diff::by_service` relies on the comment.
+fn add_cluster_ip(to: &mut impl ElementSink, port: &ForwardedPort) {
     let set = (port.family(), SetName::ClusterIps);
-    to.own(set, &Key::new().address(port.cluster_ip), &Key::new(), &of_service(&port.service));
+    to.exclusive(
+        set,
+        &KeyBuilder::new().address(port.cluster_ip),
+        &KeyBuilder::new(),
+        &of_service(&port.service),
+    );
 }
 
-/// The endpoints of a port that are on this node, whatever leads to it.
-fn add_hairpins(to: &mut impl Gatherer, port: &ForwardedPort) {
+/// The endpoints of a port on this node, whichever policy selects them.
+fn add_hairpins(to: &mut impl ElementSink, port: &ForwardedPort) {
     for endpoint in port.cluster.endpoints.iter().chain(&port.local.endpoints).filter(|e| e.is_local) {
         let (ip, protocol) = (endpoint.address.ip(), protocol_number(port.protocol));
-        let key = Key::new().address(ip).address(ip).protocol(protocol).port(endpoint.address.port());
-        to.other((port.family(), SetName::Hairpin), Element::member(key.bytes()));
+        let key = KeyBuilder::new().address(ip).address(ip).protocol(protocol).port(endpoint.address.port());
+        to.shared((port.family(), SetName::Hairpin), Element::member(key.bytes()));
     }
 }
 
-fn add_frontend(to: &mut impl Gatherer, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
+fn add_frontend(to: &mut impl ElementSink, frontend: &Frontend, numbers: &[(SocketAddr, u32)]) {
     let (place, port) = (&frontend.address, &frontend.port);
-    let (kind, family, key) = (Kind::of(place), place.family(), key(place));
-    for (side, outcome) in [(Side::Main, Some(frontend.outside)), (Side::Inside, frontend.inside)] {
-        let (Some(class), Some(outcome)) = (Class::of(frontend, side), outcome) else { continue };
+    let (lookup, family, key) = (FrontendLookup::of(place), place.family(), frontend_key(place));
+    for (scope, outcome) in
+        [(ClientScope::All, Some(frontend.outside)), (ClientScope::Inside, frontend.inside)]
+    {
+        let (Some(class), Some(outcome)) = (ChainClass::of(frontend, scope), outcome) else { continue };
         to.class(family, class);
-        let data = Key::new().mark(class.value());
-        to.own((family, SetName::Frontends(kind, side)), &key, &data, &of_port(port));
-        let FrontendAction::Send(scope) = outcome else { continue };
+        let data = KeyBuilder::new().mark(class.value());
+        to.exclusive((family, SetName::Frontends(lookup, scope)), &key, &data, &of_port(port));
+        let FrontendAction::Send(policy) = outcome else { continue };
         match class.ending {
-            Ending::Sticky(..) => add_sticky(to, frontend, side, scope, numbers),
-            _ => to.endpoints((family, SetName::Endpoints(kind, side)), key, port.endpoints(scope)),
+            Ending::Sticky(..) => add_affinity_elements(to, frontend, scope, policy, numbers),
+            _ => to.endpoints((family, SetName::Endpoints(lookup, scope)), key, port.endpoints(policy)),
         }
     }
     for range in frontend.source_ranges.iter().flat_map(|ranges| ranges.iter()) {
         let end = key.address(last_of(range)).bytes();
         let element = Element::member(key.address(range.network()).bytes()).up_to(end);
-        to.other((family, SetName::SourceRanges), element);
+        to.shared((family, SetName::SourceRanges), element);
     }
 }
 
-/// Session affinity remembers an endpoint by its number, so there are two steps from slot to endpoint.
-fn add_sticky(
-    to: &mut impl Gatherer,
-    frontend: &Frontend,
-    side: Side,
-    scope: TrafficPolicy,
-    numbers: &[(SocketAddr, u32)],
-) {
-    let (place, port) = (&frontend.address, &frontend.port);
-    let (kind, family, set) = (Kind::of(place), place.family(), port.endpoints(scope));
-    let id = Data::Value(Bytes::from(port_number(port).to_ne_bytes()));
-    to.other((family, SetName::StickyIds(kind)), Element::entry(key(place).bytes(), id));
-    let number_of = |index: usize| {
-        let address = set.endpoints[index].address;
-        numbers.binary_search_by_key(&address, |(a, _)| *a).map_or(0, |at| numbers[at].1)
-    };
-    for (slot, index) in slots(set).enumerate() {
-        let (key, number) = (key(place).mark(slot as u32), Key::new().mark(number_of(index)));
-        to.own((family, SetName::StickySlots(kind, side)), &key, &number, &[]);
-    }
-    // Numbers are different for all endpoints of a port.
-    for (index, known) in set.endpoints.iter().enumerate() {
-        let key = key(place).mark(number_of(index));
-        to.own((family, SetName::StickyEndpoints(kind, side)), &key, &endpoint(known.address), &[]);
-    }
-}
-
-/// The pieces of a Service's name, as people write it.
+/// `namespace/name`, in parts.
 fn of_service(service: &ServiceKey) -> [&str; 3] {
     [&service.namespace, "/", &service.name]
 }
 
-/// The same of a port.
+/// `namespace/name:port`, in parts.
 fn of_port(port: &ForwardedPort) -> [&str; 5] {
     let [namespace, slash, name] = of_service(&port.service);
     let colon = if port.name.is_empty() { "" } else { ":" };
     [namespace, slash, name, colon, &port.name]
 }
 
-/// What finds a frontend.
-fn key(place: &FrontendAddress) -> Key {
+/// The key of a frontend.
+pub(super) fn frontend_key(place: &FrontendAddress) -> KeyBuilder {
     let key = match place.host {
-        FrontendHost::Address(address) => Key::new().address(address),
-        FrontendHost::Node(_) => Key::new(),
+        FrontendHost::Address(address) => KeyBuilder::new().address(address),
+        FrontendHost::Node(_) => KeyBuilder::new(),
     };
     key.protocol(protocol_number(place.protocol)).port(place.port)
 }
 
-fn endpoint(address: SocketAddr) -> Key {
-    Key::new().address(address.ip()).port(address.port())
+pub(super) fn endpoint_data(address: SocketAddr) -> KeyBuilder {
+    KeyBuilder::new().address(address.ip()).port(address.port())
 }
 
-/// A range as an element of a set of addresses.
+/// A range as an interval.
 pub(super) fn range(range: &IpNet) -> Element {
-    let end = Key::new().address(last_of(range)).bytes();
-    Element::member(Key::new().address(range.network()).bytes()).up_to(end)
+    let end = KeyBuilder::new().address(last_of(range)).bytes();
+    Element::member(KeyBuilder::new().address(range.network()).bytes()).up_to(end)
 }
 
-/// The last address of a range. (`broadcast` of an IPv6 range is its last one, too.)
+/// The last address of a range, which `broadcast` returns for IPv6 as well.
 fn last_of(range: &IpNet) -> IpAddr {
     range.broadcast()
-}
-
-/// The number of each endpoint of a port within that port, by address: its hash, or the next free number.
-/// It outlives changes of the others, so that clients keep their endpoint.
-fn endpoint_numbers(port: &ForwardedPort) -> Vec<(SocketAddr, u32)> {
-    if port.affinity_seconds.is_none() {
-        return Vec::new();
-    }
-    let all = port.cluster.endpoints.iter().chain(&port.local.endpoints);
-    let addresses: BTreeSet<SocketAddr> = all.map(|e| e.address).collect();
-    let mut taken = BTreeSet::new();
-    let mut numbers = Vec::with_capacity(addresses.len());
-    for address in addresses {
-        let mut number = hash(endpoint(address).as_slice());
-        while !taken.insert(number) {
-            number = number.wrapping_add(1);
-        }
-        numbers.push((address, number));
-    }
-    numbers
-}
-
-/// The number under which the clients of a port are remembered. Should two ports have the same, a client of
-/// both is not remembered well: an endpoint's number of the one means nothing to the other.
-fn port_number(port: &ForwardedPort) -> u32 {
-    hash(key(&port.cluster_address()).as_slice())
-}
-
-/// FNV-1a: the same on every machine.
-fn hash(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -329,7 +274,7 @@ mod tests {
     fn elements_come_in_order_and_of_equal_keys_the_later_one_stays() {
         let entry = |key: u8, data: u8| Element::entry([key], Data::Value(Bytes::from([data])));
         let mut elements = Elements { list: vec![entry(2, 1), entry(1, 2), entry(2, 3), entry(1, 4)] };
-        elements.tidy();
+        elements.sort();
         assert_eq!(elements.clone().into_list(), [entry(1, 4), entry(2, 3)]);
         assert_eq!(elements.into_map().len(), 2);
     }

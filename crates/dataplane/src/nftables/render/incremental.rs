@@ -1,100 +1,99 @@
-//! One Service changes: its elements change, and nothing else is looked at.
+//! Incremental rendering: the change of a Service is the change of its elements, at a cost that does not depend on other
+//! Services.
 //!
-//! What several Services share (classes, cluster IPs, pods behind two Services) is counted, so that it goes
-//! with the last one that needs it.
+//! What several Services share (classes, pods behind two Services) is reference counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
-use model::forward::{ForwardingTable, Frontend, NodeRules};
+use model::forward::{ForwardingTable, NodeRules};
 
-use super::class::Class;
-use super::elements::{Fragment, SetOf, fragment, is_shared, with_neighbours};
-use super::names::SetName;
-use super::rules::Code;
-use super::sizes::Sizes;
-use super::tally::Tally;
+use super::chain_class::ChainClass;
+use super::element_counts::ElementCounter;
+use super::elements::{RenderedElements, SetOf, collect_service, is_shared, with_neighbours};
+use super::rules::Rules;
+use super::set_sizes::SetSizes;
+use super::sets::SetName;
 use super::{class_chain, render, table_id, verdict_element};
-use crate::nftables::ir::{self, Bytes, Change, Element, ElementValue, Place, Program};
+use crate::backend::FrontendChange;
+use crate::nftables::ir::{self, Bytes, Element, ElementValue, NftChange, RulePosition, Ruleset};
 
-/// How many places of maps the kernel is made to look through in one sweep: some milliseconds.
-const LOOKED_THROUGH: u32 = 1 << 16;
+/// Map buckets that the kernel walks per maintenance step: some milliseconds.
+const WALKED_BUCKETS: u32 = 1 << 16;
 
 /// Elements by set and key.
 type Elements = BTreeMap<SetOf, BTreeMap<Bytes, ElementValue>>;
 
-/// What a renderer remembers between changes.
+/// Renders changes against the state that earlier ones left.
 #[derive(Clone, Debug)]
 pub struct Renderer {
     node: NodeRules,
-    sizes: Sizes,
+    sizes: SetSizes,
     counts: BTreeMap<(Family, SetName), usize>,
-    class_users: BTreeMap<(Family, Class), usize>,
-    /// The classes that the kernel has, in use or ready.
-    ready: BTreeSet<(Family, Class)>,
+    class_users: BTreeMap<(Family, ChainClass), usize>,
+    /// The classes whose chains the kernel has, used or prepared.
+    ready: BTreeSet<(Family, ChainClass)>,
     element_users: BTreeMap<(Family, SetName, Bytes), usize>,
-    unused_chains: BTreeSet<(Family, ir::Name)>,
+    unused_chains: BTreeSet<(Family, ir::NftName)>,
 }
 
-/// What a change of one Service is in the kernel.
+/// A change of Services as nf_tables changes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Edit {
-    /// These, as one transaction.
-    Changes(Vec<Change>),
-    /// A set is too small now: render the whole again with the sizes that the renderer has now, and apply the
-    /// difference.
+pub enum RenderedChange {
+    /// One transaction.
+    Changes(Vec<NftChange>),
+    /// A set is full: apply the difference to [`Renderer::render_all`], whose sizes have grown.
     Outgrown,
 }
 
 impl Renderer {
-    /// A renderer at a table, and the program that the kernel should hold for it.
-    pub fn start(table: &ForwardingTable) -> (Self, Program) {
+    /// A renderer and the complete ruleset of a table.
+    pub fn start(table: &ForwardingTable) -> (Self, Ruleset) {
         let renderer = Self::new(table);
-        let program = render(table, &renderer.sizes);
-        (renderer, program)
+        let ruleset = render(table, &renderer.sizes);
+        (renderer, ruleset)
     }
 
-    /// A renderer at a table whose program the kernel has, or gets by `portions`.
+    /// A renderer of a table that the kernel holds, or gets by `initial_load`.
     pub fn new(table: &ForwardingTable) -> Self {
         let mut renderer = Self {
             node: table.node.clone(),
-            sizes: Sizes::default(),
+            sizes: SetSizes::default(),
             counts: BTreeMap::new(),
             class_users: BTreeMap::new(),
             ready: BTreeSet::new(),
             element_users: BTreeMap::new(),
             unused_chains: BTreeSet::new(),
         };
-        let mut tally = Tally::default();
+        let mut counter = ElementCounter::default();
         for (_, frontends) in table.services() {
-            renderer.count_others(&tally.add(frontends));
+            renderer.count_shared(&counter.add(frontends));
         }
-        for (set, count) in tally.counts {
+        for (set, count) in counter.counts {
             *renderer.counts.entry(set).or_default() += count;
         }
-        renderer.class_users = tally.class_users;
+        renderer.class_users = counter.class_users;
         renderer.ready = with_neighbours(renderer.class_users.keys());
         renderer.count_verdicts();
-        renderer.sizes = Sizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
+        renderer.sizes = SetSizes::for_counts(renderer.counts.iter().map(|(set, count)| (*set, *count)));
         renderer.sizes.make_room_for_node(&table.node);
         renderer
     }
 
-    /// The classes that a first load brings: those in use. The next sweep makes their neighbours ready; here they would
-    /// make each element dearer, and packets wait for it. Not those of large maps: that sweep would be in a change's way.
-    pub(super) fn of_first_load(&mut self) -> impl Iterator<Item = &(Family, Class)> {
+    /// The classes of an initial load: those in use, and with large maps their neighbours, whose preparation would delay
+    /// a change. Other neighbours follow with the next maintenance: they would make the load slower.
+    pub(super) fn classes_of_initial_load(&mut self) -> impl Iterator<Item = &(Family, ChainClass)> {
         let mut all = with_neighbours(self.class_users.keys());
         all.retain(|(family, class)| {
             let is_used = self.class_users.contains_key(&(*family, *class));
-            is_used || self.sizes.size(*family, class.endpoints()) >= LOOKED_THROUGH
+            is_used || self.sizes.size(*family, class.endpoints()) >= WALKED_BUCKETS
         });
         self.ready = all;
         self.ready.iter()
     }
 
-    /// The program for a table as of now, to be compared with what the kernel holds: at a change of the node
-    /// itself, and when a set was outgrown.
-    pub fn whole(&mut self, table: &ForwardingTable) -> Program {
+    /// The complete ruleset, to be compared with the kernel: after a change of the node itself, or when a set is full.
+    pub fn render_all(&mut self, table: &ForwardingTable) -> Ruleset {
         self.node = table.node.clone();
         self.sizes.make_room_for_node(&self.node);
         self.ready = with_neighbours(self.class_users.keys());
@@ -103,21 +102,19 @@ impl Renderer {
         render(table, &self.sizes)
     }
 
-    /// The sizes of sets as of now.
-    pub fn sizes(&self) -> &Sizes {
+    pub fn sizes(&self) -> &SetSizes {
         &self.sizes
     }
 
-    /// Whether everything fits into sets of these sizes.
-    pub fn fits(&self, sizes: &Sizes) -> bool {
+    pub fn fits(&self, sizes: &SetSizes) -> bool {
         self.counts.iter().all(|((family, name), count)| sizes.fits(*family, *name, *count))
     }
 
-    /// Counts elements that may be there already.
-    fn count_others(&mut self, fragment: &Fragment) {
-        for ((family, set), elements) in &fragment.elements {
+    /// Counts elements that other Services may have.
+    fn count_shared(&mut self, rendered: &RenderedElements) {
+        for ((family, set), elements) in &rendered.elements {
             let new = if is_shared(*set) {
-                let keys = elements.keys().filter(|key| self.take_up(*family, *set, key));
+                let keys = elements.keys().filter(|key| self.add_user(*family, *set, key));
                 keys.count()
             } else {
                 elements.len()
@@ -126,7 +123,7 @@ impl Renderer {
         }
     }
 
-    /// Counts the classes that the kernel has, and those that the next sweep makes ready: it must find room.
+    /// Counts the classes that the kernel has and those that the next maintenance prepares.
     fn count_verdicts(&mut self) {
         self.counts.retain(|(_, set), _| !matches!(set, SetName::Verdicts(_)));
         let wanted = with_neighbours(self.class_users.keys());
@@ -135,15 +132,15 @@ impl Renderer {
         }
     }
 
-    /// Counts one more user of an element; whether it is the first.
-    fn take_up(&mut self, family: Family, set: SetName, key: &Bytes) -> bool {
+    /// Returns whether this is the first user of the element.
+    fn add_user(&mut self, family: Family, set: SetName, key: &Bytes) -> bool {
         let users = self.element_users.entry((family, set, key.clone())).or_default();
         *users += 1;
         *users == 1
     }
 
-    /// Counts one user less; whether it was the last one.
-    fn give_up(&mut self, family: Family, set: SetName, key: &Bytes) -> bool {
+    /// Returns whether this was the last user of the element.
+    fn remove_user(&mut self, family: Family, set: SetName, key: &Bytes) -> bool {
         let at = (family, set, key.clone());
         let Some(users) = self.element_users.get_mut(&at) else { return false };
         *users -= 1;
@@ -154,53 +151,52 @@ impl Renderer {
         was_last
     }
 
-    /// The changes when the frontends of a Service, the first of a pair, become the second; of several
-    /// Services where a place passes from one to another.
-    pub fn change(&mut self, services: &[(&[Frontend], &[Frontend])]) -> Edit {
+    /// Renders the change of some Services. Services between which a frontend moves must be in the same call.
+    pub fn change(&mut self, services: &[FrontendChange<'_>]) -> RenderedChange {
         let mut changes = Vec::new();
-        let olds: Vec<Fragment> = services.iter().map(|(old, _)| fragment(old)).collect();
-        let news: Vec<Fragment> = services.iter().map(|(_, new)| fragment(new)).collect();
-        // What comes is counted before what goes, so that what passes on stays.
-        let (mut come, mut gone) = (Elements::new(), Elements::new());
-        let mut other_classes = false;
+        let olds: Vec<RenderedElements> = services.iter().map(|(old, _)| collect_service(old)).collect();
+        let news: Vec<RenderedElements> = services.iter().map(|(_, new)| collect_service(new)).collect();
+        // Additions are counted before deletions, so that what moves between Services stays.
+        let (mut added, mut deleted) = (Elements::new(), Elements::new());
+        let mut classes_changed = false;
         for new in &news {
-            other_classes |= self.add_classes(new, &mut changes);
-            self.take_up_all(new, &mut come);
+            classes_changed |= self.add_classes(new, &mut changes);
+            self.add_users(new, &mut added);
         }
         for old in &olds {
-            other_classes |= self.count_out_classes(old);
-            self.give_up_all(old, &mut gone);
+            classes_changed |= self.remove_classes(old);
+            self.remove_users(old, &mut deleted);
         }
-        let sets: BTreeSet<_> = gone.keys().chain(come.keys()).copied().collect();
+        let sets: BTreeSet<_> = deleted.keys().chain(added.keys()).copied().collect();
         for set in sets {
             self.change_set(
                 set,
-                gone.remove(&set).unwrap_or_default(),
-                come.remove(&set).unwrap_or_default(),
+                deleted.remove(&set).unwrap_or_default(),
+                added.remove(&set).unwrap_or_default(),
                 &mut changes,
             );
         }
-        if other_classes {
+        if classes_changed {
             self.count_verdicts();
         }
-        if self.make_room() { Edit::Outgrown } else { Edit::Changes(changes) }
+        if self.make_room() { RenderedChange::Outgrown } else { RenderedChange::Changes(changes) }
     }
 
-    fn take_up_all(&mut self, fragment: &Fragment, come: &mut Elements) {
-        for ((family, set), elements) in &fragment.elements {
+    fn add_users(&mut self, rendered: &RenderedElements, added: &mut Elements) {
+        for ((family, set), elements) in &rendered.elements {
             for (key, value) in elements.iter() {
-                if !is_shared(*set) || self.take_up(*family, *set, key) {
-                    come.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
+                if !is_shared(*set) || self.add_user(*family, *set, key) {
+                    added.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
                 }
             }
         }
     }
 
-    fn give_up_all(&mut self, fragment: &Fragment, gone: &mut Elements) {
-        for ((family, set), elements) in &fragment.elements {
+    fn remove_users(&mut self, rendered: &RenderedElements, deleted: &mut Elements) {
+        for ((family, set), elements) in &rendered.elements {
             for (key, value) in elements.iter() {
-                if !is_shared(*set) || self.give_up(*family, *set, key) {
-                    gone.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
+                if !is_shared(*set) || self.remove_user(*family, *set, key) {
+                    deleted.entry((*family, *set)).or_default().insert(key.clone(), value.clone());
                 }
             }
         }
@@ -209,81 +205,81 @@ impl Renderer {
     fn change_set(
         &mut self,
         (family, name): (Family, SetName),
-        mut gone: BTreeMap<Bytes, ElementValue>,
-        mut come: BTreeMap<Bytes, ElementValue>,
-        changes: &mut Vec<Change>,
+        mut deleted: BTreeMap<Bytes, ElementValue>,
+        mut added: BTreeMap<Bytes, ElementValue>,
+        changes: &mut Vec<NftChange>,
     ) {
-        come.retain(|key, value| match gone.get(key) {
+        added.retain(|key, value| match deleted.get(key) {
             Some(before) if before == value => {
-                gone.remove(key);
+                deleted.remove(key);
                 false
             }
             _ => true,
         });
         let count = self.counts.entry((family, name)).or_default();
-        *count = (*count + come.len()).saturating_sub(gone.len());
+        *count = (*count + added.len()).saturating_sub(deleted.len());
         let ranges = name.spec(family).ranges();
         let (table, set) = (table_id(family), self.sizes.name(family, name));
-        if !gone.is_empty() {
-            let (table, set, elements) = (table.clone(), set.clone(), list(gone));
-            changes.push(Change::DeleteElements { table, set, ranges, elements });
+        if !deleted.is_empty() {
+            let (table, set, elements) = (table.clone(), set.clone(), list(deleted));
+            changes.push(NftChange::DeleteElements { table, set, ranges, elements });
         }
-        if !come.is_empty() {
-            changes.push(Change::AddElements { table, set, ranges, elements: list(come) });
+        if !added.is_empty() {
+            changes.push(NftChange::AddElements { table, set, ranges, elements: list(added) });
         }
     }
 
-    /// Counts the classes of a Service in; whether one of them is used for the first time.
-    fn add_classes(&mut self, new: &Fragment, changes: &mut Vec<Change>) -> bool {
-        let mut is_other = false;
+    /// Adds a user to the classes of a Service. Returns whether one of them was unused.
+    fn add_classes(&mut self, new: &RenderedElements, changes: &mut Vec<NftChange>) -> bool {
+        let mut is_changed = false;
         for at in &new.classes {
             let users = self.class_users.entry(*at).or_default();
             *users += 1;
-            is_other |= *users == 1;
+            is_changed |= *users == 1;
             if self.ready.insert(*at) {
                 self.add_class(at, changes);
             }
         }
-        is_other
+        is_changed
     }
 
-    fn add_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {
-        let code = Code { node: &self.node, sizes: &self.sizes, family: *family };
+    fn add_class(&mut self, (family, class): &(Family, ChainClass), changes: &mut Vec<NftChange>) {
+        let rules = Rules { node: &self.node, sizes: &self.sizes, family: *family };
         let table = table_id(*family);
-        if let Some((chain, content)) = class_chain(&code, class) {
+        if let Some((chain, content)) = class_chain(&rules, class) {
             self.unused_chains.remove(&(*family, chain.clone()));
             changes.extend(fill_chain(&table, &chain, content));
         }
         let set = self.sizes.name(*family, class.verdicts());
         let elements = vec![verdict_element(class)];
-        changes.push(Change::AddElements { table, set, ranges: ir::Ranges::None, elements });
+        changes.push(NftChange::AddElements { table, set, ranges: ir::IntervalEncoding::None, elements });
     }
 
-    /// Counts the classes of a Service out; whether one of them is not used any more.
-    fn count_out_classes(&mut self, old: &Fragment) -> bool {
-        let mut is_other = false;
+    /// Removes a user from the classes of a Service. Returns whether one of them became unused.
+    fn remove_classes(&mut self, old: &RenderedElements) -> bool {
+        let mut is_changed = false;
         for at in &old.classes {
             let Some(users) = self.class_users.get_mut(at) else { continue };
             *users -= 1;
             if *users == 0 {
                 self.class_users.remove(at);
-                is_other = true;
+                is_changed = true;
             }
         }
-        is_other
+        is_changed
     }
 
-    fn drop_class(&mut self, (family, class): &(Family, Class), changes: &mut Vec<Change>) {
+    fn drop_class(&mut self, (family, class): &(Family, ChainClass), changes: &mut Vec<NftChange>) {
         let (table, set) = (table_id(*family), self.sizes.name(*family, class.verdicts()));
         let elements = vec![verdict_element(class)];
-        changes.push(Change::DeleteElements { table, set, ranges: ir::Ranges::None, elements });
+        changes.push(NftChange::DeleteElements { table, set, ranges: ir::IntervalEncoding::None, elements });
         if let Some(chain) = class.chain() {
-            // Pitfall 9: a chain goes in a later transaction than the last way to it.
+            // Pitfall 9: a chain is deleted by a later transaction than its last reference.
             self.unused_chains.insert((*family, chain));
         }
     }
 
-    /// Makes sets larger that have become too small; whether there were any.
+    /// Grows full sets. Returns whether there were any.
     fn make_room(&mut self) -> bool {
         let mut outgrown = false;
         for ((family, name), count) in &self.counts {
@@ -295,24 +291,23 @@ impl Renderer {
         outgrown
     }
 
-    /// Work that can wait until changes are through: classes are made ready that the next change may need, and
-    /// those that none can need any more go. One transaction; call it again until there is nothing left to do. With
-    /// large maps each makes only one class ready: the kernel looks through a whole map for that, and a change may be
-    /// waiting.
-    pub fn sweep(&mut self) -> Vec<Change> {
+    /// Work that waits until changes are applied: prepares the classes that the next change may need and deletes those
+    /// that none can need. One transaction; call it until nothing is left. With large maps each call prepares only one
+    /// class: the kernel walks the whole map for it, and a change may be waiting.
+    pub fn maintenance(&mut self) -> Vec<NftChange> {
         let unused = std::mem::take(&mut self.unused_chains);
-        let mut changes: Vec<Change> = unused
+        let mut changes: Vec<NftChange> = unused
             .into_iter()
-            .map(|(family, chain)| Change::DeleteChain { table: table_id(family), chain })
+            .map(|(family, chain)| NftChange::DeleteChain { table: table_id(family), chain })
             .collect();
         let wanted = with_neighbours(self.class_users.keys());
-        let missing: Vec<(Family, Class)> = wanted.difference(&self.ready).copied().collect();
-        let mut looked_through = 0;
+        let missing: Vec<(Family, ChainClass)> = wanted.difference(&self.ready).copied().collect();
+        let mut walked = 0;
         for (family, class) in missing {
             self.add_class(&(family, class), &mut changes);
             self.ready.insert((family, class));
-            looked_through += self.sizes.size(family, class.endpoints());
-            if looked_through >= LOOKED_THROUGH {
+            walked += self.sizes.size(family, class.endpoints());
+            if walked >= WALKED_BUCKETS {
                 break;
             }
         }
@@ -326,18 +321,18 @@ impl Renderer {
     }
 }
 
-/// A chain with these rules, whatever it held if it was there.
-fn fill_chain(table: &ir::TableId, chain: &ir::Name, content: ir::Chain) -> Vec<Change> {
+/// Creates the chain, or replaces its rules.
+fn fill_chain(table: &ir::TableId, chain: &ir::NftName, content: ir::Chain) -> Vec<NftChange> {
     let (table, chain) = (table.clone(), chain.clone());
     let mut changes = vec![
-        Change::AddChain { table: table.clone(), chain: chain.clone(), spec: content.spec },
-        Change::FlushChain { table: table.clone(), chain: chain.clone() },
+        NftChange::AddChain { table: table.clone(), chain: chain.clone(), spec: content.spec },
+        NftChange::FlushChain { table: table.clone(), chain: chain.clone() },
     ];
-    changes.extend(content.rules.into_iter().map(|rule| Change::AddRule {
+    changes.extend(content.rules.into_iter().map(|rule| NftChange::AddRule {
         table: table.clone(),
         chain: chain.clone(),
         rule,
-        place: Place::Last,
+        position: RulePosition::Last,
     }));
     changes
 }

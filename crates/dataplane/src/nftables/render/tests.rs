@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::class::{Ending, Role};
-use super::names::Kind;
+use super::chain_class::{Ending, Role};
 use super::*;
-use crate::nftables::ir::{Expr, Name};
+use crate::nftables::ir::{Expr, NftName};
 
 /// Classes of all kinds, with slots and seconds at the edges of what fits.
-fn classes() -> Vec<Class> {
+fn classes() -> Vec<ChainClass> {
     let mut endings = vec![Ending::Reject, Ending::Drop];
     endings.extend([1, 2, 255, 256, 16_383, 65_536, (1 << 26) - 1].map(Ending::Send));
     for slots in [1, 2, 255] {
@@ -18,11 +17,11 @@ fn classes() -> Vec<Class> {
         endings.extend([60, 120, 10_800, 86_400].map(|seconds| Ending::Sticky(slots, seconds)));
     }
     let mut classes = Vec::new();
-    for kind in Kind::ALL {
+    for lookup in FrontendLookup::ALL {
         for role in [Role::ClusterIp, Role::External, Role::ExternalLocal, Role::Inside] {
             for restricted in [false, true] {
-                classes.extend(endings.iter().map(|ending| Class {
-                    kind,
+                classes.extend(endings.iter().map(|ending| ChainClass {
+                    lookup,
                     role,
                     restricted,
                     ending: *ending,
@@ -36,24 +35,25 @@ fn classes() -> Vec<Class> {
 #[test]
 fn no_two_classes_have_the_same_number() {
     let classes = classes();
-    let numbers: BTreeSet<u32> = classes.iter().map(Class::value).collect();
+    let numbers: BTreeSet<u32> = classes.iter().map(ChainClass::value).collect();
     assert_eq!(numbers.len(), classes.len());
 }
 
 #[test]
 fn classes_that_share_a_chain_differ_in_nothing_that_it_does() {
     let node = NodeRules::default();
-    let sizes = Sizes::default();
-    let code = rules::Code { node: &node, sizes: &sizes, family: Family::V4 };
-    let mut rules_by_chain: BTreeMap<Name, Vec<Rule>> = BTreeMap::new();
+    let sizes = SetSizes::default();
+    let rules_of = Rules { node: &node, sizes: &sizes, family: Family::V4 };
+    let mut rules_by_chain: BTreeMap<NftName, Vec<NftRule>> = BTreeMap::new();
     for class in classes() {
         // A cluster IP is never found by a node port.
-        let Some(chain) =
-            class.chain().filter(|_| class.kind == Kind::Address || class.role != Role::ClusterIp)
+        let Some(chain) = class
+            .chain()
+            .filter(|_| class.lookup == FrontendLookup::Address || class.role != Role::ClusterIp)
         else {
             continue;
         };
-        let rules = code.class(&class);
+        let rules = rules_of.class(&class);
         assert_eq!(*rules_by_chain.entry(chain.clone()).or_insert_with(|| rules.clone()), rules, "{chain}");
     }
 }
@@ -61,11 +61,11 @@ fn classes_that_share_a_chain_differ_in_nothing_that_it_does() {
 #[test]
 fn rules_use_only_sets_that_are_there_and_registers_that_exist() {
     let node = NodeRules::default();
-    let sizes = Sizes::default();
+    let sizes = SetSizes::default();
     for family in FAMILIES {
-        let table = skeleton_of(&node, &sizes, family);
-        let code = rules::Code { node: &node, sizes: &sizes, family };
-        let of_classes = classes().into_iter().flat_map(|class| code.class(&class));
+        let table = base_table(&node, &sizes, family);
+        let rules_of = Rules { node: &node, sizes: &sizes, family };
+        let of_classes = classes().into_iter().flat_map(|class| rules_of.class(&class));
         let rules = table.chains.values().flat_map(|chain| chain.rules.clone()).chain(of_classes);
         for expr in rules.flat_map(|rule| rule.exprs) {
             match &expr {
@@ -82,8 +82,8 @@ fn rules_use_only_sets_that_are_there_and_registers_that_exist() {
 
 #[test]
 fn names_say_what_a_set_is_and_how_large() {
-    let mut sizes = Sizes::default();
-    let endpoints = SetName::Endpoints(Kind::NodePort, names::Side::Inside);
+    let mut sizes = SetSizes::default();
+    let endpoints = SetName::Endpoints(FrontendLookup::NodePort, ClientScope::Inside);
     assert_eq!(sizes.name(Family::V4, endpoints), "node-port-endpoints-inside-1k");
     sizes.make_room(Family::V4, endpoints, 100_000);
     assert_eq!(sizes.name(Family::V4, endpoints), "node-port-endpoints-inside-256k");

@@ -278,7 +278,7 @@ fn settings(args: &ProxyArgs) -> Result<Settings> {
             files: args.allow_file.iter().cloned().collect(),
             variables: args.allow_env.iter().cloned().collect(),
         },
-        mark: args.redirect.map(|_| dataplane::nftables::redirect::MARK),
+        mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
         seed: u64::from_ne_bytes(seed),
     })
 }

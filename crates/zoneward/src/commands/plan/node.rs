@@ -6,11 +6,11 @@
 mod summary;
 
 use anyhow::{Context, Result, bail};
+use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
-use dataplane::nftables::diff::{Difference, Line, diff, lines};
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Renderer, Sizes, render, table_id};
+use dataplane::nftables::diff::{DiffLine, RulesetDiff, diff, lines};
+use dataplane::nftables::ir::Ruleset;
+use dataplane::nftables::render::{Renderer, SetSizes, render, table_id};
 use model::Family;
 use serde_json::{Value, json};
 
@@ -28,11 +28,11 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     let (old, new) = if args.live {
         let held = held()?;
         // Sets of a node that runs keep their sizes as long as everything fits.
-        let sizes = Sizes::of_program(&held);
+        let sizes = SetSizes::of_ruleset(&held);
         let fits = renderer.fits(&sizes);
         (held, if fits { render(&node.table, &sizes) } else { program })
     } else if args.with.is_empty() {
-        (Program::default(), program)
+        (Ruleset::default(), program)
     } else {
         add(args, &mut world)?;
         node = NodeWorld::new(&choice, &world)?;
@@ -75,8 +75,8 @@ fn add(args: &PlanNode, world: &mut World) -> Result<()> {
 }
 
 /// The rules that this machine's kernel holds.
-fn held() -> Result<Program> {
-    let mut kernel = Socket::open().context("reading the kernel's rules needs NET_ADMIN")?;
+fn held() -> Result<Ruleset> {
+    let mut kernel = NetlinkSocket::open().context("reading the kernel's rules needs NET_ADMIN")?;
     let wanted = [table_id(Family::V4), table_id(Family::V6)];
     let (program, problems) = read(&mut kernel, &wanted).context("reading the kernel's rules")?;
     if let Some(problem) = problems.first() {
@@ -86,19 +86,20 @@ fn held() -> Result<Program> {
 }
 
 struct Answer {
-    now: Vec<Line>,
-    later: Vec<Line>,
+    now: Vec<DiffLine>,
+    later: Vec<DiffLine>,
 }
 
 impl Answer {
-    fn new(difference: &Difference, old: &Program, new: &Program) -> Self {
+    fn new(difference: &RulesetDiff, old: &Ruleset, new: &Ruleset) -> Self {
         let programs = [new, old];
         Self { now: lines(&difference.now, &programs), later: lines(&difference.later, &programs) }
     }
 
     fn value(&self) -> Value {
-        let line = |l: &Line| json!({"does": l.does, "table": l.table, "what": l.what, "detail": l.detail});
-        let list = |lines: &[Line]| lines.iter().map(line).collect::<Value>();
+        let line =
+            |l: &DiffLine| json!({"does": l.does, "table": l.table, "what": l.what, "detail": l.detail});
+        let list = |lines: &[DiffLine]| lines.iter().map(line).collect::<Value>();
         json!({"now": list(&self.now), "later": list(&self.later)})
     }
 
@@ -116,7 +117,7 @@ impl Answer {
     }
 }
 
-fn line_text(line: &Line) -> String {
+fn line_text(line: &DiffLine) -> String {
     let sign = match line.does {
         "add" => "+",
         "delete" => "-",

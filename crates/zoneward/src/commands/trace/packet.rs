@@ -1,7 +1,7 @@
 //! `zoneward trace packet`: where a packet would go from a node, and why, by the rules that would be loaded.
 //!
-//! The answer comes out of the rules: their bytes are decoded again and evaluated by a kernel that behaves. The
-//! table's own decision gives the reasons; should the two ever differ, the answer says so.
+//! The rules are loaded into a fake kernel, or read from this node's kernel, and traced there. The reasons come from the
+//! table's own decision; if the two differ, the output says so.
 
 pub(crate) mod parse;
 #[cfg(test)]
@@ -10,13 +10,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, bail};
-use dataplane::nftables::apply::{load, read};
-use dataplane::nftables::fake::{Evaluation, FakeKernel, Fate, Node, Packet, evaluate};
-use dataplane::nftables::ir::Program;
-use dataplane::nftables::netlink::Socket;
-use dataplane::nftables::render::{Renderer, protocol_number, table_id};
-use model::Family;
+use anyhow::{Context, Result};
+use dataplane::backend::{NodeBackend, PacketTrace, TracedVerdict};
+use dataplane::nftables::NftablesBackend;
+use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, PacketVerdict, TrafficClass};
 use plan::select;
 use serde_json::{Value, json};
@@ -36,9 +33,8 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let mut world = World::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &world)?;
     world.notices.append(&mut node.notices);
-    let program = if args.live { held()? } else { sent(&node)? };
-    let traces: Vec<Trace<'_>> =
-        packets.iter().map(|packet| trace(packet, &program, &node, &world)).collect::<Result<_>>()?;
+    let mut backend = if args.live { live()? } else { offline(&node)? };
+    let traces = trace(&packets, &mut backend, &node, &world)?;
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
@@ -64,74 +60,73 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
     Ok(args.packet.iter().cloned().collect())
 }
 
-/// The rules that would be sent, as the kernel would have read them.
-fn sent(node: &NodeWorld) -> Result<Program> {
-    let mut kernel = FakeKernel::new();
-    let (_, program) = Renderer::start(&node.table);
-    load(&mut kernel, &program).context("the rendered rules were refused, which is a bug of Zoneward")?;
-    Ok(kernel.program().clone())
+/// A fake kernel with the rules of these objects.
+fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
+    let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
+    backend
+        .load(&node.table)
+        .context("the fake kernel refused the rendered rules, which is a bug of Zoneward")?;
+    Ok(backend)
 }
 
-/// The rules that this machine's kernel holds.
-fn held() -> Result<Program> {
-    let mut kernel = Socket::open().context("reading the kernel's rules needs NET_ADMIN")?;
-    let wanted = [table_id(Family::V4), table_id(Family::V6)];
-    let (program, problems) = read(&mut kernel, &wanted).context("reading the kernel's rules")?;
-    if let Some(problem) = problems.first() {
-        bail!("the kernel holds something that is not understood: {problem}");
-    }
-    if program.tables.is_empty() {
-        bail!("the kernel has no table `zoneward`: no node proxy of ours has run in this network namespace");
-    }
-    Ok(program)
+/// This machine's kernel.
+fn live() -> Result<NftablesBackend> {
+    NftablesBackend::open()
+        .context("opening a netlink socket; NET_ADMIN is needed to read the kernel's rules")
 }
 
-/// What became of a packet.
+/// A packet, its way through the rules and the table's decision.
 struct Trace<'a> {
     packet: &'a forward::FirstPacket,
-    evaluation: Evaluation,
+    traced: PacketTrace,
     decision: ForwardingDecision<'a>,
     why: Vec<(String, String)>,
     differs: Option<String>,
 }
 
 fn trace<'a>(
-    packet: &'a forward::FirstPacket,
-    program: &Program,
+    packets: &'a [forward::FirstPacket],
+    backend: &mut dyn NodeBackend,
     node: &'a NodeWorld,
     world: &World,
-) -> Result<Trace<'a>> {
-    let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
-    sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
-    let kernel = Node { addresses: node.table.node.addresses.to_vec() };
-    let evaluation = evaluate(program, &sent, &kernel)?;
+) -> Result<Vec<Trace<'a>>> {
+    let all = backend.trace(packets, &node.table.node.addresses)?;
+    Ok(packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, world)).collect())
+}
+
+fn explain<'a>(
+    packet: &'a forward::FirstPacket,
+    traced: PacketTrace,
+    node: &'a NodeWorld,
+    world: &World,
+) -> Trace<'a> {
     let decision = node.table.decide(packet);
-    let differs = difference(&decision, &evaluation);
+    let differs = difference(&decision, &traced);
     let mut why = reasons(&decision, node, world);
-    why.extend(rules(&evaluation));
+    why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));
     }
-    Ok(Trace { packet, evaluation, decision, why, differs })
+    Trace { packet, traced, decision, why, differs }
 }
 
-/// Where rules and table differ: the kernel holds something else than what these objects ask for. A share below one slot
-/// may have none on this node.
-fn difference(decision: &ForwardingDecision<'_>, evaluation: &Evaluation) -> Option<String> {
-    let (fate, shares) = match &decision.verdict {
-        PacketVerdict::Send(shares) => (Fate::Dnat, &shares[..]),
-        PacketVerdict::Reject => (Fate::Reject, &[][..]),
-        PacketVerdict::Drop => (Fate::Drop, &[][..]),
-        PacketVerdict::Untouched => (Fate::Untouched, &[][..]),
+/// Where the rules differ from the table: the kernel does not hold what these objects require. An endpoint whose share is
+/// below one slot may have none on this node.
+fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option<String> {
+    let (verdict, shares) = match &decision.verdict {
+        PacketVerdict::Send(shares) => (TracedVerdict::Dnat, &shares[..]),
+        PacketVerdict::Reject => (TracedVerdict::Reject, &[][..]),
+        PacketVerdict::Drop => (TracedVerdict::Drop, &[][..]),
+        PacketVerdict::Untouched => (TracedVerdict::Untouched, &[][..]),
     };
-    let found: BTreeSet<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
+    let found: BTreeSet<SocketAddr> = traced.endpoints.iter().map(|(address, _)| *address).collect();
     let planned: BTreeSet<SocketAddr> = shares.iter().map(|(address, _)| *address).collect();
     let is_there = |(address, share): &(SocketAddr, f64)| found.contains(address) || *share < ONE_SLOT;
-    if evaluation.fate == fate && found.is_subset(&planned) && shares.iter().all(is_there) {
+    if traced.verdict == verdict && found.is_subset(&planned) && shares.iter().all(is_there) {
         return None;
     }
     let planned: Vec<String> = planned.iter().map(SocketAddr::to_string).collect();
-    Some(format!("these objects ask for {} {}; the rules say otherwise", word(fate), planned.join(" ")))
+    Some(format!("these objects ask for {} {}; the rules say otherwise", word(verdict), planned.join(" ")))
 }
 
 /// From the Service down to the choice of endpoints, then what the node does with this packet.
@@ -153,27 +148,13 @@ fn reasons(decision: &ForwardingDecision<'_>, node: &NodeWorld, world: &World) -
     why
 }
 
-/// The rules that matched on the likeliest way, as nft names them.
-fn rules(evaluation: &Evaluation) -> Vec<(String, String)> {
-    let likeliest = evaluation.paths.iter().max_by(|a, b| a.weight.total_cmp(&b.weight));
-    let steps = likeliest.into_iter().flat_map(|path| &path.steps);
-    steps
-        .map(|step| {
-            let rule = format!("nftables {} {}", step.table, step.chain);
-            let comment = step.rule.as_ref().map_or("", |comment| comment.as_str());
-            let found = step.found.iter().filter_map(|(set, of)| Some(format!(" [{set}: {}]", of.as_ref()?)));
-            (rule, format!("{comment}{}: {}", found.collect::<String>(), step.did))
-        })
-        .collect()
-}
-
-fn word(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Dnat => "dnat",
-        Fate::Reject => "reject",
-        Fate::Drop => "drop",
-        Fate::Accept => "accept",
-        Fate::Untouched => "untouched",
+fn word(verdict: TracedVerdict) -> &'static str {
+    match verdict {
+        TracedVerdict::Dnat => "dnat",
+        TracedVerdict::Reject => "reject",
+        TracedVerdict::Drop => "drop",
+        TracedVerdict::Accept => "accept",
+        TracedVerdict::Untouched => "untouched",
     }
 }
 
@@ -190,21 +171,21 @@ impl Trace<'_> {
     }
 
     fn is_masqueraded(&self) -> bool {
-        self.evaluation.fate == Fate::Dnat && self.evaluation.masquerade
+        self.traced.verdict == TracedVerdict::Dnat && self.traced.masquerade
     }
 
     fn value(&self) -> Value {
-        let count = self.evaluation.endpoints.len() as f64;
+        let count = self.traced.endpoints.len() as f64;
         // Weights relate to each other, their mean is 1.
         let endpoint = |(address, chance): &(SocketAddr, f64)| json!({"address": address.to_string(), "weight": rounded(chance * count)});
-        let endpoints: Vec<Value> = self.evaluation.endpoints.iter().map(endpoint).collect();
+        let endpoints: Vec<Value> = self.traced.endpoints.iter().map(endpoint).collect();
         let why: Vec<Value> =
             self.why.iter().map(|(rule, detail)| json!({"rule": rule, "detail": detail})).collect();
         json!({
-            "verdict": word(self.evaluation.fate),
+            "verdict": word(self.traced.verdict),
             "endpoints": endpoints,
             "masquerade": self.is_masqueraded(),
-            "affinity": self.evaluation.affinity.map(|milliseconds| milliseconds / 1000),
+            "affinity": self.traced.affinity.map(|milliseconds| milliseconds / 1000),
             "service": self.service(),
             "traffic": self.traffic(),
             "why": why,
@@ -213,14 +194,14 @@ impl Trace<'_> {
 
     fn text(&self, node: &str) -> String {
         let forward::FirstPacket { src, dst, protocol, .. } = self.packet;
-        let mut text = format!("{protocol} {src} -> {dst} on {node}: {}\n", word(self.evaluation.fate));
+        let mut text = format!("{protocol} {src} -> {dst} on {node}: {}\n", word(self.traced.verdict));
         if let (Some(service), Some(traffic)) = (self.service(), self.traffic()) {
             text += &format!("  Service {service}, {traffic} traffic\n");
         }
-        for (address, chance) in &self.evaluation.endpoints {
+        for (address, chance) in &self.traced.endpoints {
             text += &format!("  to {address} ({:.1} %)\n", chance * 100.0);
         }
-        if self.evaluation.fate == Fate::Dnat {
+        if self.traced.verdict == TracedVerdict::Dnat {
             let source = if self.is_masqueraded() { "an address of the node" } else { "unchanged" };
             text += &format!("  source: {source}\n");
         }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dataplane::nftables::diff::{Line, diff, lines};
-use dataplane::nftables::ir::Program;
+use dataplane::nftables::diff::{DiffLine, diff, lines};
+use dataplane::nftables::ir::Ruleset;
 use serde_json::{Value, json};
 
 use output::{count, render, table};
@@ -39,7 +39,7 @@ impl Row {
 }
 
 /// One row for each Service port, by name, with what they share at the end.
-pub(super) fn rows(now: &[Line], later: &[Line], programs: [&Program; 2]) -> Vec<Row> {
+pub(super) fn rows(now: &[DiffLine], later: &[DiffLine], programs: [&Ruleset; 2]) -> Vec<Row> {
     let owners = owners(programs);
     let mut rows: BTreeMap<(bool, String), Row> = BTreeMap::new();
     for line in now.iter().chain(later) {
@@ -58,10 +58,10 @@ pub(super) fn rows(now: &[Line], later: &[Line], programs: [&Program; 2]) -> Vec
 }
 
 /// The Service port of each frontend, by the frontend's key: the maps of frontends name it in comments.
-fn owners(programs: [&Program; 2]) -> BTreeMap<String, String> {
+fn owners(programs: [&Ruleset; 2]) -> BTreeMap<String, String> {
     let mut owners = BTreeMap::new();
     for program in programs {
-        for line in lines(&diff(&Program::default(), program).now, &[program]) {
+        for line in lines(&diff(&Ruleset::default(), program).now, &[program]) {
             let names_frontends = ["services", "node-ports"].contains(&kind(&line.what).as_str());
             if let (true, Some((key, rest))) = (names_frontends, line.detail.split_once(" : "))
                 && let Some(name) = comment(rest)
@@ -78,7 +78,7 @@ fn comment(text: &str) -> Option<&str> {
 }
 
 /// The Service that an element belongs to: by its comment, or by the frontend that its key starts with.
-fn owner<'o>(line: &'o Line, owners: &'o BTreeMap<String, String>) -> Option<&'o str> {
+fn owner<'o>(line: &'o DiffLine, owners: &'o BTreeMap<String, String>) -> Option<&'o str> {
     if !line.what.starts_with("element ") || kind(&line.what).starts_with("verdicts") {
         return None;
     }
@@ -134,8 +134,8 @@ fn cells(row: &Row) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn line(does: &'static str, what: &str, detail: &str) -> Line {
-        Line { does, table: "ip zoneward".to_owned(), what: what.to_owned(), detail: detail.to_owned() }
+    fn line(does: &'static str, what: &str, detail: &str) -> DiffLine {
+        DiffLine { does, table: "ip zoneward".to_owned(), what: what.to_owned(), detail: detail.to_owned() }
     }
 
     #[test]

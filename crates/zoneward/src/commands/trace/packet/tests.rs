@@ -9,9 +9,7 @@ mod addresses;
 mod world;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 
-use dataplane::nftables::netlink::{Kernel, NetlinkError, Query};
 use model::{Interner, Object, ServiceKey, Snapshot, parse};
 use plan::NodeGates;
 use plan::forward::{Forwarder, NodeConfig, ProxySettings, ServiceDelta};
@@ -20,31 +18,9 @@ use serde_json::json;
 
 use super::*;
 use node::config::{Configuration, resolve};
-use node::kernel::{Tables, make};
+use node::kernel::apply_deltas;
 use node::offline::settings;
 use world::Spec;
-
-/// A kernel that the test looks into.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<FakeKernel>>);
-
-impl Kernel for Shared {
-    fn transact(&mut self, batch: &[u8]) -> Result<(), NetlinkError> {
-        self.0.lock().unwrap().transact(batch)
-    }
-
-    fn dump(&mut self, query: &Query) -> Result<Vec<u8>, NetlinkError> {
-        self.0.lock().unwrap().dump(query)
-    }
-
-    fn generation(&mut self) -> Result<u32, NetlinkError> {
-        self.0.lock().unwrap().generation()
-    }
-
-    fn longest_batch(&self) -> usize {
-        self.0.lock().unwrap().longest_batch()
-    }
-}
 
 /// The settings as an operator writes them.
 fn configuration(settings: &ProxySettings) -> Configuration {
@@ -74,8 +50,7 @@ fn configuration(settings: &ProxySettings) -> Configuration {
 /// The node that runs: changes come one at a time, into a kernel.
 struct Live {
     forwarder: Forwarder,
-    tables: Tables,
-    kernel: Shared,
+    backend: NftablesBackend,
 }
 
 impl Live {
@@ -83,26 +58,20 @@ impl Live {
         let (settings, _) = resolve(configuration(&world.settings), false).unwrap();
         let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
         let (config, _) = NodeConfig::new(&settings.proxy, &world.node(), &cidrs, &more_addresses());
-        let kernel = Shared(Arc::new(Mutex::new(FakeKernel::new())));
         let mut live = Self {
             forwarder: Forwarder::new(config.clone()),
-            tables: Tables::new(Box::new(kernel.clone())),
-            kernel,
+            backend: NftablesBackend::new(Box::new(FakeKernel::new())),
         };
         live.forwarder.rebuild(snapshot, config);
-        live.tables.compare(live.forwarder.table()).unwrap();
+        live.backend.load(live.forwarder.table()).unwrap();
         live
     }
 
     fn sync(&mut self, key: ServiceKey, snapshot: &Snapshot) {
         let deltas = self.forwarder.update(snapshot, &BTreeSet::from([key]));
         let deltas: Vec<&ServiceDelta> = deltas.iter().collect();
-        assert_eq!(make(&mut self.tables, &mut self.forwarder, &deltas).unwrap(), []);
-        while self.tables.tidy().unwrap() {}
-    }
-
-    fn program(&self) -> Program {
-        self.kernel.0.lock().unwrap().program().clone()
+        assert_eq!(apply_deltas(&mut self.backend, &mut self.forwarder, &deltas).unwrap(), []);
+        while self.backend.maintain().unwrap() {}
     }
 }
 
@@ -156,13 +125,13 @@ proptest! {
         let (node, read) = offline(&world, snapshot(&world));
         prop_assert_eq!(&node.table, live.forwarder.table());
         prop_assert_eq!(&node.config, live.forwarder.config());
-        let (sent, held) = (sent(&node).unwrap(), live.program());
-        for packet in &packets {
-            let by_files = trace(packet, &sent, &node, &read).unwrap();
-            let by_kernel = trace(packet, &held, &node, &read).unwrap();
+        let by_files = trace(&packets, &mut super::offline(&node).unwrap(), &node, &read).unwrap();
+        let by_kernel = trace(&packets, &mut live.backend, &node, &read).unwrap();
+        for (by_files, by_kernel) in by_files.iter().zip(&by_kernel) {
+            let packet = by_files.packet;
             prop_assert_eq!(&by_files.differs, &None, "{:?}", packet);
             prop_assert_eq!(&by_kernel.differs, &None, "{:?}", packet);
-            prop_assert_eq!(without_reasons(&by_files), without_reasons(&by_kernel), "{:?}", packet);
+            prop_assert_eq!(without_reasons(by_files), without_reasons(by_kernel), "{:?}", packet);
         }
     }
 }

@@ -1,0 +1,142 @@
+//! The interface of a backend: what the node proxy, `trace packet` and `cleanup` use of it.
+//!
+//! A backend owns the way to its kernel interface. Over a fake kernel it is the same type, so that tests and
+//! `trace packet` run the code that programs a node.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use model::ForwardingTable;
+use model::forward::{FirstPacket, Frontend};
+
+/// Old and new frontends of one Service.
+pub type FrontendChange<'a> = (&'a [Frontend], &'a [Frontend]);
+
+/// Programs a kernel with a ForwardingTable and keeps it so.
+pub trait NodeBackend {
+    /// Programs the table: everything into an empty kernel, else the difference to what the kernel holds. Resets what
+    /// the backend remembers of earlier calls.
+    fn load(&mut self, table: &ForwardingTable) -> Result<Reconciled, BackendError>;
+
+    /// Applies the change of some Services, whose new frontends `table` has. One transaction, unless it exceeds the
+    /// send buffer; then each transaction leaves every Service either old or new.
+    fn change(
+        &mut self,
+        table: &ForwardingTable,
+        services: &[FrontendChange<'_>],
+    ) -> Result<(), BackendError>;
+
+    /// Compares the kernel with the table and repairs differences. Free if no transaction but our own happened since
+    /// the last call.
+    fn reconcile(&mut self, table: &ForwardingTable) -> Result<Reconciled, BackendError>;
+
+    /// One step of the work that is put off after a change, such as deleting unused chains. Returns whether more is
+    /// left.
+    fn maintain(&mut self) -> Result<bool, BackendError>;
+
+    /// Whether the kernel holds rules of any Service.
+    fn has_services(&mut self) -> Result<bool, BackendError>;
+
+    /// Traces packets through the rules that the kernel holds. `addresses` are the node's own.
+    fn trace(
+        &mut self,
+        packets: &[FirstPacket],
+        addresses: &[IpAddr],
+    ) -> Result<Vec<PacketTrace>, BackendError>;
+
+    /// Deletes everything that a node proxy, ours or kube-proxy, left in this kernel interface; with `dry_run` only
+    /// lists it.
+    fn cleanup(&mut self, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
+}
+
+/// Result of [`NodeBackend::load`] and [`NodeBackend::reconcile`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// The kernel held nothing of ours.
+    pub is_initial: bool,
+    /// Transactions that were needed; 0 if the kernel held what it should.
+    pub transactions: usize,
+    /// Foreign objects within our tables.
+    pub problems: Vec<String>,
+}
+
+/// What happens to the first packet of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TracedVerdict {
+    /// Forwarded to an endpoint.
+    Dnat,
+    /// Dropped, and the sender is notified.
+    Reject,
+    /// Dropped.
+    Drop,
+    /// Accepted by a rule, without DNAT.
+    Accept,
+    /// No rule matched.
+    Untouched,
+}
+
+/// The way of one packet through the rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PacketTrace {
+    /// The most likely verdict.
+    pub verdict: TracedVerdict,
+    /// Endpoints with their probabilities, sorted by address.
+    pub endpoints: Vec<(SocketAddr, f64)>,
+    /// The source is replaced by an address of the node.
+    pub masquerade: bool,
+    /// Session affinity timeout in milliseconds.
+    pub affinity: Option<u64>,
+    /// The rules that matched on the most likely path.
+    pub steps: Vec<TraceStep>,
+}
+
+/// One rule that matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceStep {
+    /// Where the rule is, in the backend's terms.
+    pub rule: String,
+    /// What the rule looked up and did.
+    pub detail: String,
+}
+
+/// An object that [`NodeBackend::cleanup`] deleted, or would delete.
+#[derive(Debug)]
+pub struct CleanupItem {
+    /// Such as `nftables table`.
+    pub kind: &'static str,
+    pub name: String,
+    /// Why it could not be deleted.
+    pub error: Option<BackendError>,
+}
+
+/// Why the kernel does not hold what it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendError {
+    message: String,
+    is_refusal: bool,
+}
+
+impl BackendError {
+    /// The kernel validated the changes and refused one of them.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_refusal: true }
+    }
+
+    /// Any other failure.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_refusal: false }
+    }
+
+    /// Whether other changes may still succeed.
+    pub fn is_refusal(&self) -> bool {
+        self.is_refusal
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BackendError {}

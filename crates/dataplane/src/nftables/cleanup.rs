@@ -1,0 +1,50 @@
+//! Deletes the tables of node proxies: ours, a sidecar's and kube-proxy's.
+
+use super::apply::apply;
+use super::decode::{NftMessage, message};
+use super::ir::{NftChange, NftFamily, NftName, TableId};
+use super::kernel::{DumpRequest, Kernel};
+use super::{render, sidecar_redirect};
+use crate::backend::{BackendError, CleanupItem};
+use crate::nfnetlink::NetlinkError;
+use crate::nfnetlink::wire::messages;
+
+/// The table of kube-proxy's nftables mode.
+const KUBE_PROXY: &str = "kube-proxy";
+
+pub(super) fn cleanup(kernel: &mut dyn Kernel, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError> {
+    let tables = list_tables(kernel).map_err(|error| {
+        BackendError::failed(format!("cannot list the tables: {error}; NET_ADMIN is needed"))
+    })?;
+    let of_proxies = tables.into_iter().filter(is_node_proxys);
+    let items = of_proxies.map(|table| {
+        let name = table.to_string();
+        let deleted = if dry_run { Ok(()) } else { apply(kernel, &[NftChange::DeleteTable { table }]) };
+        CleanupItem { kind: "nftables table", name, error: deleted.err().map(BackendError::from) }
+    });
+    Ok(items.collect())
+}
+
+fn is_node_proxys(table: &TableId) -> bool {
+    matches!(table.family, NftFamily::Ip | NftFamily::Ip6)
+        && [render::TABLE, sidecar_redirect::TABLE, KUBE_PROXY].iter().any(|name| table.name == *name)
+}
+
+fn list_tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>, NetlinkError> {
+    let dump = kernel.dump(&DumpRequest::Tables)?;
+    let tables = messages(&dump).filter_map(|raw| match message(raw) {
+        Ok(NftMessage::Change(NftChange::AddTable { table, .. })) => Some(table),
+        _ => None,
+    });
+    Ok(tables.collect())
+}
+
+/// The chains of all tables, also of those that iptables-nft maintains.
+pub fn list_chains(kernel: &mut dyn Kernel) -> Result<Vec<(TableId, NftName)>, NetlinkError> {
+    let dump = kernel.dump(&DumpRequest::Chains)?;
+    let chains = messages(&dump).filter_map(|raw| match message(raw) {
+        Ok(NftMessage::Change(NftChange::AddChain { table, chain, .. })) => Some((table, chain)),
+        _ => None,
+    });
+    Ok(chains.collect())
+}
