@@ -321,24 +321,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes expired objects, at most `limit`; `now` is in seconds since 1970. `last` makes the final state that
-    /// watchers see, from the last version and the revision of the deletion. Returns how many were deleted.
+    /// As [`Txn::expire`], in a transaction of its own.
     pub fn expire(
         &self,
         now: u64,
         limit: usize,
         last: impl Fn(&StoredObject, Revision) -> Bytes + Send + 'static,
     ) -> Result<usize, WriteError<TxnError>> {
-        self.write(move |txn| {
-            let keys = txn.expired(now, limit)?;
-            for key in &keys {
-                if let Some(stored) = txn.get(key)? {
-                    let json = last(&stored, txn.next_revision());
-                    txn.delete(key, Some(json), Expect::At(stored.revision))?;
-                }
-            }
-            Ok(keys.len())
-        })
+        self.write(move |txn| txn.expire(now, limit, last))
     }
 
     /// Writes a copy of the newest state into a new file; reads and writes continue.

@@ -72,7 +72,8 @@ async fn collect(api: &Api) {
             biased;
             _ = tick.tick() => {
                 actions::run(api, &mut graph).await;
-                expire(api).await;
+                // A failure is retried with the next tick.
+                let _ = api.commit(false, |objects| objects.expire(EXPIRE_LIMIT)).await;
             }
             item = events.recv() => match item {
                 Some(GraphEvent::Event(kind, event)) => apply(&mut graph, kind, &event),
@@ -157,16 +158,4 @@ fn apply(graph: &mut OwnerGraph, kind: &'static ResourceKind, event: &WatchEvent
 fn is_plain(json: &[u8]) -> bool {
     let names = ["\"ownerReferences\"", "\"deletionTimestamp\""];
     std::str::from_utf8(json).is_ok_and(|text| names.iter().all(|name| !text.contains(name)))
-}
-
-/// Deletes expired objects. A failure is retried with the next tick.
-async fn expire(api: &Api) {
-    let now = u64::try_from(api.clock().timestamp().as_second()).unwrap_or(0);
-    let engine = api.engine().clone();
-    let last = |stored: &StoredObject, revision: Revision| {
-        let mut object: Value = serde_json::from_slice(&stored.json).unwrap_or_default();
-        meta::set_resource_version(&mut object, revision.0);
-        bytes::Bytes::from(object.to_string())
-    };
-    let _ = tokio::task::spawn_blocking(move || engine.expire(now, EXPIRE_LIMIT, last)).await;
 }

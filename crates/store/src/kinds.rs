@@ -11,14 +11,13 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-pub use crd_columns::JsonPath;
 pub(crate) use crd_columns::cell as printed_cell;
 pub(crate) use print_cells::since;
 use print_columns::{
     CONFIG_MAP, ENDPOINT_SLICE, EVENT, IP_ADDRESS, LEASE, NAMESPACE, NODE, OTHER, POD, POLICY,
     POLICY_BINDING, SECRET, SERVICE, SERVICE_CIDR,
 };
-pub use print_columns::{Cell, Column};
+pub(crate) use print_columns::{Cell, Column};
 
 /// A served kind.
 #[derive(Debug)]
@@ -71,8 +70,7 @@ pub struct ResourceKind {
 }
 
 /// The verbs of stored kinds.
-pub const VERBS: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// The verbs of reviews, which are not stored.
 const REVIEW: &[&str] = &["create"];
 
@@ -411,7 +409,7 @@ const OURS: ResourceKind = ResourceKind {
 };
 
 /// The body of `pods/NAME/binding`; it is not in the table, because it has no objects and no path.
-pub static BINDING: ResourceKind = ResourceKind {
+pub(crate) static BINDING: ResourceKind = ResourceKind {
     kind: "Binding",
     plural: "bindings",
     singular: "binding",
@@ -421,10 +419,10 @@ pub static BINDING: ResourceKind = ResourceKind {
 };
 
 /// The definition of objects with an open `spec` and `status`.
-pub const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
+pub(crate) const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
 
 /// The kind of a path.
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceKind> {
+pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|kind| kind.group == group && kind.version == version && kind.plural == plural)
 }
 
@@ -464,7 +462,7 @@ impl ResourceKind {
     }
 
     /// The print columns.
-    pub fn columns(&self) -> &'static [Column] {
+    pub(crate) fn columns(&self) -> &'static [Column] {
         self.crd_columns.map_or(self.columns, |columns| columns())
     }
 

@@ -123,8 +123,17 @@ impl<'a, 't> ObjectTxn<'a, 't> {
 
     /// When an object of a kind that is written now expires.
     fn expiry(&self, kind: &ResourceKind) -> Option<u64> {
-        let now = u64::try_from(self.now.as_second()).unwrap_or(0);
-        kind.lifetime.map(|seconds| now.saturating_add(seconds))
+        kind.lifetime.map(|lifetime| seconds(self.now).saturating_add(lifetime))
+    }
+
+    /// Deletes expired objects, at most `limit`.
+    pub(crate) fn expire(&mut self, limit: usize) -> Result<(), StatusError> {
+        let last = |stored: &StoredObject, revision: Revision| {
+            let mut object: Value = serde_json::from_slice(&stored.json).unwrap_or_default();
+            meta::set_resource_version(&mut object, revision.0);
+            bytes(&object)
+        };
+        self.txn.expire(seconds(self.now), limit, last).map(drop).map_err(txn_error)
     }
 
     /// Removes an object; watchers see it with the resourceVersion of the removal.
@@ -188,6 +197,11 @@ fn bytes(object: &Value) -> Bytes {
     let json = serde_json::to_vec(object).unwrap_or_else(|_| object.to_string().into_bytes());
     // The event history keeps it for long: without spare capacity.
     Bytes::from(json.into_boxed_slice())
+}
+
+/// Seconds since 1970.
+fn seconds(time: jiff::Timestamp) -> u64 {
+    u64::try_from(time.as_second()).unwrap_or(0)
 }
 
 fn storage_error(error: StorageError) -> StatusError {

@@ -2,7 +2,6 @@
 //! They serve `kubectl explain`, the check of types and unknown fields ([`check`]), strategic merge, and OpenAPI.
 
 mod check;
-mod compiled_check;
 mod defaulting;
 mod merge_keys;
 
@@ -19,17 +18,17 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::{OPEN_DEFINITION, ResourceKind};
 
-pub use check::{Findings, bytes, check};
-pub use compiled_check::fits;
-pub use defaulting::fill_defaults;
+pub(crate) use check::bytes;
+pub use check::{Findings, check};
+pub(crate) use defaulting::fill_defaults;
 
 /// The prefix of references in OpenAPI v3.
-pub const PREFIX: &str = "#/components/schemas/";
+pub(crate) const PREFIX: &str = "#/components/schemas/";
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
 /// All definitions by name.
-pub fn definitions() -> &'static Map<String, Value> {
+pub(crate) fn definitions() -> &'static Map<String, Value> {
     static DEFINITIONS: OnceLock<Map<String, Value>> = OnceLock::new();
     DEFINITIONS.get_or_init(generate)
 }
@@ -126,7 +125,7 @@ pub fn of(kind: &ResourceKind) -> Option<&'static Value> {
 
 /// The schema of a version of a CustomResourceDefinition (YAML or JSON), with the common fields added, so that `metadata`
 /// is checked and explained as in other kinds.
-pub fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
+pub(crate) fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
     let crd: Value = serde_saphyr::from_str(crd).map_err(|error| error.to_string())?;
     let mut versions = crd["spec"]["versions"].as_array().into_iter().flatten();
     let found = versions.find(|entry| entry["name"] == version);
@@ -151,7 +150,7 @@ pub fn resolve(schema: &'static Value) -> &'static Value {
     found.unwrap_or(schema)
 }
 
-pub fn definition(name: &str) -> Option<&'static Value> {
+pub(crate) fn definition(name: &str) -> Option<&'static Value> {
     definitions().get(name)
 }
 

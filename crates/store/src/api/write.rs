@@ -187,11 +187,7 @@ pub(super) fn decode_strictly(
     kind.stamp(object);
     let schema =
         schema::of(kind).ok_or_else(|| StatusError::internal(format!("{} has no schema", kind.kind)))?;
-    // A patch changes a small part of what is stored, and that was checked.
-    let findings = match stored.is_none() && schema::fits(object, schema) {
-        true => schema::Findings::default(),
-        false => schema::check(object, stored, schema),
-    };
+    let findings = schema::check(object, stored, schema);
     if !findings.mistyped.is_empty() {
         let what = findings.mistyped.join(", ");
         let (word, version) = (kind.kind, kind.version);

@@ -218,9 +218,22 @@ impl<'a> Txn<'a> {
         self.rows.push(row);
     }
 
-    /// The expired keys, at most `limit`, oldest first.
-    pub fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError> {
-        self.reader.expired(now, limit)
+    /// Deletes expired objects, at most `limit`, oldest first; `now` is in seconds since 1970. `last` makes the final
+    /// state for watchers, from the last version and the revision of the deletion. Returns how many were deleted.
+    pub fn expire(
+        &mut self,
+        now: u64,
+        limit: usize,
+        last: impl Fn(&StoredObject, Revision) -> Bytes,
+    ) -> Result<usize, TxnError> {
+        let keys = self.reader.expired(now, limit)?;
+        for key in &keys {
+            if let Some(stored) = self.get(key)? {
+                let json = last(&stored, self.next_revision());
+                self.delete(key, Some(json), Expect::At(stored.revision))?;
+            }
+        }
+        Ok(keys.len())
     }
 
     pub(super) fn compact_to(&mut self, to: Revision) {

@@ -173,6 +173,14 @@ mod tests {
     }
 
     #[test]
+    fn valid_objects_have_no_findings_and_stay_unchanged() {
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {
+            "selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8080}]},
+            "status": {"loadBalancer": {}}});
+        assert_eq!(check_service(service.clone()), (service, Findings::default()));
+    }
+
+    #[test]
     fn wrong_types_are_named_with_their_path() {
         let (_, findings) = check_service(json!({"spec": {"ports": [{"port": "80"}], "type": 5}}));
         assert_eq!(

@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use ipnet::IpNet;
+use model::random::Random;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits, Caller, ResponseBody};
@@ -50,9 +51,24 @@ impl World {
     }
 
     async fn begun(ranges: ServiceRanges, options: EngineOptions, service_cidrs: Vec<IpNet>) -> Self {
+        Self::bootstrapped(ranges, options, service_cidrs, |api| api).await
+    }
+
+    /// With names and uids from a seed.
+    pub async fn seeded(ranges: ServiceRanges, options: EngineOptions, random: Random) -> Self {
+        let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
+        Self::bootstrapped(ranges, options, service_cidrs, |api| api.with_random(random)).await
+    }
+
+    async fn bootstrapped(
+        ranges: ServiceRanges,
+        options: EngineOptions,
+        service_cidrs: Vec<IpNet>,
+        configure: impl FnOnce(Api) -> Api,
+    ) -> Self {
         let folder = folder();
         let engine = Engine::open(&folder, options).unwrap();
-        let api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
+        let api = configure(Api::new(Arc::new(engine), ranges, ApiLimits::default()));
         let listen = "127.0.0.1:6443".parse().unwrap();
         bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();
         Self { api, folder }
