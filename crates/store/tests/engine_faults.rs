@@ -1,4 +1,5 @@
 //! Disks that fail: whatever they do, an acknowledged write is there afterwards, and a failure is an error in words.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "engine/dice.rs"]
 mod dice;

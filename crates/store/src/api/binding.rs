@@ -122,8 +122,7 @@ fn conflict_reason(name: &str, pod: &Value) -> Option<String> {
 
 fn conflict(kind: &ResourceKind, name: &str, why: &str) -> StatusError {
     let mut error = StatusError::conflict(kind, name, why);
-    error.message =
-        format!("Operation cannot be fulfilled on {}/binding {name:?}: {why}", kind.plural);
+    error.message = format!("Operation cannot be fulfilled on {}/binding {name:?}: {why}", kind.plural);
     error.details["kind"] = format!("{}/binding", kind.plural).into();
     error
 }
