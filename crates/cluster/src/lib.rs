@@ -30,7 +30,7 @@ use kube::Client;
 use kube::client::ClientBuilder;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use store::api::{Api, Caller};
-use store::server::Local;
+use store::server::LocalApi;
 use tower::Layer;
 
 pub use kind::Kind;
@@ -101,5 +101,5 @@ pub async fn open(connection: &Connection) -> Result<(Client, String)> {
 
 /// A client for the embedded API in this process, with all rights.
 pub fn in_process(api: Api) -> Client {
-    Client::new(Counting::new("in-process").layer(Local::new(api, Caller::own())), "default")
+    Client::new(Counting::new("in-process").layer(LocalApi::new(api, Caller::own())), "default")
 }

@@ -114,9 +114,9 @@ mod tests {
     use std::sync::Arc;
 
     use kube::api::PostParams;
-    use store::admission::service::Ranges;
-    use store::api::{Api as Store, Limits};
-    use store::engine::{Engine, Options};
+    use store::admission::service::ServiceRanges;
+    use store::api::{Api as Store, ApiLimits};
+    use store::engine::{Engine, EngineOptions};
 
     use super::*;
 
@@ -138,10 +138,10 @@ mod tests {
     async fn an_event_carries_the_uid_of_its_object() {
         let folder = std::env::temp_dir().join(format!("zoneward-report-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let engine = Engine::open(&folder, Options::default()).expect("a store");
+        let engine = Engine::open(&folder, EngineOptions::default()).expect("a store");
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
-        let store = Store::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let client = cluster::in_process(store);
         let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &Kind::Node.resource());
         let node = DynamicObject::new("n1", &Kind::Node.resource());

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mimalloc::MiMalloc;
-use store::engine::{Bytes, Engine, Options, ResourceId};
+use store::engine::{Bytes, Engine, EngineOptions, ResourceId};
 
 /// As in the command.
 #[global_allocator]
@@ -77,7 +77,7 @@ impl Place {
     }
 
     fn open(&self) -> Engine {
-        Engine::open(&self.0, Options::default()).unwrap_or_else(|error| panic!("{error}"))
+        Engine::open(&self.0, EngineOptions::default()).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 

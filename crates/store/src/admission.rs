@@ -1,35 +1,35 @@
-//! What happens to an object between the request and the store: defaults, validation, what Services need.
+//! Admission: what happens to an object between the request and the store.
 //!
 //! ```text
-//! body -> defaults -> carried over from the stored one -> disabled fields dropped -> validation -> policies
-//!      -> allocation -> store
+//! body -> defaulting -> fields kept from the stored version -> disabled fields dropped -> validation -> policies
+//!      -> allocation (Services) -> store
 //! ```
 
-mod defaults;
-pub mod policy;
-pub mod ports;
+mod builtin_validation;
+mod defaulting;
+mod node_ports;
+pub(crate) mod policy;
+mod schema_validation;
 pub mod service;
-pub mod structural;
-mod values;
 mod warnings;
 
 use plan::validate::{ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
-use crate::kinds::{Kind, Naming};
+use crate::kinds::{Naming, ResourceKind};
 use crate::meta;
-use crate::status::{Cause, Failure};
+use crate::status::{Cause, StatusError};
 
-pub use defaults::{defaults, pod_ips, prepare_new};
-pub use warnings::warnings;
+pub(crate) use defaulting::{defaults, pod_ips, prepare_for_create};
+pub(crate) use warnings::warnings;
 
-/// Refuses an object that an API server would refuse.
-pub fn validate(
-    ranges: &service::Ranges,
-    kind: &Kind,
+/// Refuses an object that kube-apiserver would refuse.
+pub(crate) fn validate(
+    ranges: &service::ServiceRanges,
+    kind: &ResourceKind,
     old: Option<&Value>,
     new: &Value,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     let settings = &ranges.node_ports;
     let violations = if plan::validate::is_known(new) {
         match old {
@@ -43,7 +43,8 @@ pub fn validate(
     if kind.needs_version && old.is_some() && meta::text(new, "resourceVersion").is_empty() {
         causes.push(Cause::invalid("metadata.resourceVersion", "must be specified for an update"));
     }
-    let found = structural::check(kind, old, new).into_iter().chain(values::check(kind, old, new));
+    let found =
+        schema_validation::check(kind, old, new).into_iter().chain(builtin_validation::check(kind, old, new));
     causes.extend(found.map(|(field, fault, reason)| Cause::new(fault, field, reason)));
     let disabled = refuse_disabled(&ranges.gates, old, new);
     causes.extend(disabled.map(|(field, fault, reason)| Cause::new(fault, field, reason)));
@@ -51,14 +52,14 @@ pub fn validate(
     if kind.kind == "ValidatingAdmissionPolicy" {
         causes.extend(policy::uncompilable(new).into_iter().map(|(field, why)| Cause::invalid(field, why)));
     }
-    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(new, "name"), &causes)) }
+    if causes.is_empty() { Ok(()) } else { Err(StatusError::invalid(kind, meta::text(new, "name"), &causes)) }
 }
 
-/// Metadata obeys the same rules in every kind. The brain knows them for some kinds; for the others it is
-/// asked as if the object were one of those with the same kind of name.
+/// Metadata has the same rules in every kind. `plan::validate` has them for some kinds; other objects are validated as if
+/// they were of one of those with the same format of names.
 fn metadata_violations(
     settings: &ValidationOptions,
-    kind: &Kind,
+    kind: &ResourceKind,
     old: Option<&Value>,
     new: &Value,
 ) -> Vec<Violation> {
@@ -78,8 +79,8 @@ fn metadata_violations(
     found.into_iter().filter(|violation| violation.field.starts_with("metadata")).collect()
 }
 
-/// An event lives with what it is about; one about an object without a namespace lives in `default`.
-fn event_cause(kind: &Kind, event: &Value) -> Option<Cause> {
+/// An Event is in the namespace of its object; for a cluster-scoped object that is `default`.
+fn event_cause(kind: &ResourceKind, event: &Value) -> Option<Cause> {
     let about = event["involvedObject"]["namespace"].as_str().unwrap_or_default();
     let (own, wanted) = (meta::text(event, "namespace"), if about.is_empty() { "default" } else { about });
     let wrong = kind.kind == "Event" && own != wanted;

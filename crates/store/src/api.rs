@@ -1,21 +1,21 @@
-//! The Kubernetes-compatible API: a request in, a response out. Transport, TLS and who the caller is are the
-//! server's; this is what kubectl, client libraries and `kube` speak to.
+//! The Kubernetes-compatible API: a request in, a response out. Transport, TLS and authentication are the server's.
 //!
 //! ```text
-//! path -> route -> read | watch | write | delete -> engine
-//!                                  \-> admission, in the same transaction
+//! path -> request info -> get | list | watch | write | delete -> engine
+//!                                               \-> admission, in the same transaction
 //! ```
 
-pub mod accept;
-mod ahead;
 pub mod backup;
-mod basis;
-mod bind;
-pub mod body;
+mod binding;
+pub(crate) mod body;
+mod continue_token;
 mod delete;
-mod pages;
-mod read;
-mod route;
+mod list;
+pub(crate) mod negotiation;
+mod optimistic_update;
+mod paged_list;
+mod request_info;
+mod strategy;
 mod watch;
 mod write;
 
@@ -23,35 +23,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clock::Clock;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
+use model::random::Random;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::admission::service::Ranges;
-use crate::engine::{Engine, ReadError, Txn, WriteError};
-use crate::objects::Objects;
-use crate::query::Query;
-use crate::reviews::Act;
-use crate::status::Failure;
-use crate::{discovery, openapi, reviews};
+use crate::admission::service::ServiceRanges;
+use crate::authorization::{self, AccessAttributes};
+use crate::engine::{Engine, StoreReadError, Txn, WriteError};
+use crate::name_generator::NameGenerator;
+use crate::object_txn::ObjectTxn;
+use crate::query::QueryParams;
+use crate::status::StatusError;
+use crate::{discovery, openapi};
 
-use accept::Accept;
-pub use body::Body;
-pub use delete::{DeleteOptions, FOREGROUND, ORPHAN, Preconditions, Propagation, delete_in};
-pub(crate) use delete::{is_free_to_go, remove};
-use route::{Part, Route, Target};
-use watch::Batches;
-pub use write::{Change, Terms, create_in, update_in};
+pub use body::ResponseBody;
+pub(crate) use delete::{
+    DeleteOptions, FOREGROUND, ORPHAN, Propagation, delete_in, is_ready_to_remove, remove,
+};
+use negotiation::Accept;
+use request_info::{RequestInfo, RequestPath, Subresource};
+pub(crate) use strategy::{WriteContext, create_in};
+use watch::SharedBatches;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Who asks.
+/// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The name, as policies see it.
+    /// The user name, as policies see it.
     pub name: String,
-    /// May look at everything but Secrets, and change nothing.
+    /// May read everything but Secrets, and change nothing.
     pub read_only: bool,
 }
 
@@ -61,30 +65,29 @@ impl Caller {
         Self { name: "system:zoneward".to_owned(), read_only: false }
     }
 
-    /// The groups, by the names that Kubernetes has for them where it has one.
-    pub fn groups(&self) -> [&'static str; 2] {
+    pub(crate) fn groups(&self) -> [&'static str; 2] {
         [if self.read_only { "zoneward:readers" } else { "system:masters" }, "system:authenticated"]
     }
 }
 
-/// Bounds of what clients may ask for.
+/// Limits for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How many bytes a request may have.
+pub struct ApiLimits {
+    /// Bytes of a request body.
     pub body: usize,
-    /// How many watches may be open.
+    /// Open watches.
     pub watches: usize,
-    /// How often a watch that wants bookmarks gets one.
+    /// Interval of bookmarks in watches that allow them.
     pub bookmark_every: Duration,
-    /// How many connections may be open.
+    /// Open connections.
     pub connections: usize,
-    /// How many requests per second are served for long.
+    /// Sustained request rate.
     pub requests_per_second: u32,
-    /// How many may come at once.
+    /// Burst of requests.
     pub requests_at_once: u32,
 }
 
-impl Default for Limits {
+impl Default for ApiLimits {
     fn default() -> Self {
         Self {
             body: 3 << 20,
@@ -97,152 +100,179 @@ impl Default for Limits {
     }
 }
 
-/// The API over a store.
+/// The API over an engine.
 #[derive(Clone)]
 pub struct Api {
     engine: Arc<Engine>,
-    ranges: Arc<Ranges>,
-    limits: Limits,
+    ranges: Arc<ServiceRanges>,
+    limits: ApiLimits,
+    names: NameGenerator,
     watches: Arc<Semaphore>,
-    batches: Batches,
+    batches: SharedBatches,
     backups: Arc<Semaphore>,
 }
 
 /// Why a transaction wrote nothing.
-enum Stop<T> {
-    Refused(Failure),
-    Rehearsed(T),
+enum Abort<T> {
+    Refused(StatusError),
+    DryRun(T),
 }
 
 impl Api {
-    /// The API over a store that is open.
-    pub fn new(engine: Arc<Engine>, ranges: Ranges, limits: Limits) -> Self {
+    /// The API over an open engine, whose clock it uses. Names and uids are seeded by the operating system.
+    pub fn new(engine: Arc<Engine>, ranges: ServiceRanges, limits: ApiLimits) -> Self {
         let watches = Arc::new(Semaphore::new(limits.watches));
-        let (ranges, backups) = (Arc::new(ranges), backup::turns());
-        Self { engine, ranges, limits, watches, batches: Batches::default(), backups }
+        let names = NameGenerator::new(Random::seeded(clock::os_seed()));
+        let (ranges, backups) = (Arc::new(ranges), backup::semaphore());
+        Self { engine, ranges, limits, names, watches, batches: SharedBatches::default(), backups }
     }
 
-    /// The store.
+    /// Replaces the source of names and uids, so that a run can be replayed.
+    pub fn with_random(self, random: Random) -> Self {
+        Self { names: NameGenerator::new(random), ..self }
+    }
+
+    /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// The bounds.
-    pub fn limits(&self) -> Limits {
+    pub(crate) fn clock(&self) -> &Clock {
+        self.engine.clock()
+    }
+
+    pub(crate) fn limits(&self) -> ApiLimits {
         self.limits
     }
 
-    /// What Services can get.
-    pub fn ranges(&self) -> Arc<Ranges> {
-        self.ranges.clone()
-    }
-
     /// Answers a request.
-    pub async fn answer(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
+    pub async fn answer(&self, request: Request<Bytes>, caller: &Caller) -> Response<ResponseBody> {
         match self.handle(request, caller).await {
             Ok(response) => response,
-            Err(failure) => body::failure(&failure),
+            Err(error) => body::error(&error),
         }
     }
 
-    async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Result<Response<Body>, Failure> {
+    async fn handle(
+        &self,
+        request: Request<Bytes>,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
         let (head, content) = request.into_parts();
         refuse_impersonation(&head.headers)?;
-        let query = Query::parse(head.uri.query().unwrap_or_default());
-        let route = route::parse(head.uri.path())?;
-        // The only document that is served as protobuf, too.
-        let accept = match route {
-            Route::OpenApiV2 => Accept::default(),
+        let query = QueryParams::parse(head.uri.query().unwrap_or_default());
+        let path = request_info::parse(head.uri.path())?;
+        // The only document that is also served as protobuf.
+        let accept = match path {
+            RequestPath::OpenApiV2 => Accept::default(),
             _ => Accept::of(&head.headers)?,
         };
-        if let Route::Resource(target) = route {
-            check_access(caller, &head.method, &target)?;
-            let call = Call { method: head.method, headers: head.headers, target, query, accept, content };
-            if !call.target.kind.is_stored() {
-                return self.review(&call, caller);
+        if let RequestPath::Resource(info) = path {
+            check_access(caller, &head.method, &info)?;
+            let now = self.clock().timestamp();
+            let request = ResourceRequest {
+                method: head.method,
+                headers: head.headers,
+                info,
+                query,
+                accept,
+                content,
+                now,
+            };
+            if !request.info.kind.is_stored() {
+                return self.review(&request, caller);
             }
-            return self.resource(call, caller).await;
+            return self.resource(request, caller).await;
         }
         if head.method != Method::GET && head.method != Method::HEAD {
-            return Err(Failure::method_not_allowed());
+            return Err(StatusError::method_not_allowed());
         }
-        match route {
-            Route::Health => self.health(),
-            Route::Backup => self.backup(caller).await,
-            Route::Version => Ok(body::json(200, &discovery::version())),
-            Route::Discovery(path) => {
+        match path {
+            RequestPath::Health => self.health(),
+            RequestPath::Backup => self.backup(caller).await,
+            RequestPath::Version => Ok(body::json(200, &discovery::version())),
+            RequestPath::Discovery(path) => {
                 let document = discovery::document(path, &accept)?;
                 let aggregated = document["kind"] == "APIGroupDiscoveryList";
                 let mut response = body::json(200, &document);
                 if aggregated {
-                    // Clients believe that the document is the aggregated one only when its type says so.
+                    // Clients recognise aggregated discovery by its content type.
                     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(AGGREGATED));
                 }
                 Ok(response)
             }
-            Route::OpenApi(path) => openapi::document(path).map(|bytes| body::bytes(200, bytes)),
-            Route::OpenApiV2 => {
+            RequestPath::OpenApi(path) => openapi::document(path).map(|bytes| body::bytes(200, bytes)),
+            RequestPath::OpenApiV2 => {
                 let (content_type, bytes) = openapi::v2::document(&head.headers)?;
                 Ok(body::negotiated(content_type, bytes))
             }
-            Route::Resource(_) => Err(Failure::no_such_path()),
+            RequestPath::Resource(_) => Err(StatusError::no_such_path()),
         }
     }
 
-    /// Whether the store can be read.
-    fn health(&self) -> Result<Response<Body>, Failure> {
-        self.engine.stats().map_err(Failure::internal)?;
+    /// Fails if the store cannot be read.
+    fn health(&self) -> Result<Response<ResponseBody>, StatusError> {
+        self.engine.stats().map_err(StatusError::internal)?;
         Ok(body::text(200, "ok"))
     }
 
-    /// Answers a question that is not kept.
-    fn review(&self, call: &Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        if call.method != Method::POST || call.target.name.is_some() {
-            return Err(Failure::method_not_allowed());
+    /// Answers a SelfSubject review, which is not stored.
+    fn review(
+        &self,
+        request: &ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        if request.method != Method::POST || request.info.name.is_some() {
+            return Err(StatusError::method_not_allowed());
         }
-        let terms = self.terms(call.target.kind, caller, call.query.write_options("CreateOptions")?)?;
-        let mut document = body::object(&call.headers, &call.content)?;
-        let warnings = write::admit_shape(&terms, None, &mut document)?;
-        let answer = reviews::answer(call.target.kind, document.value, caller, jiff::Timestamp::now());
-        let mut response = body::json(201, &read::shown(call, &answer));
+        let kind = request.info.kind;
+        let context = self.write_context(kind, caller, request.query.write_options("CreateOptions")?);
+        let mut decoded = body::object(&request.headers, &request.content)?;
+        let warnings = write::decode_strictly(&context, None, &mut decoded)?;
+        let review = authorization::review(kind, decoded.value, caller, request.now);
+        let mut response = body::json(201, &list::converted(request, &review));
         body::warn(&mut response, &warnings);
         Ok(response)
     }
 
-    async fn resource(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        let named = call.target.name.is_some();
-        if call.target.part == Part::Binding {
-            return match call.method {
-                Method::POST => self.bind(call, caller).await,
-                _ => Err(Failure::method_not_allowed()),
+    async fn resource(
+        &self,
+        request: ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        let named = request.info.name.is_some();
+        if request.info.subresource == Subresource::Binding {
+            return match request.method {
+                Method::POST => self.bind(request, caller).await,
+                _ => Err(StatusError::method_not_allowed()),
             };
         }
-        match (call.method.as_str(), named) {
-            ("GET" | "HEAD", true) if !call.query.is_watch() => self.get(&call),
-            ("GET" | "HEAD", _) => self.list_or_watch(&call).await,
-            ("POST", false) => self.create(call, caller).await,
-            ("PUT", true) => self.replace(call, caller).await,
-            ("PATCH", true) => self.patch(call, caller).await,
-            ("DELETE", true) => self.delete(call, caller).await,
-            ("DELETE", false) => self.delete_collection(call, caller).await,
-            _ => Err(Failure::method_not_allowed()),
+        match (request.method.as_str(), named) {
+            ("GET" | "HEAD", true) if !request.query.is_watch() => self.get(&request),
+            ("GET" | "HEAD", _) => self.list_or_watch(&request).await,
+            ("POST", false) => self.create(request, caller).await,
+            ("PUT", true) => self.update(request, caller).await,
+            ("PATCH", true) => self.patch(request, caller).await,
+            ("DELETE", true) => self.delete(request, caller).await,
+            ("DELETE", false) => self.delete_collection(request, caller).await,
+            _ => Err(StatusError::method_not_allowed()),
         }
     }
 
-    /// Runs a write in one transaction; a rehearsal leaves nothing behind.
-    pub async fn commit<T, F>(&self, dry_run: bool, work: F) -> Result<T, Failure>
+    /// Runs a write in one transaction; a dry run stores nothing.
+    pub async fn commit<T, F>(&self, dry_run: bool, work: F) -> Result<T, StatusError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Objects<'_, '_>) -> Result<T, Failure> + Send + 'static,
+        F: FnOnce(&mut ObjectTxn<'_, '_>) -> Result<T, StatusError> + Send + 'static,
     {
-        let now = jiff::Timestamp::now();
-        let transaction = move |txn: &mut Txn<'_>| match work(&mut Objects::new(txn, now)) {
-            Ok(done) if dry_run => Err(Stop::Rehearsed(done)),
+        let (now, names) = (self.clock().timestamp(), self.names.clone());
+        let transaction = move |txn: &mut Txn<'_>| match work(&mut ObjectTxn::new(txn, now, names)) {
+            Ok(done) if dry_run => Err(Abort::DryRun(done)),
             Ok(done) => Ok(done),
-            Err(failure) => Err(Stop::Refused(failure)),
+            Err(error) => Err(Abort::Refused(error)),
         };
         let pending = match may_block() {
-            true => self.engine.submit_or_do(transaction),
+            true => self.engine.submit_or_commit(transaction),
             false => self.engine.submit(transaction),
         };
         let result = match pending {
@@ -250,43 +280,45 @@ impl Api {
             Err(error) => Err(error),
         };
         match result {
-            Ok(done) | Err(WriteError::Refused(Stop::Rehearsed(done))) => Ok(done),
-            Err(WriteError::Refused(Stop::Refused(failure))) => Err(failure),
+            Ok(done) | Err(WriteError::Refused(Abort::DryRun(done))) => Ok(done),
+            Err(WriteError::Refused(Abort::Refused(error))) => Err(error),
             Err(WriteError::Busy) => {
-                Err(Failure::too_many_requests("too many writes are waiting: try again"))
+                Err(StatusError::too_many_requests("too many writes are queued: try again"))
             }
-            Err(WriteError::Panicked(cause)) => Err(Failure::internal(cause)),
-            Err(WriteError::Failed(failure)) => Err(Failure::internal(failure)),
+            Err(WriteError::Panicked(cause)) => Err(StatusError::internal(cause)),
+            Err(WriteError::Failed(error)) => Err(StatusError::internal(error)),
         }
     }
 }
 
-/// Whether this thread may wait for the disk: others serve requests meanwhile.
+/// Whether this thread may wait for the disk: other threads of the runtime serve requests meanwhile.
 fn may_block() -> bool {
     tokio::runtime::Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
 }
 
-/// A request for objects, taken apart.
-struct Call {
+/// A request for objects.
+struct ResourceRequest {
     method: Method,
     headers: http::HeaderMap,
-    target: Target,
-    query: Query,
+    info: RequestInfo,
+    query: QueryParams,
     accept: Accept,
     content: Bytes,
+    /// When it arrived.
+    now: jiff::Timestamp,
 }
 
-/// Whoever asks to be somebody else would get their own answer: better none.
-fn refuse_impersonation(headers: &http::HeaderMap) -> Result<(), Failure> {
+/// Refuses impersonation instead of answering as the wrong user.
+fn refuse_impersonation(headers: &http::HeaderMap) -> Result<(), StatusError> {
     if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
         let message =
             "impersonation (--as, Impersonate-User) is not served here: use the kubeconfig of that user";
-        return Err(Failure::forbidden(message));
+        return Err(StatusError::forbidden(message));
     }
     Ok(())
 }
 
-fn check_access(caller: &Caller, method: &Method, target: &Target) -> Result<(), Failure> {
+fn check_access(caller: &Caller, method: &Method, info: &RequestInfo) -> Result<(), StatusError> {
     let verb = match method.as_str() {
         "GET" | "HEAD" => "get",
         "POST" => "create",
@@ -294,28 +326,29 @@ fn check_access(caller: &Caller, method: &Method, target: &Target) -> Result<(),
         "PATCH" => "patch",
         _ => "delete",
     };
-    if reviews::may(caller, Act { verb, group: target.kind.group, resource: target.kind.plural }) {
+    let attributes = AccessAttributes { verb, group: info.kind.group, resource: info.kind.plural };
+    if authorization::is_allowed(caller, attributes) {
         return Ok(());
     }
-    let what = target.kind.qualified();
-    Err(Failure::forbidden(format!(
-        "{what} is forbidden: User {:?} may only look, and not at Secrets: use the admin's kubeconfig",
+    Err(StatusError::forbidden(format!(
+        "{} is forbidden: User {:?} has read-only access, without Secrets: use the admin's kubeconfig",
+        info.kind.qualified(),
         caller.name
     )))
 }
 
-/// What a client is told when a read fails.
-fn read_failure(error: ReadError) -> Failure {
+fn read_error(error: StoreReadError) -> StatusError {
     match error {
-        ReadError::Gone { asked, oldest } => {
-            Failure::expired(format!("too old resource version: {asked} ({oldest}): list again"))
+        StoreReadError::Gone { asked, oldest } => {
+            StatusError::expired(format!("too old resource version: {asked} ({oldest}): list again"))
         }
-        ReadError::Ahead { asked, current } => Failure::too_large_resource_version(asked.0, current.0),
-        ReadError::Failed(failure) => Failure::internal(failure),
+        StoreReadError::Ahead { asked, current } => {
+            StatusError::too_large_resource_version(asked.0, current.0)
+        }
+        StoreReadError::Failed(error) => StatusError::internal(error),
     }
 }
 
-/// The object of one stored version.
-fn parse(bytes: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(bytes).map_err(Failure::internal)
+fn parse(bytes: &[u8]) -> Result<Value, StatusError> {
+    serde_json::from_slice(bytes).map_err(StatusError::internal)
 }

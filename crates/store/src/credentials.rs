@@ -1,13 +1,13 @@
-//! Who may speak to the API: an authority of our own, an admin and a reader, made on first start.
+//! Credentials: a certificate authority, an admin and a reader, created on first start.
 //!
 //! ```text
-//! DIR/pki/ca.crt, ca.key              the authority; the server's certificate is issued anew at each start
+//! DIR/pki/ca.crt, ca.key              the authority; the server's certificate is issued at each start
 //! DIR/pki/admin.*, reader.*           certificate, key and token of each user
-//! DIR/kubeconfig, reader.kubeconfig   what kubectl needs, complete in one file
+//! DIR/kubeconfig, reader.kubeconfig   complete configuration for kubectl
 //! ```
 //!
-//! Everything is readable by its owner alone. A client is known by its very certificate or by its token; there
-//! is no anonymous access.
+//! All files are readable by their owner only. Clients authenticate by exactly their certificate, or by their token;
+//! there is no anonymous access. Keys and tokens are random bytes of the operating system.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,9 +29,8 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
-use crate::names;
 
-/// Everybody who may speak to the API, and the authority that says so.
+/// The users of the API, and the authority that issues certificates.
 pub struct Credentials {
     folder: PathBuf,
     authority: KeyPair,
@@ -54,7 +53,7 @@ const USERS: &[(&str, &str, &str, bool)] = &[
 ];
 
 impl Credentials {
-    /// Reads the credentials below a folder, and makes those that are missing.
+    /// Reads the credentials in a folder, and creates missing ones.
     pub fn open(data: &Path) -> io::Result<Self> {
         let folder = data.join("pki");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -107,17 +106,19 @@ impl Credentials {
         Ok(config)
     }
 
-    /// Who has a certificate that the handshake proved.
+    /// The user of a certificate that the handshake verified.
     pub fn by_certificate(&self, certificate: &CertificateDer<'_>) -> Option<&Caller> {
         self.users.iter().find(|user| user.certificate == *certificate).map(|user| &user.caller)
     }
 
-    /// Who has a token.
     pub fn by_token(&self, token: &str) -> Option<&Caller> {
-        self.users.iter().find(|user| same(user.token.as_bytes(), token.as_bytes())).map(|user| &user.caller)
+        self.users
+            .iter()
+            .find(|user| constant_time_eq(user.token.as_bytes(), token.as_bytes()))
+            .map(|user| &user.caller)
     }
 
-    /// Writes the kubeconfigs for a server; the result is the admin's.
+    /// Writes the kubeconfigs for a server; returns the path of the admin's.
     pub fn write_kubeconfigs(&self, server: SocketAddr) -> io::Result<PathBuf> {
         let paths = ["kubeconfig", "reader.kubeconfig"].map(|name| self.folder.join(name));
         for (path, user) in paths.iter().zip(&self.users) {
@@ -127,7 +128,7 @@ impl Credentials {
         Ok(admin)
     }
 
-    /// JSON is YAML, and needs no writer of its own.
+    /// Written as JSON, which is YAML.
     fn kubeconfig(&self, user: &User, server: SocketAddr) -> String {
         let name = &user.caller.name;
         let config = json!({
@@ -148,14 +149,15 @@ impl Credentials {
     }
 }
 
-/// Compares without telling by its time how much was right.
-fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares in constant time.
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
 }
 
 fn new_token() -> io::Result<String> {
     let mut bytes = [0u8; 32];
-    names::fill(&mut bytes)?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| io::Error::other(format!("the system has no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -188,11 +190,11 @@ fn key_at(path: &Path) -> io::Result<KeyPair> {
     let make = || Ok(KeyPair::generate().map_err(io::Error::other)?.serialize_pem());
     let pem = text_at(path, make)?;
     let unreadable =
-        |error| io::Error::other(format!("{}: {error}: remove it to have it made anew", path.display()));
+        |error| io::Error::other(format!("{}: {error}: remove the file to create it again", path.display()));
     KeyPair::from_pem(&pem).map_err(unreadable)
 }
 
-/// The content of a file, which is made if it is missing.
+/// The content of a file, which is created if missing.
 fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -205,12 +207,13 @@ fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file that only its owner can read, atomically.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(content)?;
     file.sync_all()?;
-    fs::rename(&draft, path)
+    fs::rename(&temporary, path)
 }

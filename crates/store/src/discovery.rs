@@ -1,22 +1,24 @@
-//! Discovery: which groups, versions and kinds there are, for clients that ask before they act.
+//! Discovery: the served groups, versions and kinds.
 
 use serde_json::{Value, json};
 
-use crate::api::accept::Accept;
-use crate::kinds::{BINDING, KINDS, Kind};
-use crate::status::Failure;
+use crate::api::negotiation::Accept;
+use crate::kinds::{BINDING, KINDS, ResourceKind};
+use crate::status::StatusError;
 
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 const BINDING_VERBS: &[&str] = &["create"];
 
-/// The paths below a kind's objects: the name of each, the kind that is written there, and what may be done.
-fn parts(kind: &Kind) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+/// The subresources of a kind: name, kind of the body, and verbs.
+fn subresources(
+    kind: &ResourceKind,
+) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
     let status = kind.status.then_some(("status", kind.kind, STATUS_VERBS));
     let binding = kind.binds.then_some(("binding", BINDING.kind, BINDING_VERBS));
     binding.into_iter().chain(status)
 }
 
-/// The version of Kubernetes that this API is like.
+/// The version of Kubernetes that this API follows.
 pub fn version() -> Value {
     json!({
         "major": "1", "minor": "37", "gitVersion": concat!("v1.37.0+zoneward-", env!("CARGO_PKG_VERSION")),
@@ -26,7 +28,7 @@ pub fn version() -> Value {
 }
 
 /// The document of a path: empty, `api`, `apis`, `apis/GROUP`, `api/v1` or `apis/GROUP/VERSION`.
-pub fn document(path: &str, accept: &Accept) -> Result<Value, Failure> {
+pub fn document(path: &str, accept: &Accept) -> Result<Value, StatusError> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
         [""] => Ok(json!({"paths": paths()})),
@@ -41,13 +43,13 @@ pub fn document(path: &str, accept: &Accept) -> Result<Value, Failure> {
         ["api", version] => resources("", version),
         ["apis", group] => {
             let found = groups().find(|(name, _)| name == group && !group.is_empty());
-            let mut entry = found.map(group_entry).ok_or_else(Failure::no_such_path)?;
+            let mut entry = found.map(group_entry).ok_or_else(StatusError::no_such_path)?;
             entry["kind"] = "APIGroup".into();
             entry["apiVersion"] = "v1".into();
             Ok(entry)
         }
         ["apis", group, version] => resources(group, version),
-        _ => Err(Failure::no_such_path()),
+        _ => Err(StatusError::no_such_path()),
     }
 }
 
@@ -85,13 +87,13 @@ fn group_entry((group, version): (&str, &str)) -> Value {
     json!({"name": group, "versions": [entry], "preferredVersion": entry})
 }
 
-fn of(group: &str, version: &str) -> Vec<&'static Kind> {
+fn of(group: &str, version: &str) -> Vec<&'static ResourceKind> {
     KINDS.iter().filter(|kind| kind.group == group && kind.version == version).collect()
 }
 
-fn resources(group: &str, version: &str) -> Result<Value, Failure> {
+fn resources(group: &str, version: &str) -> Result<Value, StatusError> {
     let kinds = of(group, version);
-    let first = kinds.first().ok_or_else(Failure::no_such_path)?;
+    let first = kinds.first().ok_or_else(StatusError::no_such_path)?;
     let mut list = Vec::new();
     for kind in &kinds {
         let mut entry = json!({
@@ -105,7 +107,7 @@ fn resources(group: &str, version: &str) -> Result<Value, Failure> {
             entry["categories"] = json!(kind.categories);
         }
         list.push(entry);
-        for (part, written, verbs) in parts(kind) {
+        for (part, written, verbs) in subresources(kind) {
             list.push(json!({
                 "name": format!("{}/{part}", kind.plural), "singularName": "", "namespaced": kind.namespaced,
                 "kind": written, "verbs": verbs,
@@ -129,7 +131,7 @@ fn aggregated(wanted: impl Fn(&str) -> bool) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
 }
 
-fn aggregated_kind(kind: &Kind) -> Value {
+fn aggregated_kind(kind: &ResourceKind) -> Value {
     let response = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let mut entry = json!({
         "resource": kind.plural, "responseKind": response, "singularResource": kind.singular, "verbs": kind.verbs,
@@ -145,7 +147,7 @@ fn aggregated_kind(kind: &Kind) -> Value {
         let response = json!({"group": kind.group, "version": kind.version, "kind": written});
         json!({"subresource": part, "responseKind": response, "verbs": verbs})
     };
-    let parts: Vec<Value> = parts(kind).map(part).collect();
+    let parts: Vec<Value> = subresources(kind).map(part).collect();
     if !parts.is_empty() {
         entry["subresources"] = parts.into();
     }
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_group_can_be_asked_for_its_kinds() {
+    fn every_group_lists_its_kinds() {
         for path in group_paths() {
             let list = document(&path, &Accept::default()).unwrap();
             assert!(!list["resources"].as_array().unwrap().is_empty(), "{path}");
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_discovery_list_the_paths_below_pods() {
+    fn both_kinds_of_discovery_list_the_subresources_of_pods() {
         let plain = document("api/v1", &Accept::default()).unwrap();
         let entry =
             plain["resources"].as_array().unwrap().iter().find(|entry| entry["name"] == "pods/binding");

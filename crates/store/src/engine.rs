@@ -1,31 +1,32 @@
-//! The durable heart of the embedded API: objects with revisions, transactions, and watches.
+//! Durable storage of the embedded API: objects with revisions, transactions, and watches.
 //!
 //! ```text
-//!  write ----> queue ----> writer: one transaction for many callers ----> journal (one sync) ----> tables
-//!     \---- nobody else writes: the caller himself -----^            \---> ring ----> watchers
-//!  get, list, log ----> tables (a read transaction that ends with the call)
+//!  write ----> queue ----> writer: one group commit for many callers ----> journal (one sync) ----> tables
+//!     \---- no other writer: on the caller's thread -----^           \---> event history ----> watchers
+//!  get, list, watch of old revisions ----> tables (a read transaction that ends with the call)
 //! ```
 //!
-//! The engine knows keys, revisions and bytes. It knows nothing of Kubernetes, HTTP or JSON; it has no clock
-//! and no runtime.
+//! The engine knows keys, revisions and bytes. It knows nothing of Kubernetes, HTTP or JSON, and needs no async runtime.
+//! With [`CommitMode::Inline`] it has no threads either.
 
 mod backup;
+mod block_on;
 mod check;
-mod disk;
-mod early;
-mod failure;
-mod hub;
+mod copy_on_write;
+mod error;
+mod event_history;
+mod files;
+mod group_commit;
+mod idle_checkpoint;
 mod journal;
 mod key;
 mod list;
-mod medium;
-mod overlay;
-mod park;
 mod row;
+mod storage;
 mod tables;
 mod txn;
-mod watch;
-mod writer;
+mod watch_cache;
+mod watcher;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,84 +35,104 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-pub use backup::Snapshot;
+use clock::Clock;
+
+pub use backup::BackupSnapshot;
 pub use bytes::Bytes;
-pub use check::Report;
-pub use failure::{Failure, FailureKind, OpenError, ReadError, TxnError, WriteError};
-pub use key::{Change, ChangeKind, Key, ResourceId, Revision, Stored};
-pub use list::{Lister, Page, Query};
-pub use medium::{DATA_FILE, JOURNAL_FILE, Medium, OnSyncFailure};
+pub use check::CheckReport;
+pub use error::{OpenError, StorageError, StorageErrorKind, StoreReadError, TxnError, WriteError};
+pub use files::{DATA_FILE, JOURNAL_FILE, OnSyncFailure, StoreFiles};
+pub use group_commit::PendingWrite;
+pub use key::{ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
+pub use list::{ListPage, ListQuery, Lister};
 pub use redb::StorageBackend;
 pub use txn::{Expect, Txn};
-pub use watch::Watcher;
-pub use writer::Pending;
+pub use watcher::Watcher;
 
-use disk::Disk;
-use hub::{Hub, Interest, RingLimits, lock};
-use medium::Folder;
-use writer::{Call, Job};
+use event_history::HistoryLimits;
+use files::StoreFolder;
+use group_commit::{WriteCall, WriteJob};
+use storage::Storage;
+use watch_cache::{WatchCache, WatchScope, lock};
 
-/// Bounds, all of them with a default that suits one machine.
+/// Which thread commits writes. Writes are durable before they are acknowledged in either mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitMode {
+    /// A writer thread groups concurrent writes; two more threads notify watchers and checkpoint while idle.
+    #[default]
+    WriterThread,
+    /// Every write commits on its caller's thread, and the engine starts no threads: for tests and simulation. A
+    /// transaction must not start another write.
+    Inline,
+}
+
+/// Bounds and modes; the defaults suit one machine.
 #[derive(Clone)]
-pub struct Options {
-    /// Memory for pages of the tables. Little is enough: what it does not hold, the kernel's own cache mostly does.
+pub struct EngineOptions {
+    /// Which thread commits.
+    pub commit: CommitMode,
+    /// Time for waits; objects carry the time that their writers pass.
+    pub clock: Clock,
+    /// Memory for pages of the tables. The kernel's page cache holds most of the rest.
     pub cache_bytes: usize,
-    /// How many writes may wait.
+    /// Maximum number of queued writes.
     pub queue: usize,
-    /// How many writes share a sync at most.
+    /// Maximum number of writes in one group commit.
     pub group: usize,
-    /// After how many bytes the next write has to wait for the next sync.
+    /// Bytes after which the rest of a group waits for the next commit.
     pub group_bytes: usize,
-    /// How many revisions watches and continued lists can go back.
+    /// Number of revisions that watches and continued lists can go back.
     pub log_revisions: u64,
-    /// How many bytes these may take on disk.
+    /// Maximum size of those revisions on disk.
     pub log_bytes: u64,
-    /// How many changes are kept in memory for watches.
-    pub ring_changes: usize,
-    /// How many bytes these may take. Whoever is further behind reads the log on disk.
-    pub ring_bytes: usize,
-    /// The size of the journal; a checkpoint comes when half of it is full, and before that in quiet moments.
+    /// Maximum number of events in the event history in memory.
+    pub history_events: usize,
+    /// Maximum size of the event history. Watchers that are further behind read the log on disk.
+    pub history_bytes: usize,
+    /// Size of the journal. A checkpoint runs when half of it is full, or earlier while the store is idle.
     pub journal_bytes: u64,
-    /// Whether opening reads everything and refuses what is damaged.
+    /// Whether opening reads everything and refuses damaged files.
     pub verify: bool,
-    /// What happens when a sync fails; by default the process ends.
+    /// Called when a sync fails; the default ends the process.
     pub on_sync_failure: OnSyncFailure,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            commit: CommitMode::default(),
+            clock: Clock::system(),
             cache_bytes: 8 << 20,
             queue: 4_096,
             group: 1_024,
             group_bytes: 8 << 20,
             log_revisions: 100_000,
             log_bytes: 256 << 20,
-            ring_changes: 16_384,
-            ring_bytes: 6 << 20,
+            history_events: 16_384,
+            history_bytes: 6 << 20,
             journal_bytes: 32 << 20,
             verify: true,
-            on_sync_failure: medium::end_process(),
+            on_sync_failure: files::end_process(),
         }
     }
 }
 
-/// What the threads of an engine share.
+/// State shared by the threads of an engine.
 struct Shared {
-    disk: Disk,
-    hub: Hub,
-    options: Options,
-    /// Held by whoever commits: the writer's thread, or a caller who found nobody else writing.
-    turn: Mutex<()>,
-    /// Writes that are in the queue.
-    waiting: AtomicUsize,
-    /// How many writes shared the last commit.
-    company: AtomicUsize,
+    storage: Storage,
+    watch_cache: WatchCache,
+    options: EngineOptions,
+    /// Held during a commit, by the writer thread or by a caller that commits inline.
+    commit_lock: Mutex<()>,
+    /// Number of writes in the queue.
+    queued: AtomicUsize,
+    /// Number of writes in the last group commit.
+    last_group: AtomicUsize,
 }
 
 /// Numbers for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
+pub struct EngineStats {
     /// The newest revision.
     pub revision: Revision,
     /// The oldest revision that can be read.
@@ -120,162 +141,178 @@ pub struct Stats {
     pub commits: u64,
     /// Syncs of either file.
     pub syncs: u64,
-    /// Times that the tables were made durable and the journal began anew.
+    /// Checkpoints: the tables were made durable and the journal restarted.
     pub checkpoints: u64,
-    /// Watchers that are open.
+    /// Open watchers.
     pub watchers: usize,
 }
 
-/// A store. Dropping it ends its threads, after the writes that already wait.
+/// A store. Dropping it commits the queued writes and joins its threads.
 pub struct Engine {
     shared: Arc<Shared>,
-    queue: Option<SyncSender<Box<dyn Job>>>,
-    writer: Option<JoinHandle<()>>,
-    /// The pacer, and who does checkpoints in quiet moments.
-    helpers: [Option<JoinHandle<()>>; 2],
-    /// Where it keeps its files; held while a snapshot is made there.
+    /// `None` when commits are inline, or when the engine is closing.
+    queue: Option<SyncSender<Box<dyn WriteJob>>>,
+    /// The writer first: it ends the others.
+    threads: Vec<JoinHandle<()>>,
+    /// The folder of the files; locked while a backup snapshot is written into it.
     folder: Mutex<Option<PathBuf>>,
 }
 
 impl Engine {
-    /// Opens the store in a folder, or makes a new one there.
-    pub fn open(path: &Path, options: Options) -> Result<Engine, OpenError> {
+    /// Opens the store in a folder, or creates one there.
+    pub fn open(path: &Path, options: EngineOptions) -> Result<Engine, OpenError> {
         let place = path.display().to_string();
-        let folder = Folder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
+        let folder = StoreFolder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
         let mut engine = Engine::open_on(folder, options)?;
         engine.folder = Mutex::new(Some(path.to_owned()));
         Ok(engine)
     }
 
-    /// Opens a store on another medium than a folder; tests use this to let disks fail.
-    pub fn open_on(medium: impl Medium, options: Options) -> Result<Engine, OpenError> {
-        let place = medium.place();
-        let disk = Disk::open(Box::new(medium), options.clone())?;
-        let failed = |failure: Failure| OpenError::at(&place, failure);
-        let revision = Revision(disk.meta().map_err(failed)?.revision);
-        let limits = RingLimits { changes: options.ring_changes, bytes: options.ring_bytes };
-        let (queue, jobs) = sync_channel(options.queue);
-        let hub = Hub::new(revision, limits);
-        let (turn, waiting, company) = (Mutex::new(()), AtomicUsize::new(0), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { disk, hub, options, turn, waiting, company });
-        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            let started = thread::Builder::new().name(name.to_owned()).spawn(body);
-            started.map_err(|error: io::Error| failed(error.into()))
-        };
-        let (writers, paced) = (shared.clone(), shared.clone());
-        let writer = start("store-writer", Box::new(move || writer::run(&writers, &jobs)))?;
-        // If this fails, the queue goes, and the writer closes everything.
-        let pacer = start("store-pacer", Box::new(move || paced.hub.pace()))?;
-        let tidied = shared.clone();
-        let tidy = start("store-tidy", Box::new(move || tidied.disk.tidy()))?;
-        let (folder, writer, helpers) = (Mutex::new(None), Some(writer), [Some(pacer), Some(tidy)]);
-        Ok(Engine { shared, queue: Some(queue), writer, helpers, folder })
+    /// Opens a store on other files than a folder's, such as disks that fail in tests.
+    pub fn open_on(files: impl StoreFiles, options: EngineOptions) -> Result<Engine, OpenError> {
+        let place = files.place();
+        let storage = Storage::open(Box::new(files), options.clone())?;
+        let failed = |error: StorageError| OpenError::at(&place, error);
+        let revision = Revision(storage.meta().map_err(failed)?.revision);
+        let limits = HistoryLimits { events: options.history_events, bytes: options.history_bytes };
+        let watch_cache = WatchCache::new(revision, limits, options.commit);
+        let (commit_lock, queued, last_group) = (Mutex::new(()), AtomicUsize::new(0), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { storage, watch_cache, options, commit_lock, queued, last_group });
+        let mut engine = Engine { shared, queue: None, threads: Vec::new(), folder: Mutex::new(None) };
+        if engine.shared.options.commit == CommitMode::WriterThread {
+            engine.start_threads().map_err(|error| failed(error.into()))?;
+        }
+        Ok(engine)
+    }
+
+    /// If one cannot be started, dropping the engine ends the others.
+    fn start_threads(&mut self) -> io::Result<()> {
+        let (queue, jobs) = sync_channel(self.shared.options.queue);
+        self.queue = Some(queue);
+        let [writer, notifier, idle] = std::array::from_fn(|_| self.shared.clone());
+        self.start("store-writer", move || group_commit::run(&writer, &jobs))?;
+        self.start("store-notifier", move || notifier.watch_cache.notify_in_waves(&notifier.options.clock))?;
+        self.start("store-checkpoint", move || idle.storage.checkpoint_while_idle())
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the engine's own threads; inline commits need none")]
+    fn start(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(body)?);
+        Ok(())
     }
 
     /// The newest revision.
     pub fn revision(&self) -> Revision {
-        self.shared.hub.revision()
+        self.shared.watch_cache.revision()
     }
 
-    /// One object, as it is now.
-    pub fn get(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
-        self.shared.disk.read_object(key)
+    /// The clock of the options.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.options.clock
     }
 
-    /// As [`Engine::get`], from memory if the object has changed lately. It may be a moment behind, so it is for whoever
-    /// finds out later: a write that expects this very version.
-    pub fn glimpse(&self, key: &Key) -> Result<Option<Stored>, ReadError> {
-        let lately = self.shared.hub.ring().last_of(key).cloned();
-        match lately {
-            Some(change) => Ok(change.stored()),
+    /// The newest version of an object.
+    pub fn get(&self, key: &StoreKey) -> Result<Option<StoredObject>, StoreReadError> {
+        self.shared.storage.read_object(key)
+    }
+
+    /// As [`Engine::get`], from the event history if the object changed recently. The version may be stale, so use it
+    /// only for a write that expects exactly this version.
+    pub fn get_cached(&self, key: &StoreKey) -> Result<Option<StoredObject>, StoreReadError> {
+        let cached = self.shared.watch_cache.history().last_of(key).cloned();
+        match cached {
+            Some(event) => Ok(event.stored()),
             None => self.get(key),
         }
     }
 
     /// Objects of a resource at one revision.
-    pub fn list(&self, query: &Query<'_>) -> Result<Page, ReadError> {
-        self.shared.disk.read(|tables| tables.list(query))
+    pub fn list(&self, query: &ListQuery<'_>) -> Result<ListPage, StoreReadError> {
+        self.shared.storage.read(|tables| tables.list(query))
     }
 
-    /// Runs a transaction and waits until it is durable.
+    /// Runs a transaction and blocks until it is durable.
     ///
-    /// The closure sees everything that was acknowledged before. If it returns an error nothing is written; a
-    /// dry run is a closure that returns its result as the error. Changes of one closure happen together or not
-    /// at all; each put and each delete has a revision of its own.
+    /// The closure sees every acknowledged write. If it returns an error nothing is written; a dry run is a closure that
+    /// returns its result as the error. Changes of one closure are atomic; each put and each delete has its own revision.
     pub fn write<T, E, F>(&self, closure: F) -> Result<T, WriteError<E>>
     where
         F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
         E: Send + 'static,
     {
-        let (call, pending) = Call::new(closure);
-        let Some(queue) = &self.queue else { return Err(WriteError::Failed(Failure::closed())) };
-        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
-        match queue.send(Box::new(call)) {
-            Ok(()) => pending.wait(),
-            Err(_) => Err(WriteError::Failed(Failure::closed())),
+        let (call, pending) = WriteCall::new(closure);
+        match &self.queue {
+            Some(queue) => {
+                self.shared.queued.fetch_add(1, Ordering::SeqCst);
+                queue.send(Box::new(call)).map_err(|_| WriteError::Failed(StorageError::closed()))?;
+            }
+            None => group_commit::commit_inline(&self.shared, Box::new(call)),
         }
+        pending.wait()
     }
 
-    /// As [`Engine::write`], for async callers: never blocks, and answers [`WriteError::Busy`] if too many writes
-    /// are waiting. The write happens whether or not the future is polled.
-    pub fn submit<T, E, F>(&self, closure: F) -> Result<Pending<T, E>, WriteError<E>>
+    /// As [`Engine::write`], for async callers: never blocks, and fails with [`WriteError::Busy`] if the queue is full.
+    /// The write happens whether or not the future is polled.
+    pub fn submit<T, E, F>(&self, closure: F) -> Result<PendingWrite<T, E>, WriteError<E>>
     where
         F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
         E: Send + 'static,
     {
-        let (call, pending) = Call::new(closure);
+        let (call, pending) = WriteCall::new(closure);
         self.enqueue(Box::new(call))?;
         Ok(pending)
     }
 
-    /// As [`Engine::submit`], but a caller who finds nobody else writing does the write himself, before this returns:
-    /// one writer alone need not wait for two threads to wake. It takes as long as a sync, so at most one caller at a
-    /// time blocks; whoever comes meanwhile is queued.
-    pub fn submit_or_do<T, E, F>(&self, closure: F) -> Result<Pending<T, E>, WriteError<E>>
+    /// As [`Engine::submit`], but commits on the caller's thread if no other write is queued or running: a single writer
+    /// need not wait for two threads to wake. At most one caller at a time blocks, for one sync.
+    pub fn submit_or_commit<T, E, F>(&self, closure: F) -> Result<PendingWrite<T, E>, WriteError<E>>
     where
         F: FnOnce(&mut Txn<'_>) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
         E: Send + 'static,
     {
-        let (call, pending) = Call::new(closure);
-        let job: Box<dyn Job> = Box::new(call);
-        if let Some(job) = writer::do_alone(&self.shared, job) {
+        let (call, pending) = WriteCall::new(closure);
+        let job: Box<dyn WriteJob> = Box::new(call);
+        if let Some(job) = group_commit::try_commit_alone(&self.shared, job) {
             self.enqueue(job)?;
         }
         Ok(pending)
     }
 
-    fn enqueue<E>(&self, job: Box<dyn Job>) -> Result<(), WriteError<E>> {
-        let Some(queue) = &self.queue else { return Err(WriteError::Failed(Failure::closed())) };
-        // Counted before it is in the queue, so that nobody overtakes what this caller submitted before.
-        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+    fn enqueue<E>(&self, job: Box<dyn WriteJob>) -> Result<(), WriteError<E>> {
+        let Some(queue) = &self.queue else {
+            group_commit::commit_inline(&self.shared, job);
+            return Ok(());
+        };
+        // Counted before it is queued, so that a later write of the same caller cannot overtake it.
+        self.shared.queued.fetch_add(1, Ordering::SeqCst);
         let error = match queue.try_send(job) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Full(_)) => WriteError::Busy,
-            Err(TrySendError::Disconnected(_)) => WriteError::Failed(Failure::closed()),
+            Err(TrySendError::Disconnected(_)) => WriteError::Failed(StorageError::closed()),
         };
-        self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.shared.queued.fetch_sub(1, Ordering::SeqCst);
         Err(error)
     }
 
-    /// Watches a resource, or one namespace of it, for the changes after a revision.
+    /// Watches a resource, or one namespace of it, for the events after a revision.
     pub fn watch(
         &self,
         resource: ResourceId,
         namespace: Option<&str>,
         from: Revision,
-    ) -> Result<Watcher, ReadError> {
-        let interest = Interest { resource, namespace: namespace.map(Box::from) };
-        Watcher::new(self.shared.clone(), interest, from)
+    ) -> Result<Watcher, StoreReadError> {
+        let scope = WatchScope { resource, namespace: namespace.map(Box::from) };
+        Watcher::new(self.shared.clone(), scope, from)
     }
 
-    /// Forgets what was before a revision, so that nothing older can be listed or watched. Bounds on the log's
-    /// length and weight are kept without this.
+    /// Compacts the history: revisions before `to` can no longer be listed or watched. The bounds on the log's length
+    /// and size are kept without this.
     pub fn compact(&self, to: Revision) -> Result<(), WriteError> {
         let to = to.min(self.revision());
-        while self.shared.disk.meta().map_err(WriteError::Failed)?.compacted < to.0 {
+        while self.shared.storage.meta().map_err(WriteError::Failed)?.compacted < to.0 {
             self.write(move |txn| {
                 txn.compact_to(to);
                 Ok(())
@@ -284,67 +321,56 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes objects whose time is up, at most `limit`; `now` is in seconds since 1970. `last` makes what
-    /// watchers see of each, from its last version and the deletion's revision. The result is how many went.
+    /// As [`Txn::expire`], in a transaction of its own.
     pub fn expire(
         &self,
         now: u64,
         limit: usize,
-        last: impl Fn(&Stored, Revision) -> Bytes + Send + 'static,
+        last: impl Fn(&StoredObject, Revision) -> Bytes + Send + 'static,
     ) -> Result<usize, WriteError<TxnError>> {
-        self.write(move |txn| {
-            let keys = txn.expired(now, limit)?;
-            for key in &keys {
-                if let Some(stored) = txn.get(key)? {
-                    let json = last(&stored, txn.next_revision());
-                    txn.delete(key, Some(json), Expect::At(stored.revision))?;
-                }
-            }
-            Ok(keys.len())
-        })
+        self.write(move |txn| txn.expire(now, limit, last))
     }
 
-    /// Writes a copy of the newest state into one new file, while everything goes on.
+    /// Writes a copy of the newest state into a new file; reads and writes continue.
     pub fn backup(&self, file: &Path) -> Result<Revision, OpenError> {
-        backup::write(&self.shared.disk, file)
+        backup::write(&self.shared.storage, file)
     }
 
-    /// A copy of the newest state to read from, made while everything goes on; one at a time, others wait. Takes as
-    /// much room beside the store as the objects do, until it is dropped.
-    pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
+    /// A readable copy of the newest state; reads and writes continue. One at a time, others wait. Takes as much disk
+    /// space beside the store as the objects do, until it is dropped.
+    pub fn snapshot(&self) -> Result<BackupSnapshot, OpenError> {
         let folder = lock(&self.folder);
         match &*folder {
-            Some(folder) => backup::snapshot(&self.shared.disk, folder),
+            Some(folder) => backup::snapshot(&self.shared.storage, folder),
             None => Err(OpenError::Missing { place: "the store's folder".to_owned() }),
         }
     }
 
-    /// Reads all of a backup and says what is wrong with it. Changes nothing.
-    pub fn check_backup(file: &Path) -> Result<Report, OpenError> {
+    /// Verifies a backup without changing it.
+    pub fn check_backup(file: &Path) -> Result<CheckReport, OpenError> {
         backup::check(file)
     }
 
-    /// Makes a store in a folder that has none, from a backup. Its revisions begin far above the backup's, so that
-    /// nobody takes a new version for one that he saw before.
+    /// Creates a store from a backup in a folder that has none. Its revisions start far above the backup's, so that
+    /// clients never see a revision twice.
     pub fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
         backup::restore(file, folder)
     }
 
-    /// An error if a folder does not hold a store: opening it would make a new one.
+    /// Fails if a folder holds no store; opening it would create one.
     pub fn require(folder: &Path) -> Result<(), OpenError> {
         check::require(folder)
     }
 
-    /// Reads all of the store in a folder and says what is wrong with it. Changes nothing but what opening after
-    /// a crash does.
-    pub fn check(folder: &Path) -> Result<Report, OpenError> {
+    /// Verifies the store in a folder. Changes only what opening after a crash changes.
+    pub fn check(folder: &Path) -> Result<CheckReport, OpenError> {
         check::folder(folder)
     }
 
-    /// Lists objects of the store in a folder that is not open.
+    /// Lists objects of a store that is not open.
     pub fn peek<T>(
         folder: &Path,
-        body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+        body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
     ) -> Result<T, OpenError> {
         check::peek(folder, body)
     }
@@ -352,21 +378,21 @@ impl Engine {
     /// Lists objects of a backup.
     pub fn peek_backup<T>(
         file: &Path,
-        body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+        body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
     ) -> Result<T, OpenError> {
         backup::peek(file, body)
     }
 
     /// Numbers for metrics.
-    pub fn stats(&self) -> Result<Stats, Failure> {
-        let Shared { disk, hub, .. } = &*self.shared;
-        Ok(Stats {
-            revision: hub.revision(),
-            compacted: Revision(disk.meta()?.compacted),
-            commits: disk.commits.load(Ordering::Relaxed),
-            syncs: disk.syncs(),
-            checkpoints: disk.checkpoints.load(Ordering::Relaxed),
-            watchers: hub.watchers(),
+    pub fn stats(&self) -> Result<EngineStats, StorageError> {
+        let Shared { storage, watch_cache, .. } = &*self.shared;
+        Ok(EngineStats {
+            revision: watch_cache.revision(),
+            compacted: Revision(storage.meta()?.compacted),
+            commits: storage.commits.load(Ordering::Relaxed),
+            syncs: storage.syncs(),
+            checkpoints: storage.checkpoints.load(Ordering::Relaxed),
+            watchers: watch_cache.watchers(),
         })
     }
 }
@@ -374,9 +400,11 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.queue = None;
-        // The writer closes the hub and the disk as his last act, which ends the helpers.
-        let helpers = self.helpers.iter_mut().map(Option::take);
-        for thread in std::iter::once(self.writer.take()).chain(helpers).flatten() {
+        if self.threads.is_empty() {
+            group_commit::close(&self.shared);
+        }
+        // The writer closes the watch cache and the storage when its queue ends, which ends the other threads.
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }

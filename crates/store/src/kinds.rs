@@ -1,32 +1,29 @@
-//! The kinds that are served, as data: one row each with names, verbs, columns and schema.
-//!
-//! Everything that differs between kinds stands here, so that reading, writing, discovery, OpenAPI and
-//! tables are written once for all of them. What Services need beyond that is in `admission`.
+//! The table of served kinds: names, verbs, print columns and schema of each. Reads, writes, discovery, OpenAPI and
+//! tables are generic over it; allocation for Services is in `admission`.
 
-mod cells;
-mod columns;
-mod mesh;
-mod printed;
-mod views;
+mod crd_columns;
+mod crds;
+mod event_conversion;
+mod print_cells;
+mod print_columns;
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-pub(crate) use cells::since;
-use columns::{
+pub(crate) use crd_columns::cell as printed_cell;
+pub(crate) use print_cells::since;
+use print_columns::{
     CONFIG_MAP, ENDPOINT_SLICE, EVENT, IP_ADDRESS, LEASE, NAMESPACE, NODE, OTHER, POD, POLICY,
     POLICY_BINDING, SECRET, SERVICE, SERVICE_CIDR,
 };
-pub use columns::{Cell, Column};
-pub use printed::JsonPath;
-pub(crate) use printed::cell as printed_cell;
+pub(crate) use print_columns::{Cell, Column};
 
-/// What is particular about a kind.
+/// A served kind.
 #[derive(Debug)]
-pub struct Kind {
-    /// Its number on disk, which is its own for ever; 0 for kinds that are not stored. A view has the number of
-    /// the kind that it is a view of.
+pub struct ResourceKind {
+    /// The number on disk, never reused; 0 for kinds that are not stored. A converted kind has the number of the stored
+    /// kind.
     pub id: u16,
     /// The API group, empty for core.
     pub group: &'static str,
@@ -36,54 +33,48 @@ pub struct Kind {
     pub kind: &'static str,
     /// The name in paths, as `services`.
     pub plural: &'static str,
-    /// The name for one, as `service`.
     pub singular: &'static str,
-    /// What people type for it.
     pub short: &'static [&'static str],
-    /// The groups of kinds that it belongs to, as `all`.
+    /// Such as `all`.
     pub categories: &'static [&'static str],
-    /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// Whether its status is written by a path of its own.
+    /// Whether it has the subresource `status`.
     pub status: bool,
-    /// Whether its objects are bound to a node by a path of their own.
+    /// Whether it has the subresource `binding`.
     pub binds: bool,
-    /// How its names are spelled.
+    /// The format of its names.
     pub naming: Naming,
-    /// The fields beyond name and namespace that a field selector may ask for.
+    /// Fields for field selectors, beside name and namespace.
     pub selectable: &'static [&'static str],
-    /// The definition of its schema in OpenAPI.
+    /// The name of its OpenAPI definition.
     pub definition: &'static str,
-    /// A schema of our own in place of the definition, with limits and CEL rules that writes are held to; see
-    /// [`crate::schema::of_crd`].
+    /// The schema of a custom resource, with limits and CEL rules; see [`crate::schema::of_crd`].
     pub schema: Option<fn() -> &'static Value>,
-    /// What `kubectl get` shows, unless its definition says it: see [`Kind::columns`].
+    /// The print columns, unless `crd_columns` has them.
     columns: &'static [Column],
-    /// The columns of its definition.
-    printed: Option<fn() -> &'static [Column]>,
-    /// After how many seconds its objects go by themselves.
+    /// The print columns of a CustomResourceDefinition.
+    crd_columns: Option<fn() -> &'static [Column]>,
+    /// Seconds after which its objects expire.
     pub lifetime: Option<u64>,
-    /// Whether an update must say which version it is based on.
+    /// Whether an update must have a resourceVersion.
     pub needs_version: bool,
-    /// The members of the stored object that admission of an update looks at; `None`: all.
-    pub glance: Option<&'static [&'static str]>,
-    /// Whether an update of an object that is not there creates it, as Kubernetes has it for a few kinds.
+    /// The members of the stored object that admission of an update reads; `None` for all.
+    pub partial_decode: Option<&'static [&'static str]>,
+    /// Whether an update of a missing object creates it, as in Kubernetes for a few kinds.
     pub update_creates: bool,
-    /// Whether a delete answers with the object that went instead of a Status.
+    /// Whether a delete returns the object instead of a Status.
     pub returns_deleted: bool,
-    /// What may be done with it.
     pub verbs: &'static [&'static str],
-    /// For a view of another kind's objects: each field as it is stored, and as it is shown.
+    /// For a converted kind: the name of each field as stored, and in this kind.
     pub renamed: &'static [(&'static str, &'static str)],
 }
 
-/// What may be done with kinds that are stored.
-pub const VERBS: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// A question that is answered and not kept.
-const QUESTION: &[&str] = &["create"];
+/// The verbs of stored kinds.
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of reviews, which are not stored.
+const REVIEW: &[&str] = &["create"];
 
-/// How names of a kind are spelled.
+/// The format of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// Lower-case letters, digits and dashes.
@@ -94,7 +85,7 @@ pub enum Naming {
     Address,
 }
 
-const BASE: Kind = Kind {
+const BASE: ResourceKind = ResourceKind {
     id: 0,
     group: "",
     version: "v1",
@@ -111,17 +102,17 @@ const BASE: Kind = Kind {
     definition: "",
     schema: None,
     columns: OTHER,
-    printed: None,
+    crd_columns: None,
     lifetime: None,
     needs_version: false,
-    glance: None,
+    partial_decode: None,
     update_creates: false,
     returns_deleted: false,
     verbs: VERBS,
     renamed: &[],
 };
 
-/// An hour, as API servers keep events.
+/// An hour, as in kube-apiserver.
 const EVENT_LIFETIME: u64 = 3_600;
 
 const POD_FIELDS: &[&str] = &[
@@ -149,9 +140,9 @@ const EVENT_FIELDS: &[&str] = &[
     "type",
 ];
 
-/// Every kind, in the order in which they are listed.
-pub static KINDS: &[Kind] = &[
-    Kind {
+/// All kinds, in the order of discovery.
+pub static KINDS: &[ResourceKind] = &[
+    ResourceKind {
         id: 1,
         kind: "ConfigMap",
         plural: "configmaps",
@@ -161,7 +152,7 @@ pub static KINDS: &[Kind] = &[
         columns: CONFIG_MAP,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 2,
         kind: "Event",
         plural: "events",
@@ -174,7 +165,7 @@ pub static KINDS: &[Kind] = &[
         update_creates: true,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 3,
         kind: "Namespace",
         plural: "namespaces",
@@ -188,7 +179,7 @@ pub static KINDS: &[Kind] = &[
         columns: NAMESPACE,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 4,
         kind: "Node",
         plural: "nodes",
@@ -201,7 +192,7 @@ pub static KINDS: &[Kind] = &[
         columns: NODE,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 5,
         kind: "Pod",
         plural: "pods",
@@ -216,7 +207,7 @@ pub static KINDS: &[Kind] = &[
         returns_deleted: true,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 6,
         kind: "Secret",
         plural: "secrets",
@@ -226,7 +217,7 @@ pub static KINDS: &[Kind] = &[
         columns: SECRET,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 7,
         kind: "Service",
         plural: "services",
@@ -242,7 +233,7 @@ pub static KINDS: &[Kind] = &[
         returns_deleted: true,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "admissionregistration.k8s.io",
         id: 8,
         kind: "ValidatingAdmissionPolicy",
@@ -256,7 +247,7 @@ pub static KINDS: &[Kind] = &[
         needs_version: true,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "admissionregistration.k8s.io",
         id: 9,
         kind: "ValidatingAdmissionPolicyBinding",
@@ -269,37 +260,37 @@ pub static KINDS: &[Kind] = &[
         needs_version: true,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "authentication.k8s.io",
         kind: "SelfSubjectReview",
         plural: "selfsubjectreviews",
         singular: "selfsubjectreview",
         namespaced: false,
         definition: "io.k8s.api.authentication.v1.SelfSubjectReview",
-        verbs: QUESTION,
+        verbs: REVIEW,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "authorization.k8s.io",
         kind: "SelfSubjectAccessReview",
         plural: "selfsubjectaccessreviews",
         singular: "selfsubjectaccessreview",
         namespaced: false,
         definition: "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
-        verbs: QUESTION,
+        verbs: REVIEW,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "authorization.k8s.io",
         kind: "SelfSubjectRulesReview",
         plural: "selfsubjectrulesreviews",
         singular: "selfsubjectrulesreview",
         namespaced: false,
         definition: "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
-        verbs: QUESTION,
+        verbs: REVIEW,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "coordination.k8s.io",
         id: 10,
         kind: "Lease",
@@ -309,10 +300,10 @@ pub static KINDS: &[Kind] = &[
         columns: LEASE,
         needs_version: true,
         update_creates: true,
-        glance: Some(&["apiVersion", "kind", "metadata"]),
+        partial_decode: Some(&["apiVersion", "kind", "metadata"]),
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "discovery.k8s.io",
         id: 11,
         kind: "EndpointSlice",
@@ -320,25 +311,25 @@ pub static KINDS: &[Kind] = &[
         singular: "endpointslice",
         definition: "io.k8s.api.discovery.v1.EndpointSlice",
         columns: ENDPOINT_SLICE,
-        glance: Some(&["apiVersion", "kind", "metadata", "addressType"]),
+        partial_decode: Some(&["apiVersion", "kind", "metadata", "addressType"]),
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "events.k8s.io",
         id: 2,
         kind: "Event",
         plural: "events",
         singular: "event",
         short: &["ev"],
-        selectable: views::EVENT_FIELDS,
+        selectable: event_conversion::EVENT_FIELDS,
         definition: "io.k8s.api.events.v1.Event",
         columns: EVENT,
         lifetime: Some(EVENT_LIFETIME),
         update_creates: true,
-        renamed: views::EVENT,
+        renamed: event_conversion::EVENT,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "networking.k8s.io",
         id: 12,
         kind: "IPAddress",
@@ -352,7 +343,7 @@ pub static KINDS: &[Kind] = &[
         columns: IP_ADDRESS,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         group: "networking.k8s.io",
         id: 13,
         kind: "ServiceCIDR",
@@ -364,50 +355,50 @@ pub static KINDS: &[Kind] = &[
         columns: SERVICE_CIDR,
         ..BASE
     },
-    Kind {
+    ResourceKind {
         id: 14,
         kind: "MeshGateway",
         plural: "meshgateways",
         singular: "meshgateway",
         short: &["mgw"],
-        schema: Some(mesh::gateway::schema),
-        printed: Some(mesh::gateway::columns),
+        schema: Some(crds::gateway::schema),
+        crd_columns: Some(crds::gateway::columns),
         ..OURS
     },
-    Kind {
+    ResourceKind {
         id: 15,
         kind: "MeshGatewayHTTPRoute",
         plural: "meshgatewayhttproutes",
         singular: "meshgatewayhttproute",
         short: &["mghr"],
-        schema: Some(mesh::gateway_http_route::schema),
-        printed: Some(mesh::gateway_http_route::columns),
+        schema: Some(crds::gateway_http_route::schema),
+        crd_columns: Some(crds::gateway_http_route::columns),
         ..OURS
     },
-    Kind {
+    ResourceKind {
         id: 16,
         kind: "MeshHTTPRoute",
         plural: "meshhttproutes",
         singular: "meshhttproute",
         short: &["mhr"],
-        schema: Some(mesh::http_route::schema),
-        printed: Some(mesh::http_route::columns),
+        schema: Some(crds::http_route::schema),
+        crd_columns: Some(crds::http_route::columns),
         ..OURS
     },
-    Kind {
+    ResourceKind {
         id: 17,
         kind: "MeshTCPRoute",
         plural: "meshtcproutes",
         singular: "meshtcproute",
         short: &["mtr"],
-        schema: Some(mesh::tcp_route::schema),
-        printed: Some(mesh::tcp_route::columns),
+        schema: Some(crds::tcp_route::schema),
+        crd_columns: Some(crds::tcp_route::columns),
         ..OURS
     },
 ];
 
-/// Our own kinds; each has the schema of its definition.
-const OURS: Kind = Kind {
+/// Custom resources; each has the schema of its CustomResourceDefinition.
+const OURS: ResourceKind = ResourceKind {
     group: "zoneward.dev",
     version: "v1alpha1",
     categories: &["zoneward"],
@@ -417,40 +408,40 @@ const OURS: Kind = Kind {
     ..BASE
 };
 
-/// What is written to `pods/NAME/binding`. It is no kind of the table: it has no objects and no path of its own.
-pub static BINDING: Kind = Kind {
+/// The body of `pods/NAME/binding`; it is not in the table, because it has no objects and no path.
+pub(crate) static BINDING: ResourceKind = ResourceKind {
     kind: "Binding",
     plural: "bindings",
     singular: "binding",
     definition: "io.k8s.api.core.v1.Binding",
-    verbs: QUESTION,
+    verbs: REVIEW,
     ..BASE
 };
 
-/// The schema of objects with whatever `spec` and `status`.
-pub const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
+/// The definition of objects with an open `spec` and `status`.
+pub(crate) const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
 
 /// The kind of a path.
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|kind| kind.group == group && kind.version == version && kind.plural == plural)
 }
 
 /// The kind of an object.
-pub fn of(api_version: &str, kind: &str) -> Option<&'static Kind> {
+pub fn of(api_version: &str, kind: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|row| row.kind == kind && row.api_version() == api_version)
 }
 
-/// The kinds that have objects of their own.
-pub fn stored() -> impl Iterator<Item = &'static Kind> {
-    KINDS.iter().filter(|kind| kind.is_stored() && !kind.is_view())
+/// The kinds that are stored.
+pub fn stored() -> impl Iterator<Item = &'static ResourceKind> {
+    KINDS.iter().filter(|kind| kind.is_stored() && !kind.is_converted())
 }
 
-/// The kind by its word alone; where two groups have it, the one whose objects are stored.
-pub fn named(kind: &str) -> Option<&'static Kind> {
+/// A kind by its name; if two groups have it, the stored one.
+pub fn named(kind: &str) -> Option<&'static ResourceKind> {
     KINDS.iter().find(|row| row.kind == kind)
 }
 
-impl Kind {
+impl ResourceKind {
     /// `v1`, or `group/version`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -470,52 +461,53 @@ impl Kind {
         join(self.kind, self.group)
     }
 
-    /// What `kubectl get` shows.
-    pub fn columns(&self) -> &'static [Column] {
-        self.printed.map_or(self.columns, |printed| printed())
+    /// The print columns.
+    pub(crate) fn columns(&self) -> &'static [Column] {
+        self.crd_columns.map_or(self.columns, |columns| columns())
     }
 
-    /// Whether objects of it are kept at all.
+    /// False for reviews.
     pub fn is_stored(&self) -> bool {
         self.id != 0
     }
 
-    /// Whether its objects are those of another kind, with other names of fields.
-    pub fn is_view(&self) -> bool {
+    /// Whether its objects are stored as another kind.
+    pub fn is_converted(&self) -> bool {
         !self.renamed.is_empty()
     }
 
-    /// The kind whose objects are stored for this one.
-    pub fn as_stored(&'static self) -> &'static Kind {
-        if self.is_view() { stored().find(|kind| kind.id == self.id).unwrap_or(self) } else { self }
+    /// The kind that is stored for this one.
+    pub fn as_stored(&'static self) -> &'static ResourceKind {
+        if self.is_converted() { stored().find(|kind| kind.id == self.id).unwrap_or(self) } else { self }
     }
 
-    /// A stored object as this kind shows it.
-    pub fn shown<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
-        if !self.is_view() {
+    /// Converts a stored object to this kind.
+    pub fn converted<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
+        if !self.is_converted() {
             return Cow::Borrowed(object);
         }
-        let mut shown = views::renamed(object, self.renamed.iter().copied());
+        let mut shown = event_conversion::renamed(object, self.renamed.iter().copied());
         self.stamp(&mut shown);
         Cow::Owned(shown)
     }
 
-    /// An object that this kind shows, as it is stored.
-    pub fn kept<'a>(&'static self, object: &'a Value) -> Cow<'a, Value> {
-        if !self.is_view() {
+    /// Converts an object of this kind to the stored kind.
+    pub fn to_stored<'a>(&'static self, object: &'a Value) -> Cow<'a, Value> {
+        if !self.is_converted() {
             return Cow::Borrowed(object);
         }
-        let mut kept = views::renamed(object, self.renamed.iter().map(|(stored, shown)| (*shown, *stored)));
+        let mut kept =
+            event_conversion::renamed(object, self.renamed.iter().map(|(stored, shown)| (*shown, *stored)));
         self.as_stored().stamp(&mut kept);
         Cow::Owned(kept)
     }
 
-    /// The same, of an object that nobody else needs.
-    pub fn keep(&'static self, object: Value) -> Value {
-        if self.is_view() { self.kept(&object).into_owned() } else { object }
+    /// As [`ResourceKind::to_stored`], of an owned object.
+    pub fn into_stored(&'static self, object: Value) -> Value {
+        if self.is_converted() { self.to_stored(&object).into_owned() } else { object }
     }
 
-    /// Whether this is its `apiVersion`.
+    /// Whether an `apiVersion` is that of this kind.
     pub fn has_version(&self, api_version: &str) -> bool {
         match api_version.rsplit_once('/') {
             Some((group, version)) => !group.is_empty() && group == self.group && version == self.version,
@@ -523,12 +515,12 @@ impl Kind {
         }
     }
 
-    /// Puts kind and apiVersion first in an object; most have them already.
+    /// Sets kind and apiVersion.
     pub fn stamp(&self, object: &mut Value) {
         let Some(map) = object.as_object_mut() else { return };
-        let said = |name: &str| map.get(name).and_then(Value::as_str);
-        let has_both =
-            said("kind") == Some(self.kind) && said("apiVersion").is_some_and(|said| self.has_version(said));
+        let field = |name: &str| map.get(name).and_then(Value::as_str);
+        let has_both = field("kind") == Some(self.kind)
+            && field("apiVersion").is_some_and(|version| self.has_version(version));
         if !has_both {
             map.insert("kind".to_owned(), self.kind.into());
             map.insert("apiVersion".to_owned(), self.api_version().into());
@@ -545,10 +537,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_kinds_share_a_word_that_people_type() {
+    fn no_two_kinds_share_a_name() {
         let mut words: Vec<&str> = Vec::new();
         // kubectl takes the first of two groups that have the same word, as with Kubernetes' two kinds of Event.
-        for kind in KINDS.iter().filter(|kind| !kind.is_view()) {
+        for kind in KINDS.iter().filter(|kind| !kind.is_converted()) {
             words.extend([kind.plural, kind.singular]);
             words.extend(kind.short);
         }
@@ -576,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_the_issue_is_served() {
+    fn kinds_are_found_by_version_and_name() {
         for (api_version, kind) in [
             ("v1", "Namespace"),
             ("v1", "Service"),

@@ -1,30 +1,29 @@
-//! The embedded Kubernetes-compatible API: a durable store with revisions and watches, and the HTTP API on it.
-//! A machine without Kubernetes gets the same product by it.
+//! The embedded Kubernetes-compatible API, for machines without Kubernetes: durable storage with revisions and watches
+//! ([`engine`]), and the HTTP API on it ([`api`], [`server`]).
+#![allow(missing_docs, reason = "fields and methods whose names say everything have no comment")]
 
-pub mod engine;
-// The HTTP API's modules go below this line.
 pub mod admission;
 pub mod api;
-pub mod collect;
-pub mod continuation;
+mod authorization;
+pub mod bootstrap;
 pub mod credentials;
-pub mod difference;
-pub mod discovery;
-pub mod document;
-mod draft;
-pub mod first_start;
-mod glance;
+mod discovery;
+mod encoded_object;
+pub mod engine;
+pub mod garbage_collector;
+mod json_diff;
 pub mod kinds;
-pub mod meta;
-pub mod names;
-pub mod objects;
-pub mod openapi;
-pub mod patch;
-pub mod protobuf;
-pub mod query;
-pub mod reviews;
+mod meta;
+mod name_generator;
+pub mod object_txn;
+mod openapi;
+mod partial_decode;
+mod patch;
+mod protobuf;
+mod query;
 pub mod schema;
-pub mod selector;
+mod selector;
 pub mod server;
-pub mod status;
-pub mod table;
+mod status;
+mod strict_json;
+mod table;

@@ -1,5 +1,5 @@
-//! OpenAPI v3: one document for each group, with the schemas of its kinds and the operations that tell
-//! kubectl what may be asked (field validation, the ways to patch). [`v2`] has the schemas alone.
+//! OpenAPI v3: one document per group, with the schemas of its kinds, and the operations that kubectl reads (field
+//! validation, patch types). [`v2`] has the schemas only.
 
 mod gnostic;
 pub mod v2;
@@ -11,16 +11,16 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::group_paths;
-use crate::kinds::{BINDING, KINDS, Kind, OPEN_DEFINITION};
+use crate::kinds::{BINDING, KINDS, OPEN_DEFINITION, ResourceKind};
 use crate::schema::{self, PREFIX};
-use crate::status::Failure;
+use crate::status::StatusError;
 
 /// The index, for an empty path, or the document of a group.
-pub fn document(path: &str) -> Result<Bytes, Failure> {
+pub fn document(path: &str) -> Result<Bytes, StatusError> {
     if path.is_empty() {
         return Ok(Bytes::from(index().to_string()));
     }
-    documents().get(path.trim_end_matches('/')).cloned().ok_or_else(Failure::no_such_path)
+    documents().get(path.trim_end_matches('/')).cloned().ok_or_else(StatusError::no_such_path)
 }
 
 fn documents() -> &'static BTreeMap<String, Bytes> {
@@ -37,7 +37,7 @@ fn documents() -> &'static BTreeMap<String, Bytes> {
 fn index() -> Value {
     let mut paths = Map::new();
     for path in group_paths() {
-        // Clients keep a document for as long as its hash stays; ours changes with the version alone.
+        // Clients cache a document by its hash; ours changes with the version.
         let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
         paths.insert(path, json!({"serverRelativeURL": url}));
     }
@@ -45,7 +45,7 @@ fn index() -> Value {
 }
 
 fn group(path: &str) -> Value {
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| prefix(kind) == path).collect();
+    let kinds: Vec<&ResourceKind> = KINDS.iter().filter(|kind| prefix(kind) == path).collect();
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     for kind in &kinds {
         operations(kind, &mut paths);
@@ -69,7 +69,7 @@ fn group(path: &str) -> Value {
     })
 }
 
-fn prefix(kind: &Kind) -> String {
+fn prefix(kind: &ResourceKind) -> String {
     if kind.group.is_empty() {
         format!("api/{}", kind.version)
     } else {
@@ -77,8 +77,8 @@ fn prefix(kind: &Kind) -> String {
     }
 }
 
-/// Our own kinds share a definition, and each shows it under a name of its own.
-fn definition_name(kind: &Kind) -> String {
+/// Custom resources share a definition, and each has its own name for it.
+fn definition_name(kind: &ResourceKind) -> String {
     if kind.definition == OPEN_DEFINITION {
         format!("dev.zoneward.{}.{}", kind.version, kind.kind)
     } else {
@@ -86,7 +86,7 @@ fn definition_name(kind: &Kind) -> String {
     }
 }
 
-/// A definition with all that it refers to.
+/// Adds a definition and everything that it refers to.
 fn collect(name: &str, schemas: &mut Map<String, Value>) {
     if schemas.contains_key(name) {
         return;
@@ -111,7 +111,7 @@ fn references(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
+fn operations(kind: &ResourceKind, paths: &mut Map<String, Value>) {
     let base = format!("/{}", prefix(kind));
     let all = if kind.namespaced {
         format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
@@ -144,11 +144,11 @@ fn operations(kind: &Kind, paths: &mut Map<String, Value>) {
     }
 }
 
-fn reference(kind: &Kind) -> Value {
+fn reference(kind: &ResourceKind) -> Value {
     json!({"schema": {"$ref": format!("{PREFIX}{}", definition_name(kind))}})
 }
 
-fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
+fn operation(kind: &ResourceKind, action: &str, parameters: &[&str]) -> Value {
     let parameter =
         |name: &&str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
     json!({
@@ -163,13 +163,13 @@ fn operation(kind: &Kind, action: &str, parameters: &[&str]) -> Value {
 
 const WRITE_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
 
-fn writing(kind: &Kind, action: &str) -> Value {
+fn writing(kind: &ResourceKind, action: &str) -> Value {
     let mut operation = operation(kind, action, WRITE_PARAMETERS);
     operation["requestBody"] = json!({"content": {"*/*": reference(kind)}, "required": true});
     operation
 }
 
-fn patching(kind: &Kind) -> Value {
+fn patching(kind: &ResourceKind) -> Value {
     let mut operation = operation(kind, "patch", WRITE_PARAMETERS);
     let mut content = Map::new();
     let strategic = (kind.definition != OPEN_DEFINITION).then_some("application/strategic-merge-patch+json");

@@ -1,27 +1,24 @@
-//! Patches: three ways to say what changes in an object, told apart by their content type.
-//!
-//! Server-side apply is not served: it needs the memory of who owns which field. Clients are told what to use
-//! instead.
+//! JSON patch, merge patch and strategic merge patch. Server-side apply is not served, because it needs field ownership;
+//! the error names the alternatives.
 
 mod strategic;
 
 use serde_json::Value;
 
-use crate::kinds::Kind;
+use crate::kinds::ResourceKind;
 use crate::schema;
-use crate::status::Failure;
+use crate::status::StatusError;
 
-/// How many operations a JSON patch may have.
+/// Maximum number of operations in a JSON patch.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// A way to patch.
+/// The kind of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
-    /// A list of operations (RFC 6902).
+    /// RFC 6902.
     Json,
-    /// An object laid over the stored one (RFC 7386).
+    /// RFC 7386.
     Merge,
-    /// The same with lists merged by keys, and directives.
     Strategic,
 }
 
@@ -29,8 +26,8 @@ const ACCEPTED: &str =
     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 
 impl PatchKind {
-    /// The way that a content type stands for.
-    pub fn of(content_type: &str, kind: &Kind) -> Result<Self, Failure> {
+    /// The patch kind of a content type.
+    pub fn of(content_type: &str, kind: &ResourceKind) -> Result<Self, StatusError> {
         let media = content_type.split(';').next().unwrap_or_default().trim();
         match media {
             "application/json-patch+json" => Ok(Self::Json),
@@ -39,53 +36,59 @@ impl PatchKind {
                 Ok(Self::Strategic)
             }
             "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(server_side_apply()),
-            other => Err(Failure::unsupported_media_type(format!(
+            other => Err(StatusError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}; \
-                 this one is {other:?}"
+                 got {other:?}"
             ))),
         }
     }
 }
 
-fn server_side_apply() -> Failure {
-    Failure::unsupported_media_type(
+fn server_side_apply() -> StatusError {
+    StatusError::unsupported_media_type(
         "server-side apply is not served here: use `kubectl apply` without --server-side, or send the change as \
          application/merge-patch+json or application/strategic-merge-patch+json",
     )
 }
 
 /// The object after the patch.
-pub fn apply(how: PatchKind, kind: &Kind, object: &Value, patch: &Value) -> Result<Value, Failure> {
+pub fn apply(
+    how: PatchKind,
+    kind: &ResourceKind,
+    object: &Value,
+    patch: &Value,
+) -> Result<Value, StatusError> {
     match how {
         PatchKind::Json => json(object, patch.clone()),
         PatchKind::Merge => merge(object, patch),
         PatchKind::Strategic => {
             let schema = schema::definition(kind.definition);
-            let schema = schema.ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))?;
+            let schema =
+                schema.ok_or_else(|| StatusError::internal(format!("{} has no schema", kind.kind)))?;
             strategic::apply(object, patch, schema)
         }
     }
 }
 
-fn json(object: &Value, patch: Value) -> Result<Value, Failure> {
+fn json(object: &Value, patch: Value) -> Result<Value, StatusError> {
     if patch.as_array().is_some_and(|list| list.len() > MAX_OPERATIONS) {
         let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}");
-        return Err(Failure { message, ..Failure::too_large(MAX_OPERATIONS) });
+        return Err(StatusError { message, ..StatusError::too_large(MAX_OPERATIONS) });
     }
     let patch: json_patch::Patch = serde_json::from_value(patch)
-        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+        .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))?;
     let mut patched = object.clone();
     json_patch::patch(&mut patched, &patch).map_err(|error| {
-        Failure::unprocessable(format!(
+        StatusError::unprocessable(format!(
             "the server rejected our request due to an error in our request: {error}"
         ))
     })?;
     Ok(patched)
 }
 
-fn merge(object: &Value, patch: &Value) -> Result<Value, Failure> {
+fn merge(object: &Value, patch: &Value) -> Result<Value, StatusError> {
     if !patch.is_object() {
-        return Err(Failure::bad_request("error decoding patch: a merge patch is a JSON object"));
+        return Err(StatusError::bad_request("error decoding patch: expected a JSON object"));
     }
     let mut patched = object.clone();
     json_patch::merge(&mut patched, patch);
@@ -98,7 +101,7 @@ mod tests {
     use crate::kinds;
     use serde_json::json;
 
-    fn service() -> &'static Kind {
+    fn service() -> &'static ResourceKind {
         kinds::find("", "v1", "services").unwrap()
     }
 
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_patch_is_carried_out_or_refused_as_a_whole() {
+    fn a_json_patch_is_applied_or_refused_as_a_whole() {
         let object = json!({"spec": {"type": "ClusterIP"}});
         let good = json!([{"op": "test", "path": "/spec/type", "value": "ClusterIP"},
             {"op": "add", "path": "/spec/clusterIP", "value": "None"}]);
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn server_side_apply_is_told_what_to_do_instead() {
+    fn the_error_for_server_side_apply_names_the_alternative() {
         let failure = PatchKind::of("application/apply-patch+yaml", service()).unwrap_err();
         assert_eq!(failure.code, 415);
         assert!(failure.message.contains("without --server-side"));

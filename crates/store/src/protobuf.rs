@@ -1,12 +1,12 @@
-//! Bodies in protobuf, as kubectl and client-go send typed objects: read into the same JSON that others send.
+//! Decodes protobuf bodies, which kubectl and client-go send for typed objects, into JSON.
 //!
 //! ```text
 //! "k8s\0" + Unknown { typeMeta { apiVersion, kind }, raw } -> message of that kind, by the numbers in `table`
 //! ```
 //!
-//! Only requests are read. Answers are JSON, which every client that sends protobuf accepts as well.
+//! Responses are JSON, which every client that sends protobuf accepts.
 
-mod table;
+mod field_table;
 mod wire;
 
 use base64::Engine as _;
@@ -14,23 +14,22 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use crate::kinds;
-use table::{Field, Plain, Shape, Type};
+use field_table::{Field, Plain, Shape, Type};
 use wire::{Fields, Malformed, Raw};
 
 const MAGIC: &[u8] = b"k8s\0";
-/// Messages inside each other; the deepest that we serve has nine.
-const DEEPEST: usize = 32;
+/// Maximum nesting of messages; the deepest kind has nine.
+const MAX_DEPTH: usize = 32;
 
-/// Reads an object; the error says what is wrong with it.
 pub fn object(content: &[u8]) -> Result<Value, String> {
-    let envelope = content.strip_prefix(MAGIC).ok_or("it does not begin with the four bytes k8s\\0")?;
+    let envelope = content.strip_prefix(MAGIC).ok_or("the prefix k8s\\0 is missing")?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields::of(envelope) {
         match field.map_err(describe)? {
             (1, Raw::Bytes(meta)) => (api_version, kind) = type_meta(meta).map_err(describe)?,
             (2, Raw::Bytes(bytes)) => raw = bytes,
             (3, Raw::Bytes(encoding)) if !encoding.is_empty() => {
-                return Err("encoded content (contentEncoding) is not read here".to_owned());
+                return Err("contentEncoding is not supported".to_owned());
             }
             _ => {}
         }
@@ -40,12 +39,12 @@ pub fn object(content: &[u8]) -> Result<Value, String> {
     let mut object = Map::new();
     object.insert("kind".to_owned(), kind.into());
     object.insert("apiVersion".to_owned(), api_version.into());
-    message(&name, raw, &mut object, DEEPEST).map_err(describe)?;
+    message(&name, raw, &mut object, MAX_DEPTH).map_err(describe)?;
     Ok(Value::Object(object))
 }
 
 fn describe(error: Malformed) -> String {
-    format!("protobuf that cannot be read: {error}")
+    format!("malformed protobuf: {error}")
 }
 
 fn type_meta(bytes: &[u8]) -> Result<(String, String), Malformed> {
@@ -63,21 +62,21 @@ fn type_meta(bytes: &[u8]) -> Result<(String, String), Malformed> {
 /// The table's name of a kind's message, as `core.v1.Service`.
 fn message_of(api_version: &str, kind: &str) -> Option<String> {
     if kind == "DeleteOptions" {
-        // Every group has it, and means the same by it.
+        // The same in every group.
         return Some("meta.v1.DeleteOptions".to_owned());
     }
-    let served = kinds::of(api_version, kind).is_some() || crate::reviews::is_review(api_version, kind);
+    let served = kinds::of(api_version, kind).is_some() || crate::authorization::is_review(api_version, kind);
     let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
     let name = format!("{}.{version}.{kind}", group.split('.').next().unwrap_or_default());
-    (served && table::message(&name).is_some()).then_some(name)
+    (served && field_table::message(&name).is_some()).then_some(name)
 }
 
 fn message(name: &str, bytes: &[u8], object: &mut Map<String, Value>, depth: usize) -> Result<(), Malformed> {
-    let rows = table::message(name).ok_or(Malformed("a message that is not in the table"))?;
-    let depth = depth.checked_sub(1).ok_or(Malformed("messages too deep inside each other"))?;
+    let rows = field_table::message(name).ok_or(Malformed("a message that is not in the table"))?;
+    let depth = depth.checked_sub(1).ok_or(Malformed("messages are nested too deeply"))?;
     for item in Fields::of(bytes) {
         let (number, raw) = item?;
-        // What a newer client knows and we do not is left out, as an API server does.
+        // Unknown fields of newer clients are dropped, as in kube-apiserver.
         let Some(field) = rows.get(&number) else { continue };
         if field.is_inline() {
             if let Type::Message(inner) = &field.of {
@@ -115,7 +114,7 @@ fn put(object: &mut Map<String, Value>, field: &Field, raw: Raw<'_>, depth: usiz
     Ok(())
 }
 
-/// What Go leaves out of JSON. An empty message is not among it: `emptyDir: {}` says something.
+/// Values that Go leaves out of JSON. Empty messages are kept: `emptyDir: {}` has a meaning.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -136,7 +135,7 @@ fn entry(of: &Type, bytes: &[u8], depth: usize) -> Result<(String, Value), Malfo
             _ => {}
         }
     }
-    // An empty value may be left out on the wire.
+    // An empty value may be missing on the wire.
     let found = found.map_or_else(|| value(of, Raw::Bytes(&[]), depth), Ok)?;
     Ok((key, found))
 }
@@ -165,14 +164,12 @@ fn plain(of: Plain, raw: Raw<'_>) -> Result<Value, Malformed> {
         Plain::MicroTime => time(raw.bytes()?, true)?,
         Plain::Raw => match wrapped(raw.bytes()?)?.bytes()? {
             [] => Value::Null,
-            json => {
-                serde_json::from_slice(json).map_err(|_| Malformed("embedded content that is no JSON"))?
-            }
+            json => serde_json::from_slice(json).map_err(|_| Malformed("embedded content is not JSON"))?,
         },
     })
 }
 
-/// The one field of a message that wraps a plain value; empty where it is left out.
+/// The field of a message that wraps a plain value; empty if missing.
 fn wrapped(bytes: &[u8]) -> Result<Raw<'_>, Malformed> {
     let mut found = Raw::Bytes(&[]);
     for field in Fields::of(bytes) {
@@ -196,7 +193,7 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
     Ok(if is_text { text.into() } else { number.into() })
 }
 
-/// Seconds (1) and nanoseconds (2) since 1970. An empty message is no time at all.
+/// Seconds (1) and nanoseconds (2) since 1970. An empty message is null.
 fn time(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
     if bytes.is_empty() {
         return Ok(Value::Null);

@@ -1,65 +1,55 @@
-//! What follows the `?` of a request: options of lists, watches, writes and deletes, with the meaning that
-//! resourceVersion has in each.
+//! Query parameters: options of lists, watches, writes and deletes, and the meaning of resourceVersion in each.
 //!
 //! ```text
 //! list   no version            the newest
-//!        0, or NotOlderThan N  anything from N on; the newest serves
-//!        Exact N               exactly N, or 410 if it is no longer kept
-//! watch  no version            the newest objects as ADDED, then changes
+//!        0, or NotOlderThan N  anything from N on; the newest is served
+//!        Exact N               exactly N, or 410 if it is compacted
+//! watch  no version            the newest objects as ADDED, then events
 //!        0                     the same
-//!        N                     changes after N, or 410 if they are no longer kept
+//!        N                     events after N, or 410 if they are compacted
 //! ```
 
 use std::collections::BTreeMap;
 
-use crate::kinds::Kind;
-use crate::selector::{Fields, Labels};
+use crate::kinds::ResourceKind;
+use crate::selector::{FieldSelector, LabelSelector};
 use plan::validate::FieldErrorType;
 
-use crate::status::{Cause, Failure};
+use crate::status::{Cause, StatusError};
 
-/// The pairs of a query, decoded.
+/// The decoded parameters of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query(BTreeMap<String, String>);
+pub struct QueryParams(BTreeMap<String, String>);
 
 /// Options of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Which labels to have.
-    pub labels: Labels,
-    /// Which fields to have.
-    pub fields: Fields,
-    /// How many objects at most; 0: all.
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+    /// 0 for all.
     pub limit: usize,
-    /// Where an earlier answer stopped.
     pub continue_token: Option<String>,
-    /// Which version to answer with.
     pub version: ListVersion,
-    /// Whether changes are wanted.
     pub watch: bool,
-    /// From where on changes are wanted.
+    /// The resourceVersion of a watch.
     pub watch_from: Option<u64>,
-    /// Whether bookmarks are wanted.
+    /// `allowWatchBookmarks`.
     pub bookmarks: bool,
-    /// Whether the watch begins with all objects and a bookmark after them.
+    /// `sendInitialEvents`: the watch starts with all objects and a bookmark.
     pub initial_events: bool,
-    /// After how many seconds a watch ends.
     pub timeout_seconds: Option<u64>,
 }
 
-/// Which version of the store a list shows.
+/// The resourceVersion of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListVersion {
-    /// The newest.
     #[default]
     Newest,
-    /// Any from this one on.
     NotOlderThan(u64),
-    /// This very one.
     Exact(u64),
 }
 
-/// What to do about fields that the schema does not know, and about fields that stand twice.
+/// How unknown and duplicate fields are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
     /// Drop them.
@@ -74,14 +64,12 @@ pub enum FieldValidation {
 /// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Do everything but store it.
     pub dry_run: bool,
-    /// What to do about unknown fields.
     pub field_validation: FieldValidation,
 }
 
-impl Query {
-    /// Reads `a=b&c=d`; of a key that stands twice the first counts.
+impl QueryParams {
+    /// Parses `a=b&c=d`; the first of duplicate keys counts.
     pub fn parse(text: &str) -> Self {
         let mut pairs = BTreeMap::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -96,49 +84,47 @@ impl Query {
         self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether changes are asked for.
     pub fn is_watch(&self) -> bool {
         self.flag("watch")
     }
 
-    /// Whether something is asked for that one asks for or not.
     pub fn flag(&self, key: &str) -> bool {
         match self.0.get(key).map(String::as_str) {
             None => false,
-            // As API servers have it: what does not deny affirms.
+            // As in Kubernetes, everything but 0 and false is true.
             Some(word) => !matches!(word.to_ascii_lowercase().as_str(), "0" | "false"),
         }
     }
 
-    /// A whole number; one below 0 is as if it were not there.
-    fn number(&self, key: &str) -> Result<Option<u64>, Failure> {
+    /// An integer; a negative one is ignored.
+    fn number(&self, key: &str) -> Result<Option<u64>, StatusError> {
         let read = |value: &str| {
-            let wrong = || Failure::bad_request(format!("{key}={value}: write a whole number"));
+            let wrong = || StatusError::bad_request(format!("{key}={value}: expected an integer"));
             value.parse::<i64>().map_err(|_| wrong())
         };
         let number = self.value(key).map(read).transpose()?;
         Ok(number.and_then(|number| u64::try_from(number).ok()))
     }
 
-    fn resource_version(&self) -> Result<Option<u64>, Failure> {
+    fn resource_version(&self) -> Result<Option<u64>, StatusError> {
         let read = |value: &str| {
-            let message =
-                format!("Invalid value: {value:?}: resourceVersion: it is a number that this server gave");
-            value.parse().map_err(|_| Failure::bad_request(message))
+            let message = format!("Invalid value: {value:?}: resourceVersion: expected a number");
+            value.parse().map_err(|_| StatusError::bad_request(message))
         };
         self.value("resourceVersion").map(read).transpose()
     }
 
     /// The options of a list or watch of a kind.
-    pub fn list_options(&self, kind: &Kind) -> Result<ListOptions, Failure> {
-        let labels = self.value("labelSelector").map_or(Ok(Labels::default()), Labels::parse);
-        let fields =
-            self.value("fieldSelector").map_or(Ok(Fields::default()), |text| Fields::parse(text, kind));
+    pub fn list_options(&self, kind: &ResourceKind) -> Result<ListOptions, StatusError> {
+        let labels = self.value("labelSelector").map_or(Ok(LabelSelector::default()), LabelSelector::parse);
+        let fields = self
+            .value("fieldSelector")
+            .map_or(Ok(FieldSelector::default()), |text| FieldSelector::parse(text, kind));
         let limit = self.number("limit")?.unwrap_or(0);
         self.check_together()?;
         let options = ListOptions {
-            labels: labels.map_err(Failure::bad_request)?,
-            fields: fields.map_err(Failure::bad_request)?,
+            labels: labels.map_err(StatusError::bad_request)?,
+            fields: fields.map_err(StatusError::bad_request)?,
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
             continue_token: self.value("continue").map(str::to_owned),
             version: self.list_version(limit > 0)?,
@@ -149,41 +135,37 @@ impl Query {
             timeout_seconds: self.number("timeoutSeconds")?,
         };
         if options.continue_token.is_some() && self.value("resourceVersion").is_some_and(|v| v != "0") {
-            return Err(Failure::bad_request(
+            return Err(StatusError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
         Ok(options)
     }
 
-    fn list_version(&self, limited: bool) -> Result<ListVersion, Failure> {
+    fn list_version(&self, limited: bool) -> Result<ListVersion, StatusError> {
         let version = self.resource_version()?;
         match (self.value("resourceVersionMatch"), version) {
             (None, None) => Ok(ListVersion::Newest),
-            // With a limit a version without a word has always meant that very one, 0 apart.
+            // With a limit, a version other than 0 means exactly that one.
             (None, Some(version)) if version > 0 && limited => Ok(ListVersion::Exact(version)),
             (Some("Exact"), Some(version)) => Ok(ListVersion::Exact(version)),
             (_, Some(version)) => Ok(ListVersion::NotOlderThan(version)),
-            // With sendInitialEvents no version is the newest.
+            // With sendInitialEvents, no version means the newest.
             (Some(_), None) => Ok(ListVersion::Newest),
         }
     }
 
-    /// Options that do not go together, as API servers see it.
-    fn check_together(&self) -> Result<(), Failure> {
+    /// Refuses combinations that kube-apiserver refuses.
+    fn check_together(&self) -> Result<(), StatusError> {
         let wanted = self.value("resourceVersionMatch");
         let mut causes = match (self.flag("watch"), self.0.contains_key("sendInitialEvents")) {
             (true, events) => check_watch(wanted, events, self.value("continue").is_some()),
             (false, _) => self.check_list(wanted),
         };
         if !self.flag("watch") && self.0.contains_key("sendInitialEvents") {
-            causes.push(Cause::new(
-                FieldErrorType::Forbidden,
-                "sendInitialEvents",
-                "goes with watch=true only",
-            ));
+            causes.push(Cause::new(FieldErrorType::Forbidden, "sendInitialEvents", "forbidden for list"));
         }
-        if causes.is_empty() { Ok(()) } else { Err(Failure::invalid_options("ListOptions", &causes)) }
+        if causes.is_empty() { Ok(()) } else { Err(StatusError::invalid_options("ListOptions", &causes)) }
     }
 
     fn check_list(&self, wanted: Option<&str>) -> Vec<Cause> {
@@ -191,14 +173,14 @@ impl Query {
         let Some(word) = wanted else { return causes };
         let version = self.value("resourceVersion");
         if version.is_none() {
-            causes.push(forbidden_match("goes with a resourceVersion only"));
+            causes.push(forbidden_match("forbidden unless resourceVersion is provided"));
         }
         if self.value("continue").is_some() {
-            causes.push(forbidden_match("does not go with continue: that has its version"));
+            causes.push(forbidden_match("forbidden when continue is provided"));
         }
         match word {
             "Exact" if version == Some("0") => {
-                causes.push(forbidden_match("Exact needs a resourceVersion above 0"));
+                causes.push(forbidden_match("Exact is forbidden with resourceVersion 0"));
             }
             "Exact" | "NotOlderThan" => {}
             other => causes.push(unknown("resourceVersionMatch", other, &["Exact", "NotOlderThan"])),
@@ -206,8 +188,8 @@ impl Query {
         causes
     }
 
-    /// The options of a write, which are called differently for each verb, as `CreateOptions`.
-    pub fn write_options(&self, called: &str) -> Result<WriteOptions, Failure> {
+    /// The options of a write; `called` is their name in errors, such as `CreateOptions`.
+    pub fn write_options(&self, called: &str) -> Result<WriteOptions, StatusError> {
         let (dry_run, mut causes) = dry_run(self.value("dryRun"));
         let field_validation = match self.value("fieldValidation") {
             None | Some("Warn") => FieldValidation::Warn,
@@ -223,10 +205,10 @@ impl Query {
             causes.push(Cause::new(FieldErrorType::TooLong, "fieldManager", reason));
         }
         if called == "PatchOptions" && self.value("force").is_some() {
-            causes.push(Cause::new(FieldErrorType::Forbidden, "force", "goes with server-side apply only"));
+            causes.push(Cause::new(FieldErrorType::Forbidden, "force", "allowed for server-side apply only"));
         }
         if !causes.is_empty() {
-            return Err(Failure::invalid_options(called, &causes));
+            return Err(StatusError::invalid_options(called, &causes));
         }
         Ok(WriteOptions { dry_run, field_validation })
     }
@@ -240,16 +222,16 @@ fn check_watch(wanted: Option<&str>, initial_events: bool, continued: bool) -> V
     let mut causes = Vec::new();
     match wanted {
         None if initial_events => {
-            causes.push(forbidden_match("sendInitialEvents needs resourceVersionMatch=NotOlderThan"));
+            causes.push(forbidden_match("NotOlderThan is required with sendInitialEvents"));
         }
         Some(_) if !initial_events => {
-            causes.push(forbidden_match("goes with a watch that has sendInitialEvents only"));
+            causes.push(forbidden_match("forbidden for watch unless sendInitialEvents is provided"));
         }
         _ => {}
     }
     if continued {
-        // API servers lay this at the same door.
-        causes.push(forbidden_match("a watch does not go with continue"));
+        // kube-apiserver reports this for the same field.
+        causes.push(forbidden_match("continue is forbidden for watch"));
     }
     if let Some(word) = wanted.filter(|word| *word != "NotOlderThan") {
         causes.push(unknown("resourceVersionMatch", word, &["NotOlderThan"]));
@@ -257,25 +239,25 @@ fn check_watch(wanted: Option<&str>, initial_events: bool, continued: bool) -> V
     causes
 }
 
-/// The longest name of a field manager.
-const MAX_MANAGER: usize = 128;
+/// Maximum length of a field manager.
+pub const MAX_MANAGER: usize = 128;
 
-/// An option with a word that is not known.
+/// The cause for an unsupported value of an option.
 pub fn unknown(option: &str, word: &str, known: &[&str]) -> Cause {
     let known: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
     let reason = format!("{word:?}: supported values: {}", known.join(", "));
     Cause::new(FieldErrorType::NotSupported, option, reason)
 }
 
-/// Whether `dryRun` asks for a rehearsal, and what is wrong with the words for it.
+/// Parses `dryRun`; returns causes for unsupported values.
 pub fn dry_run<'a>(words: impl IntoIterator<Item = &'a str>) -> (bool, Vec<Cause>) {
     let words: Vec<&str> = words.into_iter().collect();
-    let strange = words.iter().find(|word| **word != "All");
-    let causes = strange.map(|word| unknown("dryRun", word, &["All"]));
+    let unsupported = words.iter().find(|word| **word != "All");
+    let causes = unsupported.map(|word| unknown("dryRun", word, &["All"]));
     (!words.is_empty(), causes.into_iter().collect())
 }
 
-/// Percent-decoding; what is not well encoded stays as it is.
+/// Percent-decodes; malformed escapes are kept.
 pub fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -302,8 +284,8 @@ mod tests {
     use super::*;
     use crate::kinds;
 
-    fn options(query: &str) -> Result<ListOptions, Failure> {
-        Query::parse(query).list_options(kinds::find("", "v1", "pods").unwrap())
+    fn options(query: &str) -> Result<ListOptions, StatusError> {
+        QueryParams::parse(query).list_options(kinds::find("", "v1", "pods").unwrap())
     }
 
     #[test]
@@ -369,7 +351,7 @@ mod tests {
 
     #[test]
     fn pairs_are_decoded() {
-        let query = Query::parse("labelSelector=app%20in+%28a%2Cb%29&watch=1&x=%zz%");
+        let query = QueryParams::parse("labelSelector=app%20in+%28a%2Cb%29&watch=1&x=%zz%");
         assert_eq!(query.value("labelSelector"), Some("app in (a,b)"));
         assert_eq!(query.value("x"), Some("%zz%"));
     }

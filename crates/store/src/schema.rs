@@ -1,13 +1,10 @@
-//! The schemas of all kinds, as OpenAPI definitions: generated from the Kubernetes types, with the keys of
-//! lists from `keys` put in.
-//!
-//! One document serves four purposes: `kubectl explain`, the check of types and unknown fields ([`check`]),
-//! strategic merge, and the OpenAPI that clients read.
+//! The schemas of all kinds as OpenAPI definitions, generated from the Kubernetes types, with the merge keys of lists.
+//! They serve `kubectl explain`, the check of types and unknown fields ([`check`]), strategic merge, and OpenAPI.
 
 mod check;
-mod defaults;
-mod keys;
-mod shape;
+mod compiled_check;
+mod defaulting;
+mod merge_keys;
 
 use std::sync::OnceLock;
 
@@ -20,19 +17,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, 
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::kinds::{Kind, OPEN_DEFINITION};
+use crate::kinds::{OPEN_DEFINITION, ResourceKind};
 
-pub use check::{Findings, bytes, check};
-pub use defaults::fill_defaults;
-pub use shape::fits;
+pub(crate) use check::bytes;
+pub use check::{Findings, check};
+pub(crate) use compiled_check::fits;
+pub(crate) use defaulting::fill_defaults;
 
-/// Where definitions stand in an OpenAPI document.
-pub const PREFIX: &str = "#/components/schemas/";
+/// The prefix of references in OpenAPI v3.
+pub(crate) const PREFIX: &str = "#/components/schemas/";
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
-/// Every definition by its name.
-pub fn definitions() -> &'static Map<String, Value> {
+/// All definitions by name.
+pub(crate) fn definitions() -> &'static Map<String, Value> {
     static DEFINITIONS: OnceLock<Map<String, Value>> = OnceLock::new();
     DEFINITIONS.get_or_init(generate)
 }
@@ -46,13 +44,13 @@ fn generate() -> Map<String, Value> {
     let mut definitions = generator.take_definitions(false);
     definitions.insert(OPEN_DEFINITION.to_owned(), open_object());
     if let Some(quantity) = definitions.get_mut(QUANTITY).and_then(Value::as_object_mut) {
-        // People write `cpu: 4` as well as `cpu: 500m`.
+        // Both `cpu: 4` and `cpu: 500m` are valid.
         quantity.remove("type");
         quantity.insert("oneOf".to_owned(), json!([{"type": "string"}, {"type": "number"}]));
     }
     for (name, definition) in &mut definitions {
         wrap_references(definition);
-        keys::put_in(name, definition);
+        merge_keys::put_in(name, definition);
     }
     definitions.sort_keys();
     definitions
@@ -87,7 +85,7 @@ fn add_kinds(generator: &mut SchemaGenerator) {
     );
 }
 
-/// What our own kinds have in common. Their `spec` and `status` are kept as they are written.
+/// The common schema of custom resources. `spec` and `status` are open.
 fn open_object() -> Value {
     let open = |what: &str| json!({"type": "object", "description": what, "x-kubernetes-preserve-unknown-fields": true});
     json!({
@@ -97,16 +95,16 @@ fn open_object() -> Value {
             "apiVersion": {"type": "string", "description": "The version of the API, zoneward.dev/v1alpha1."},
             "kind": {"type": "string", "description": "The kind of the object."},
             "metadata": {
-                "description": "Name, namespace, labels and all that objects have in common.",
+                "description": "Standard object metadata.",
                 "$ref": format!("{PREFIX}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
             },
-            "spec": open("What is wanted."),
-            "status": open("What was made of it."),
+            "spec": open("The desired state."),
+            "status": open("The observed state."),
         },
     })
 }
 
-/// A reference may have no neighbours in OpenAPI 3.0: with a description it stands inside `allOf`.
+/// OpenAPI 3.0 allows no siblings of `$ref`: with a description it goes into `allOf`.
 fn wrap_references(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -123,17 +121,17 @@ fn wrap_references(schema: &mut Value) {
 }
 
 /// The schema of a kind.
-pub fn of(kind: &Kind) -> Option<&'static Value> {
+pub fn of(kind: &ResourceKind) -> Option<&'static Value> {
     kind.schema.map(|schema| schema()).or_else(|| definition(kind.definition))
 }
 
-/// The schema of a version out of a CustomResourceDefinition (YAML or JSON), for the `schema` of a kind's row. What all
-/// objects have in common is put in, so that `metadata` is checked and explained as everywhere.
-pub fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
+/// The schema of a version of a CustomResourceDefinition (YAML or JSON), with the common fields added, so that `metadata`
+/// is checked and explained as in other kinds.
+pub(crate) fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
     let crd: Value = serde_saphyr::from_str(crd).map_err(|error| error.to_string())?;
     let mut versions = crd["spec"]["versions"].as_array().into_iter().flatten();
     let found = versions.find(|entry| entry["name"] == version);
-    let found = found.ok_or_else(|| format!("spec.versions: there is no version {version:?}"))?;
+    let found = found.ok_or_else(|| format!("spec.versions: version {version:?} not found"))?;
     let mut schema = found["schema"]["openAPIV3Schema"].clone();
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
         return Err(format!("version {version:?} has no schema.openAPIV3Schema.properties"));
@@ -147,15 +145,14 @@ pub fn of_crd(crd: &str, version: &str) -> Result<Value, String> {
     Ok(schema)
 }
 
-/// The schema itself, or the one that it refers to.
+/// Follows a reference.
 pub fn resolve(schema: &'static Value) -> &'static Value {
     let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
     let found = reference.and_then(|reference| reference.strip_prefix(PREFIX)).and_then(definition);
     found.unwrap_or(schema)
 }
 
-/// A definition by its name.
-pub fn definition(name: &str) -> Option<&'static Value> {
+pub(crate) fn definition(name: &str) -> Option<&'static Value> {
     definitions().get(name)
 }
 
@@ -179,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crd_brings_its_schema_and_gets_the_common_fields() {
+    fn the_schema_of_a_crd_gets_the_common_fields() {
         let crd = "
 spec:
   versions:
@@ -196,7 +193,7 @@ spec:
     }
 
     #[test]
-    fn the_keys_of_lists_stand_in_the_schema() {
+    fn merge_keys_are_in_the_schema() {
         let ports = &definition("io.k8s.api.core.v1.ServiceSpec").unwrap()["properties"]["ports"];
         assert_eq!(ports["x-kubernetes-patch-merge-key"], "port");
         assert_eq!(ports["x-kubernetes-patch-strategy"], "merge");

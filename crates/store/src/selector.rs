@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::kinds::Kind;
+use crate::kinds::ResourceKind;
 use crate::meta::at;
 
-/// What labels must be like; empty asks for nothing.
+/// A label selector; empty matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Labels(Vec<Requirement>);
+pub struct LabelSelector(Vec<Requirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
@@ -25,8 +25,8 @@ enum Operator {
     Below(i64),
 }
 
-impl Labels {
-    /// Reads a selector; the error says what is wrong.
+impl LabelSelector {
+    /// Parses the parameter `labelSelector`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts = split_outside_brackets(text)?;
         let wanted = parts.into_iter().filter(|part| !part.trim().is_empty());
@@ -34,7 +34,7 @@ impl Labels {
         read.map(Self).map_err(|why| format!("unable to parse requirement: {why}"))
     }
 
-    /// Reads the selector of an object (`matchLabels`, `matchExpressions`).
+    /// Parses the selector of an object (`matchLabels`, `matchExpressions`).
     pub fn of_object(selector: &Value) -> Result<Self, String> {
         let mut requirements = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -62,7 +62,6 @@ impl Labels {
         self.0.is_empty()
     }
 
-    /// Whether an object's labels are as asked.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.0.iter().all(|requirement| requirement.holds(labels[&requirement.key].as_str()))
@@ -119,7 +118,7 @@ fn requirement(text: &str) -> Result<Requirement, String> {
     }
     for (sign, make) in [(">", Operator::Above as fn(i64) -> Operator), ("<", Operator::Below)] {
         if let Some((key, bound)) = text.split_once(sign) {
-            let bound = bound.trim().parse().map_err(|_| format!("{bound:?} is not a whole number"))?;
+            let bound = bound.trim().parse().map_err(|_| format!("{bound:?} is not an integer"))?;
             return Ok(Requirement { key: key_of(key)?, operator: make(bound) });
         }
     }
@@ -143,7 +142,7 @@ fn key_of(text: &str) -> Result<String, String> {
     if is_word(name, 63) && key.matches('/').count() <= 1 && key.len() <= 317 {
         return Ok(key.to_owned());
     }
-    Err(format!("{key:?} is no key of a label"))
+    Err(format!("{key:?} is not a valid label key"))
 }
 
 fn value_of(text: &str) -> Result<String, String> {
@@ -151,7 +150,7 @@ fn value_of(text: &str) -> Result<String, String> {
     if value.is_empty() || is_word(value, 63) {
         return Ok(value.to_owned());
     }
-    Err(format!("{value:?} is no value of a label"))
+    Err(format!("{value:?} is not a valid label value"))
 }
 
 /// Letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
@@ -163,9 +162,9 @@ fn is_word(text: &str, longest: usize) -> bool {
         && text.chars().all(|c| ends(c) || "-_.".contains(c))
 }
 
-/// What fields must be like; empty asks for nothing.
+/// A field selector; empty matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(Vec<FieldRequirement>);
+pub struct FieldSelector(Vec<FieldRequirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldRequirement {
@@ -174,9 +173,9 @@ struct FieldRequirement {
     negated: bool,
 }
 
-impl Fields {
-    /// Reads a selector over the fields that a kind lets people select by.
-    pub fn parse(text: &str, kind: &Kind) -> Result<Self, String> {
+impl FieldSelector {
+    /// Parses the parameter `fieldSelector` over the selectable fields of a kind.
+    pub fn parse(text: &str, kind: &ResourceKind) -> Result<Self, String> {
         let mut requirements = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let split = |(sign, negated)| part.split_once(sign).map(|(path, value)| (path, value, negated));
@@ -193,16 +192,10 @@ impl Fields {
         Ok(Self(requirements))
     }
 
-    /// Asks for one name beside everything else.
+    /// Adds a requirement of one name.
     pub fn require_name(&mut self, name: &str) {
         let (path, value) = ("metadata.name".to_owned(), name.to_owned());
         self.0.push(FieldRequirement { path, value, negated: false });
-    }
-
-    /// The one name that is asked for.
-    pub fn name(&self) -> Option<&str> {
-        let by_name = |r: &&FieldRequirement| r.path == "metadata.name" && !r.negated;
-        self.0.iter().find(by_name).map(|requirement| requirement.value.as_str())
     }
 
     /// Whether every object matches.
@@ -210,12 +203,11 @@ impl Fields {
         self.0.is_empty()
     }
 
-    /// Whether an object's fields are as asked.
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|requirement| {
             let path = if requirement.path == "source" { "source.component" } else { &requirement.path };
             let found = match at(object, path) {
-                // A field that is left out is empty, or false where it would be true or false.
+                // A missing field is empty, or false if it is a bool.
                 Value::Null if requirement.value == "false" => "false".to_owned(),
                 Value::Null => String::new(),
                 Value::String(text) => text.clone(),
@@ -226,7 +218,7 @@ impl Fields {
     }
 }
 
-fn is_selectable(path: &str, kind: &Kind) -> bool {
+fn is_selectable(path: &str, kind: &ResourceKind) -> bool {
     path == "metadata.name"
         || path == "metadata.namespace" && kind.namespaced
         || kind.selectable.contains(&path)
@@ -258,14 +250,14 @@ mod tests {
             ("missing>1", false),
             ("missing=", false),
         ] {
-            assert_eq!(Labels::parse(selector).unwrap().matches(&pod), matches, "{selector}");
+            assert_eq!(LabelSelector::parse(selector).unwrap().matches(&pod), matches, "{selector}");
         }
     }
 
     #[test]
     fn bad_label_selectors_are_refused_with_a_reason() {
         for selector in ["app in (a", "a)b", "-x=1", "a=b c", "app among (a)", "a/b/c=1", "w>x"] {
-            assert!(Labels::parse(selector).is_err(), "{selector}");
+            assert!(LabelSelector::parse(selector).is_err(), "{selector}");
         }
     }
 
@@ -280,19 +272,19 @@ mod tests {
             ("spec.nodeName=n1,status.phase=Running", true),
             ("spec.hostNetwork=false", true),
         ] {
-            assert_eq!(Fields::parse(selector, pods).unwrap().matches(&pod), matches, "{selector}");
+            assert_eq!(FieldSelector::parse(selector, pods).unwrap().matches(&pod), matches, "{selector}");
         }
         assert_eq!(
-            Fields::parse("spec.color=red", pods).unwrap_err(),
+            FieldSelector::parse("spec.color=red", pods).unwrap_err(),
             "field label not supported: spec.color"
         );
-        assert!(Fields::parse("metadata.name", pods).is_err());
+        assert!(FieldSelector::parse("metadata.name", pods).is_err());
     }
 
     #[test]
-    fn selectors_in_objects_mean_the_same() {
+    fn selectors_of_objects_match_as_those_of_queries() {
         let selector = json!({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "DoesNotExist"}]});
-        let selector = Labels::of_object(&selector).unwrap();
+        let selector = LabelSelector::of_object(&selector).unwrap();
         assert!(selector.matches(&json!({"metadata": {"labels": {"a": "1"}}})));
         assert!(!selector.matches(&json!({"metadata": {"labels": {"a": "1", "b": ""}}})));
     }

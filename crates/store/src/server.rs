@@ -1,11 +1,12 @@
-//! The API on the network: TLS on loopback for kubectl and others, a unix socket for processes of this user,
-//! and a tower service for controllers in the same process.
+//! The API server: TLS for kubectl and others, a unix socket for processes of this user, and a tower service for
+//! controllers in the same process.
 //!
-//! Whoever comes is somebody: a certificate or a token of [`Credentials`], or the owner of the socket.
+//! There is no anonymous access: callers have a certificate or a token of [`Credentials`], or may open the socket.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -20,40 +21,42 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::api::{Api, Body, Caller, Limits, body};
+use crate::api::{Api, ApiLimits, Caller, ResponseBody, body};
 use crate::credentials::Credentials;
-use crate::status::Failure;
+use crate::status::StatusError;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const HEADERS: Duration = Duration::from_secs(30);
-/// How long requests under way may go on after the stop.
-const FAREWELL: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for requests in progress after the stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after a failed accept, such as without free descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Serves an API to whoever has credentials.
+/// Serves an API to authenticated callers.
 #[derive(Clone)]
-pub struct Server {
+pub struct ApiServer {
     api: Api,
     credentials: Arc<Credentials>,
     connections: Arc<Semaphore>,
-    bucket: Arc<Mutex<Bucket>>,
+    bucket: Arc<Mutex<TokenBucket>>,
     stop: watch::Receiver<bool>,
 }
 
-/// What is left of the rate.
-struct Bucket {
+/// Limits the request rate.
+struct TokenBucket {
     tokens: f64,
     filled: Instant,
     per_second: f64,
     most: f64,
 }
 
-impl Bucket {
-    fn full(limits: &Limits, now: Instant) -> Self {
+impl TokenBucket {
+    fn full(limits: &ApiLimits, now: Instant) -> Self {
         let most = f64::from(limits.requests_at_once);
         Self { tokens: most, filled: now, per_second: f64::from(limits.requests_per_second), most }
     }
@@ -62,63 +65,49 @@ impl Bucket {
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + passed * self.per_second).min(self.most);
         self.filled = now;
-        let served = self.tokens >= 1.0;
-        if served {
+        let has_token = self.tokens >= 1.0;
+        if has_token {
             self.tokens -= 1.0;
         }
-        served
+        has_token
     }
 }
 
-impl Server {
+impl ApiServer {
     /// A server that stops when `stop` turns true.
     pub fn new(api: Api, credentials: Arc<Credentials>, stop: watch::Receiver<bool>) -> Self {
         let limits = api.limits();
-        let bucket = Arc::new(Mutex::new(Bucket::full(&limits, Instant::now())));
+        let bucket = Arc::new(Mutex::new(TokenBucket::full(&limits, api.clock().now())));
         Self { api, credentials, connections: Arc::new(Semaphore::new(limits.connections)), bucket, stop }
     }
 
     /// Serves TLS until the stop.
     pub async fn serve_tls(self, listener: TcpListener, config: ServerConfig) {
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let mut stop = self.stop.clone();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                _ = stop.wait_for(|stop| *stop) => return,
-            };
-            let Some((stream, _)) = settle(accepted).await else { continue };
-            let Ok(permit) = self.connections.clone().try_acquire_owned() else { continue };
+        let (stop, connections) = (self.stop.clone(), self.connections.clone());
+        accept_loop(&listener, stop, connections, |(stream, _)| {
             let (server, acceptor) = (self.clone(), acceptor.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
+            async move {
                 let _ = stream.set_nodelay(true);
-                let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
-                    return;
-                };
-                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let caller = shown.and_then(|shown| server.credentials.by_certificate(shown)).cloned();
+                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+                let Ok(Ok(stream)) = handshake.await else { return };
+                let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let caller = certificate
+                    .and_then(|certificate| server.credentials.by_certificate(certificate))
+                    .cloned();
                 server.serve_connection(stream, caller).await;
-            });
-        }
+            }
+        })
+        .await;
     }
 
-    /// Serves a unix socket until the stop. Its file's mode says who may come, and they may do everything.
+    /// Serves a unix socket until the stop. The mode of its file is the access control: callers may do everything.
     pub async fn serve_unix(self, listener: UnixListener) {
-        let mut stop = self.stop.clone();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                _ = stop.wait_for(|stop| *stop) => return,
-            };
-            let Some((stream, _)) = settle(accepted).await else { continue };
-            let Ok(permit) = self.connections.clone().try_acquire_owned() else { continue };
-            let server = self.clone();
-            tokio::spawn(async move {
-                let _permit = permit;
-                server.serve_connection(stream, Some(Caller::own())).await;
-            });
-        }
+        let (stop, connections) = (self.stop.clone(), self.connections.clone());
+        accept_loop(&listener, stop, connections, |(stream, _)| {
+            self.clone().serve_connection(stream, Some(Caller::own()))
+        })
+        .await;
     }
 
     async fn serve_connection(
@@ -133,53 +122,95 @@ impl Server {
             async move { Ok::<_, Infallible>(server.answer(request, caller.as_deref()).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         tokio::select! {
-            // A client that breaks off is no news.
-            _ = connection.as_mut() => return,
+            biased;
             _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+            // Clients may disconnect at any time; errors are not reported.
+            _ = connection.as_mut() => return,
         }
-        let _ = tokio::time::timeout(FAREWELL, connection).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
     }
 
     async fn answer(
         &self,
         request: Request<hyper::body::Incoming>,
         caller: Option<&Caller>,
-    ) -> Response<Body> {
-        if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-            return body::failure(&Failure::too_many_requests("too many requests: try again in a second"));
+    ) -> Response<ResponseBody> {
+        if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(self.api.clock().now()) {
+            return body::error(&StatusError::too_many_requests("too many requests: retry after a second"));
         }
-        let Some(caller) = self.recognise(request.headers(), caller) else {
-            return body::failure(&Failure::unauthorized());
+        let Some(caller) = self.authenticate(request.headers(), caller) else {
+            return body::error(&StatusError::unauthorized());
         };
         answer(&self.api, request, caller).await
     }
 
-    /// A token counts more than a certificate, as with API servers.
-    fn recognise<'a>(&'a self, headers: &HeaderMap, certified: Option<&'a Caller>) -> Option<&'a Caller> {
+    /// A token takes precedence over a certificate, as in Kubernetes.
+    fn authenticate<'a>(&'a self, headers: &HeaderMap, certified: Option<&'a Caller>) -> Option<&'a Caller> {
         let Some(value) = headers.get(AUTHORIZATION) else { return certified };
         let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
         token.and_then(|token| self.credentials.by_token(token.trim()))
     }
 }
 
-/// What came in. When the machine has no descriptors left, waiting a little is all that helps.
-async fn settle<T>(accepted: io::Result<T>) -> Option<T> {
-    match accepted {
-        Ok(accepted) => Some(accepted),
-        Err(_) => {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            None
-        }
+/// A socket that accepts connections.
+trait Listener {
+    type Accepted;
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send;
+}
+
+impl Listener for TcpListener {
+    type Accepted = (TcpStream, SocketAddr);
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send {
+        TcpListener::accept(self)
     }
 }
 
-/// Reads a request up to its limit and answers it.
-async fn answer<B>(api: &Api, request: Request<B>, caller: &Caller) -> Response<Body>
+impl Listener for UnixListener {
+    type Accepted = (UnixStream, tokio::net::unix::SocketAddr);
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send {
+        UnixListener::accept(self)
+    }
+}
+
+/// Accepts connections until the stop and serves each in a task of its own. Connections above the limit are closed; after
+/// an error the loop backs off.
+async fn accept_loop<L: Listener, F>(
+    listener: &L,
+    mut stop: watch::Receiver<bool>,
+    limit: Arc<Semaphore>,
+    serve: impl Fn(L::Accepted) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok(accepted) = accepted else {
+            tokio::time::sleep(ACCEPT_BACKOFF).await;
+            continue;
+        };
+        let Ok(permit) = limit.clone().try_acquire_owned() else { continue };
+        let connection = serve(accepted);
+        tokio::spawn(async move {
+            let _permit = permit;
+            connection.await;
+        });
+    }
+}
+
+/// Reads a request up to the limit of its body and answers it.
+async fn answer<B>(api: &Api, request: Request<B>, caller: &Caller) -> Response<ResponseBody>
 where
     B: HttpBody,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -188,41 +219,43 @@ where
     let (head, content) = request.into_parts();
     match Limited::new(content, limit).collect().await {
         Ok(content) => api.answer(Request::from_parts(head, content.to_bytes()), caller).await,
-        Err(error) if error.is::<LengthLimitError>() => body::failure(&Failure::too_large(limit)),
-        Err(error) => body::failure(&Failure::bad_request(format!("the body could not be read: {error}"))),
+        Err(error) if error.is::<LengthLimitError>() => body::error(&StatusError::too_large(limit)),
+        Err(error) => body::error(&StatusError::bad_request(format!(
+            "the body of the request could not be read: {error}"
+        ))),
     }
 }
 
 /// The API as a tower service, for clients in the same process.
 #[derive(Clone)]
-pub struct Local {
+pub struct LocalApi {
     api: Api,
     caller: Caller,
 }
 
-impl Local {
-    /// The API for a caller who needs no credentials.
+impl LocalApi {
+    /// The API for a trusted caller.
     pub fn new(api: Api, caller: Caller) -> Self {
         Self { api, caller }
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
-impl<B> tower::Service<Request<B>> for Local
+impl<B> tower::Service<Request<B>> for LocalApi
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Response = Response<Body>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Answer {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let Self { api, caller } = self.clone();
         Box::pin(async move { Ok(answer(&api, request, &caller).await) })
     }
@@ -233,10 +266,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bucket_empties_and_fills_again() {
+    fn the_token_bucket_empties_and_refills() {
         let start = Instant::now();
-        let limits = Limits { requests_at_once: 2, requests_per_second: 1_000, ..Limits::default() };
-        let mut bucket = Bucket::full(&limits, start);
+        let limits = ApiLimits { requests_at_once: 2, requests_per_second: 1_000, ..ApiLimits::default() };
+        let mut bucket = TokenBucket::full(&limits, start);
         assert!(bucket.take(start) && bucket.take(start) && !bucket.take(start));
         assert!(bucket.take(start + Duration::from_millis(1)));
     }

@@ -1,45 +1,44 @@
-//! What the API answers when it does not do what was asked: a Status object with code, reason, causes and
-//! field paths, in the words that clients of Kubernetes compare.
+//! Errors of the API as Status objects: code, reason, causes and field paths, in the words of kube-apiserver, which
+//! clients compare.
 
 use std::fmt;
 
 use plan::validate::FieldErrorType;
 use serde_json::{Value, json};
 
-use crate::kinds::Kind;
+use crate::kinds::ResourceKind;
 
-/// A refusal, ready to be sent.
+/// An error of the API.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub struct StatusError {
     /// The HTTP status code.
     pub code: u16,
-    /// The word for programs, as `NotFound`.
+    /// Machine-readable, such as `NotFound`.
     pub reason: &'static str,
-    /// The sentence for people.
+    /// Human-readable.
     pub message: String,
-    /// What it is about, and every cause.
+    /// The object and the causes.
     pub details: Value,
 }
 
-/// One thing that is wrong with an object.
+/// One problem of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The word for programs, as `FieldValueInvalid`.
+    /// Machine-readable, such as `FieldValueInvalid`.
     pub reason: &'static str,
-    /// The sentence for people.
+    /// Human-readable.
     pub message: String,
-    /// The field's path, as `spec.ports[0].port`.
+    /// The path of the field, such as `spec.ports[0].port`.
     pub field: String,
 }
 
 impl Cause {
-    /// A value that cannot stand there.
+    /// An invalid value.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(FieldErrorType::Invalid, field, message)
     }
 
-    /// A field that is wrong in some way. Clients look for the words of each way, so they head the sentence; what is
-    /// merely invalid says so itself.
+    /// A fault of a field. Clients look for the words of the fault, so the message starts with them.
     pub fn new(fault: FieldErrorType, field: impl Into<String>, message: impl Into<String>) -> Self {
         let message = message.into();
         let message = match fault {
@@ -51,147 +50,146 @@ impl Cause {
     }
 }
 
-impl Failure {
+impl StatusError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Value::Null }
     }
 
-    /// 400: the request cannot be read.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 401: nobody whom we know.
+    /// 401: the caller is not authenticated.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized: use the kubeconfig that `zoneward up` wrote")
     }
 
-    /// 403: this caller may not do that.
+    /// 403: the caller is not authorized.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(403, "Forbidden", message)
     }
 
-    /// 403 for something that may never be done to this object.
-    pub fn forbidden_object(kind: &Kind, name: &str, why: &str) -> Self {
+    /// 403 for an operation that is never allowed on this object.
+    pub fn forbidden_object(kind: &ResourceKind, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", kind.qualified());
         Self::forbidden(message).about(kind, name)
     }
 
-    /// 404 for a path that leads nowhere. Its details are empty and there, as those of an API server: kubectl reads them
-    /// without looking whether there are any.
+    /// 404 for an unknown path. The details are empty but present, because kubectl reads them.
     pub fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: json!({}), ..Self::new(404, "NotFound", message) }
     }
 
     /// 404 for an object.
-    pub fn not_found(kind: &Kind, name: &str) -> Self {
+    pub fn not_found(kind: &ResourceKind, name: &str) -> Self {
         let message = format!("{} {name:?} not found", kind.qualified());
         Self::new(404, "NotFound", message).about(kind, name)
     }
 
-    /// 405: that verb is not for this path.
+    /// 405: the path does not support the verb.
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self::new(405, "MethodNotAllowed", message)
     }
 
-    /// 406: none of the asked representations is served.
+    /// 406: none of the accepted media types is served.
     pub fn not_acceptable(offered: &str) -> Self {
         let message =
             format!("only the following media types are accepted: {offered}; ask for application/json");
         Self::new(406, "NotAcceptable", message)
     }
 
-    /// 409: a name that is taken.
-    pub fn already_exists(kind: &Kind, name: &str) -> Self {
+    /// 409: the name is taken.
+    pub fn already_exists(kind: &ResourceKind, name: &str) -> Self {
         let message = format!("{} {name:?} already exists", kind.qualified());
         Self::new(409, "AlreadyExists", message).about(kind, name)
     }
 
-    /// 409: somebody else was faster, or the object is not in the state that the caller thinks.
-    pub fn conflict(kind: &Kind, name: &str, why: impl fmt::Display) -> Self {
+    /// 409: a concurrent write, or a failed precondition.
+    pub fn conflict(kind: &ResourceKind, name: &str, why: impl fmt::Display) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", kind.qualified());
         Self::new(409, "Conflict", message).about(kind, name)
     }
 
-    /// 409 of a delete whose preconditions do not hold; API servers name the kind here and not the resource.
-    pub fn precondition(kind: &Kind, name: &str, why: impl fmt::Display) -> Self {
+    /// 409 of a delete with failed preconditions; kube-apiserver names the kind here and not the resource.
+    pub fn precondition(kind: &ResourceKind, name: &str, why: impl fmt::Display) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", kind.qualified_kind());
-        let mut failure = Self::new(409, "Conflict", message).about(kind, name);
-        failure.details["kind"] = kind.kind.into();
-        failure
+        let mut error = Self::new(409, "Conflict", message).about(kind, name);
+        error.details["kind"] = kind.kind.into();
+        error
     }
 
-    /// 409 of a write that was based on an old version.
-    pub fn modified(kind: &Kind, name: &str) -> Self {
+    /// 409 of a write based on an old version.
+    pub fn modified(kind: &ResourceKind, name: &str) -> Self {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
-    /// 410: older than what is kept.
+    /// 410: the resourceVersion is compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// 413: too large.
+    /// 413: the body is too large.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit} bytes");
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
-    /// 415: a body of a type that is not read here.
+    /// 415: the media type of the body is not supported.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422: the object was read and is refused, with every cause.
-    pub fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
-        let message = format!("{} {name:?} is invalid: {}", kind.qualified_kind(), told(causes));
-        let mut failure = Self::new(422, "Invalid", message).about(kind, name);
-        failure.details["kind"] = kind.kind.into();
-        failure.details["causes"] = causes.iter().map(Cause::to_json).collect();
-        failure
+    /// 422: the object is invalid.
+    pub fn invalid(kind: &ResourceKind, name: &str, causes: &[Cause]) -> Self {
+        let message = format!("{} {name:?} is invalid: {}", kind.qualified_kind(), joined(causes));
+        let mut error = Self::new(422, "Invalid", message).about(kind, name);
+        error.details["kind"] = kind.kind.into();
+        error.details["causes"] = causes.iter().map(Cause::to_json).collect();
+        error
     }
 
-    /// 422: the options of a request (`ListOptions` and its kin) are refused, with every cause.
+    /// 422: the options of a request, such as `ListOptions`, are invalid.
     pub fn invalid_options(options: &str, causes: &[Cause]) -> Self {
         let group = "meta.k8s.io";
-        let message = format!("{options}.{group} \"\" is invalid: {}", told(causes));
-        let mut failure = Self::new(422, "Invalid", message);
+        let message = format!("{options}.{group} \"\" is invalid: {}", joined(causes));
+        let mut error = Self::new(422, "Invalid", message);
         let causes: Value = causes.iter().map(Cause::to_json).collect();
-        failure.details = json!({"group": group, "kind": options, "causes": causes});
-        failure
+        error.details = json!({"group": group, "kind": options, "causes": causes});
+        error
     }
 
-    /// 422 without causes: a patch that does not fit the object.
+    /// 422 without causes, such as a patch that does not apply.
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self::new(422, "Invalid", message)
     }
 
-    /// 429: more than this machine wants to do at once.
+    /// 429: a limit is reached.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
-        let mut failure = Self::new(429, "TooManyRequests", message);
-        failure.details = json!({"retryAfterSeconds": 1});
-        failure
+        let mut error = Self::new(429, "TooManyRequests", message);
+        error.details = json!({"retryAfterSeconds": 1});
+        error
     }
 
-    /// 500: our fault, or the disk's.
+    /// 500: a bug, or a failed disk.
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
-    /// 504: a version that was not reached in time.
+    /// 504: the resourceVersion is in the future.
     pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
-        let mut failure = Self::new(504, "Timeout", message);
+        let mut error = Self::new(504, "Timeout", message);
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
-        failure.details = json!({"causes": [cause], "retryAfterSeconds": 1});
-        failure
+        error.details = json!({"causes": [cause], "retryAfterSeconds": 1});
+        error
     }
 
-    fn about(mut self, kind: &Kind, name: &str) -> Self {
+    fn about(mut self, kind: &ResourceKind, name: &str) -> Self {
         self.details = json!({"name": name, "kind": kind.plural});
         if let (true, Some(details)) = (name.is_empty(), self.details.as_object_mut()) {
             details.shift_remove("name");
@@ -202,7 +200,6 @@ impl Failure {
         self
     }
 
-    /// The Status object.
     pub fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -221,26 +218,26 @@ impl Cause {
     }
 }
 
-/// All causes in one sentence.
-fn told(causes: &[Cause]) -> String {
-    let sentences: Vec<String> =
+/// All causes in one message.
+fn joined(causes: &[Cause]) -> String {
+    let messages: Vec<String> =
         causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-    match sentences.as_slice() {
+    match messages.as_slice() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for StatusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.code, self.reason, self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for StatusError {}
 
-/// The Status that says that an object is gone.
-pub fn deleted(kind: &Kind, name: &str, uid: &Value) -> Value {
+/// The Status of a completed delete.
+pub fn deleted(kind: &ResourceKind, name: &str, uid: &Value) -> Value {
     let mut details = json!({"name": name, "kind": kind.plural, "uid": uid});
     if !kind.group.is_empty() {
         details["group"] = kind.group.into();
@@ -254,10 +251,10 @@ mod tests {
     use crate::kinds;
 
     #[test]
-    fn an_invalid_object_is_told_every_cause_with_its_field() {
+    fn an_invalid_object_reports_every_cause_with_its_field() {
         let service = kinds::find("", "v1", "services").unwrap();
         let causes = [Cause::invalid("spec.ports", "needs one"), Cause::invalid("spec.type", "unknown")];
-        let status = Failure::invalid(service, "web", &causes).to_json();
+        let status = StatusError::invalid(service, "web", &causes).to_json();
         assert_eq!(
             status["message"],
             "Service \"web\" is invalid: [spec.ports: needs one, spec.type: unknown]"
@@ -269,7 +266,7 @@ mod tests {
     #[test]
     fn a_missing_object_is_named_with_its_group() {
         let slices = kinds::find("discovery.k8s.io", "v1", "endpointslices").unwrap();
-        let status = Failure::not_found(slices, "web-x").to_json();
+        let status = StatusError::not_found(slices, "web-x").to_json();
         assert_eq!(status["message"], "endpointslices.discovery.k8s.io \"web-x\" not found");
         assert_eq!(status["details"]["group"], "discovery.k8s.io");
         assert_eq!(status["reason"], "NotFound");

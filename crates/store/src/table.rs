@@ -1,23 +1,26 @@
-//! Tables, as `kubectl get` asks for them, and objects reduced to their metadata.
+//! Server-side printing: Tables for `kubectl get`, and PartialObjectMetadata.
 
 use serde_json::{Value, json};
 
-use crate::kinds::{Cell, Column, Kind};
+use crate::kinds::{Cell, Column, ResourceKind};
 use crate::meta::at;
 
-/// How much of each object a table carries beside its cells.
+/// How much of each object a row includes beside its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeObject {
-    /// Nothing.
     None,
-    /// Its metadata.
     Metadata,
-    /// All of it.
     Object,
 }
 
-/// A table over objects as they are stored; `list_meta` is the metadata of the list.
-pub fn table(kind: &Kind, objects: &[Value], list_meta: Value, include: IncludeObject, now: i64) -> Value {
+/// A table of stored objects; `list_meta` is the metadata of the list.
+pub fn table(
+    kind: &ResourceKind,
+    objects: &[Value],
+    list_meta: Value,
+    include: IncludeObject,
+    now: i64,
+) -> Value {
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -36,9 +39,9 @@ fn definition(column: &Column) -> Value {
     })
 }
 
-fn row(kind: &Kind, object: &Value, include: IncludeObject, now: i64) -> Value {
+fn row(kind: &ResourceKind, object: &Value, include: IncludeObject, now: i64) -> Value {
     let cells: Vec<Value> = kind.columns().iter().map(|column| cell(column, object, now)).collect();
-    let object = &*kind.shown(object);
+    let object = &*kind.converted(object);
     match include {
         IncludeObject::None => json!({"cells": cells}),
         IncludeObject::Metadata => json!({"cells": cells, "object": partial(object)}),
@@ -59,7 +62,7 @@ fn cell(column: &Column, object: &Value, now: i64) -> Value {
     }
 }
 
-/// The object without anything but its metadata.
+/// The object reduced to its metadata.
 pub fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
@@ -83,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_looks_as_kubectl_users_know_it() {
+    fn a_service_has_the_columns_of_kubernetes() {
         let service = json!({
             "metadata": {"name": "web", "creationTimestamp": "1970-01-01T00:01:40Z"},
             "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.7", "ports": [{"port": 80, "protocol": "TCP"}],

@@ -48,7 +48,7 @@ async fn one_copy_at_a_time() {
     let first = world.api.answer(request(), &Caller::own()).await;
     assert_eq!(first.status(), 200);
     drop(first);
-    // The turn comes back as soon as nobody reads any more.
+    // The permit is released when the last reader ends.
     for _ in 0..100 {
         if world.api.answer(request(), &Caller::own()).await.status() == 200 {
             return;

@@ -168,7 +168,7 @@ async fn an_update_on_an_old_version_is_a_conflict() {
 #[tokio::test]
 async fn a_put_creates_where_kubernetes_lets_it() {
     let world = World::new().await;
-    let minimal = |kind: &store::kinds::Kind| match kind.kind {
+    let minimal = |kind: &store::kinds::ResourceKind| match kind.kind {
         "Service" => service("new", json!({})),
         "Event" if kind.group.is_empty() => json!({"metadata": {"name": "new"}, "involvedObject":
             {"kind": "Pod", "name": "p", "namespace": "default"}}),
@@ -210,7 +210,7 @@ async fn a_put_that_creates_is_a_create_in_all_else() {
         lease
     };
     let gone = world.json("PUT", &format!("{leases}/a"), &lease(json!({"uid": "gone"}))).await;
-    check("a uid is nobody's", gone, 409, "Conflict");
+    check("a uid matches no object", gone, 409, "Conflict");
     let (code, rehearsed) =
         world.json("PUT", &format!("{leases}/a?dryRun=All"), &lease(json!({"resourceVersion": "5"}))).await;
     assert_eq!((code, rehearsed["metadata"].get("resourceVersion")), (201, None));

@@ -12,7 +12,7 @@ use world::{CONFIG_MAPS, SERVICES, World};
 async fn collected() -> (World, watch::Sender<bool>) {
     let world = World::new().await;
     let (stop, stopped) = watch::channel(false);
-    tokio::spawn(store::collect::run(world.api.clone(), stopped));
+    tokio::spawn(store::garbage_collector::run(world.api.clone(), stopped));
     (world, stop)
 }
 
@@ -180,7 +180,7 @@ async fn a_pod_on_a_node_gets_time_to_end() {
     let (_, leaving) = world.delete(&format!("{pods}/a"), &Value::Null).await;
     assert_eq!(leaving["metadata"]["deletionGracePeriodSeconds"], 1);
     world.delete(&format!("{pods}/b"), &Value::Null).await;
-    assert_eq!(world.get(&format!("{pods}/b")).await.0, 404, "nobody runs it");
+    assert_eq!(world.get(&format!("{pods}/b")).await.0, 404, "it is on no node");
     assert_eq!(world.get(&format!("{pods}/a")).await.0, 200);
     world.wait_gone(&format!("{pods}/a")).await;
 }

@@ -1,4 +1,4 @@
-//! Requests that nobody would send: whatever comes, the API answers with a status of HTTP and goes on.
+//! Malformed requests: the API answers each with an HTTP status and keeps serving.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/world.rs"]

@@ -1,4 +1,4 @@
-//! What clients may take of the server: watches, connections, requests, memory; and what they are told beyond it.
+//! Limits of the server: watches, connections, requests, memory, and the errors above them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/served.rs"]
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use served::Served;
-use store::api::Limits;
-use store::engine::Options;
+use store::api::ApiLimits;
+use store::engine::EngineOptions;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -97,8 +97,8 @@ fn refused(answer: Answer, code: u16, reason: &str) -> Value {
 
 #[test]
 fn a_watch_more_than_the_most_is_told_to_come_again_and_a_place_is_given_back() {
-    let limits = Limits { watches: 3, ..Limits::default() };
-    let served = Served::with("limits", Options::default(), limits);
+    let limits = ApiLimits { watches: 3, ..ApiLimits::default() };
+    let served = Served::with("limits", EngineOptions::default(), limits);
     let watch = || ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
     let mut open: Vec<Answer> = (0..3).map(|_| watch()).collect();
     assert!(open.iter().all(|answer| answer.code == 200));
@@ -115,8 +115,8 @@ fn a_watch_more_than_the_most_is_told_to_come_again_and_a_place_is_given_back() 
 
 #[test]
 fn a_connection_more_than_the_most_is_closed_and_the_others_go_on() {
-    let limits = Limits { connections: 4, ..Limits::default() };
-    let served = Served::with("limits", Options::default(), limits);
+    let limits = ApiLimits { connections: 4, ..ApiLimits::default() };
+    let served = Served::with("limits", EngineOptions::default(), limits);
     let idle: Vec<UnixStream> = (0..3).map(|_| connect(&served)).collect();
     let busy = ask(&served, "GET", "/version", "");
     assert_eq!(busy.code, 200);
@@ -131,7 +131,7 @@ fn a_connection_more_than_the_most_is_closed_and_the_others_go_on() {
 
 #[test]
 fn a_thousand_idle_connections_hold_nobody_up() {
-    let served = Served::new("limits", Options::default());
+    let served = Served::new("limits", EngineOptions::default());
     let idle: Vec<UnixStream> = (0..400).map(|_| connect(&served)).collect();
     let watching: Vec<Answer> =
         (0..100).map(|_| ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "")).collect();
@@ -149,8 +149,8 @@ fn a_thousand_idle_connections_hold_nobody_up() {
 
 #[test]
 fn requests_beyond_the_rate_are_told_to_come_again() {
-    let limits = Limits { requests_at_once: 10, requests_per_second: 5, ..Limits::default() };
-    let served = Served::with("limits", Options::default(), limits);
+    let limits = ApiLimits { requests_at_once: 10, requests_per_second: 5, ..ApiLimits::default() };
+    let served = Served::with("limits", EngineOptions::default(), limits);
     let answers: Vec<Answer> = (0..20).map(|_| ask(&served, "GET", "/version", "")).collect();
     let good = answers.iter().filter(|answer| answer.code == 200).count();
     assert!((10..20).contains(&good), "{good} of 20");
@@ -163,8 +163,8 @@ fn requests_beyond_the_rate_are_told_to_come_again() {
 
 #[test]
 fn a_body_larger_than_the_most_is_refused_and_nothing_is_written() {
-    let limits = Limits { body: 10_000, ..Limits::default() };
-    let served = Served::with("limits", Options::default(), limits);
+    let limits = ApiLimits { body: 10_000, ..ApiLimits::default() };
+    let served = Served::with("limits", EngineOptions::default(), limits);
     assert_eq!(ask(&served, "POST", CONFIG_MAPS, &config_map("fits", 9_000)).code, 201);
     let status = refused(
         ask(&served, "POST", CONFIG_MAPS, &config_map("large", 10_000)),
@@ -177,8 +177,8 @@ fn a_body_larger_than_the_most_is_refused_and_nothing_is_written() {
 
 #[test]
 fn bookmarks_come_with_the_clock_and_say_what_others_wrote() {
-    let limits = Limits { bookmark_every: Duration::from_millis(300), ..Limits::default() };
-    let served = Served::with("limits", Options::default(), limits);
+    let limits = ApiLimits { bookmark_every: Duration::from_millis(300), ..ApiLimits::default() };
+    let served = Served::with("limits", EngineOptions::default(), limits);
     let mut plain = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
     let mut watch = ask(
         &served,
@@ -206,7 +206,7 @@ fn bookmarks_come_with_the_clock_and_say_what_others_wrote() {
 
 #[test]
 fn a_watch_that_ends_by_its_time_says_goodbye_with_a_bookmark() {
-    let served = Served::new("limits", Options::default());
+    let served = Served::new("limits", EngineOptions::default());
     let path = format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&timeoutSeconds=1");
     let mut watch = ask(&served, "GET", &path, "");
     let last = watch.event().unwrap();
@@ -215,7 +215,7 @@ fn a_watch_that_ends_by_its_time_says_goodbye_with_a_bookmark() {
 
 #[test]
 fn a_slow_watcher_costs_no_memory_and_is_told_410_when_the_log_has_moved_on() {
-    let options = Options { ring_changes: 16, log_revisions: 64, ..Options::default() };
+    let options = EngineOptions { history_events: 16, log_revisions: 64, ..EngineOptions::default() };
     let served = Served::new("limits", options);
     let mut slow = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
     let mut quick = ask(&served, "GET", &format!("{CONFIG_MAPS}?watch=true"), "");
@@ -242,7 +242,7 @@ fn a_slow_watcher_costs_no_memory_and_is_told_410_when_the_log_has_moved_on() {
 
 #[test]
 fn a_watch_without_news_outlives_a_log_full_of_others() {
-    let options = Options { ring_changes: 4, log_revisions: 16, ..Options::default() };
+    let options = EngineOptions { history_events: 4, log_revisions: 16, ..EngineOptions::default() };
     let served = Served::new("limits", options);
     let mut watch = ask(&served, "GET", "/apis/coordination.k8s.io/v1/leases?watch=true", "");
     for number in 0..100 {

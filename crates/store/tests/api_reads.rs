@@ -7,9 +7,9 @@ mod world;
 
 use http::Request;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
+use store::admission::service::ServiceRanges;
 use store::api::Caller;
-use store::engine::Options;
+use store::engine::EngineOptions;
 use world::{CONFIG_MAPS, Lines, SERVICES, World, read};
 
 fn names(list: &Value) -> Vec<&str> {
@@ -60,7 +60,9 @@ async fn selectors_choose_and_pages_of_them_are_full() {
 #[tokio::test]
 async fn what_is_compacted_is_gone() {
     // With a short ring, so that memory does not remember what the log forgot.
-    let world = World::on(Ranges::default(), Options { ring_changes: 1, ..Options::default() }).await;
+    let world =
+        World::on(ServiceRanges::default(), EngineOptions { history_events: 1, ..EngineOptions::default() })
+            .await;
     some(&world).await;
     let (_, first) = world.get(&format!("{CONFIG_MAPS}?limit=1")).await;
     let token = first["metadata"]["continue"].as_str().unwrap().to_owned();

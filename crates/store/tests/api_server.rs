@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use store::credentials::Credentials;
-use store::server::Server;
+use store::server::ApiServer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -35,7 +35,7 @@ async fn serve() -> Running {
     credentials.write_kubeconfigs(address).unwrap();
     let (stop, stopped) = watch::channel(false);
     let config = credentials.server_config(&[address.ip()]).unwrap();
-    let server = Server::new(world.api.clone(), Arc::new(credentials), stopped);
+    let server = ApiServer::new(world.api.clone(), Arc::new(credentials), stopped);
     tokio::spawn(server.clone().serve_tls(listener, config));
     tokio::spawn(server.serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
     Running { _world: world, stop, address, data }

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use http::Request;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Caller, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits, Caller};
 use world::{SERVICES, World, read, service};
 
 async fn addresses(world: &World) -> Vec<String> {
@@ -125,7 +125,8 @@ async fn a_taken_node_port_is_refused_and_equal_ports_share_one() {
 
 #[tokio::test]
 async fn a_load_balancer_gets_an_address_where_a_range_is_given() {
-    let ranges = Ranges { load_balancers: vec!["192.0.2.0/29".parse().unwrap()], ..Ranges::default() };
+    let ranges =
+        ServiceRanges { load_balancers: vec!["192.0.2.0/29".parse().unwrap()], ..ServiceRanges::default() };
     let world = World::with(ranges).await;
     for (name, wanted) in [("a", "192.0.2.1"), ("b", "192.0.2.2")] {
         let made = world.service(name, json!({"type": "LoadBalancer"})).await;
@@ -203,7 +204,7 @@ async fn an_endpoint_slice_remembers_its_last_writer_and_nothing_else_does() {
     assert_eq!(changed["metadata"]["managedFields"][0]["manager"], "kube-controller-manager");
     let same = json!({"metadata": {"labels": {"a": "b"}}});
     let (_, same) = world.patch(&format!("{slices}/web-1?fieldManager=third"), "merge-patch", &same).await;
-    assert_eq!(same, changed, "whoever changes nothing has not written");
+    assert_eq!(same, changed, "an update without a change writes nothing");
     let web = world.service("web", json!({})).await;
     assert_eq!(web["metadata"].get("managedFields"), None);
 }
@@ -211,7 +212,7 @@ async fn an_endpoint_slice_remembers_its_last_writer_and_nothing_else_does() {
 #[tokio::test]
 async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
     let gates = "ServiceTrafficDistribution=false".parse().unwrap();
-    let world = World::with(Ranges { gates, ..Ranges::default() }).await;
+    let world = World::with(ServiceRanges { gates, ..ServiceRanges::default() }).await;
     let made = world.service("web", json!({"trafficDistribution": "PreferClose"})).await;
     assert_eq!(made["spec"].get("trafficDistribution"), None);
     let change = json!({"spec": {"trafficDistribution": "PreferClose"}});
@@ -221,8 +222,8 @@ async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
     let mut world = World::new().await;
     world.service("old", json!({"trafficDistribution": "PreferSameZone"})).await;
     // The same objects, as after a restart with the gate turned off.
-    let ranges = Ranges { gates, ..Ranges::default() };
-    world.api = Api::new(world.api.engine().clone(), ranges, Limits::default());
+    let ranges = ServiceRanges { gates, ..ServiceRanges::default() };
+    world.api = Api::new(world.api.engine().clone(), ranges, ApiLimits::default());
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     let (code, kept) = world.patch(&format!("{SERVICES}/old"), "merge-patch", &label).await;
     assert_eq!((code, &kept["spec"]["trafficDistribution"]), (200, &json!("PreferSameZone")));
@@ -231,7 +232,7 @@ async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
 #[tokio::test]
 async fn values_of_a_gate_that_is_off_are_refused_and_hints_for_nodes_dropped() {
     let gates = "PreferSameTrafficDistribution=false".parse().unwrap();
-    let world = World::with(Ranges { gates, ..Ranges::default() }).await;
+    let world = World::with(ServiceRanges { gates, ..ServiceRanges::default() }).await;
     let near = service("web", json!({"trafficDistribution": "PreferSameNode"}));
     let (code, status) = world.json("POST", SERVICES, &near).await;
     let cause = &status["details"]["causes"][0];
@@ -303,7 +304,7 @@ async fn the_service_of_the_api_comes_back_when_it_is_deleted() {
     }
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let listen = "127.0.0.1:6443".parse().unwrap();
-    let keeper = tokio::spawn(store::first_start::keep(world.api.clone(), listen, stopped));
+    let keeper = tokio::spawn(store::bootstrap::keep_api_service(world.api.clone(), listen, stopped));
     let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     for path in [format!("{SERVICES}/kubernetes"), slice.to_owned()] {
         assert_eq!(world.delete(&path, &Value::Null).await.0, 200);

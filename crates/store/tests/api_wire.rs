@@ -6,11 +6,11 @@ mod world;
 
 use http::{Request, Response};
 use serde_json::{Value, json};
-use store::api::{Body, Caller};
+use store::api::{Caller, ResponseBody};
 use store::kinds;
 use world::{CONFIG_MAPS, Lines, SERVICES, World, read, service};
 
-async fn accepting(world: &World, path: &str, accept: &str) -> Response<Body> {
+async fn accepting(world: &World, path: &str, accept: &str) -> Response<ResponseBody> {
     let request = Request::get(path).header("accept", accept).body(Vec::new().into()).unwrap();
     world.api.answer(request, &Caller::own()).await
 }
@@ -201,7 +201,7 @@ async fn an_event_goes_after_an_hour_and_lives_with_its_object() {
     let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
     let engine = world.api.engine().clone();
     let expired = tokio::task::spawn_blocking(move || {
-        let last = |stored: &store::engine::Stored, _: store::engine::Revision| stored.json.clone();
+        let last = |stored: &store::engine::StoredObject, _: store::engine::Revision| stored.json.clone();
         let early = engine.expire(now + 3_500, 10, last).unwrap();
         (early, engine.expire(now + 3_700, 10, last).unwrap())
     });

@@ -11,36 +11,41 @@ use std::time::{Duration, Instant};
 
 use folder::TestFolder;
 use store::engine::{
-    Bytes, Change, ChangeKind, DATA_FILE, Engine, Expect, JOURNAL_FILE, Key, OpenError, Options, Query,
-    ReadError, ResourceId, Revision, TxnError, WriteError,
+    Bytes, DATA_FILE, Engine, EngineOptions, Expect, JOURNAL_FILE, ListQuery, OpenError, ResourceId,
+    Revision, StoreKey, StoreReadError, TxnError, WatchEvent, WatchEventType, WriteError,
 };
 
 const PODS: ResourceId = ResourceId(1);
 const EVENTS: ResourceId = ResourceId(2);
 
-fn small() -> Options {
-    Options { journal_bytes: 64 << 10, cache_bytes: 1 << 20, ..Options::default() }
+fn small() -> EngineOptions {
+    EngineOptions { journal_bytes: 64 << 10, cache_bytes: 1 << 20, ..EngineOptions::default() }
 }
 
 fn open(folder: &TestFolder) -> Engine {
     Engine::open(folder.path(), small()).expect("a store opens")
 }
 
-fn pod(name: &str) -> Key {
-    Key::new(PODS, "default", name)
+fn pod(name: &str) -> StoreKey {
+    StoreKey::new(PODS, "default", name)
 }
 
-fn put(engine: &Engine, key: &Key, json: &str, expect: Expect) -> Result<Revision, WriteError<TxnError>> {
+fn put(
+    engine: &Engine,
+    key: &StoreKey,
+    json: &str,
+    expect: Expect,
+) -> Result<Revision, WriteError<TxnError>> {
     let (key, json) = (key.clone(), Bytes::copy_from_slice(json.as_bytes()));
     engine.write(move |txn| txn.put(key, json, expect))
 }
 
-fn delete(engine: &Engine, key: &Key) -> Result<Revision, WriteError<TxnError>> {
+fn delete(engine: &Engine, key: &StoreKey) -> Result<Revision, WriteError<TxnError>> {
     let key = key.clone();
     engine.write(move |txn| txn.delete(&key, None, Expect::Anything))
 }
 
-fn names(engine: &Engine, query: &Query<'_>) -> Vec<String> {
+fn names(engine: &Engine, query: &ListQuery<'_>) -> Vec<String> {
     engine
         .list(query)
         .expect("a list is answered")
@@ -50,7 +55,7 @@ fn names(engine: &Engine, query: &Query<'_>) -> Vec<String> {
         .collect()
 }
 
-fn seen(changes: &[Arc<Change>]) -> Vec<(u64, ChangeKind, &str)> {
+fn seen(changes: &[Arc<WatchEvent>]) -> Vec<(u64, WatchEventType, &str)> {
     changes.iter().map(|change| (change.revision.0, change.kind, &*change.key.name)).collect()
 }
 
@@ -96,7 +101,7 @@ fn a_transaction_sees_itself_and_happens_whole_or_not_at_all() {
         Err("dry run".to_owned())
     });
     assert_eq!(outcome, Err(WriteError::Refused("dry run".to_owned())));
-    assert_eq!(names(&engine, &Query::all(PODS)), ["old"]);
+    assert_eq!(names(&engine, &ListQuery::all(PODS)), ["old"]);
     assert_eq!(engine.revision(), Revision(1));
 }
 
@@ -110,7 +115,7 @@ fn a_closure_that_panics_spoils_nothing() {
     });
     assert_eq!(outcome, Err(WriteError::Panicked("on purpose".into())));
     assert_eq!(put(&engine, &pod("b"), "1", Expect::Absent).unwrap(), Revision(1));
-    assert_eq!(names(&engine, &Query::all(PODS)), ["b"]);
+    assert_eq!(names(&engine, &ListQuery::all(PODS)), ["b"]);
 }
 
 #[test]
@@ -120,8 +125,9 @@ fn pages_show_one_revision_whatever_is_written_in_between() {
     for name in ["a", "b", "c", "d", "e"] {
         put(&engine, &pod(name), "1", Expect::Absent).unwrap();
     }
-    put(&engine, &Key::new(PODS, "other", "z"), "1", Expect::Absent).unwrap();
-    let query = Query { namespace: Some("default"), limit: 2, count_remaining: true, ..Query::all(PODS) };
+    put(&engine, &StoreKey::new(PODS, "other", "z"), "1", Expect::Absent).unwrap();
+    let query =
+        ListQuery { namespace: Some("default"), limit: 2, count_remaining: true, ..ListQuery::all(PODS) };
     let first = engine.list(&query).unwrap();
     assert_eq!((first.revision, first.remaining), (Revision(6), Some(3)));
     delete(&engine, &pod("c")).unwrap();
@@ -129,29 +135,29 @@ fn pages_show_one_revision_whatever_is_written_in_between() {
     put(&engine, &pod("d"), "2", Expect::Present).unwrap();
     put(&engine, &pod("bb"), "new", Expect::Absent).unwrap();
     let (at, start_after) = (Some(first.revision), first.more.as_ref());
-    let second = engine.list(&Query { at, start_after, ..query.clone() }).unwrap();
+    let second = engine.list(&ListQuery { at, start_after, ..query.clone() }).unwrap();
     let items: Vec<_> = second.items.iter().map(|item| (&*item.key.name, &item.json[..])).collect();
     assert_eq!(items, [("c", &b"1"[..]), ("d", b"1")]);
     assert_eq!((second.revision, second.remaining), (Revision(6), Some(1)));
-    let third = engine.list(&Query { at, start_after: second.more.as_ref(), ..query }).unwrap();
+    let third = engine.list(&ListQuery { at, start_after: second.more.as_ref(), ..query }).unwrap();
     assert_eq!((third.items.len(), third.more, third.remaining), (1, None, None));
 }
 
 #[test]
 fn what_is_compacted_is_gone_and_what_is_to_come_is_ahead() {
     let folder = TestFolder::new();
-    let engine = Engine::open(folder.path(), Options { ring_changes: 0, ..small() }).unwrap();
+    let engine = Engine::open(folder.path(), EngineOptions { history_events: 0, ..small() }).unwrap();
     for name in ["a", "b", "c"] {
         put(&engine, &pod(name), "1", Expect::Absent).unwrap();
     }
     delete(&engine, &pod("b")).unwrap();
     engine.compact(Revision(4)).unwrap();
-    let list = |at| engine.list(&Query { at: Some(Revision(at)), ..Query::all(PODS) });
-    assert_eq!(list(3), Err(ReadError::Gone { asked: Revision(3), oldest: Revision(4) }));
-    assert_eq!(list(5), Err(ReadError::Ahead { asked: Revision(5), current: Revision(4) }));
+    let list = |at| engine.list(&ListQuery { at: Some(Revision(at)), ..ListQuery::all(PODS) });
+    assert_eq!(list(3), Err(StoreReadError::Gone { asked: Revision(3), oldest: Revision(4) }));
+    assert_eq!(list(5), Err(StoreReadError::Ahead { asked: Revision(5), current: Revision(4) }));
     assert_eq!(list(4).unwrap().items.len(), 2);
-    assert!(matches!(engine.watch(PODS, None, Revision(3)), Err(ReadError::Gone { .. })));
-    assert!(matches!(engine.watch(PODS, None, Revision(5)), Err(ReadError::Ahead { .. })));
+    assert!(matches!(engine.watch(PODS, None, Revision(3)), Err(StoreReadError::Gone { .. })));
+    assert!(matches!(engine.watch(PODS, None, Revision(5)), Err(StoreReadError::Ahead { .. })));
     assert!(engine.watch(PODS, None, Revision(4)).is_ok());
 }
 
@@ -162,8 +168,8 @@ fn a_watch_brings_each_change_of_its_namespace_once_and_in_order() {
     let mut watcher = engine.watch(PODS, Some("default"), Revision(0)).unwrap();
     assert_eq!(watcher.wait(Duration::from_millis(1)).unwrap(), []);
     put(&engine, &pod("a"), "1", Expect::Absent).unwrap();
-    put(&engine, &Key::new(PODS, "other", "a"), "1", Expect::Absent).unwrap();
-    put(&engine, &Key::new(EVENTS, "default", "a"), "1", Expect::Absent).unwrap();
+    put(&engine, &StoreKey::new(PODS, "other", "a"), "1", Expect::Absent).unwrap();
+    put(&engine, &StoreKey::new(EVENTS, "default", "a"), "1", Expect::Absent).unwrap();
     put(&engine, &pod("a"), "2", Expect::Present).unwrap();
     delete(&engine, &pod("a")).unwrap();
     // A write is answered before the watchers have it, so the last one may come by itself.
@@ -173,12 +179,15 @@ fn a_watch_brings_each_change_of_its_namespace_once_and_in_order() {
         assert!(!more.is_empty(), "{changes:?}");
         changes.extend(more);
     }
-    let expected =
-        [(1, ChangeKind::Added, "a"), (4, ChangeKind::Modified, "a"), (5, ChangeKind::Deleted, "a")];
+    let expected = [
+        (1, WatchEventType::Added, "a"),
+        (4, WatchEventType::Modified, "a"),
+        (5, WatchEventType::Deleted, "a"),
+    ];
     assert_eq!(seen(&changes), expected);
     assert_eq!(changes[1].before.as_deref(), Some(&b"1"[..]));
     assert_eq!(changes[2].json, "2");
-    put(&engine, &Key::new(EVENTS, "default", "b"), "1", Expect::Absent).unwrap();
+    put(&engine, &StoreKey::new(EVENTS, "default", "b"), "1", Expect::Absent).unwrap();
     let begin = Instant::now();
     while watcher.progress() < Revision(6) && begin.elapsed() < Duration::from_secs(5) {
         assert_eq!(watcher.ready().unwrap(), []);
@@ -189,7 +198,7 @@ fn a_watch_brings_each_change_of_its_namespace_once_and_in_order() {
 #[test]
 fn a_watcher_that_fell_behind_the_ring_reads_the_log() {
     let folder = TestFolder::new();
-    let options = Options { ring_changes: 4, ..small() };
+    let options = EngineOptions { history_events: 4, ..small() };
     let engine = Engine::open(folder.path(), options).unwrap();
     let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap();
     for number in 0..600 {
@@ -207,36 +216,36 @@ fn a_watcher_that_fell_behind_the_ring_reads_the_log() {
 #[test]
 fn a_watcher_that_slept_through_the_changes_of_others_needs_none_of_their_log() {
     let folder = TestFolder::new();
-    let options = Options { ring_changes: 4, log_revisions: 16, ..small() };
+    let options = EngineOptions { history_events: 4, log_revisions: 16, ..small() };
     let engine = Engine::open(folder.path(), options).unwrap();
     let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap();
     assert_eq!(watcher.wait(Duration::from_millis(1)).unwrap(), []);
     for number in 0..100 {
-        put(&engine, &Key::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
+        put(&engine, &StoreKey::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
     }
-    // The writer is answered before the others are told.
+    // The writer has its result before watchers are notified.
     assert!(watcher.progress() >= Revision(99), "nothing of interest is missing");
     for number in 0..100 {
-        put(&engine, &Key::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
+        put(&engine, &StoreKey::new(EVENTS, "default", "a"), &number.to_string(), Expect::Anything).unwrap();
     }
     put(&engine, &pod("a"), "1", Expect::Absent).unwrap();
     let changes = watcher.wait(Duration::from_secs(5)).unwrap();
-    assert_eq!(seen(&changes), [(201, ChangeKind::Added, "a")]);
+    assert_eq!(seen(&changes), [(201, WatchEventType::Added, "a")]);
 }
 
-/// More than are woken at once: they come in waves, and half of them ask only when they are told to.
+/// More watchers than are notified directly: they are notified in waves, and half of them poll only when woken.
 #[test]
 fn many_watchers_see_every_change_once_and_in_order() {
     const CHANGES: u64 = 2_000;
     let folder = TestFolder::new();
-    let engine = Engine::open(folder.path(), Options { ring_changes: 64, ..small() }).unwrap();
+    let engine = Engine::open(folder.path(), EngineOptions { history_events: 64, ..small() }).unwrap();
     let mut watchers: Vec<_> =
         (0..100).map(|_| engine.watch(PODS, Some("default"), Revision(0)).unwrap()).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..CHANGES {
                 let namespace = if number % 3 == 0 { "other" } else { "default" };
-                let key = Key::new(PODS, namespace, "a");
+                let key = StoreKey::new(PODS, namespace, "a");
                 put(&engine, &key, &number.to_string(), Expect::Anything).unwrap();
             }
         });
@@ -250,7 +259,7 @@ fn many_watchers_see_every_change_once_and_in_order() {
                         let mut context = Context::from_waker(Waker::noop());
                         let changes = match index {
                             0 => watcher.ready(),
-                            _ if watcher.poll_news(&mut context).is_ready() => watcher.news(),
+                            _ if watcher.poll_notified(&mut context).is_ready() => watcher.notified_events(),
                             _ => continue,
                         };
                         seen.extend(changes.unwrap().iter().map(|change| change.revision.0));
@@ -266,19 +275,19 @@ fn many_watchers_see_every_change_once_and_in_order() {
 #[test]
 fn a_watcher_that_fell_behind_the_log_is_told_so() {
     let folder = TestFolder::new();
-    let options = Options { ring_changes: 4, log_revisions: 16, ..small() };
+    let options = EngineOptions { history_events: 4, log_revisions: 16, ..small() };
     let engine = Engine::open(folder.path(), options).unwrap();
     let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap();
     for number in 0..40 {
         put(&engine, &pod("a"), &number.to_string(), Expect::Anything).unwrap();
     }
-    assert!(matches!(watcher.ready(), Err(ReadError::Gone { .. })));
+    assert!(matches!(watcher.ready(), Err(StoreReadError::Gone { .. })));
 }
 
 #[test]
 fn the_log_stays_within_its_bounds() {
     let folder = TestFolder::new();
-    let options = Options { log_revisions: 100, ..small() };
+    let options = EngineOptions { log_revisions: 100, ..small() };
     let engine = Engine::open(folder.path(), options).unwrap();
     for number in 0..500 {
         put(&engine, &pod(&format!("p{}", number % 7)), "1", Expect::Anything).unwrap();
@@ -286,14 +295,14 @@ fn the_log_stays_within_its_bounds() {
     let stats = engine.stats().unwrap();
     assert!(stats.revision.0 - stats.compacted.0 <= 107, "{stats:?}");
     drop(engine);
-    let heavy = Options { log_bytes: 10_000, ..small() };
+    let heavy = EngineOptions { log_bytes: 10_000, ..small() };
     let engine = Engine::open(folder.path(), heavy).unwrap();
     for _ in 0..100 {
         put(&engine, &pod("heavy"), &"x".repeat(1_000), Expect::Anything).unwrap();
     }
     let stats = engine.stats().unwrap();
     assert!(stats.revision.0 - stats.compacted.0 <= 12, "{stats:?}");
-    assert_eq!(names(&engine, &Query::all(PODS)).len(), 8);
+    assert_eq!(names(&engine, &ListQuery::all(PODS)).len(), 8);
 }
 
 #[test]
@@ -303,14 +312,14 @@ fn a_watch_ends_when_the_engine_does() {
     let mut watcher = engine.watch(PODS, None, Revision(0)).unwrap();
     let waiting = std::thread::spawn(move || watcher.wait(Duration::from_secs(20)));
     drop(engine);
-    assert!(matches!(waiting.join().unwrap(), Err(ReadError::Failed(_))));
+    assert!(matches!(waiting.join().unwrap(), Err(StoreReadError::Failed(_))));
 }
 
 #[test]
 fn objects_with_a_time_go_when_it_is_up_and_others_stay() {
     let folder = TestFolder::new();
     let engine = open(&folder);
-    let event = |name: &str| Key::new(EVENTS, "default", name);
+    let event = |name: &str| StoreKey::new(EVENTS, "default", name);
     engine
         .write(move |txn| {
             txn.put_until(event("early"), "1".into(), Expect::Absent, Some(100))?;
@@ -326,7 +335,7 @@ fn objects_with_a_time_go_when_it_is_up_and_others_stay() {
     let gone = engine.expire(200, 10, |_, revision| revision.to_string().into());
     assert_eq!(gone, Ok(2));
     assert_eq!(watcher.ready().unwrap()[0].json, "7");
-    assert_eq!(names(&engine, &Query::all(EVENTS)), ["kept", "renewed"]);
+    assert_eq!(names(&engine, &ListQuery::all(EVENTS)), ["kept", "renewed"]);
     drop(engine);
     assert!(Engine::check(folder.path()).unwrap().is_sound());
 }
@@ -355,7 +364,7 @@ fn many_writers_share_syncs() {
 #[test]
 fn a_full_queue_says_busy() {
     let folder = TestFolder::new();
-    let engine = Engine::open(folder.path(), Options { queue: 1, ..small() }).unwrap();
+    let engine = Engine::open(folder.path(), EngineOptions { queue: 1, ..small() }).unwrap();
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let mut pending = vec![
         engine
@@ -408,7 +417,7 @@ fn a_backup_comes_back_with_revisions_that_nobody_saw() {
     put(&engine, &pod("b"), "1", Expect::Absent).unwrap();
     put(&engine, &pod("a"), "2", Expect::Present).unwrap();
     delete(&engine, &pod("b")).unwrap();
-    let event = Key::new(EVENTS, "default", "e");
+    let event = StoreKey::new(EVENTS, "default", "e");
     engine.write(move |txn| txn.put_until(event, "e".into(), Expect::Absent, Some(50))).unwrap();
     let file = folder.path().join("backup");
     assert_eq!(engine.backup(&file).unwrap(), Revision(5));
@@ -421,8 +430,8 @@ fn a_backup_comes_back_with_revisions_that_nobody_saw() {
     assert!(revision > engine.revision());
     assert_eq!(restored.revision(), revision);
     assert_eq!(restored.get(&pod("a")).unwrap(), engine.get(&pod("a")).unwrap());
-    assert_eq!(names(&restored, &Query::all(PODS)), ["a"]);
-    assert!(matches!(restored.watch(PODS, None, Revision(5)), Err(ReadError::Gone { .. })));
+    assert_eq!(names(&restored, &ListQuery::all(PODS)), ["a"]);
+    assert!(matches!(restored.watch(PODS, None, Revision(5)), Err(StoreReadError::Gone { .. })));
     assert_eq!(put(&restored, &pod("d"), "1", Expect::Absent).unwrap(), revision.next());
     assert_eq!(restored.expire(60, 10, |stored, _| stored.json.clone()), Ok(1));
 }
@@ -446,18 +455,18 @@ fn odd_names_are_kept_apart() {
     let engine = open(&folder);
     let mut expected = BTreeMap::new();
     for (namespace, name) in [("", "a"), ("a", ""), ("a\0b", "c"), ("a", "b\0c"), ("a\u{10ffff}", "")] {
-        let key = Key::new(PODS, namespace, name);
+        let key = StoreKey::new(PODS, namespace, name);
         put(&engine, &key, name, Expect::Absent).unwrap();
         expected.insert(key, name);
     }
-    let last = Key::new(ResourceId(u16::MAX), "\u{10ffff}", "z");
+    let last = StoreKey::new(ResourceId(u16::MAX), "\u{10ffff}", "z");
     put(&engine, &last, "z", Expect::Absent).unwrap();
     for (key, name) in expected {
         assert_eq!(engine.get(&key).unwrap().unwrap().json, name);
     }
-    assert_eq!(names(&engine, &Query::all(PODS)).len(), 5);
-    assert_eq!(names(&engine, &Query { namespace: Some("a"), ..Query::all(PODS) }), ["", "b\0c"]);
-    assert_eq!(names(&engine, &Query::all(ResourceId(u16::MAX))), ["z"]);
-    let beyond = Query { start_after: Some(&last), ..Query::all(PODS) };
+    assert_eq!(names(&engine, &ListQuery::all(PODS)).len(), 5);
+    assert_eq!(names(&engine, &ListQuery { namespace: Some("a"), ..ListQuery::all(PODS) }), ["", "b\0c"]);
+    assert_eq!(names(&engine, &ListQuery::all(ResourceId(u16::MAX))), ["z"]);
+    let beyond = ListQuery { start_after: Some(&last), ..ListQuery::all(PODS) };
     assert_eq!(names(&engine, &beyond), Vec::<String>::new());
 }

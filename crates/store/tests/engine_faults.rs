@@ -1,4 +1,5 @@
 //! Disks that fail: whatever they do, an acknowledged write is there afterwards, and a failure is an error in words.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "engine/dice.rs"]
 mod dice;
@@ -13,31 +14,35 @@ use std::time::{Duration, Instant};
 use dice::{Dice, seed};
 use faulty::{Faults, FaultyDisk};
 use store::engine::{
-    Bytes, ChangeKind, Engine, Expect, FailureKind, Key, OpenError, Options, Pending, Query, ResourceId,
-    Revision, Txn, TxnError, WriteError,
+    Bytes, CommitMode, Engine, EngineOptions, Expect, ListQuery, OpenError, PendingWrite, ResourceId,
+    Revision, StorageErrorKind, StoreKey, Txn, TxnError, WatchEventType, WriteError,
 };
 
 const PODS: ResourceId = ResourceId(1);
 
 /// Without the hook, a failed sync would end the test's process.
-fn options(ended: &Arc<AtomicBool>) -> Options {
+fn options(ended: &Arc<AtomicBool>, commit: CommitMode) -> EngineOptions {
     let ended = ended.clone();
-    Options {
+    EngineOptions {
+        commit,
         journal_bytes: 16 << 10,
         cache_bytes: 256 << 10,
-        ring_changes: 8,
+        history_events: 8,
         group_bytes: 2 << 10,
         on_sync_failure: Arc::new(move |_| ended.store(true, Ordering::SeqCst)),
-        ..Options::default()
+        ..EngineOptions::default()
     }
 }
 
-/// What was acknowledged: for every revision the key and the JSON, or nothing for a deletion.
-type Acknowledged = BTreeMap<Revision, (Key, Option<Bytes>)>;
-type Outcome = (Revision, Key, Option<Bytes>);
+/// Faults must not depend on which thread commits.
+const MODES: [CommitMode; 2] = [CommitMode::WriterThread, CommitMode::Inline];
 
-fn write(engine: &Engine, dice: &mut Dice) -> Option<Pending<Outcome, TxnError>> {
-    let key = Key::new(PODS, "default", &format!("p{}", dice.below(12)));
+/// What was acknowledged: for every revision the key and the JSON, or nothing for a deletion.
+type Acknowledged = BTreeMap<Revision, (StoreKey, Option<Bytes>)>;
+type Outcome = (Revision, StoreKey, Option<Bytes>);
+
+fn write(engine: &Engine, dice: &mut Dice) -> Option<PendingWrite<Outcome, TxnError>> {
+    let key = StoreKey::new(PODS, "default", &format!("p{}", dice.below(12)));
     let json = (!dice.once_in(4)).then(|| {
         let size = if dice.once_in(40) { 12_000 } else { dice.below(700) };
         Bytes::from(format!("{:x}", dice.roll()).repeat(1 + size as usize / 16))
@@ -49,8 +54,8 @@ fn write(engine: &Engine, dice: &mut Dice) -> Option<Pending<Outcome, TxnError>>
         };
         Ok((revision, key, json))
     };
-    // Some write for themselves if nobody else does.
-    let submitted = if dice.once_in(2) { engine.submit_or_do(work) } else { engine.submit(work) };
+    // Some commit on their own thread if no other write is queued.
+    let submitted = if dice.once_in(2) { engine.submit_or_commit(work) } else { engine.submit(work) };
     submitted.ok()
 }
 
@@ -86,7 +91,7 @@ fn assert_kept(engine: &Engine, acknowledged: &Acknowledged) {
             next = next.next();
             let Some((key, json)) = acknowledged.get(&change.revision) else { continue };
             assert_eq!(change.key, *key);
-            assert_eq!(change.kind == ChangeKind::Deleted, json.is_none());
+            assert_eq!(change.kind == WatchEventType::Deleted, json.is_none());
             assert!(json.as_ref().is_none_or(|json| *json == change.json));
         }
     }
@@ -95,7 +100,7 @@ fn assert_kept(engine: &Engine, acknowledged: &Acknowledged) {
 
 /// The state is that of the last acknowledged change of each object, or of one that came later unacknowledged.
 fn assert_newest(engine: &Engine, acknowledged: &Acknowledged) {
-    let newest: BTreeMap<&Key, Revision> =
+    let newest: BTreeMap<&StoreKey, Revision> =
         acknowledged.iter().map(|(revision, (key, _))| (key, *revision)).collect();
     for (key, revision) in newest {
         let found = engine.get(key).unwrap_or_else(|error| panic!("{error}"));
@@ -118,7 +123,7 @@ fn soak_power_loss_keeps_what_was_acknowledged() {
     let (seed, end) = (seed(), Instant::now() + soak_time());
     let mut rounds = 0;
     while Instant::now() < end {
-        power_loss_round(seed.wrapping_add(rounds));
+        power_loss_round(seed.wrapping_add(rounds), MODES[rounds as usize % 2]);
         rounds += 1;
     }
     println!("{rounds} disks");
@@ -126,8 +131,8 @@ fn soak_power_loss_keeps_what_was_acknowledged() {
 }
 
 /// One disk, many power losses.
-fn power_loss_round(seed: u64) {
-    println!("round ZONEWARD_SEED={seed}");
+fn power_loss_round(seed: u64, commit: CommitMode) {
+    println!("round ZONEWARD_SEED={seed} {commit:?}");
     let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
     let mut acknowledged = Acknowledged::new();
     for _ in 0..12 {
@@ -135,11 +140,12 @@ fn power_loss_round(seed: u64) {
         // Often during the start, which has the most to lose.
         let reach = if dice.once_in(2) { 300 } else { 30 };
         disk.cut_power_after(1 + dice.below(reach));
-        if let Ok(engine) = Engine::open_on(disk.clone(), options(&ended)) {
+        if let Ok(engine) = Engine::open_on(disk.clone(), options(&ended, commit)) {
             while work(&engine, &mut dice, &mut acknowledged) {}
         }
         disk.restart();
-        let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+        let engine =
+            Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
         assert_kept(&engine, &acknowledged);
     }
 }
@@ -149,18 +155,19 @@ fn soak_failing_reads_and_writes_lose_nothing_and_heal() {
     let (seed, end) = (seed(), Instant::now() + soak_time());
     let (mut rounds, mut failed) = (0, 0);
     while Instant::now() < end {
-        failed += failing_round(seed.wrapping_add(rounds));
+        failed += failing_round(seed.wrapping_add(rounds), MODES[rounds as usize % 2]);
         rounds += 1;
     }
     println!("{rounds} disks, {failed} failures healed");
     assert!(failed > 0);
 }
 
-fn failing_round(seed: u64) -> u64 {
-    println!("round ZONEWARD_SEED={seed}");
+fn failing_round(seed: u64, commit: CommitMode) -> u64 {
+    println!("round ZONEWARD_SEED={seed} {commit:?}");
     let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
-    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    let engine =
+        Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
     let mut failed = 0;
     for _ in 0..10 {
         disk.set_faults(Faults { read: 40, write: 20, ..Faults::default() });
@@ -176,40 +183,48 @@ fn failing_round(seed: u64) -> u64 {
     assert!(!ended.load(Ordering::SeqCst));
     drop(engine);
     disk.restart();
-    let engine = Engine::open_on(disk, options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    let engine = Engine::open_on(disk, options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
     assert_kept(&engine, &acknowledged);
     failed
 }
 
 #[test]
 fn a_failed_sync_ends_the_engine_and_loses_nothing() {
+    MODES.into_iter().for_each(failed_sync);
+}
+
+fn failed_sync(commit: CommitMode) {
     let seed = seed();
     let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
-    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap();
+    let engine = Engine::open_on(disk.clone(), options(&ended, commit)).unwrap();
     while !work(&engine, &mut dice, &mut acknowledged) || acknowledged.is_empty() {}
     disk.set_faults(Faults { sync: 1, ..Faults::default() });
     while work(&engine, &mut dice, &mut acknowledged) {}
     assert!(ended.load(Ordering::SeqCst), "the hook was called");
     disk.set_faults(Faults::default());
-    // Even though the disk would work again: nobody knows what it has.
+    // Even though the disk would work again: its content is unknown.
     assert!(!work(&engine, &mut dice, &mut acknowledged));
-    assert!(engine.get(&Key::new(PODS, "default", "p1")).is_err());
+    assert!(engine.get(&StoreKey::new(PODS, "default", "p1")).is_err());
     drop(engine);
     disk.restart();
-    let engine = Engine::open_on(disk, options(&ended)).unwrap();
+    let engine = Engine::open_on(disk, options(&ended, commit)).unwrap();
     assert_kept(&engine, &acknowledged);
 }
 
 #[test]
-fn a_full_disk_is_said_at_once_while_reads_go_on_and_heals_by_itself() {
+fn a_full_disk_is_reported_while_reads_continue_and_recovers() {
+    MODES.into_iter().for_each(full_disk);
+}
+
+fn full_disk(commit: CommitMode) {
     let (mut dice, disk) = (Dice::new(7), FaultyDisk::new(7));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
-    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap();
+    let engine = Engine::open_on(disk.clone(), options(&ended, commit)).unwrap();
     work(&engine, &mut dice, &mut acknowledged);
     disk.set_faults(Faults { full: true, ..Faults::default() });
     let refused = (0..100_000).find_map(|number| {
-        let key = Key::new(PODS, "default", &format!("more-{number}"));
+        let key = StoreKey::new(PODS, "default", &format!("more-{number}"));
         let json = Bytes::from("x".repeat(1_000));
         let result = engine.write(move |txn| {
             let revision = txn.put(key.clone(), json.clone(), Expect::Absent)?;
@@ -224,47 +239,52 @@ fn a_full_disk_is_said_at_once_while_reads_go_on_and_heals_by_itself() {
         }
     });
     let Some(WriteError::Failed(failure)) = refused else { panic!("{refused:?}") };
-    assert_eq!(failure.kind, FailureKind::Full);
+    assert_eq!(failure.kind, StorageErrorKind::Full);
     assert!(failure.to_string().contains("free some space"), "{failure}");
     assert_kept(&engine, &acknowledged);
     disk.set_faults(Faults::default());
     assert!(work(&engine, &mut dice, &mut acknowledged));
     assert!(!ended.load(Ordering::SeqCst));
     drop(engine);
-    assert_kept(&Engine::open_on(disk, options(&ended)).unwrap(), &acknowledged);
+    assert_kept(&Engine::open_on(disk, options(&ended, commit)).unwrap(), &acknowledged);
 }
 
 #[test]
-fn a_disk_too_full_for_a_store_is_said_at_the_start() {
+fn a_disk_too_full_for_a_store_is_reported_at_the_start() {
+    MODES.into_iter().for_each(too_full_to_start);
+}
+
+fn too_full_to_start(commit: CommitMode) {
     let (disk, ended) = (FaultyDisk::new(1), Arc::new(AtomicBool::new(false)));
     disk.set_faults(Faults { full: true, ..Faults::default() });
-    let error = Engine::open_on(disk.clone(), options(&ended)).err().unwrap();
+    let error = Engine::open_on(disk.clone(), options(&ended, commit)).err().unwrap();
     assert!(matches!(error, OpenError::Full { .. }), "{error}");
     disk.set_faults(Faults::default());
-    assert!(Engine::open_on(disk, options(&ended)).is_ok());
+    assert!(Engine::open_on(disk, options(&ended, commit)).is_ok());
 }
 
 /// A store with some content that was closed, and what it held.
-fn closed_store(seed: u64) -> (FaultyDisk, Vec<(Key, Bytes)>) {
+fn closed_store(seed: u64, commit: CommitMode) -> (FaultyDisk, Vec<(StoreKey, Bytes)>) {
     let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
-    let engine = Engine::open_on(disk.clone(), options(&ended)).unwrap_or_else(|error| panic!("{error}"));
+    let engine =
+        Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
     for _ in 0..20 {
         work(&engine, &mut dice, &mut acknowledged);
     }
-    let page = engine.list(&Query::all(PODS)).unwrap_or_else(|error| panic!("{error}"));
+    let page = engine.list(&ListQuery::all(PODS)).unwrap_or_else(|error| panic!("{error}"));
     (disk, page.items.into_iter().map(|item| (item.key, item.json)).collect())
 }
 
 /// Opens and reads everything: refused, or exactly what was written.
-fn assert_refused_or_whole(disk: FaultyDisk, expected: &[(Key, Bytes)], what: &str) -> bool {
+fn assert_refused_or_whole(disk: FaultyDisk, expected: &[(StoreKey, Bytes)], what: &str) -> bool {
     let ended = Arc::new(AtomicBool::new(false));
-    match Engine::open_on(disk, options(&ended)) {
+    match Engine::open_on(disk, options(&ended, CommitMode::WriterThread)) {
         Err(OpenError::Damaged { .. }) => true,
         Err(OpenError::Format { .. }) => true,
         Err(other) => panic!("{what}: {other}"),
         Ok(engine) => {
-            let page = engine.list(&Query::all(PODS)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let page = engine.list(&ListQuery::all(PODS)).unwrap_or_else(|error| panic!("{what}: {error}"));
             let found: Vec<_> = page.items.into_iter().map(|item| (item.key, item.json)).collect();
             assert_eq!(found, expected, "{what}");
             false
@@ -276,7 +296,7 @@ fn assert_refused_or_whole(disk: FaultyDisk, expected: &[(Key, Bytes)], what: &s
 fn soak_a_damaged_file_is_refused_or_does_not_matter() {
     let (seed, end) = (seed(), Instant::now() + soak_time() / 2);
     let mut dice = Dice::new(seed);
-    let (whole, expected) = closed_store(seed);
+    let (whole, expected) = closed_store(seed, CommitMode::WriterThread);
     let used = whole.used_bytes(0);
     let (mut refused, mut tried) = (0, 0);
     while Instant::now() < end {
@@ -293,9 +313,13 @@ fn soak_a_damaged_file_is_refused_or_does_not_matter() {
 
 #[test]
 fn files_that_do_not_belong_together_are_refused() {
-    let (old, expected) = closed_store(3);
+    MODES.into_iter().for_each(mixed_files);
+}
+
+fn mixed_files(commit: CommitMode) {
+    let (old, expected) = closed_store(3, commit);
     let ended = Arc::new(AtomicBool::new(false));
-    let refusal = |disk: FaultyDisk| match Engine::open_on(disk, options(&ended)) {
+    let refusal = |disk: FaultyDisk| match Engine::open_on(disk, options(&ended, commit)) {
         Err(error @ OpenError::Damaged { .. }) => error.to_string(),
         other => panic!("{:?}", other.map(|engine| engine.revision())),
     };
@@ -305,9 +329,9 @@ fn files_that_do_not_belong_together_are_refused() {
 
     // Three more epochs on, with writes in the journal that only it has.
     let new = old.copy();
-    let engine = Engine::open_on(new.clone(), options(&ended)).unwrap();
+    let engine = Engine::open_on(new.clone(), options(&ended, commit)).unwrap();
     for number in 0..40 {
-        let key = Key::new(PODS, "default", "later");
+        let key = StoreKey::new(PODS, "default", "later");
         let json = Bytes::from(format!("{number}").repeat(500));
         engine.write(move |txn| txn.put(key, json, Expect::Anything)).unwrap();
     }

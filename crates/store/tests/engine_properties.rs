@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use faulty::FaultyDisk;
 use proptest::prelude::*;
 use store::engine::{
-    Bytes, ChangeKind, Engine, Expect, Key, Options, Query, ReadError, ResourceId, Revision, TxnError,
-    WriteError,
+    Bytes, CommitMode, Engine, EngineOptions, Expect, ListQuery, ResourceId, Revision, StoreKey,
+    StoreReadError, TxnError, WatchEventType, WriteError,
 };
 
 #[derive(Clone, Debug)]
@@ -61,8 +61,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn key(number: u8) -> Key {
-    Key::new(ResourceId(u16::from(number % 2)), &namespace(number % 3), &format!("n{}", number / 6))
+fn key(number: u8) -> StoreKey {
+    StoreKey::new(ResourceId(u16::from(number % 2)), &namespace(number % 3), &format!("n{}", number / 6))
 }
 
 fn namespace(number: u8) -> String {
@@ -76,12 +76,12 @@ struct Object {
     expires: Option<u64>,
 }
 
-type State = BTreeMap<Key, Object>;
+type State = BTreeMap<StoreKey, Object>;
 
 /// All that ever was: the state after each revision, and what each one changed.
 struct Model {
     states: Vec<State>,
-    changes: Vec<(Key, ChangeKind, Bytes, Option<Bytes>)>,
+    changes: Vec<(StoreKey, WatchEventType, Bytes, Option<Bytes>)>,
     compacted: u64,
 }
 
@@ -94,20 +94,20 @@ impl Model {
         &self.states[self.states.len() - 1]
     }
 
-    fn put(&mut self, key: Key, json: Bytes, expires: Option<u64>) {
+    fn put(&mut self, key: StoreKey, json: Bytes, expires: Option<u64>) {
         let mut state = self.newest().clone();
         let object = Object { revision: self.revision() + 1, json: json.clone(), expires };
         let before = state.insert(key.clone(), object);
-        let kind = if before.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+        let kind = if before.is_some() { WatchEventType::Modified } else { WatchEventType::Added };
         self.states.push(state);
         self.changes.push((key, kind, json, before.map(|before| before.json)));
     }
 
-    fn delete(&mut self, key: &Key) -> bool {
+    fn delete(&mut self, key: &StoreKey) -> bool {
         let mut state = self.newest().clone();
         let Some(before) = state.remove(key) else { return false };
         self.states.push(state);
-        self.changes.push((key.clone(), ChangeKind::Deleted, before.json.clone(), Some(before.json)));
+        self.changes.push((key.clone(), WatchEventType::Deleted, before.json.clone(), Some(before.json)));
         true
     }
 
@@ -122,13 +122,18 @@ impl Model {
     }
 }
 
-fn open(disk: &FaultyDisk) -> Engine {
-    let options =
-        Options { journal_bytes: 4 << 10, cache_bytes: 64 << 10, ring_changes: 6, ..Options::default() };
+fn open(disk: &FaultyDisk, commit: CommitMode) -> Engine {
+    let options = EngineOptions {
+        commit,
+        journal_bytes: 4 << 10,
+        cache_bytes: 64 << 10,
+        history_events: 6,
+        ..EngineOptions::default()
+    };
     Engine::open_on(disk.clone(), options).expect("a sound disk opens")
 }
 
-fn change_both(engine: &mut Engine, model: &mut Model, disk: &FaultyDisk, step: &Step) {
+fn change_both(engine: &mut Engine, model: &mut Model, disk: &FaultyDisk, commit: CommitMode, step: &Step) {
     match step {
         Step::Put { key: number, json, expires } => {
             let (key, json) = (key(*number), Bytes::from(json.to_string().repeat(60)));
@@ -156,14 +161,14 @@ fn change_both(engine: &mut Engine, model: &mut Model, disk: &FaultyDisk, step: 
         Step::Reopen => {
             // A second handle on the same disk would be a bug, so the first has to go before.
             let other = FaultyDisk::new(0);
-            drop(std::mem::replace(engine, open(&other)));
-            *engine = open(disk);
+            drop(std::mem::replace(engine, open(&other, commit)));
+            *engine = open(disk, commit);
         }
         Step::Page { .. } => {}
     }
 }
 
-fn both(engine: &Engine, model: &mut Model, put: Key, delete: Key, refuse: bool) {
+fn both(engine: &Engine, model: &mut Model, put: StoreKey, delete: StoreKey, refuse: bool) {
     let happens = !refuse && (model.newest().contains_key(&delete) || put == delete);
     if happens {
         model.put(put.clone(), "both".into(), None);
@@ -178,9 +183,9 @@ fn both(engine: &Engine, model: &mut Model, put: Key, delete: Key, refuse: bool)
     assert!(matches!(result, Ok(()) | Err(WriteError::Refused(TxnError::Conflict { .. }))));
 }
 
-fn assert_page(engine: &Engine, model: &Model, back: u8, after: &Key, limit: u8, only: Option<&str>) {
+fn assert_page(engine: &Engine, model: &Model, back: u8, after: &StoreKey, limit: u8, only: Option<&str>) {
     let at = model.revision().saturating_sub(u64::from(back));
-    let query = Query {
+    let query = ListQuery {
         resource: after.resource,
         namespace: only,
         start_after: Some(after),
@@ -190,11 +195,14 @@ fn assert_page(engine: &Engine, model: &Model, back: u8, after: &Key, limit: u8,
     };
     let page = engine.list(&query);
     if at < model.compacted {
-        assert_eq!(page, Err(ReadError::Gone { asked: Revision(at), oldest: Revision(model.compacted) }));
+        assert_eq!(
+            page,
+            Err(StoreReadError::Gone { asked: Revision(at), oldest: Revision(model.compacted) })
+        );
         return;
     }
     let page = page.expect("the revision is known");
-    let wanted = |key: &Key| {
+    let wanted = |key: &StoreKey| {
         key.resource == after.resource && key > after && only.is_none_or(|only| *key.namespace == *only)
     };
     let expected: Vec<_> = model.states[at as usize].iter().filter(|(key, _)| wanted(key)).collect();
@@ -247,18 +255,27 @@ proptest! {
 
     #[test]
     fn the_engine_agrees_with_a_model_that_forgets_nothing(steps in prop::collection::vec(step(), 1..120)) {
-        let disk = FaultyDisk::new(1);
-        let mut engine = open(&disk);
-        let mut model = Model { states: vec![State::new()], changes: Vec::new(), compacted: 0 };
-        for step in &steps {
-            change_both(&mut engine, &mut model, &disk, step);
-            if let Step::Page { back, after, limit, namespace: only } = step {
-                let only = only.map(namespace);
-                assert_page(&engine, &model, *back, &key(*after), *limit, only.as_deref());
-            }
-        }
-        assert_agree(&engine, &model);
-        drop(engine);
-        assert_agree(&open(&disk), &model);
+        assert_agrees_with_model(&steps, CommitMode::WriterThread);
     }
+
+    #[test]
+    fn inline_commits_agree_with_a_model_that_forgets_nothing(steps in prop::collection::vec(step(), 1..120)) {
+        assert_agrees_with_model(&steps, CommitMode::Inline);
+    }
+}
+
+fn assert_agrees_with_model(steps: &[Step], commit: CommitMode) {
+    let disk = FaultyDisk::new(1);
+    let mut engine = open(&disk, commit);
+    let mut model = Model { states: vec![State::new()], changes: Vec::new(), compacted: 0 };
+    for step in steps {
+        change_both(&mut engine, &mut model, &disk, commit, step);
+        if let Step::Page { back, after, limit, namespace: only } = step {
+            let only = only.map(namespace);
+            assert_page(&engine, &model, *back, &key(*after), *limit, only.as_deref());
+        }
+    }
+    assert_agree(&engine, &model);
+    drop(engine);
+    assert_agree(&open(&disk, commit), &model);
 }

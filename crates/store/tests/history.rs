@@ -22,16 +22,23 @@ use std::time::{Duration, Instant};
 
 use dice::{Dice, seed};
 use folder::TestFolder;
-use store::engine::{Engine, Expect, Key, Options, Pending, ResourceId, Revision, Txn, TxnError};
+use store::engine::{
+    Engine, EngineOptions, Expect, PendingWrite, ResourceId, Revision, StoreKey, Txn, TxnError,
+};
 
 const PODS: ResourceId = ResourceId(1);
 const WRITERS: u64 = 12;
 const WATCHERS: usize = 6;
 const KEYS: u64 = 40;
 
-fn options() -> Options {
+fn options() -> EngineOptions {
     // Small, so that checkpoints, the log on disk and its bounds all have their part.
-    Options { journal_bytes: 256 << 10, ring_changes: 64, log_revisions: 400_000, ..Options::default() }
+    EngineOptions {
+        journal_bytes: 256 << 10,
+        history_events: 64,
+        log_revisions: 400_000,
+        ..EngineOptions::default()
+    }
 }
 
 #[test]
@@ -63,7 +70,7 @@ fn run_until_killed(folder: &Path) {
     }
     // Longer than any round; the parent's kill is what ends this.
     thread::sleep(Duration::from_secs(60));
-    panic!("nobody killed this process");
+    panic!("this process was not killed");
 }
 
 /// One write to the pipe, so that lines of different threads do not mix.
@@ -88,11 +95,11 @@ fn write(engine: &Engine, round: u64, writer: u64) {
 }
 
 /// Mostly puts; a delete of what is not there is no change.
-fn submit(engine: &Engine, dice: &mut Dice, content: String) -> Pending<Option<Revision>, TxnError> {
-    let key = Key::new(PODS, "default", &format!("p{}", dice.below(KEYS)));
+fn submit(engine: &Engine, dice: &mut Dice, content: String) -> PendingWrite<Option<Revision>, TxnError> {
+    let key = StoreKey::new(PODS, "default", &format!("p{}", dice.below(KEYS)));
     let deletes = dice.once_in(5);
     // Some are based on what was seen before their turn, and give up if that is not the newest any more.
-    let seen = if dice.once_in(3) { engine.glimpse(&key).expect("the store can be read") } else { None };
+    let seen = if dice.once_in(3) { engine.get_cached(&key).expect("the store can be read") } else { None };
     let work = move |txn: &mut Txn<'_>| match (deletes, seen) {
         (false, Some(seen)) => {
             txn.remember(&seen);
@@ -105,8 +112,8 @@ fn submit(engine: &Engine, dice: &mut Dice, content: String) -> Pending<Option<R
         (true, _) if txn.get(&key)?.is_none() => Ok(None),
         (true, _) => txn.delete(&key, Some(content.into()), Expect::Present).map(Some),
     };
-    // Some write for themselves if nobody else does.
-    let submitted = if dice.once_in(2) { engine.submit_or_do(work) } else { engine.submit(work) };
+    // Some commit on their own thread if no other write is queued.
+    let submitted = if dice.once_in(2) { engine.submit_or_commit(work) } else { engine.submit(work) };
     submitted.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -115,7 +122,7 @@ fn watch(engine: &Engine, number: usize, from: u64) {
     let mut watcher = engine.watch(PODS, None, Revision(from)).expect("the log has what a watcher missed");
     loop {
         let changes = watcher.wait(Duration::from_secs(1)).expect("no watcher falls behind the log");
-        let line = |change: &Arc<store::engine::Change>| {
+        let line = |change: &Arc<store::engine::WatchEvent>| {
             let content = std::str::from_utf8(&change.json).expect("what was written is text");
             format!("S {number} {} {}\n", change.revision, &content[..content.rfind('/').unwrap_or(0)])
         };

@@ -22,7 +22,7 @@ use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use served::Served;
-use store::engine::Options;
+use store::engine::EngineOptions;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
@@ -126,7 +126,7 @@ fn config_map(name: &str) -> ConfigMap {
 
 #[test]
 fn reflectors_follow_by_every_way_and_list_once() {
-    let served = Served::new("kube", Options::default());
+    let served = Served::new("kube", EngineOptions::default());
     Runtime::new().unwrap().block_on(async {
         let client = clients::by_tls(&served).await;
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -177,7 +177,7 @@ async fn reconcile(service: Arc<Service>, shared: Arc<Shared>) -> Result<Action,
 
 #[test]
 fn a_controller_reconciles_records_and_sees_what_it_owns() {
-    let served = Served::new("kube", Options::default());
+    let served = Served::new("kube", EngineOptions::default());
     Runtime::new().unwrap().block_on(async {
         for (way, client) in [
             ("tls", clients::by_tls(&served).await),
@@ -231,7 +231,7 @@ async fn wait<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
 
 #[test]
 fn of_two_who_take_a_lease_one_gets_it() {
-    let served = Served::new("kube", Options::default());
+    let served = Served::new("kube", EngineOptions::default());
     Runtime::new().unwrap().block_on(async {
         let leases: Api<Lease> = Api::namespaced(clients::by_tls(&served).await, "kube-system");
         let lease = json!({"metadata": {"name": "leader"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15,
@@ -357,7 +357,7 @@ async fn keep_changing(client: &Client, seconds: u64) -> u64 {
 /// kube's reflectors and its Controller keep up with a thousand events per second, and never list again.
 #[test]
 fn soak_kube_reflector_at_1000_events_per_second() {
-    let served = Served::new("kube", Options::default());
+    let served = Served::new("kube", EngineOptions::default());
     Runtime::new().unwrap().block_on(async {
         let client = clients::in_process(&served);
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

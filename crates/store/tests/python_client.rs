@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use served::Served;
-use store::engine::Options;
+use store::engine::EngineOptions;
 
 fn start(served: &Served) -> Child {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python_client/session.py");
@@ -24,7 +24,7 @@ fn start(served: &Served) -> Child {
 #[test]
 fn the_python_client_lists_watches_patches_and_deletes() {
     // With a short ring, so that memory does not remember what the log forgot.
-    let served = Served::new("python", Options { ring_changes: 1, ..Options::default() });
+    let served = Served::new("python", EngineOptions { history_events: 1, ..EngineOptions::default() });
     let mut child = start(&served);
     let mut stdin = child.stdin.take().unwrap();
     let mut errors = child.stderr.take().unwrap();

@@ -7,18 +7,18 @@ use cluster::{self, Connection, Feed, Kind, Wanted, WatchCache};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
-use store::admission::service::Ranges;
-use store::api::{Api as Store, Limits};
-use store::engine::{Engine, Options};
+use store::admission::service::ServiceRanges;
+use store::api::{Api as Store, ApiLimits};
+use store::engine::{Engine, EngineOptions};
 
 /// A store in a folder of its own.
 fn store(name: &str) -> Store {
     let folder = std::env::temp_dir().join(format!("zoneward-cluster-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let engine = Engine::open(&folder.join("store"), Options::default()).expect("a store");
+    let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).expect("removing the folder");
-    Store::new(Arc::new(engine), Ranges::default(), Limits::default())
+    Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default())
 }
 
 async fn put_node(client: &Client, name: &str) {
@@ -64,7 +64,7 @@ async fn a_mirror_follows_the_api_by_its_socket() {
     let listener = tokio::net::UnixListener::bind(&path).expect("a socket");
     let credentials = store::credentials::Credentials::open(&folder).expect("credentials");
     let (_stop, stopped) = tokio::sync::watch::channel(false);
-    let server = store::server::Server::new(store("socket"), Arc::new(credentials), stopped);
+    let server = store::server::ApiServer::new(store("socket"), Arc::new(credentials), stopped);
     tokio::spawn(server.serve_unix(listener));
     let connection = Connection { api_socket: Some(path), ..Connection::default() };
     follows(cluster::connect(&connection).await.expect("a client")).await;

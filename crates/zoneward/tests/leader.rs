@@ -9,18 +9,19 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::json;
-use store::admission::service::Ranges;
-use store::api::{Api as Store, Limits};
-use store::engine::{Engine, Options};
+use store::admission::service::ServiceRanges;
+use store::api::{Api as Store, ApiLimits};
+use store::engine::{Engine, EngineOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 async fn client(name: &str) -> Client {
     let folder = std::env::temp_dir().join(format!("zoneward-leader-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let engine = Engine::open(&folder.join("store"), Options::default()).expect("a store");
+    let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
     std::fs::remove_dir_all(&folder).expect("removing the folder");
-    let client = cluster::in_process(Store::new(Arc::new(engine), Ranges::default(), Limits::default()));
+    let client =
+        cluster::in_process(Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default()));
     let namespace =
         serde_json::from_value(json!({"metadata": {"name": "kube-system"}})).expect("a namespace");
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());

@@ -9,22 +9,24 @@ use http::Request;
 use kube::Client;
 use mesh::accepted;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
 use tokio::sync::watch;
 
 async fn api(name: &str) -> Api {
     let folder =
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mesh-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let engine = Engine::open(&folder, Options::default()).unwrap();
+    let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
-    begin(&api, Beginning { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() }).await.unwrap();
+    bootstrap(&api, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
+        .await
+        .unwrap();
     api
 }
 
@@ -38,7 +40,7 @@ fn route(name: &str, pattern: &str) -> Value {
 /// As an object that an older API let through: this one's admission would refuse what is invalid.
 async fn put(api: &Api, mut object: Value) {
     let kind = store::kinds::named("MeshHTTPRoute").unwrap();
-    let work = move |objects: &mut store::objects::Objects<'_, '_>| objects.put(kind, &mut object);
+    let work = move |objects: &mut store::object_txn::ObjectTxn<'_, '_>| objects.put(kind, &mut object);
     api.commit(false, work).await.unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use store::engine::{Engine, Expect, Key, Options, ResourceId};
+use store::engine::{Engine, EngineOptions, Expect, ResourceId, StoreKey};
 
 struct Data(PathBuf);
 
@@ -17,7 +17,7 @@ impl Data {
     }
 
     fn engine(&self) -> Engine {
-        Engine::open(&self.0.join("store"), Options::default()).expect("a store opens")
+        Engine::open(&self.0.join("store"), EngineOptions::default()).expect("a store opens")
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -33,8 +33,8 @@ impl Drop for Data {
     }
 }
 
-fn key() -> Key {
-    Key::new(ResourceId(1), "default", "web")
+fn key() -> StoreKey {
+    StoreKey::new(ResourceId(1), "default", "web")
 }
 
 fn stderr(output: &Output) -> String {

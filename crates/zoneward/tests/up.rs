@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use started::{Up, folder};
-use store::engine::{Engine, Expect, Key, Options, ResourceId};
+use store::engine::{Engine, EngineOptions, Expect, ResourceId, StoreKey};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -101,13 +101,13 @@ fn its_own_service_comes_back_and_its_address_is_given_to_no_other() {
 
 /// Data as an older version could leave it: the API's Service deleted, its address given to another.
 fn give_the_address_away(data: &Path) {
-    let engine = Engine::open(&data.join("store"), Options::default()).unwrap();
+    let engine = Engine::open(&data.join("store"), EngineOptions::default()).unwrap();
     let taker = json!({"kind": "Service", "apiVersion": "v1", "metadata": {"name": "taker", "namespace": "default",
         "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]}});
     let key = |kind: &str, namespace: &str, name: &str| {
-        Key::new(ResourceId(store::kinds::named(kind).unwrap().id), namespace, name)
+        StoreKey::new(ResourceId(store::kinds::named(kind).unwrap().id), namespace, name)
     };
     let (own, other) = (key("Service", "default", "kubernetes"), key("Service", "default", "taker"));
     let lock = key("IPAddress", "", "10.96.0.1");

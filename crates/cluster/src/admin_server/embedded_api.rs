@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use store::api::Api;
-use store::engine::Stats;
+use store::engine::EngineStats;
 
 /// Shows the numbers of the store behind an API.
 pub fn show_api(api: Api, registry: &mut Registry) {
@@ -23,7 +23,7 @@ impl fmt::Debug for Store {
     }
 }
 
-type Row = (&'static str, &'static str, fn(&Stats) -> u64);
+type Row = (&'static str, &'static str, fn(&EngineStats) -> u64);
 
 const GAUGES: [Row; 3] = [
     ("zoneward_api_revision", "The newest resourceVersion", |stats| stats.revision.0),

@@ -13,7 +13,7 @@ use super::server::{Running, own_processor};
 const SECONDS: u64 = 3;
 /// Odd, so that one is the median. `ZONEWARD_BENCH_ROUNDS` is another number, for a quick look.
 const ROUNDS: u64 = 7;
-/// Objects of each writer, taken in turn.
+/// ObjectTxn of each writer, taken in turn.
 const OBJECTS: u64 = 8;
 /// Versions of each object, taken in turn: each is different from the one that it replaces.
 const VERSIONS: u64 = 4;

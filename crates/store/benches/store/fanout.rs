@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use store::engine::{Engine, Expect, Key, Pending, Revision, TxnError, Watcher};
+use store::engine::{Engine, Expect, PendingWrite, Revision, StoreKey, TxnError, Watcher};
 
 use super::{PODS, Place, object, percentile};
 
@@ -83,7 +83,7 @@ fn poll_watchers(mut watchers: Vec<Watcher>, ready: &Arc<Ready>, events: &Events
     while !events.over.load(Ordering::SeqCst) {
         for watcher in due.drain(..) {
             let mut context = Context::from_waker(&wakers[watcher]);
-            while let Poll::Ready(changes) = watchers[watcher].poll_changes(&mut context) {
+            while let Poll::Ready(changes) = watchers[watcher].poll_events(&mut context) {
                 for change in changes.unwrap_or_else(|error| panic!("{error}")) {
                     deliver(events, change.revision.0 as usize - 1);
                 }
@@ -110,7 +110,7 @@ fn deliver(events: &Events, event: usize) {
 /// Writes at the wanted rate, a few at once as they come due; the result is how long each took to be durable.
 fn write(engine: &Engine, events: &Events) -> Vec<Duration> {
     let mut waits = Vec::new();
-    let mut pending: Vec<(Instant, Pending<Revision, TxnError>)> = Vec::new();
+    let mut pending: Vec<(Instant, PendingWrite<Revision, TxnError>)> = Vec::new();
     for event in 0..events.written.len() as u64 {
         let due = events.start + Duration::from_micros(event * 1_000_000 / EVENTS_PER_SECOND);
         if let Some(left) = due.checked_duration_since(Instant::now()) {
@@ -121,7 +121,7 @@ fn write(engine: &Engine, events: &Events) -> Vec<Duration> {
             thread::sleep(left.min(due.saturating_duration_since(Instant::now())));
         }
         let name = format!("pod-{}", event % 500);
-        let (key, json) = (Key::new(PODS, "default", &name), object(&name, 1_024));
+        let (key, json) = (StoreKey::new(PODS, "default", &name), object(&name, 1_024));
         let start = Instant::now();
         *events.written[event as usize].lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
         let submitted = engine.submit(move |txn| txn.put(key, json, Expect::Anything));

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use store::engine::{Engine, Expect, Key, Query, Revision};
+use store::engine::{Engine, Expect, ListQuery, Revision, StoreKey};
 
 use super::{PODS, Place, object};
 
@@ -23,8 +23,8 @@ pub fn run() {
     println!("{OBJECTS} endpoints (here: objects)");
 }
 
-fn key(number: u64) -> Key {
-    Key::new(PODS, "default", &format!("pod-{number}"))
+fn key(number: u64) -> StoreKey {
+    StoreKey::new(PODS, "default", &format!("pod-{number}"))
 }
 
 #[inline(never)]
@@ -36,7 +36,7 @@ fn phase_get(engine: &Engine) {
 
 #[inline(never)]
 fn phase_list(engine: &Engine) {
-    black_box(engine.list(&Query::all(PODS)).unwrap_or_else(|error| panic!("{error}")));
+    black_box(engine.list(&ListQuery::all(PODS)).unwrap_or_else(|error| panic!("{error}")));
 }
 
 #[inline(never)]

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair, SanType};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap};
 use store::credentials::Credentials;
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
-use store::server::Server;
+use store::engine::{Engine, EngineOptions};
+use store::server::ApiServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -166,18 +166,20 @@ pub fn serve_if_asked() {
 /// What `zoneward up --no-node` does, without a command line.
 async fn serve(data: &Path) {
     std::fs::create_dir_all(data).expect("the build folder can be written");
-    let engine = Engine::open(&data.join("store"), Options::default()).expect("a store opens");
+    let engine = Engine::open(&data.join("store"), EngineOptions::default()).expect("a store opens");
     let credentials = Credentials::open(data).expect("credentials can be made");
     let listener = TcpListener::bind((LOOPBACK, 0)).await.expect("loopback has free ports");
     let listen = listener.local_addr().expect("a bound socket has an address");
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
     let service_cidrs = ["10.96.0.0/12", "fd00:10:96::/112"].map(|cidr| cidr.parse().expect("a prefix"));
-    begin(&api, Beginning { service_cidrs: service_cidrs.to_vec(), listen }).await.expect("a first start");
+    bootstrap(&api, BootstrapOptions { service_cidrs: service_cidrs.to_vec(), listen })
+        .await
+        .expect("a first start");
     let tls = credentials.server_config(&[listen.ip()]).expect("TLS can be had");
-    // Kept: without a sender there would be nobody who could ever say stop.
+    // Kept: a dropped sender would count as a stop.
     let (_stop, stopped) = watch::channel(false);
-    let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
-    tokio::spawn(store::collect::run(api, stopped));
+    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone());
+    tokio::spawn(store::garbage_collector::run(api, stopped));
     println!("{listen}");
     server.serve_tls(listener, tls).await;
 }

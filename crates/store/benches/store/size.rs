@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use store::engine::{Engine, Expect, Key, Query, ResourceId};
+use store::engine::{Engine, Expect, ListQuery, ResourceId, StoreKey};
 
 use super::{PODS, Place, SERVICES, SLICES, object};
 
@@ -43,7 +43,7 @@ fn fill(engine: &Engine, (resource, kind, count, size): &(ResourceId, &str, usiz
     for start in (0..*count).step_by(GROUP) {
         let group = (start..start + GROUP).map(|number| {
             let name = format!("{kind}-{number}");
-            (Key::new(*resource, &format!("ns-{}", number % 50), &name), object(&name, *size))
+            (StoreKey::new(*resource, &format!("ns-{}", number % 50), &name), object(&name, *size))
         });
         let group: Vec<_> = group.collect();
         let written = engine.write(move |txn| {
@@ -56,7 +56,7 @@ fn fill(engine: &Engine, (resource, kind, count, size): &(ResourceId, &str, usiz
 fn list(engine: &Engine) {
     let (mut after, mut at, mut found) = (None, None, 0);
     loop {
-        let query = Query { start_after: after.as_ref(), limit: 500, at, ..Query::all(PODS) };
+        let query = ListQuery { start_after: after.as_ref(), limit: 500, at, ..ListQuery::all(PODS) };
         let page = engine.list(&query).unwrap_or_else(|error| panic!("{error}"));
         found += page.items.len();
         (after, at) = (page.more, Some(page.revision));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use store::engine::{Engine, Expect, Key};
+use store::engine::{Engine, Expect, StoreKey};
 
 use super::{PODS, Place, object, percentile};
 
@@ -48,7 +48,7 @@ fn write(engine: &Engine, writer: u64, end: Instant) -> Vec<Duration> {
             break;
         }
         let name = format!("pod-{writer}-{}", number % 1_000);
-        let (key, json) = (Key::new(PODS, "default", &name), object(&name, SIZE));
+        let (key, json) = (StoreKey::new(PODS, "default", &name), object(&name, SIZE));
         let written = engine.write(move |txn| txn.put(key, json, Expect::Anything));
         written.unwrap_or_else(|error| panic!("{error}"));
         times.push(start.elapsed());

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: rules in CEL that operators add, held against every write that they match.
+//! ValidatingAdmissionPolicy: CEL rules of operators, evaluated for every write that they match.
 //!
 //! ```text
 //! binding -> policy -> matchConstraints -> params -> matchConditions -> variables -> validations
@@ -8,32 +8,33 @@
 
 mod cel;
 mod matching;
-mod read;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::kinds::{self, Kind};
+use crate::engine::{Bytes, StoreKey, StoredObject};
+use crate::kinds::{self, ResourceKind};
 use crate::meta;
-use crate::objects::Objects;
-use crate::selector::Labels;
-use crate::status::Failure;
+use crate::object_txn::{ObjectTxn, parse};
+use crate::selector::LabelSelector;
+use crate::status::StatusError;
 
 use cel::Scope;
 
 pub use cel::uncompilable;
 
-/// What is done to an object.
+/// The operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// It is new.
+pub enum AdmissionOperation {
     Create,
-    /// It gets a new version.
     Update,
-    /// It goes.
     Delete,
 }
 
-impl Operation {
+impl AdmissionOperation {
     fn word(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -43,56 +44,82 @@ impl Operation {
     }
 }
 
-/// A write that policies may refuse.
+/// The attributes of a write that policies see.
 #[derive(Clone, Copy, Debug)]
-pub struct Attempt<'a> {
-    /// The kind of the object.
-    pub kind: &'a Kind,
-    /// `status`, or nothing.
+pub struct AdmissionAttributes<'a> {
+    pub kind: &'a ResourceKind,
+    /// `status`, `binding`, or empty.
     pub subresource: &'a str,
-    /// What is done.
-    pub operation: Operation,
-    /// The object as it would be; null for a deletion.
+    pub operation: AdmissionOperation,
+    /// The new version; null for a deletion.
     pub object: &'a Value,
-    /// The object as it is; null for a new one.
+    /// The stored version; null for a new object.
     pub old: &'a Value,
-    /// Who does it.
     pub user: &'a str,
-    /// Whether it is only a rehearsal.
     pub dry_run: bool,
 }
 
-impl Attempt<'_> {
+impl AdmissionAttributes<'_> {
     fn any(&self) -> &Value {
         if self.object.is_null() { self.old } else { self.object }
     }
 }
 
-fn policies() -> &'static Kind {
+/// Parsed policies and bindings that are kept.
+const PARSED: usize = 256;
+
+thread_local! {
+    static PARSED_OBJECTS: RefCell<BTreeMap<StoreKey, (Bytes, Rc<Value>)>> = RefCell::default();
+}
+
+/// Parses a policy or binding. They are evaluated for every write and rarely change, so each version is parsed once. The
+/// cache compares bytes and not revisions, because a revision whose write failed may come again with other content.
+fn parse_cached(stored: &StoredObject) -> Result<Rc<Value>, StatusError> {
+    let known = PARSED_OBJECTS.with_borrow(|parsed| {
+        let (json, value) = parsed.get(&stored.key)?;
+        (*json == stored.json).then(|| value.clone())
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let value = Rc::new(parse(stored)?);
+    PARSED_OBJECTS.with_borrow_mut(|parsed| {
+        if parsed.len() >= PARSED {
+            parsed.clear();
+        }
+        parsed.insert(stored.key.clone(), (stored.json.clone(), value.clone()));
+    });
+    Ok(value)
+}
+
+fn policies() -> &'static ResourceKind {
     kinds::named("ValidatingAdmissionPolicy").expect("the table has policies")
 }
 
-fn bindings() -> &'static Kind {
+fn bindings() -> &'static ResourceKind {
     kinds::named("ValidatingAdmissionPolicyBinding").expect("the table has bindings")
 }
 
-/// Whether a write of a kind has to be held against policies at all.
-pub fn are_there(objects: &Objects<'_, '_>, kind: &Kind) -> Result<bool, Failure> {
+/// Whether any policy can apply to writes of a kind.
+pub fn exist(objects: &ObjectTxn<'_, '_>, kind: &ResourceKind) -> Result<bool, StatusError> {
     Ok(kind.group != policies().group && !objects.stored(bindings())?.is_empty())
 }
 
-/// Holds a write against all policies; the result is what to warn of.
-pub fn check(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Vec<String>, Failure> {
+/// Evaluates all policies for a write; returns warnings.
+pub fn check(
+    objects: &ObjectTxn<'_, '_>,
+    attempt: &AdmissionAttributes<'_>,
+) -> Result<Vec<String>, StatusError> {
     let mut warnings = Vec::new();
-    // Kubernetes never lets policies lock people out of policies.
+    // As in Kubernetes, policies do not apply to policies.
     if attempt.kind.group == policies().group {
         return Ok(warnings);
     }
     for binding in objects.stored(bindings())? {
-        let binding = read::once(&binding)?;
+        let binding = parse_cached(&binding)?;
         let name = binding["spec"]["policyName"].as_str().unwrap_or_default();
         let Some(policy) = objects.find_stored(policies(), "", name)? else { continue };
-        let policy = read::once(&policy)?;
+        let policy = parse_cached(&policy)?;
         if !matching::may_match(&policy["spec"]["matchConstraints"], attempt) {
             continue;
         }
@@ -111,7 +138,10 @@ pub fn check(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Vec<Str
     Ok(warnings)
 }
 
-fn namespace_of(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Value, Failure> {
+fn namespace_of(
+    objects: &ObjectTxn<'_, '_>,
+    attempt: &AdmissionAttributes<'_>,
+) -> Result<Value, StatusError> {
     let name = match attempt.kind.kind {
         "Namespace" => return Ok(attempt.any().clone()),
         _ => meta::text(attempt.any(), "namespace"),
@@ -120,13 +150,13 @@ fn namespace_of(objects: &Objects<'_, '_>, attempt: &Attempt<'_>) -> Result<Valu
     Ok(objects.find(namespaces, "", name)?.unwrap_or(Value::Null))
 }
 
-/// The objects that a binding hands to its policy, each for a check of its own; null where it takes none.
+/// The param objects of a binding, each evaluated separately; null if the policy has no paramKind.
 fn params(
-    objects: &Objects<'_, '_>,
+    objects: &ObjectTxn<'_, '_>,
     policy: &Value,
     binding: &Value,
-    attempt: &Attempt<'_>,
-) -> Result<Vec<Value>, Failure> {
+    attempt: &AdmissionAttributes<'_>,
+) -> Result<Vec<Value>, StatusError> {
     let wanted = &policy["spec"]["paramKind"];
     if wanted.is_null() {
         return Ok(vec![Value::Null]);
@@ -147,7 +177,8 @@ fn params(
         };
         let name = word(&reference["name"]);
         if name.is_empty() {
-            let labels = Labels::of_object(&reference["selector"]).map_err(Failure::bad_request)?;
+            let labels =
+                LabelSelector::of_object(&reference["selector"]).map_err(StatusError::bad_request)?;
             let all = objects.list(kind, Some(namespace))?;
             found.extend(all.into_iter().filter(|object| labels.matches(object)));
         } else {
@@ -156,15 +187,15 @@ fn params(
     }
     if found.is_empty() && reference["parameterNotFoundAction"] != "Allow" {
         let message = format!("{} no params found for policy binding", denied(policy, binding, attempt));
-        return Err(Failure::forbidden(message));
+        return Err(StatusError::forbidden(message));
     }
     Ok(found)
 }
 
-/// Each rule that does not hold: its sentence and its reason.
+/// The failed validations: message and reason of each.
 type Verdict = Result<Vec<(String, String)>, String>;
 
-fn evaluate(policy: &Value, attempt: &Attempt<'_>, namespace: &Value, params: &Value) -> Verdict {
+fn evaluate(policy: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value, params: &Value) -> Verdict {
     let request = json!({
         "operation": attempt.operation.word(),
         "kind": {"group": attempt.kind.group, "version": attempt.kind.version, "kind": attempt.kind.kind},
@@ -194,7 +225,7 @@ fn evaluate(policy: &Value, attempt: &Attempt<'_>, namespace: &Value, params: &V
     let mut failed = Vec::new();
     for validation in items("validations") {
         if !scope.holds(text(&validation, "expression"))? {
-            failed.push((sentence(&scope, &validation), text(&validation, "reason").to_owned()));
+            failed.push((message_of(&scope, &validation), text(&validation, "reason").to_owned()));
         }
     }
     Ok(failed)
@@ -204,7 +235,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-fn sentence(scope: &Scope, validation: &Value) -> String {
+fn message_of(scope: &Scope, validation: &Value) -> String {
     let computed = validation["messageExpression"].as_str().and_then(|source| scope.text(source).ok());
     let given = computed.filter(|text| !text.is_empty() && !text.contains('\n'));
     given.unwrap_or_else(|| match text(validation, "message") {
@@ -213,7 +244,7 @@ fn sentence(scope: &Scope, validation: &Value) -> String {
     })
 }
 
-fn denied(policy: &Value, binding: &Value, attempt: &Attempt<'_>) -> String {
+fn denied(policy: &Value, binding: &Value, attempt: &AdmissionAttributes<'_>) -> String {
     format!(
         "{} {:?} is forbidden: ValidatingAdmissionPolicy '{}' with binding '{}' denied request:",
         attempt.kind.qualified(),
@@ -226,10 +257,10 @@ fn denied(policy: &Value, binding: &Value, attempt: &Attempt<'_>) -> String {
 fn enforce(
     policy: &Value,
     binding: &Value,
-    attempt: &Attempt<'_>,
+    attempt: &AdmissionAttributes<'_>,
     verdict: Verdict,
     warnings: &mut Vec<String>,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     let failed = match verdict {
         Ok(failed) => failed,
         Err(_) if policy["spec"]["failurePolicy"] == "Ignore" => return Ok(()),
@@ -250,12 +281,12 @@ fn enforce(
     Ok(())
 }
 
-/// The code that a validation asks for; 422 unless it says otherwise.
-fn refusal(reason: &str, message: String) -> Failure {
+/// The error for the reason of a validation; 422 by default.
+fn refusal(reason: &str, message: String) -> StatusError {
     match reason {
-        "Unauthorized" => Failure { message, ..Failure::unauthorized() },
-        "Forbidden" => Failure::forbidden(message),
-        "RequestEntityTooLarge" => Failure { message, ..Failure::too_large(0) },
-        _ => Failure::unprocessable(message),
+        "Unauthorized" => StatusError { message, ..StatusError::unauthorized() },
+        "Forbidden" => StatusError::forbidden(message),
+        "RequestEntityTooLarge" => StatusError { message, ..StatusError::too_large(0) },
+        _ => StatusError::unprocessable(message),
     }
 }

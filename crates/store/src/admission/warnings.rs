@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::kinds::Kind;
+use crate::kinds::ResourceKind;
 use crate::meta::at;
 
 /// Everything to warn about.
-pub fn warnings(kind: &Kind, object: &Value) -> Vec<String> {
+pub fn warnings(kind: &ResourceKind, object: &Value) -> Vec<String> {
     if kind.kind != "Service" || !kind.group.is_empty() {
         return Vec::new();
     }

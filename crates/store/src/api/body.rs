@@ -1,4 +1,4 @@
-//! Bodies: what requests bring, and what responses carry.
+//! Bodies of requests and responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,47 +11,46 @@ use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
 
-use super::watch::Following;
-use crate::document::Document;
+use super::watch::WatchStream;
 use crate::protobuf;
-use crate::status::Failure;
+use crate::status::StatusError;
+use crate::strict_json::StrictJson;
 
-/// The body of a response: all at once, or as long as a watch lasts.
+/// The body of a response.
 #[derive(Debug)]
-pub enum Body {
-    /// Everything, or nothing more.
+pub enum ResponseBody {
+    /// Known in full; `None` once it was sent.
     Full(Option<Bytes>),
-    /// Piece by piece.
+    /// Chunk by chunk.
     Stream(mpsc::Receiver<Bytes>),
-    /// A watch.
-    Watch(Box<Following>),
-    /// Piece by piece, where one may be missing.
-    Pages(mpsc::Receiver<Result<Bytes, Broken>>),
+    Watch(Box<WatchStream>),
+    /// Chunk by chunk; an error aborts the response.
+    PagedList(mpsc::Receiver<Result<Bytes, TruncatedBody>>),
 }
 
-/// Why a body ends before it is complete; the connection or stream is reset, so that nobody takes it for whole.
+/// A body that ends early. The connection or stream is reset, so that clients do not take it for complete.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer could not be completed: {0}")]
-pub struct Broken(pub String);
+#[error("the response could not be completed: {0}")]
+pub struct TruncatedBody(pub String);
 
-impl hyper::body::Body for Body {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = TruncatedBody;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, TruncatedBody>>> {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Stream(pieces) => {
-                pieces.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            Self::Stream(chunks) => {
+                chunks.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
             }
             Self::Watch(watch) => {
-                watch.poll_piece(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+                watch.poll_chunk(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
             }
-            Self::Pages(pieces) => {
-                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            Self::PagedList(chunks) => {
+                chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
             }
         }
     }
@@ -60,11 +59,11 @@ impl hyper::body::Body for Body {
         matches!(self, Self::Full(None))
     }
 
-    /// What is known is said, so that HTTP/1 needs no chunks.
+    /// A known size saves HTTP/1 the chunked encoding.
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Stream(_) | Self::Watch(_) | Self::Pages(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Watch(_) | Self::PagedList(_) => SizeHint::default(),
         }
     }
 }
@@ -72,7 +71,7 @@ impl hyper::body::Body for Body {
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-fn response(code: u16, content_type: HeaderValue, body: Body) -> Response<Body> {
+fn response(code: u16, content_type: HeaderValue, body: ResponseBody) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
@@ -81,57 +80,51 @@ fn response(code: u16, content_type: HeaderValue, body: Body) -> Response<Body> 
     response
 }
 
-/// A response with JSON.
-pub fn json(code: u16, value: &Value) -> Response<Body> {
+pub fn json(code: u16, value: &Value) -> Response<ResponseBody> {
     bytes(code, Bytes::from(value.to_string()))
 }
 
-/// A response with JSON that is bytes already.
-pub fn bytes(code: u16, bytes: Bytes) -> Response<Body> {
-    response(code, JSON, Body::Full(Some(bytes)))
+/// A response with encoded JSON.
+pub fn bytes(code: u16, bytes: Bytes) -> Response<ResponseBody> {
+    response(code, JSON, ResponseBody::Full(Some(bytes)))
 }
 
-/// A response whose content type depends on what the client accepts.
-pub fn negotiated(content_type: &'static str, bytes: Bytes) -> Response<Body> {
-    let mut response = response(200, HeaderValue::from_static(content_type), Body::Full(Some(bytes)));
+/// A response whose content type depends on the Accept header.
+pub fn negotiated(content_type: &'static str, bytes: Bytes) -> Response<ResponseBody> {
+    let mut response = response(200, HeaderValue::from_static(content_type), ResponseBody::Full(Some(bytes)));
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     response
 }
 
-/// A response with plain words.
-pub fn text(code: u16, text: &'static str) -> Response<Body> {
-    response(code, TEXT, Body::Full(Some(Bytes::from_static(text.as_bytes()))))
+pub fn text(code: u16, text: &'static str) -> Response<ResponseBody> {
+    response(code, TEXT, ResponseBody::Full(Some(Bytes::from_static(text.as_bytes()))))
 }
 
-/// A response that is made while it is sent.
-pub fn stream(pieces: mpsc::Receiver<Bytes>) -> Response<Body> {
-    response(200, JSON, Body::Stream(pieces))
+pub fn stream(chunks: mpsc::Receiver<Bytes>) -> Response<ResponseBody> {
+    response(200, JSON, ResponseBody::Stream(chunks))
 }
 
-/// A response that lasts.
-pub(super) fn watch(watch: Following) -> Response<Body> {
-    response(200, JSON, Body::Watch(Box::new(watch)))
+pub(super) fn watch(watch: WatchStream) -> Response<ResponseBody> {
+    response(200, JSON, ResponseBody::Watch(Box::new(watch)))
 }
 
-/// A response that is read while it is sent.
-pub fn pages(pieces: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Body> {
-    response(200, JSON, Body::Pages(pieces))
+pub fn pages(chunks: mpsc::Receiver<Result<Bytes, TruncatedBody>>) -> Response<ResponseBody> {
+    response(200, JSON, ResponseBody::PagedList(chunks))
 }
 
-/// A refusal.
-pub fn failure(failure: &Failure) -> Response<Body> {
-    let mut response = json(failure.code, &failure.to_json());
-    if failure.code == 429 {
+pub fn error(error: &StatusError) -> Response<ResponseBody> {
+    let mut response = json(error.code, &error.to_json());
+    if error.code == 429 {
         response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
     }
-    if failure.code == 401 {
+    if error.code == 401 {
         response.headers_mut().insert("www-authenticate", HeaderValue::from_static("Bearer"));
     }
     response
 }
 
-/// Adds warnings, as kubectl prints them.
-pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
+/// Adds Warning headers, which kubectl prints.
+pub fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
     for warning in warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
@@ -146,24 +139,24 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads the object of a request: JSON, or YAML or protobuf where the client says so.
-pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<Document, Failure> {
-    let document = match media_type(headers) {
-        "" | "application/json" | "text/json" => Document::read(content).map_err(unreadable)?,
+/// Decodes the object of a request: JSON, YAML or protobuf.
+pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<StrictJson, StatusError> {
+    let decoded = match media_type(headers) {
+        "" | "application/json" | "text/json" => StrictJson::decode(content).map_err(unreadable)?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(content)?,
         "application/vnd.kubernetes.protobuf" => protobuf::object(content).map_err(unreadable)?.into(),
         other => {
-            return Err(Failure::unsupported_media_type(format!(
+            return Err(StatusError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: \
-                 application/json, application/yaml, application/vnd.kubernetes.protobuf; this one is {other:?}"
+                 application/json, application/yaml, application/vnd.kubernetes.protobuf; got {other:?}"
             )));
         }
     };
-    if document.value.is_object() { Ok(document) } else { Err(unreadable("it is no object")) }
+    if decoded.value.is_object() { Ok(decoded) } else { Err(unreadable("expected an object")) }
 }
 
-/// YAML; of two members with one name the last counts, and strict clients are told.
-fn yaml(content: &[u8]) -> Result<Document, Failure> {
+/// Decodes YAML; the last of duplicate fields counts, and strict validation reports them.
+fn yaml(content: &[u8]) -> Result<StrictJson, StatusError> {
     let text = std::str::from_utf8(content).map_err(unreadable)?;
     let strict = match serde_saphyr::from_str::<Value>(text) {
         Ok(value) => return Ok(value.into()),
@@ -171,11 +164,11 @@ fn yaml(content: &[u8]) -> Result<Document, Failure> {
     };
     let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
     let value = serde_saphyr::from_str_with_options(text, lenient).map_err(unreadable)?;
-    Ok(Document { value, doubles: vec![format!("yaml: {}", strict.lines().next().unwrap_or_default())] })
+    Ok(StrictJson { value, duplicates: vec![format!("yaml: {}", strict.lines().next().unwrap_or_default())] })
 }
 
-fn unreadable(error: impl std::fmt::Display) -> Failure {
-    Failure::bad_request(format!(
+fn unreadable(error: impl std::fmt::Display) -> StatusError {
+    StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type JSON, YAML or protobuf): {error}"
     ))
 }

@@ -1,35 +1,36 @@
-//! delete: at once, or when finalizers, grace periods and dependents allow it.
+//! Requests to delete: an object is removed at once, or when its finalizers, grace period and dependents allow it.
 
 use http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::route::Part;
-use super::{Api, Body, Call, Caller, body, read};
-use crate::admission::policy::{self, Attempt, Operation};
+use super::negotiation::ResponseForm;
+use super::request_info::Subresource;
+use super::{Api, Caller, ResourceRequest, ResponseBody, body, list};
+use crate::admission::policy::{self, AdmissionAttributes, AdmissionOperation};
 use crate::admission::service;
-use crate::kinds::Kind;
+use crate::kinds::ResourceKind;
 use crate::meta;
-use crate::objects::Objects;
+use crate::object_txn::ObjectTxn;
 use crate::query::{dry_run, unknown};
-use crate::status::{self, Cause, Failure};
+use crate::status::{self, Cause, StatusError};
 
-/// The finalizer of an object that waits for its dependents.
+/// The finalizer of an owner that waits for the deletion of its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents are to lose it and stay.
+/// The finalizer of an owner whose dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
 
 const PROTECTED_NAMESPACES: &[&str] = &["default", "kube-system"];
 
-/// What becomes of the objects that name the deleted one as their owner.
+/// What happens to the dependents of a deleted owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Propagation {
-    /// They go after it.
+    /// Deleted after it.
     #[default]
     Background,
-    /// They go before it.
+    /// Deleted before it.
     Foreground,
-    /// They stay.
+    /// Kept.
     Orphan,
 }
 
@@ -37,71 +38,70 @@ pub enum Propagation {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeleteOptions {
-    /// How many seconds a Pod gets to end.
     pub grace_period_seconds: Option<i64>,
-    /// What must be true of the object.
     pub preconditions: Option<Preconditions>,
-    /// What becomes of dependents.
     pub propagation_policy: Option<Propagation>,
-    /// The old way to say Orphan.
+    /// Deprecated form of the propagation policy.
     pub orphan_dependents: Option<bool>,
-    /// `All` for a rehearsal.
     pub dry_run: Option<Vec<String>>,
 }
 
-/// What must be true of an object for it to be deleted.
+/// Preconditions of a delete.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Preconditions {
-    /// This life of it.
     pub uid: Option<String>,
-    /// This version of it.
     pub resource_version: Option<String>,
 }
 
 impl DeleteOptions {
-    /// The options of a request: its body, and what the query adds.
-    fn of(call: &Call) -> Result<Self, Failure> {
+    /// The options in the body and the query of a request.
+    fn of(request: &ResourceRequest) -> Result<Self, StatusError> {
         let mut causes = Vec::new();
-        let mut options = if call.content.is_empty() {
+        let mut options = if request.content.is_empty() {
             Self::default()
         } else {
-            let mut object = body::object(&call.headers, &call.content)?.value;
+            let mut object = body::object(&request.headers, &request.content)?.value;
             let word = object.as_object_mut().and_then(|options| options.shift_remove("propagationPolicy"));
             let read: Result<Self, _> = serde_json::from_value(object);
-            let read =
-                read.map_err(|error| Failure::bad_request(format!("DeleteOptions cannot be read: {error}")))?;
+            let read = read
+                .map_err(|error| StatusError::bad_request(format!("cannot decode DeleteOptions: {error}")))?;
             let word = word.filter(|word| !word.is_null());
             Self { propagation_policy: word.and_then(|word| propagation(word, &mut causes)), ..read }
         };
-        if let Some(seconds) = call.query.value("gracePeriodSeconds") {
-            let read =
-                seconds.parse().map_err(|_| Failure::bad_request("gracePeriodSeconds is a whole number"))?;
+        if let Some(seconds) = request.query.value("gracePeriodSeconds") {
+            let read = seconds
+                .parse()
+                .map_err(|_| StatusError::bad_request("gracePeriodSeconds must be an integer"))?;
             options.grace_period_seconds = Some(read);
         }
-        if let Some(word) = call.query.value("propagationPolicy") {
+        if let Some(word) = request.query.value("propagationPolicy") {
             options.propagation_policy = propagation(word.into(), &mut causes);
         }
-        if call.query.value("orphanDependents").is_some() {
-            options.orphan_dependents = Some(call.query.flag("orphanDependents"));
+        if request.query.value("orphanDependents").is_some() {
+            options.orphan_dependents = Some(request.query.flag("orphanDependents"));
         }
-        if let Some(word) = call.query.value("dryRun") {
+        if let Some(word) = request.query.value("dryRun") {
             options.dry_run = Some(vec![word.to_owned()]);
         }
         if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
-            let reason = "orphanDependents is the old way to say it: write one of the two";
+            let reason = "orphanDependents and propagationPolicy cannot both be set";
             causes.push(Cause::invalid("propagationPolicy", reason));
         }
-        causes.extend(options.rehearsal().1);
-        if causes.is_empty() { Ok(options) } else { Err(Failure::invalid_options("DeleteOptions", &causes)) }
+        causes.extend(options.parse_dry_run().1);
+        if causes.is_empty() {
+            Ok(options)
+        } else {
+            Err(StatusError::invalid_options("DeleteOptions", &causes))
+        }
     }
 
-    fn rehearsal(&self) -> (bool, Vec<Cause>) {
+    fn parse_dry_run(&self) -> (bool, Vec<Cause>) {
         dry_run(self.dry_run.iter().flatten().map(String::as_str))
     }
 
-    fn is_rehearsal(&self) -> bool {
-        self.rehearsal().0
+    fn is_dry_run(&self) -> bool {
+        self.parse_dry_run().0
     }
 
     fn propagation(&self) -> Option<Propagation> {
@@ -112,7 +112,6 @@ impl DeleteOptions {
     }
 }
 
-/// Reads the word for what becomes of dependents.
 fn propagation(word: Value, causes: &mut Vec<Cause>) -> Option<Propagation> {
     let text = word.as_str().map_or_else(|| word.to_string(), str::to_owned);
     let read = serde_json::from_value(word).ok();
@@ -123,97 +122,103 @@ fn propagation(word: Value, causes: &mut Vec<Cause>) -> Option<Propagation> {
 }
 
 impl Api {
-    pub(super) async fn delete(&self, call: Call, caller: &Caller) -> Result<Response<Body>, Failure> {
-        if call.target.part == Part::Status {
-            return Err(Failure::method_not_allowed());
+    pub(super) async fn delete(
+        &self,
+        request: ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        if request.info.subresource == Subresource::Status {
+            return Err(StatusError::method_not_allowed());
         }
-        let options = DeleteOptions::of(&call)?;
-        let kind = call.target.kind;
-        let namespace = call.target.namespace.clone().unwrap_or_default();
-        let name = call.target.name.clone().unwrap_or_default();
+        let options = DeleteOptions::of(&request)?;
+        let kind = request.info.kind;
+        let namespace = request.info.namespace.clone().unwrap_or_default();
+        let name = request.info.name.clone().unwrap_or_default();
         let user = caller.name.clone();
-        let rehearsal = options.is_rehearsal();
-        let work =
-            move |objects: &mut Objects<'_, '_>| delete_in(objects, kind, &namespace, &name, &options, &user);
-        let answer = self.commit(rehearsal, work).await?;
+        let dry_run = options.is_dry_run();
+        let work = move |objects: &mut ObjectTxn<'_, '_>| {
+            delete_in(objects, kind, &namespace, &name, &options, &user)
+        };
+        let answer = self.commit(dry_run, work).await?;
         let is_object = answer["kind"] == kind.kind;
-        Ok(body::json(200, &if is_object { kind.shown(&answer).into_owned() } else { answer }))
+        Ok(body::json(200, &if is_object { kind.converted(&answer).into_owned() } else { answer }))
     }
 
     pub(super) async fn delete_collection(
         &self,
-        call: Call,
+        request: ResourceRequest,
         caller: &Caller,
-    ) -> Result<Response<Body>, Failure> {
-        let kind = call.target.kind;
-        if kind.namespaced && call.target.namespace.is_none() {
-            return Err(Failure::method_not_allowed());
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        let kind = request.info.kind;
+        if kind.namespaced && request.info.namespace.is_none() {
+            return Err(StatusError::method_not_allowed());
         }
-        let options = DeleteOptions::of(&call)?;
-        let rehearsal = options.is_rehearsal();
-        let listed = self.page(&call.target, &call.query.list_options(kind)?, false)?;
+        let options = DeleteOptions::of(&request)?;
+        let dry_run = options.is_dry_run();
+        let listed = self.page(&request.info, &request.query.list_options(kind)?, false)?;
         let mut items = Vec::new();
         for json in &listed.items {
             let object = super::parse(json)?;
             let (namespace, name) =
                 (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
             let (options, user) = (options.clone(), caller.name.clone());
-            let work = move |objects: &mut Objects<'_, '_>| {
+            let work = move |objects: &mut ObjectTxn<'_, '_>| {
                 delete_in(objects, kind, &namespace, &name, &options, &user)
             };
-            match self.commit(rehearsal, work).await {
+            match self.commit(dry_run, work).await {
                 Ok(_) => items.push(object),
-                // Gone already, by somebody else.
-                Err(failure) if failure.code == 404 => {}
-                Err(failure) => return Err(failure),
+                // Deleted concurrently.
+                Err(error) if error.code == 404 => {}
+                Err(error) => return Err(error),
             }
         }
-        let shown: Vec<Value> = items.iter().map(|object| kind.shown(object).into_owned()).collect();
+        let shown: Vec<Value> = items.iter().map(|object| kind.converted(object).into_owned()).collect();
         let mut list = json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(),
             "metadata": {"resourceVersion": listed.revision.to_string()}, "items": shown});
-        if call.accept.form == super::accept::Form::Table {
-            let include = read::included(&call);
-            list = crate::table::table(kind, &items, list["metadata"].take(), include, read::now());
+        if request.accept.form == ResponseForm::Table {
+            let include = list::included(&request);
+            list =
+                crate::table::table(kind, &items, list["metadata"].take(), include, request.now.as_second());
         }
         Ok(body::json(200, &list))
     }
 }
 
-/// Deletes an object inside a transaction, or begins to. The result is what the client is told.
+/// Deletes an object inside a transaction, or marks it as being deleted. Returns the body of the response.
 pub fn delete_in(
-    objects: &mut Objects<'_, '_>,
-    kind: &'static Kind,
+    objects: &mut ObjectTxn<'_, '_>,
+    kind: &'static ResourceKind,
     namespace: &str,
     name: &str,
     options: &DeleteOptions,
     user: &str,
-) -> Result<Value, Failure> {
+) -> Result<Value, StatusError> {
     let mut object = objects.fetch(kind, namespace, name)?;
     check_preconditions(kind, name, &object, options.preconditions.as_ref())?;
-    let rehearsal = options.is_rehearsal();
+    let dry_run = options.is_dry_run();
     policy::check(
         objects,
-        &Attempt {
+        &AdmissionAttributes {
             kind,
             subresource: "",
-            operation: Operation::Delete,
+            operation: AdmissionOperation::Delete,
             object: &Value::Null,
             old: &object,
             user,
-            dry_run: rehearsal,
+            dry_run,
         },
     )?;
     if kind.kind == "Namespace" && PROTECTED_NAMESPACES.contains(&name) {
-        return Err(Failure::forbidden_object(kind, name, "this namespace may not be deleted"));
+        return Err(StatusError::forbidden_object(kind, name, "this namespace may not be deleted"));
     }
     let before = object.clone();
-    prepare(objects, kind, &mut object, options);
-    if is_free_to_go(kind, &object) {
+    mark_deleted(objects, kind, &mut object, options);
+    if is_ready_to_remove(kind, &object) {
         let uid = object["metadata"]["uid"].clone();
         remove(objects, kind, &mut object)?;
         return Ok(if kind.returns_deleted { object } else { status::deleted(kind, name, &uid) });
     }
-    meta::count_generation(&before, &mut object);
+    meta::update_generation(&before, &mut object);
     if object != before {
         objects.put(kind, &mut object)?;
     }
@@ -221,11 +226,11 @@ pub fn delete_in(
 }
 
 fn check_preconditions(
-    kind: &Kind,
+    kind: &ResourceKind,
     name: &str,
     object: &Value,
     wanted: Option<&Preconditions>,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     let Some(wanted) = wanted else { return Ok(()) };
     let pairs =
         [("UID", "uid", &wanted.uid), ("ResourceVersion", "resourceVersion", &wanted.resource_version)];
@@ -235,14 +240,19 @@ fn check_preconditions(
             let why = format!(
                 "Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
             );
-            return Err(Failure::precondition(kind, name, why));
+            return Err(StatusError::precondition(kind, name, why));
         }
     }
     Ok(())
 }
 
-/// Marks the object as being deleted, with the finalizers that the propagation asks for.
-fn prepare(objects: &Objects<'_, '_>, kind: &Kind, object: &mut Value, options: &DeleteOptions) {
+/// Sets deletionTimestamp, and the finalizers of the propagation policy.
+fn mark_deleted(
+    objects: &ObjectTxn<'_, '_>,
+    kind: &ResourceKind,
+    object: &mut Value,
+    options: &DeleteOptions,
+) {
     let mut finalizers: Vec<String> = meta::finalizers(object).into_iter().map(str::to_owned).collect();
     if let Some(propagation) = options.propagation() {
         finalizers.retain(|finalizer| finalizer != FOREGROUND && finalizer != ORPHAN);
@@ -271,8 +281,8 @@ fn prepare(objects: &Objects<'_, '_>, kind: &Kind, object: &mut Value, options: 
     }
 }
 
-/// Only Pods that run somewhere get time to end.
-fn grace_period(kind: &Kind, object: &Value, options: &DeleteOptions) -> i64 {
+/// Only Pods on a node have a grace period.
+fn grace_period(kind: &ResourceKind, object: &Value, options: &DeleteOptions) -> i64 {
     let runs = meta::at(object, "spec.nodeName").as_str().is_some_and(|node| !node.is_empty())
         && !matches!(meta::at(object, "status.phase").as_str(), Some("Failed" | "Succeeded"));
     if kind.kind != "Pod" || !runs {
@@ -282,16 +292,20 @@ fn grace_period(kind: &Kind, object: &Value, options: &DeleteOptions) -> i64 {
     options.grace_period_seconds.or(own).unwrap_or(30).max(0)
 }
 
-/// Whether a deleted object has nothing left to wait for.
-pub(crate) fn is_free_to_go(kind: &Kind, object: &Value) -> bool {
+/// Whether an object that is being deleted can be removed.
+pub(crate) fn is_ready_to_remove(kind: &ResourceKind, object: &Value) -> bool {
     let waits_for_content = kind.kind == "Namespace"
         && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
     let grace = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
     meta::is_deleting(object) && meta::finalizers(object).is_empty() && !waits_for_content && grace == 0
 }
 
-/// Removes an object with all that it held.
-pub(crate) fn remove(objects: &mut Objects<'_, '_>, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+/// Removes an object and releases its allocations.
+pub(crate) fn remove(
+    objects: &mut ObjectTxn<'_, '_>,
+    kind: &ResourceKind,
+    object: &mut Value,
+) -> Result<(), StatusError> {
     if kind.kind == "Service" {
         service::release(objects, object)?;
     }

@@ -1,5 +1,5 @@
-//! Backup and restore. A backup is one file with the newest state and no history; it is complete before it gets its
-//! name, and nothing is ever overwritten.
+//! Backup and restore. A backup is one file with the newest state and no history; it gets its name once it is complete,
+//! and never overwrites a file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,25 +10,25 @@ use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable};
 
-use super::Options;
-use super::check::Report;
-use super::disk::{Disk, newest, no_panic};
-use super::failure::{Failure, OpenError, ReadError};
-use super::journal::{Journal, Sheet};
+use super::EngineOptions;
+use super::check::CheckReport;
+use super::error::{OpenError, StorageError, StoreReadError};
+use super::files::{DATA_FILE, GuardedFile, StoreFiles, StoreFolder, SyncState, holds_store, sync_folder};
+use super::journal::{Journal, RecordBuffer};
 use super::key::Revision;
 use super::list::Lister;
-use super::medium::{DATA_FILE, Folder, Guarded, Medium, Tally, holds_store, sync_folder};
 use super::row::Row;
+use super::storage::{Storage, newest_error, no_panic};
 use super::tables::{Meta, ReadTables, WriteTables, key_of};
 
-/// How far revisions jump at a restore. Clients remember revisions from after the backup; below this many writes
-/// since then, none of those is ever given out a second time.
+/// Added to the revision at a restore. Clients may know revisions from after the backup; with fewer writes than this since
+/// then, no revision is used twice.
 const JUMP: u64 = 1_000_000_000;
 
-pub(super) fn write(disk: &Disk, file: &Path) -> Result<Revision, OpenError> {
+pub(super) fn write(storage: &Storage, file: &Path) -> Result<Revision, OpenError> {
     at(file, || {
         let write_to = |target: &Database| {
-            disk.look(|tables| {
+            storage.read_newest(|tables| {
                 let meta = tables.meta()?;
                 copy_newest(tables, target, meta)?;
                 Ok(Revision(meta.revision))
@@ -38,38 +38,38 @@ pub(super) fn write(disk: &Disk, file: &Path) -> Result<Revision, OpenError> {
     })
 }
 
-/// A backup as an open file that has no name any more: it is gone when the last reader is.
-pub struct Snapshot {
-    /// Up to where it holds everything.
+/// A backup in an open, unlinked file: its space is freed when it is closed.
+pub struct BackupSnapshot {
+    /// The revision of the backup.
     pub revision: Revision,
-    /// The file, at its beginning.
+    /// The file, at its start.
     pub file: File,
-    /// How many bytes it has.
+    /// The size in bytes.
     pub length: u64,
 }
 
-/// The file in the store's folder while it has a name.
+/// The file in the store's folder before it is unlinked.
 const SNAPSHOT_FILE: &str = "store.snapshot";
 
-/// Makes a snapshot in the store's folder, since that is on a disk that has room and is private.
-pub(super) fn snapshot(disk: &Disk, folder: &Path) -> Result<Snapshot, OpenError> {
+/// Writes a snapshot into the store's folder, which is private and on a disk with space.
+pub(super) fn snapshot(storage: &Storage, folder: &Path) -> Result<BackupSnapshot, OpenError> {
     let path = folder.join(SNAPSHOT_FILE);
-    // One that a killed process left behind.
+    // Left behind by a killed process.
     at(&path, || match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     })?;
-    let revision = write(disk, &path)?;
+    let revision = write(storage, &path)?;
     at(&path, || {
         let file = File::open(&path)?;
         fs::remove_file(&path)?;
         let length = file.metadata()?.len();
-        Ok(Snapshot { revision, file, length })
+        Ok(BackupSnapshot { revision, file, length })
     })
 }
 
-/// Reads all of a backup and says what is wrong with it.
-pub(super) fn check(file: &Path) -> Result<Report, OpenError> {
+/// Verifies a backup.
+pub(super) fn check(file: &Path) -> Result<CheckReport, OpenError> {
     at(file, || {
         no_panic(|| {
             let source = Database::builder().open_read_only(file)?;
@@ -81,13 +81,13 @@ pub(super) fn check(file: &Path) -> Result<Report, OpenError> {
 /// Lists objects of a backup.
 pub(super) fn peek<T>(
     file: &Path,
-    body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+    body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
 ) -> Result<T, OpenError> {
     at(file, || {
         no_panic(|| {
             let source = Database::builder().open_read_only(file)?;
             let tables = ReadTables::open(&source.begin_read()?)?;
-            body(&|query| tables.list(query)).map_err(newest)
+            body(&|query| tables.list(query)).map_err(newest_error)
         })
     })
 }
@@ -96,23 +96,24 @@ pub(super) fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError>
     if at(folder, || Ok(holds_store(folder)?))? {
         return Err(OpenError::Exists { place: folder.display().to_string() });
     }
-    let medium = at(folder, || Ok(Folder::new(folder)?))?;
+    let files = at(folder, || Ok(StoreFolder::new(folder)?))?;
     let restored = at(file, || no_panic(|| restore_data(file, &folder.join(DATA_FILE))))?;
-    // The journal comes last: data without one is refused, a journal without data would be an empty store.
+    // The journal comes last: opening data without a journal fails, a journal without data would be an empty store.
     at(folder, || {
-        let options = Options::default();
-        let journal = Guarded::new(medium.journal()?, Arc::new(Tally::default()), options.on_sync_failure);
+        let options = EngineOptions::default();
+        let journal =
+            GuardedFile::new(files.journal()?, Arc::new(SyncState::default()), options.on_sync_failure);
         Journal::open(journal, options.journal_bytes, 0)?;
         Ok(sync_folder(folder)?)
     })?;
     Ok(restored)
 }
 
-fn restore_data(file: &Path, data: &Path) -> Result<Revision, Failure> {
+fn restore_data(file: &Path, data: &Path) -> Result<Revision, StorageError> {
     let source = Database::builder().open_read_only(file)?;
     let tables = ReadTables::open(&source.begin_read()?)?;
     if let Some(problem) = tables.check()?.summary() {
-        return Err(Failure::damaged(problem));
+        return Err(StorageError::damaged(problem));
     }
     let mut meta = tables.meta()?;
     meta.revision = meta.revision.saturating_add(JUMP);
@@ -122,12 +123,12 @@ fn restore_data(file: &Path, data: &Path) -> Result<Revision, Failure> {
     })
 }
 
-/// Copies what is alive; the newest revision is then the oldest that can be read.
-fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Failure> {
+/// Copies the live objects; the newest revision becomes the oldest readable one.
+fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), StorageError> {
     let mut txn = to.begin_write()?;
     txn.set_quick_repair(true);
     let mut tables = WriteTables::open(&txn)?;
-    let mut sheet = Sheet::new();
+    let mut buffer = RecordBuffer::new();
     for entry in from.index.iter()? {
         let (key, head) = entry?;
         let (revision, alive) = head.value();
@@ -137,28 +138,33 @@ fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Failu
         let key = key_of(key.value())?;
         let Some(found) = from.object(&key)? else { continue };
         let row = Row { key, deleted: false, previous: 0, expires: found.expires, json: found.json };
-        tables.insert(revision, &row, &mut sheet)?;
-        sheet.clear();
+        tables.insert(revision, &row, &mut buffer)?;
+        buffer.clear();
     }
     tables.set_meta(&Meta { compacted: meta.revision, log_bytes: 0, epoch: 0, ..meta })?;
     drop(tables);
     Ok(txn.commit()?)
 }
 
-/// Makes a database under another name, which becomes its own once it is complete and durable.
-fn new_file<T>(path: &Path, fill: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, Failure> {
+/// Creates a database under a temporary name, and links it to its path once it is complete and durable.
+fn new_file<T>(
+    path: &Path,
+    fill: impl FnOnce(&Database) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
     let partial = partial_name(path);
     match fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
     let mut options = OpenOptions::new();
-    // Secrets are inside.
+    // It contains Secrets.
     let file = options.read(true).write(true).create_new(true).mode(0o600).open(&partial)?;
-    let filled =
-        Database::builder().create_file(file).map_err(Failure::from).and_then(|database| fill(&database));
+    let filled = Database::builder()
+        .create_file(file)
+        .map_err(StorageError::from)
+        .and_then(|database| fill(&database));
     let kept = filled.and_then(|filled| {
-        // Unlike a rename, a link fails where something has the name already.
+        // Unlike a rename, a link fails if the path exists.
         fs::hard_link(&partial, path)?;
         Ok(filled)
     });
@@ -175,8 +181,8 @@ fn partial_name(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Names the place in the errors of a body.
-fn at<T>(path: &Path, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, OpenError> {
+/// Adds the path to the errors of a body.
+fn at<T>(path: &Path, body: impl FnOnce() -> Result<T, StorageError>) -> Result<T, OpenError> {
     let place = path.display().to_string();
-    body().map_err(|failure| OpenError::at(&place, failure))
+    body().map_err(|error| OpenError::at(&place, error))
 }

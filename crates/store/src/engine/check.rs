@@ -1,51 +1,50 @@
-//! `zoneward store check`, and what opening makes sure of: every object can be read and is where it belongs.
-//! Answers in sentences, because a person decides what to do about it.
+//! `zoneward store check`, and the verification on open: every object is readable and every index entry is right.
 
 use std::fmt;
 use std::path::Path;
 
 use redb::{ReadableTable, ReadableTableMetadata};
 
-use super::Options;
-use super::disk::{Disk, newest};
-use super::failure::{Failure, OpenError, ReadError};
+use super::EngineOptions;
+use super::copy_on_write::pages_are_sound;
+use super::error::{OpenError, StorageError, StoreReadError};
+use super::files::{StoreFiles, StoreFolder, holds_store};
 use super::key::Revision;
 use super::list::Lister;
-use super::medium::{Folder, Medium, holds_store};
-use super::overlay::pages_are_sound;
 use super::row::Row;
+use super::storage::{Storage, newest_error};
 use super::tables::{Meta, ReadTables};
 
 /// Memory for pages during a check.
 const CACHE: usize = 64 << 20;
 
-/// How many problems are listed; the rest is counted.
+/// Problems that are listed; the rest is counted.
 const LISTED: usize = 20;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The newest revision.
     pub revision: Revision,
     /// The oldest revision that can be read.
     pub compacted: Revision,
-    /// How many objects there are.
+    /// Number of objects.
     pub objects: u64,
-    /// How many versions of objects and marks of deletions there are.
+    /// Number of versions, including tombstones.
     pub versions: u64,
-    /// What is wrong, one sentence each; not all of them if there are very many.
+    /// The first problems, one sentence each.
     pub problems: Vec<String>,
-    /// How many problems there are.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
-impl Report {
-    /// Whether everything is as it should be.
+impl CheckReport {
+    /// Whether there are no problems.
     pub fn is_sound(&self) -> bool {
         self.problem_count == 0
     }
 
-    /// All problems in one sentence, if there are any.
+    /// The problems in one sentence, if there are any.
     pub fn summary(&self) -> Option<String> {
         let first = self.problems.first()?;
         match self.problem_count {
@@ -62,7 +61,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CheckReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "{} objects in {} versions", self.objects, self.versions)?;
         writeln!(out, "newest revision {}, oldest that can be read {}", self.revision, self.compacted)?;
@@ -70,7 +69,7 @@ impl fmt::Display for Report {
             writeln!(out, "problem: {problem}")?;
         }
         match self.problem_count {
-            0 => write!(out, "everything can be read and is where it belongs"),
+            0 => write!(out, "no problems found"),
             count => write!(out, "{count} problems: restore a backup"),
         }
     }
@@ -85,52 +84,53 @@ pub(super) fn require(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-pub(super) fn folder(path: &Path) -> Result<Report, OpenError> {
+pub(super) fn folder(path: &Path) -> Result<CheckReport, OpenError> {
     require(path)?;
     let place = path.display().to_string();
-    let failed = |failure: Failure| OpenError::at(&place, failure);
-    let folder = Folder::new(path).map_err(|error| failed(error.into()))?;
-    let pages = folder.data().map_err(Failure::from).and_then(|data| pages_are_sound(data, CACHE));
+    let failed = |error: StorageError| OpenError::at(&place, error);
+    let folder = StoreFolder::new(path).map_err(|error| failed(error.into()))?;
+    let pages = folder.data().map_err(StorageError::from).and_then(|data| pages_are_sound(data, CACHE));
     let sound = pages.map_err(failed)?;
-    let disk = Disk::open(Box::new(folder), unverified())?;
-    let mut report = disk.check().map_err(failed)?;
+    let storage = Storage::open(Box::new(folder), unverified())?;
+    let mut report = storage.check().map_err(failed)?;
     if !sound {
-        report.problem("pages of the tables do not have the content that was written".to_owned());
+        report.problem("checksums of table pages do not match".to_owned());
     }
     Ok(report)
 }
 
-fn unverified() -> Options {
-    Options { verify: false, ..Options::default() }
+fn unverified() -> EngineOptions {
+    EngineOptions { verify: false, ..EngineOptions::default() }
 }
 
 pub(super) fn peek<T>(
     path: &Path,
-    body: impl FnOnce(&Lister<'_>) -> Result<T, ReadError>,
+    body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
 ) -> Result<T, OpenError> {
     require(path)?;
     let place = path.display().to_string();
-    let folder = Folder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
-    let disk = Disk::open(Box::new(folder), unverified())?;
-    disk.read(|tables| body(&|query| tables.list(query)))
-        .map_err(|error| OpenError::at(&place, newest(error)))
+    let folder = StoreFolder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
+    let storage = Storage::open(Box::new(folder), unverified())?;
+    storage
+        .read(|tables| body(&|query| tables.list(query)))
+        .map_err(|error| OpenError::at(&place, newest_error(error)))
 }
 
 impl ReadTables {
-    pub(super) fn check(&self) -> Result<Report, Failure> {
+    pub(super) fn check(&self) -> Result<CheckReport, StorageError> {
         let meta = self.meta()?;
         let (revision, compacted) = (Revision(meta.revision), Revision(meta.compacted));
-        let mut report = Report { revision, compacted, ..Report::default() };
+        let mut report = CheckReport { revision, compacted, ..CheckReport::default() };
         let expiring = self.check_versions(&meta, &mut report)?;
         let entries = self.expiry.len()?;
         if entries != expiring {
-            report.problem(format!("{expiring} objects shall expire, {entries} are noted for it"));
+            report.problem(format!("{expiring} objects expire, the expiry table has {entries} entries"));
         }
         Ok(report)
     }
 
-    /// Goes over all versions; the result is how many living objects expire.
-    fn check_versions(&self, meta: &Meta, report: &mut Report) -> Result<u64, Failure> {
+    /// Checks all versions; returns how many live objects expire.
+    fn check_versions(&self, meta: &Meta, report: &mut CheckReport) -> Result<u64, StorageError> {
         let (mut heads, mut in_window, mut log_bytes, mut expiring) = (0, 0, 0, 0);
         for entry in self.versions.iter()? {
             let (revision, bytes) = entry?;
@@ -142,8 +142,8 @@ impl ReadTables {
             }
             let row = match Row::decode(revision, bytes) {
                 Ok(row) => row,
-                Err(failure) => {
-                    report.problem(failure.cause.to_string());
+                Err(error) => {
+                    report.problem(error.cause.to_string());
                     continue;
                 }
             };
@@ -155,28 +155,28 @@ impl ReadTables {
         }
         let keys = self.index.len()?;
         if keys != heads {
-            report.problem(format!("the index names {keys} objects, of which {heads} are there"));
+            report.problem(format!("the index has {keys} entries, of which {heads} have a version"));
         }
         let window = meta.revision.saturating_sub(meta.compacted);
         if in_window != window {
-            report.problem(format!("the log should have {window} revisions and has {in_window}"));
+            report.problem(format!("the log has {in_window} revisions, expected {window}"));
         } else if log_bytes != meta.log_bytes {
-            report.problem(format!("the log should weigh {} bytes and has {log_bytes}", meta.log_bytes));
+            report.problem(format!("the log has {log_bytes} bytes, expected {}", meta.log_bytes));
         }
         Ok(expiring)
     }
 
-    /// Whether this version is the newest of its object.
+    /// Checks one version; true if it is the newest of its object.
     fn check_version(
         &self,
         meta: &Meta,
         revision: u64,
         row: &Row,
-        report: &mut Report,
-    ) -> Result<bool, Failure> {
+        report: &mut CheckReport,
+    ) -> Result<bool, StorageError> {
         let key = &row.key;
         if revision > meta.revision {
-            report.problem(format!("{key} is at revision {revision}, the store only at {}", meta.revision));
+            report.problem(format!("{key} is at revision {revision}, the store is at {}", meta.revision));
         }
         if row.previous >= revision {
             report.problem(format!("{key}: revision {revision} follows {}", row.previous));
@@ -184,13 +184,15 @@ impl ReadTables {
         match self.head(key)? {
             Some(head) if head.revision == revision => {
                 if head.alive == row.deleted {
-                    report.problem(format!("{key}: index and revision {revision} disagree on its life"));
+                    report.problem(format!(
+                        "{key}: index and revision {revision} disagree on whether it is deleted"
+                    ));
                 }
                 Ok(true)
             }
             Some(head) if head.revision > revision => Ok(false),
             _ => {
-                report.problem(format!("{key} was written at revision {revision} and is not in the index"));
+                report.problem(format!("{key} at revision {revision} is not in the index"));
                 Ok(false)
             }
         }

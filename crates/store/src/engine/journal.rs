@@ -1,54 +1,54 @@
-//! The journal: what makes a write durable with one sync instead of the two of a commit to the tables.
+//! The journal, a write-ahead log: makes a write durable with one sync instead of the two of a commit to the tables.
 //!
 //! ```text
-//!  |record|record|record|.......................|    records begin at sectors, the file never grows
+//!  |record|record|record|.......................|    records start at sectors, the file never grows
 //!  ^ epoch E                ^ tail
 //! ```
 //!
-//! A record holds the rows of one group of writes. The tables get the same rows at once, in memory; they become
-//! durable at a checkpoint, after which the journal is filled from the front again under the next epoch. Records of
-//! another epoch than the tables' are leftovers. The next record is only written after the one before is durable,
-//! so a broken record with a good one behind it is damage, and one with nothing behind it was never acknowledged.
+//! A record holds the rows of one group commit. The tables get the same rows at once, in memory; they become durable at a
+//! checkpoint, after which the journal restarts at the front under the next epoch. Records of another epoch than the
+//! tables' are leftovers. A record is written only after the one before is durable, so a broken record followed by a good
+//! one is damage, and a broken last record was never acknowledged.
 
 use redb::StorageBackend;
 
-use super::failure::Failure;
-use super::medium::Guarded;
+use super::error::StorageError;
+use super::files::GuardedFile;
 use super::row::{Row, take};
 
-/// What a disk writes as a whole.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 /// Begins each record. No UTF-8 text has these bytes, so no object can look like one.
 const MAGIC: [u8; 4] = [0xff, b'Z', b'J', 0xfe];
 /// Magic, checksum, epoch, first revision, length of the payload.
 const HEADER: usize = 4 + 4 + 8 + 8 + 4;
-/// From here on a checkpoint in a quiet moment is worth its syncs: so much reaches a disk within some milliseconds.
+/// Above this length an idle checkpoint is worth its syncs: it reaches a disk within milliseconds.
 const LONG: u64 = 2 << 20;
-/// How much is filled with zeros at a time.
+/// Zeros written at a time.
 const FILL: usize = 1 << 20;
 
-/// A sheet that has grown beyond this is not kept for the next record.
+/// Memory that a buffer keeps for the next record.
 const KEPT: usize = 1 << 20;
 
 pub(super) struct Journal {
-    file: Guarded,
+    file: GuardedFile,
     capacity: u64,
     tail: u64,
     epoch: u64,
-    /// For the next record: its memory serves again.
-    sheet: Sheet,
+    /// Reused for the next record.
+    buffer: RecordBuffer,
 }
 
-/// A record while it is written: room for its head, then row after row.
+/// A record while it is built: space for the header, then the rows.
 #[derive(Debug)]
-pub(super) struct Sheet(Vec<u8>);
+pub(super) struct RecordBuffer(Vec<u8>);
 
-impl Sheet {
-    pub fn new() -> Sheet {
-        Sheet(vec![0; HEADER])
+impl RecordBuffer {
+    pub fn new() -> RecordBuffer {
+        RecordBuffer(vec![0; HEADER])
     }
 
-    /// Forgets the rows.
+    /// Removes the rows.
     pub fn clear(&mut self) {
         self.0.truncate(HEADER);
         self.0.shrink_to(KEPT);
@@ -58,12 +58,12 @@ impl Sheet {
         self.0.len() == HEADER
     }
 
-    /// How many bytes the rows take.
+    /// Size of the rows.
     pub fn len(&self) -> usize {
         self.0.len() - HEADER
     }
 
-    /// Adds a row; the result is how it was written.
+    /// Adds a row and returns its encoding.
     pub fn add(&mut self, revision: u64, row: &Row) -> &[u8] {
         let start = self.0.len() + 4;
         self.0.extend([0; 4]);
@@ -73,9 +73,9 @@ impl Sheet {
         &self.0[start..]
     }
 
-    /// Fills in the head, and zeros up to the next sector.
-    fn seal(&mut self, epoch: u64, first: u64) -> Result<&[u8], Failure> {
-        let len = u32::try_from(self.len()).map_err(|_| Failure::damaged("a write is too large"))?;
+    /// Fills in the header, and zeros up to the next sector.
+    fn seal(&mut self, epoch: u64, first: u64) -> Result<&[u8], StorageError> {
+        let len = u32::try_from(self.len()).map_err(|_| StorageError::damaged("a write is too large"))?;
         let record = &mut self.0;
         record[..4].copy_from_slice(&MAGIC);
         record[8..16].copy_from_slice(&epoch.to_le_bytes());
@@ -88,9 +88,9 @@ impl Sheet {
     }
 }
 
-/// A group of rows that was made durable together.
+/// The rows of one group commit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct JournalRecord {
     pub epoch: u64,
     pub first: u64,
     pub rows: Vec<Row>,
@@ -98,27 +98,32 @@ pub(super) struct Record {
 
 impl Journal {
     /// Whether the file was never used.
-    pub fn is_new(file: &Guarded) -> Result<bool, Failure> {
+    pub fn is_new(file: &GuardedFile) -> Result<bool, StorageError> {
         Ok(file.len()? == 0)
     }
 
-    /// Opens the journal of the tables' epoch and reads what it holds.
+    /// Opens the journal and reads the records of the tables' epoch.
     ///
-    /// Space is taken now, so that a full disk shows at the start and not in the middle of a write.
-    pub fn open(file: Guarded, capacity: u64, epoch: u64) -> Result<(Journal, Vec<Record>), Failure> {
+    /// Allocates all space, so that a full disk shows at the start and not during a write.
+    pub fn open(
+        file: GuardedFile,
+        capacity: u64,
+        epoch: u64,
+    ) -> Result<(Journal, Vec<JournalRecord>), StorageError> {
         let content = read_all(&file)?;
         let (records, tail) = parse(&content, epoch)?;
-        let mut journal = Journal { file, capacity: content.len() as u64, tail, epoch, sheet: Sheet::new() };
+        let mut journal =
+            Journal { file, capacity: content.len() as u64, tail, epoch, buffer: RecordBuffer::new() };
         journal.grow(capacity.next_multiple_of(SECTOR as u64))?;
-        // What was read may so far lie in the system's memory only.
+        // The records that were read may be in the page cache only.
         journal.file.sync_data()?;
         Ok((journal, records))
     }
 
-    fn grow(&mut self, capacity: u64) -> Result<(), Failure> {
+    fn grow(&mut self, capacity: u64) -> Result<(), StorageError> {
         let zeros = vec![0; FILL];
-        // A file that was cut may end inside of a sector; zeros from there on are right as well. The length grows with
-        // what is really there, so that a start that a full disk cut short is taken up again.
+        // A truncated file may end inside a sector; zeros are right from there on. The length grows with the allocated
+        // space, so that a start that failed on a full disk continues.
         while self.capacity < capacity {
             let len = FILL.min((capacity - self.capacity) as usize);
             self.file.set_len(self.capacity + len as u64)?;
@@ -128,30 +133,30 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether it is time for a checkpoint, before a group comes for which there is no room.
+    /// Whether a checkpoint is due, before a group does not fit.
     pub fn is_half_full(&self) -> bool {
         self.tail > self.capacity / 2
     }
 
-    /// Whether a checkpoint is worth its syncs, once there is time for it.
+    /// Whether an idle checkpoint is worth its syncs.
     pub fn is_long(&self) -> bool {
         self.tail > LONG
     }
 
-    /// An empty sheet for the next group.
-    pub fn sheet(&mut self) -> Sheet {
-        std::mem::replace(&mut self.sheet, Sheet::new())
+    /// Takes the empty buffer for the next group.
+    pub fn buffer(&mut self) -> RecordBuffer {
+        std::mem::replace(&mut self.buffer, RecordBuffer::new())
     }
 
-    /// Takes a sheet back that is not needed any more.
-    pub fn keep(&mut self, mut sheet: Sheet) {
-        sheet.clear();
-        self.sheet = sheet;
+    /// Returns a buffer for reuse.
+    pub fn keep(&mut self, mut buffer: RecordBuffer) {
+        buffer.clear();
+        self.buffer = buffer;
     }
 
-    /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was done.
-    pub fn append(&mut self, first: u64, sheet: &mut Sheet) -> Result<bool, Failure> {
-        let record = sheet.seal(self.epoch, first)?;
+    /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was written.
+    pub fn append(&mut self, first: u64, buffer: &mut RecordBuffer) -> Result<bool, StorageError> {
+        let record = buffer.seal(self.epoch, first)?;
         if self.tail + record.len() as u64 > self.capacity {
             return Ok(false);
         }
@@ -161,28 +166,28 @@ impl Journal {
         Ok(true)
     }
 
-    /// Starts at the front again: the tables are durable, and know the new epoch.
+    /// Restarts at the front: the tables are durable and have the new epoch.
     pub fn restart(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.tail = 0;
     }
 }
 
-fn read_all(file: &Guarded) -> Result<Vec<u8>, Failure> {
-    let len = usize::try_from(file.len()?).map_err(|_| Failure::damaged("the journal is too long"))?;
+fn read_all(file: &GuardedFile) -> Result<Vec<u8>, StorageError> {
+    let len = usize::try_from(file.len()?).map_err(|_| StorageError::damaged("the journal is too long"))?;
     let mut content = vec![0; len];
     file.read(0, &mut content)?;
     Ok(content)
 }
 
-/// The records of an epoch, and where they end.
-fn parse(content: &[u8], epoch: u64) -> Result<(Vec<Record>, u64), Failure> {
-    let mut records: Vec<Record> = Vec::new();
+/// The records of an epoch, and their end.
+fn parse(content: &[u8], epoch: u64) -> Result<(Vec<JournalRecord>, u64), StorageError> {
+    let mut records: Vec<JournalRecord> = Vec::new();
     let mut tail = 0;
     while let Some((record, len)) = record_at(content, tail).filter(|(record, _)| record.epoch == epoch) {
-        let follows = |before: &Record| before.first + before.rows.len() as u64 == record.first;
+        let follows = |before: &JournalRecord| before.first + before.rows.len() as u64 == record.first;
         if !records.last().is_none_or(follows) {
-            return Err(Failure::damaged("the journal's records do not follow each other"));
+            return Err(StorageError::damaged("the journal's records do not follow each other"));
         }
         records.push(record);
         tail += len;
@@ -190,10 +195,12 @@ fn parse(content: &[u8], epoch: u64) -> Result<(Vec<Record>, u64), Failure> {
     for start in (tail..content.len()).step_by(SECTOR) {
         match record_at(content, start) {
             Some((record, _)) if record.epoch > epoch => {
-                return Err(Failure::damaged("the journal is newer than the tables: a file was exchanged"));
+                return Err(StorageError::damaged(
+                    "the journal is newer than the tables: a file was exchanged",
+                ));
             }
             Some((record, _)) if record.epoch == epoch => {
-                return Err(Failure::damaged(format!(
+                return Err(StorageError::damaged(format!(
                     "the journal is broken before revision {}",
                     record.first
                 )));
@@ -204,8 +211,8 @@ fn parse(content: &[u8], epoch: u64) -> Result<(Vec<Record>, u64), Failure> {
     Ok((records, tail as u64))
 }
 
-/// The record that begins at an offset, if a whole one does, and how much room it takes.
-fn record_at(content: &[u8], start: usize) -> Option<(Record, usize)> {
+/// The complete record at an offset, and its length on disk.
+fn record_at(content: &[u8], start: usize) -> Option<(JournalRecord, usize)> {
     let content = content.get(start..)?;
     let mut header = content;
     if take::<4>(&mut header)? != MAGIC {
@@ -220,7 +227,7 @@ fn record_at(content: &[u8], start: usize) -> Option<(Record, usize)> {
         return None;
     }
     let rows = rows(first, &content[HEADER..end])?;
-    Some((Record { epoch, first, rows }, end.next_multiple_of(SECTOR)))
+    Some((JournalRecord { epoch, first, rows }, end.next_multiple_of(SECTOR)))
 }
 
 fn rows(first: u64, mut payload: &[u8]) -> Option<Vec<Row>> {
@@ -238,21 +245,21 @@ fn rows(first: u64, mut payload: &[u8]) -> Option<Vec<Row>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::key::{Key, ResourceId};
+    use crate::engine::key::{ResourceId, StoreKey};
     use proptest::prelude::*;
 
     fn record(epoch: u64, first: u64, sizes: &[usize]) -> Vec<u8> {
-        let mut sheet = Sheet::new();
+        let mut buffer = RecordBuffer::new();
         for (index, size) in sizes.iter().enumerate() {
-            let key = Key::new(ResourceId(1), "default", "web");
+            let key = StoreKey::new(ResourceId(1), "default", "web");
             let json = vec![b'x'; *size].into();
             let row = Row { key, deleted: false, previous: 0, expires: None, json };
-            sheet.add(first + index as u64, &row);
+            buffer.add(first + index as u64, &row);
         }
-        sheet.seal(epoch, first).unwrap().to_vec()
+        buffer.seal(epoch, first).unwrap().to_vec()
     }
 
-    fn firsts(records: &[Record]) -> Vec<u64> {
+    fn firsts(records: &[JournalRecord]) -> Vec<u64> {
         records.iter().map(|record| record.first).collect()
     }
 
@@ -285,21 +292,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sheet_serves_again_and_keeps_nothing_of_the_last_record() {
-        let mut sheet = Sheet::new();
+    fn a_reused_buffer_keeps_nothing_of_the_last_record() {
+        let mut buffer = RecordBuffer::new();
         let row = |json: Vec<u8>| Row {
-            key: Key::new(ResourceId(1), "default", "web"),
+            key: StoreKey::new(ResourceId(1), "default", "web"),
             deleted: false,
             previous: 0,
             expires: None,
             json: json.into(),
         };
-        sheet.add(7, &row(vec![b'x'; KEPT]));
-        sheet.seal(1, 7).unwrap();
-        sheet.clear();
-        assert!(sheet.is_empty() && sheet.0.capacity() <= KEPT);
-        sheet.add(8, &row(vec![b'x'; 9]));
-        assert_eq!(sheet.seal(1, 8).unwrap(), record(1, 8, &[9]));
+        buffer.add(7, &row(vec![b'x'; KEPT]));
+        buffer.seal(1, 7).unwrap();
+        buffer.clear();
+        assert!(buffer.is_empty() && buffer.0.capacity() <= KEPT);
+        buffer.add(8, &row(vec![b'x'; 9]));
+        assert_eq!(buffer.seal(1, 8).unwrap(), record(1, 8, &[9]));
     }
 
     proptest! {

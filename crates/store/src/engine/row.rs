@@ -1,43 +1,42 @@
-//! How one change is written as bytes: the same in the table of versions and in the journal.
-//! Numbers are little endian. A checksum over revision and content ends each row and is looked at on every read,
-//! so that a damaged row is an error at once, and neither a panic nor a wrong answer.
+//! The encoding of one version of an object, in the table of versions and in the journal.
+//! Numbers are little endian. Each row ends with a checksum over revision and content, verified on every read.
 
 use bytes::Bytes;
 
-use super::failure::Failure;
-use super::key::{Key, ResourceId, Revision, Stored};
+use super::error::StorageError;
+use super::key::{ResourceId, Revision, StoreKey, StoredObject};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
-/// What a row takes without its texts: kind, previous, expiry, resource, two lengths, checksum.
+/// Size of a row without its texts: kind, previous, expiry, resource, two lengths, checksum.
 const FIXED: usize = 1 + 8 + 8 + 2 + 4 + 4 + 4;
 
-/// One version of an object, or the mark that it was deleted.
+/// One version of an object, or a tombstone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    pub key: Key,
+    pub key: StoreKey,
     pub deleted: bool,
-    /// The row that this one replaced, also if that is a deletion; 0 if there was none.
+    /// The revision of the row before, also if that is a tombstone; 0 if there was none.
     pub previous: u64,
     pub expires: Option<u64>,
     pub json: Bytes,
 }
 
 impl Row {
-    pub fn into_stored(self, revision: u64) -> Option<Stored> {
+    pub fn into_stored(self, revision: u64) -> Option<StoredObject> {
         let Row { key, deleted, expires, json, .. } = self;
-        (!deleted).then_some(Stored { key, revision: Revision(revision), expires, json })
+        (!deleted).then_some(StoredObject { key, revision: Revision(revision), expires, json })
     }
 
-    /// Writes the row behind what is there.
+    /// Appends the row.
     pub fn encode(&self, revision: u64, out: &mut Vec<u8>) {
         let names = self.key.namespace.len() + self.key.name.len();
         out.reserve(FIXED + names + self.json.len());
         let start = out.len();
         out.push(if self.deleted { DELETE } else { PUT });
         out.extend(self.previous.to_le_bytes());
-        // Zero stands for never, so what expired in 1970 expires a second later.
+        // Zero means never, so an expiry at 1970 moves by a second.
         out.extend(self.expires.map_or(0, |at| at.max(1)).to_le_bytes());
         out.extend(self.key.resource.0.to_le_bytes());
         for text in [&self.key.namespace, &self.key.name] {
@@ -49,21 +48,23 @@ impl Row {
         out.extend(sum.to_le_bytes());
     }
 
-    pub fn decode(revision: u64, bytes: &[u8]) -> Result<Row, Failure> {
+    pub fn decode(revision: u64, bytes: &[u8]) -> Result<Row, StorageError> {
         let row = verified(revision, bytes).and_then(decode);
         row.ok_or_else(|| {
-            Failure::damaged(format!("the object written at revision {revision} cannot be read"))
+            StorageError::damaged(format!("the object written at revision {revision} cannot be read"))
         })
     }
 
-    /// The field `previous` alone, without copying the rest.
-    pub fn previous_of(bytes: &[u8]) -> Result<u64, Failure> {
+    /// Decodes the field `previous` alone.
+    pub fn previous_of(bytes: &[u8]) -> Result<u64, StorageError> {
         let field = bytes.get(1..9).and_then(|field| field.try_into().ok());
-        field.map(u64::from_le_bytes).ok_or_else(|| Failure::damaged("a version of an object is cut short"))
+        field
+            .map(u64::from_le_bytes)
+            .ok_or_else(|| StorageError::damaged("a version of an object is truncated"))
     }
 }
 
-/// The revision is part of the sum: a row in the wrong place is as bad as a broken one.
+/// Includes the revision, so that a row in the wrong place does not verify.
 fn checksum(revision: u64, content: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&revision.to_le_bytes());
@@ -87,12 +88,12 @@ fn decode(mut bytes: &[u8]) -> Option<Row> {
     let resource = ResourceId(u16::from_le_bytes(take(&mut bytes)?));
     let namespace = take_text(&mut bytes)?;
     let name = take_text(&mut bytes)?;
-    let key = Key { resource, namespace, name };
+    let key = StoreKey { resource, namespace, name };
     let expires = (expires != 0).then_some(expires);
     Some(Row { key, deleted, previous, expires, json: Bytes::copy_from_slice(bytes) })
 }
 
-/// The next bytes, cut off the front.
+/// Takes bytes off the front.
 pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (head, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
@@ -123,7 +124,7 @@ mod tests {
             deleted: bool, previous: u64, expires in proptest::option::of(1..u64::MAX), resource: u16,
             namespace: String, name: String, json: Vec<u8>, revision: u64,
         ) {
-            let key = Key::new(ResourceId(resource), &namespace, &name);
+            let key = StoreKey::new(ResourceId(resource), &namespace, &name);
             let row = Row { key, deleted, previous, expires, json: json.into() };
             let bytes = encoded(&row, revision);
             prop_assert_eq!(Row::previous_of(&bytes).unwrap(), previous);
@@ -133,7 +134,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_seen(json: Vec<u8>, at: prop::sample::Index, bit in 0..8u8) {
-            let key = Key::new(ResourceId(1), "default", "web");
+            let key = StoreKey::new(ResourceId(1), "default", "web");
             let row = Row { key, deleted: false, previous: 1, expires: None, json: json.into() };
             let mut bytes = encoded(&row, 7);
             let at = at.index(bytes.len());

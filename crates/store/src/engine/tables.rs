@@ -1,26 +1,26 @@
-//! The tables on disk and what may be done to them in one transaction.
+//! The tables on disk, and reads and writes of one transaction.
 //!
 //! ```text
 //!  index     key      -> revision of its newest version, and whether that is alive
 //!  versions  revision -> Row (key, json, the revision of the version before)
-//!  expiry    time, key                      what goes by itself
+//!  expiry    time, key                      objects that expire
 //!  meta      name     -> number
 //! ```
 //!
-//! An object's versions form a chain by `previous`. Above the compacted revision no version is missing, so the
-//! versions are the log that watches read, and any state in that window can be listed. Compaction removes what
-//! a younger version at or below that revision has replaced, and deletions.
+//! The versions of an object form a chain by `previous`. Above the compacted revision no version is missing: the versions
+//! are the log that watches read, and every state in that window can be listed. Compaction removes versions that a newer
+//! one at or below the compacted revision replaced, and tombstones.
 
 use bytes::Bytes;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
-use super::failure::Failure;
-use super::journal::Sheet;
-use super::key::{Change, ChangeKind, Key, Note, ResourceId, Revision, Stored};
+use super::error::StorageError;
+use super::journal::RecordBuffer;
+use super::key::{EventMemo, ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
 use super::row::Row;
-use super::txn::Seen;
+use super::txn::CachedVersion;
 
-// Keys are bytes and not str: redb would panic on a damaged str, we make it an error.
+// Keys are bytes and not str: redb panics on a damaged str.
 type IndexKey = (u16, &'static [u8], &'static [u8]);
 type ExpiryKey = (u64, u16, &'static [u8], &'static [u8]);
 
@@ -29,7 +29,7 @@ const VERSIONS: TableDefinition<u64, &[u8]> = TableDefinition::new("versions");
 const EXPIRY: TableDefinition<ExpiryKey, ()> = TableDefinition::new("expiry");
 const META: TableDefinition<&[u8], u64> = TableDefinition::new("meta");
 
-/// The layout that this program writes.
+/// The format that this program writes.
 pub(super) const FORMAT: u64 = 1;
 
 /// The tables, open in a transaction. `I`, `V`, `E` and `M` are redb's types for reading or for writing.
@@ -58,21 +58,21 @@ pub(super) type WriteTables<'t> = Tables<
 
 /// The newest version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct KeyHead {
     pub revision: u64,
     pub alive: bool,
 }
 
-/// The few numbers that belong to the whole store.
+/// Numbers of the whole store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meta {
     pub format: u64,
     pub revision: u64,
-    /// Every version above this one is there; what lies at or below it may have gone.
+    /// Every version above this revision exists; older ones may be removed.
     pub compacted: u64,
-    /// How many bytes the versions above the compacted one take.
+    /// Size of the versions above the compacted revision.
     pub log_bytes: u64,
-    /// Which filling of the journal belongs to these tables.
+    /// The epoch of the journal that belongs to these tables.
     pub epoch: u64,
 }
 
@@ -90,7 +90,7 @@ impl Meta {
 }
 
 impl ReadTables {
-    pub fn open(txn: &ReadTransaction) -> Result<ReadTables, Failure> {
+    pub fn open(txn: &ReadTransaction) -> Result<ReadTables, StorageError> {
         Ok(Tables {
             index: txn.open_table(INDEX)?,
             versions: txn.open_table(VERSIONS)?,
@@ -99,8 +99,8 @@ impl ReadTables {
         })
     }
 
-    /// One object as it is now, from the two tables that know of it.
-    pub fn object_of(txn: &ReadTransaction, key: &Key) -> Result<Option<Stored>, Failure> {
+    /// The newest version of one object; opens only two tables.
+    pub fn object_of(txn: &ReadTransaction, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         match head(&txn.open_table(INDEX)?, key)? {
             Some(head) if head.alive => {
                 alive_version(&txn.open_table(VERSIONS)?, key, head.revision).map(Some)
@@ -110,12 +110,18 @@ impl ReadTables {
     }
 }
 
-fn head(index: &impl ReadableTable<IndexKey, (u64, bool)>, key: &Key) -> Result<Option<Head>, Failure> {
+fn head(
+    index: &impl ReadableTable<IndexKey, (u64, bool)>,
+    key: &StoreKey,
+) -> Result<Option<KeyHead>, StorageError> {
     let found = index.get(parts(key))?;
-    Ok(found.map(|found| found.value()).map(|(revision, alive)| Head { revision, alive }))
+    Ok(found.map(|found| found.value()).map(|(revision, alive)| KeyHead { revision, alive }))
 }
 
-fn version(versions: &impl ReadableTable<u64, &'static [u8]>, revision: u64) -> Result<Option<Row>, Failure> {
+fn version(
+    versions: &impl ReadableTable<u64, &'static [u8]>,
+    revision: u64,
+) -> Result<Option<Row>, StorageError> {
     match versions.get(revision)? {
         Some(bytes) => Row::decode(revision, bytes.value()).map(Some),
         None => Ok(None),
@@ -124,12 +130,12 @@ fn version(versions: &impl ReadableTable<u64, &'static [u8]>, revision: u64) -> 
 
 fn alive_version(
     versions: &impl ReadableTable<u64, &'static [u8]>,
-    key: &Key,
+    key: &StoreKey,
     revision: u64,
-) -> Result<Stored, Failure> {
+) -> Result<StoredObject, StorageError> {
     let row = version(versions, revision)?.filter(|row| row.key == *key);
     let stored = row.and_then(|row| row.into_stored(revision));
-    stored.ok_or_else(|| Failure::damaged(format!("{key} should be at revision {revision} and is not")))
+    stored.ok_or_else(|| StorageError::damaged(format!("{key} is missing at revision {revision}")))
 }
 
 impl<I, V, E, M> Tables<I, V, E, M>
@@ -139,8 +145,8 @@ where
     E: ReadableTable<ExpiryKey, ()>,
     M: ReadableTable<&'static [u8], u64>,
 {
-    pub fn meta(&self) -> Result<Meta, Failure> {
-        let number = |name: &str| -> Result<u64, Failure> {
+    pub fn meta(&self) -> Result<Meta, StorageError> {
+        let number = |name: &str| -> Result<u64, StorageError> {
             Ok(self.meta.get(name.as_bytes())?.map_or(0, |number| number.value()))
         };
         Ok(Meta {
@@ -152,59 +158,63 @@ where
         })
     }
 
-    pub fn head(&self, key: &Key) -> Result<Option<Head>, Failure> {
+    pub fn head(&self, key: &StoreKey) -> Result<Option<KeyHead>, StorageError> {
         head(&self.index, key)
     }
 
-    pub fn version(&self, revision: u64) -> Result<Option<Row>, Failure> {
+    pub fn version(&self, revision: u64) -> Result<Option<Row>, StorageError> {
         version(&self.versions, revision)
     }
 
-    /// The object as it is now.
-    pub fn object(&self, key: &Key) -> Result<Option<Stored>, Failure> {
+    /// The newest version of an object.
+    pub fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         match self.head(key)? {
             Some(head) if head.alive => alive_version(&self.versions, key, head.revision).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// The object as it was at a revision in the window, found down its chain of versions.
+    /// The version of an object at a revision in the window, found along its chain.
     pub fn object_at(
         &self,
-        key: &Key,
-        head: Head,
+        key: &StoreKey,
+        head: KeyHead,
         at: u64,
         compacted: u64,
-    ) -> Result<Option<Stored>, Failure> {
+    ) -> Result<Option<StoredObject>, StorageError> {
         let mut revision = head.revision;
         while revision > at {
             let previous = match self.versions.get(revision)? {
                 Some(bytes) => Row::previous_of(bytes.value())?,
-                None => return Err(Failure::damaged(format!("revision {revision} is missing"))),
+                None => return Err(StorageError::damaged(format!("revision {revision} is missing"))),
             };
             if previous >= revision {
-                return Err(Failure::damaged(format!("{key}: revision {revision} follows {previous}")));
+                return Err(StorageError::damaged(format!("{key}: revision {revision} follows {previous}")));
             }
             revision = previous;
         }
         match self.version(revision)? {
             Some(row) if row.key == *key => Ok(row.into_stored(revision)),
-            // A deletion that is compacted leaves a chain that ends early.
+            // A compacted tombstone ends the chain early.
             None if revision <= compacted => Ok(None),
-            _ => Err(Failure::damaged(format!("{key} was at revision {revision}, which is not there"))),
+            _ => Err(StorageError::damaged(format!("{key} has no version at revision {revision}"))),
         }
     }
 
-    /// The changes after a revision, in order, at most `limit`.
-    /// The changes after a revision, until there are so many of them or they have so many bytes.
-    pub fn changes_after(&self, revision: u64, limit: usize, most: usize) -> Result<Vec<Change>, Failure> {
+    /// The events after a revision, in order, up to `limit` events or `most` bytes.
+    pub fn events_after(
+        &self,
+        revision: u64,
+        limit: usize,
+        most: usize,
+    ) -> Result<Vec<WatchEvent>, StorageError> {
         let (mut changes, mut total) = (Vec::new(), 0);
         for entry in self.versions.range(revision.saturating_add(1)..)?.take(limit) {
             let (revision, bytes) = entry?;
             let row = Row::decode(revision.value(), bytes.value())?;
             let before = self.version_before(&row)?;
             total += row.json.len();
-            changes.push(change(revision.value(), row, before.map(|before| before.json)));
+            changes.push(event(revision.value(), row, before.map(|before| before.json)));
             if total > most {
                 break;
             }
@@ -212,13 +222,17 @@ where
         Ok(changes)
     }
 
-    fn version_before(&self, row: &Row) -> Result<Option<Row>, Failure> {
+    fn version_before(&self, row: &Row) -> Result<Option<Row>, StorageError> {
         let before = self.version(row.previous)?;
         Ok(before.filter(|before| !before.deleted && before.key == row.key))
     }
 
-    /// Every object that is alive, of one resource and maybe one namespace, in the order of keys.
-    pub fn objects(&self, resource: ResourceId, namespace: Option<&str>) -> Result<Vec<Stored>, Failure> {
+    /// All objects of a resource, or of one namespace of it, in the order of keys.
+    pub fn objects(
+        &self,
+        resource: ResourceId,
+        namespace: Option<&str>,
+    ) -> Result<Vec<StoredObject>, StorageError> {
         let mut found = Vec::new();
         let (start, end) = bounds(resource, namespace);
         for entry in self.index.range(start.borrowed()..end.borrowed())? {
@@ -231,8 +245,8 @@ where
         Ok(found)
     }
 
-    /// The keys whose time is up, at most `limit`, the oldest first.
-    pub fn expired(&self, now: u64, limit: usize) -> Result<Vec<Key>, Failure> {
+    /// The expired keys, at most `limit`, oldest first.
+    pub fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError> {
         let mut keys = Vec::new();
         let end = now.saturating_add(1);
         for entry in self.expiry.range(..(end, 0, &b""[..], &b""[..]))?.take(limit) {
@@ -245,7 +259,7 @@ where
 }
 
 impl<'t> WriteTables<'t> {
-    pub fn open(txn: &'t WriteTransaction) -> Result<WriteTables<'t>, Failure> {
+    pub fn open(txn: &'t WriteTransaction) -> Result<WriteTables<'t>, StorageError> {
         Ok(Tables {
             index: txn.open_table(INDEX)?,
             versions: txn.open_table(VERSIONS)?,
@@ -254,15 +268,15 @@ impl<'t> WriteTables<'t> {
         })
     }
 
-    pub fn set_meta(&mut self, meta: &Meta) -> Result<(), Failure> {
+    pub fn set_meta(&mut self, meta: &Meta) -> Result<(), StorageError> {
         for (name, number) in meta.numbers() {
             self.meta.insert(name.as_bytes(), number)?;
         }
         Ok(())
     }
 
-    /// Writes those numbers that are not what they were: most writes change two of them.
-    pub fn update_meta(&mut self, before: &Meta, meta: &Meta) -> Result<(), Failure> {
+    /// Writes the numbers that changed; most writes change two.
+    pub fn update_meta(&mut self, before: &Meta, meta: &Meta) -> Result<(), StorageError> {
         for (before, (name, number)) in before.numbers().into_iter().zip(meta.numbers()) {
             if before.1 != number {
                 self.meta.insert(name.as_bytes(), number)?;
@@ -271,41 +285,48 @@ impl<'t> WriteTables<'t> {
         Ok(())
     }
 
-    /// Adds the next version of an object. Its place in the chain comes from the tables and not from the row, so
-    /// that a row from the journal lands right even where compaction has to be done again. A version that was `seen`
-    /// is not read again. The row as it was written is added to the sheet.
+    /// Adds the next version of an object. `previous` comes from the tables and not from the row, so that a replayed row
+    /// is right even where compaction has to be repeated. A `cached` version is not read again. The encoded row is added
+    /// to the buffer.
     pub fn apply(
         &mut self,
         meta: &mut Meta,
         mut row: Row,
-        seen: &[Seen],
-        sheet: &mut Sheet,
-    ) -> Result<Change, Failure> {
+        cached: &[CachedVersion],
+        buffer: &mut RecordBuffer,
+    ) -> Result<WatchEvent, StorageError> {
         let revision = meta.revision.saturating_add(1);
         let head = self.head(&row.key)?;
         row.previous = head.map_or(0, |head| head.revision);
-        let before =
-            match seen.iter().find(|seen| head == Some(Head { revision: seen.revision, alive: true })) {
-                Some(seen) => Some(seen.clone()),
-                None => self.version_before(&row)?.map(|before| Seen {
-                    revision: row.previous,
-                    expires: before.expires,
-                    json: before.json,
-                }),
-            };
+        let before = match cached
+            .iter()
+            .find(|cached| head == Some(KeyHead { revision: cached.revision, alive: true }))
+        {
+            Some(cached) => Some(cached.clone()),
+            None => self.version_before(&row)?.map(|before| CachedVersion {
+                revision: row.previous,
+                expires: before.expires,
+                json: before.json,
+            }),
+        };
         if let Some(at) = before.as_ref().and_then(|before| before.expires) {
             self.expiry.remove(expiry_parts(at, &row.key))?;
         }
-        let len = self.insert(revision, &row, sheet)?;
+        let len = self.insert(revision, &row, buffer)?;
         meta.revision = revision;
         meta.log_bytes = meta.log_bytes.saturating_add(len as u64);
-        Ok(change(revision, row, before.map(|before| before.json)))
+        Ok(event(revision, row, before.map(|before| before.json)))
     }
 
-    /// Makes a version the newest of its object. It is written on the sheet; the result is how long it became.
-    pub fn insert(&mut self, revision: u64, row: &Row, sheet: &mut Sheet) -> Result<usize, Failure> {
+    /// Makes a version the newest of its object, adds it to the buffer, and returns its encoded length.
+    pub fn insert(
+        &mut self,
+        revision: u64,
+        row: &Row,
+        buffer: &mut RecordBuffer,
+    ) -> Result<usize, StorageError> {
         self.index.insert(parts(&row.key), (revision, !row.deleted))?;
-        let bytes = sheet.add(revision, row);
+        let bytes = buffer.add(revision, row);
         self.versions.insert(revision, bytes)?;
         if let Some(at) = row.expires.filter(|_| !row.deleted) {
             self.expiry.insert(expiry_parts(at, &row.key), ())?;
@@ -313,13 +334,13 @@ impl<'t> WriteTables<'t> {
         Ok(bytes.len())
     }
 
-    /// Moves the compacted revision up to `to`, at most `limit` steps; the rest is for the next time.
-    pub fn compact(&mut self, meta: &mut Meta, to: u64, limit: u64) -> Result<(), Failure> {
+    /// Moves the compacted revision up to `to`, at most `limit` revisions.
+    pub fn compact(&mut self, meta: &mut Meta, to: u64, limit: u64) -> Result<(), StorageError> {
         let to = to.min(meta.revision).min(meta.compacted.saturating_add(limit));
         for revision in meta.compacted.saturating_add(1)..=to {
             let (row, len) = match self.versions.get(revision)? {
                 Some(bytes) => (Row::decode(revision, bytes.value())?, bytes.value().len() as u64),
-                None => return Err(Failure::damaged(format!("revision {revision} is missing"))),
+                None => return Err(StorageError::damaged(format!("revision {revision} is missing"))),
             };
             if row.previous != 0 {
                 self.versions.remove(row.previous)?;
@@ -337,40 +358,40 @@ impl<'t> WriteTables<'t> {
     }
 }
 
-fn change(revision: u64, row: Row, before: Option<Bytes>) -> Change {
+fn event(revision: u64, row: Row, before: Option<Bytes>) -> WatchEvent {
     let kind = match (&before, row.deleted) {
-        (_, true) => ChangeKind::Deleted,
-        (Some(_), false) => ChangeKind::Modified,
-        (None, false) => ChangeKind::Added,
+        (_, true) => WatchEventType::Deleted,
+        (Some(_), false) => WatchEventType::Modified,
+        (None, false) => WatchEventType::Added,
     };
     let Row { key, expires, json, .. } = row;
-    Change { key, revision: Revision(revision), kind, json, before, expires, note: Note::default() }
+    WatchEvent { key, revision: Revision(revision), kind, json, before, expires, memo: EventMemo::default() }
 }
 
-fn parts(key: &Key) -> (u16, &[u8], &[u8]) {
+fn parts(key: &StoreKey) -> (u16, &[u8], &[u8]) {
     (key.resource.0, key.namespace.as_bytes(), key.name.as_bytes())
 }
 
-fn expiry_parts(at: u64, key: &Key) -> (u64, u16, &[u8], &[u8]) {
+fn expiry_parts(at: u64, key: &StoreKey) -> (u64, u16, &[u8], &[u8]) {
     (at, key.resource.0, key.namespace.as_bytes(), key.name.as_bytes())
 }
 
 /// The key of an index entry.
-pub(super) fn key_of((resource, namespace, name): (u16, &[u8], &[u8])) -> Result<Key, Failure> {
-    let text = |bytes| std::str::from_utf8(bytes).map_err(|_| Failure::damaged("a name is not text"));
-    Ok(Key::new(ResourceId(resource), text(namespace)?, text(name)?))
+pub(super) fn key_of((resource, namespace, name): (u16, &[u8], &[u8])) -> Result<StoreKey, StorageError> {
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|_| StorageError::damaged("a name is not text"));
+    Ok(StoreKey::new(ResourceId(resource), text(namespace)?, text(name)?))
 }
 
-/// An end of a range of the index that owns its bytes.
+/// A bound of a range of the index that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Edge(u16, Vec<u8>, Vec<u8>);
+pub(super) struct KeyBound(u16, Vec<u8>, Vec<u8>);
 
-impl Edge {
-    /// The place right behind a key: no other key fits between.
-    pub fn behind(key: &Key) -> Edge {
+impl KeyBound {
+    /// The bound right after a key: no other key fits between.
+    pub fn behind(key: &StoreKey) -> KeyBound {
         let mut name = key.name.as_bytes().to_vec();
         name.push(0);
-        Edge(key.resource.0, key.namespace.as_bytes().to_vec(), name)
+        KeyBound(key.resource.0, key.namespace.as_bytes().to_vec(), name)
     }
 
     pub fn borrowed(&self) -> (u16, &[u8], &[u8]) {
@@ -378,20 +399,20 @@ impl Edge {
     }
 }
 
-/// Where a resource, or one namespace of it, begins and ends (exclusively) in the index.
-pub(super) fn bounds(resource: ResourceId, namespace: Option<&str>) -> (Edge, Edge) {
+/// The bounds of a resource, or of one namespace of it, in the index; the end is exclusive.
+pub(super) fn bounds(resource: ResourceId, namespace: Option<&str>) -> (KeyBound, KeyBound) {
     let start = namespace.unwrap_or_default().as_bytes().to_vec();
     let end = match namespace {
         Some(_) => {
             let mut behind = start.clone();
             behind.push(0);
-            Edge(resource.0, behind, Vec::new())
+            KeyBound(resource.0, behind, Vec::new())
         }
-        // The last number has no next one; no namespace begins with a byte that no text has.
+        // The last resource has no successor; 0xff is above every UTF-8 text.
         None => match resource.0.checked_add(1) {
-            Some(next) => Edge(next, Vec::new(), Vec::new()),
-            None => Edge(resource.0, vec![0xff], Vec::new()),
+            Some(next) => KeyBound(next, Vec::new(), Vec::new()),
+            None => KeyBound(resource.0, vec![0xff], Vec::new()),
         },
     };
-    (Edge(resource.0, start, Vec::new()), end)
+    (KeyBound(resource.0, start, Vec::new()), end)
 }

@@ -1,20 +1,20 @@
-//! One caller's transaction: changes are staged beside the tables and reach them only if the caller's closure
-//! agrees. So a closure that refuses, or panics, leaves nothing behind for the others in the same commit.
+//! One caller's transaction. Changes are staged and applied to the tables only if the closure succeeds, so that a closure
+//! that refuses or panics does not affect the rest of the group commit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::failure::{Failure, TxnError};
-use super::key::{Key, ResourceId, Revision, Stored};
+use super::error::{StorageError, TxnError};
+use super::key::{ResourceId, Revision, StoreKey, StoredObject};
 use super::row::Row;
 use super::tables::WriteTables;
 
-/// What the object has to be like for a put or a delete to happen.
+/// The precondition of a put or a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Whatever it is.
+    /// No precondition.
     Anything,
     /// It must not exist.
     Absent,
@@ -36,86 +36,93 @@ impl Expect {
     }
 }
 
-/// What a transaction can see of the tables.
-pub(super) trait View {
-    fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure>;
-    fn object(&self, key: &Key) -> Result<Option<Stored>, Failure>;
-    fn objects(&self, resource: ResourceId, namespace: Option<&str>) -> Result<Vec<Stored>, Failure>;
-    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Key>, Failure>;
+/// The reads of a transaction.
+pub(super) trait TxnReader {
+    fn revision_of(&self, key: &StoreKey) -> Result<Option<Revision>, StorageError>;
+    fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError>;
+    fn objects(
+        &self,
+        resource: ResourceId,
+        namespace: Option<&str>,
+    ) -> Result<Vec<StoredObject>, StorageError>;
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError>;
 }
 
-impl View for WriteTables<'_> {
-    fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure> {
+impl TxnReader for WriteTables<'_> {
+    fn revision_of(&self, key: &StoreKey) -> Result<Option<Revision>, StorageError> {
         Ok(self.head(key)?.filter(|head| head.alive).map(|head| Revision(head.revision)))
     }
 
-    fn object(&self, key: &Key) -> Result<Option<Stored>, Failure> {
+    fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         WriteTables::object(self, key)
     }
 
-    fn objects(&self, resource: ResourceId, namespace: Option<&str>) -> Result<Vec<Stored>, Failure> {
+    fn objects(
+        &self,
+        resource: ResourceId,
+        namespace: Option<&str>,
+    ) -> Result<Vec<StoredObject>, StorageError> {
         WriteTables::objects(self, resource, namespace)
     }
 
-    fn expired(&self, now: u64, limit: usize) -> Result<Vec<Key>, Failure> {
+    fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError> {
         WriteTables::expired(self, now, limit)
     }
 }
 
-/// A transaction over any number of objects. It sees all that was acknowledged before it, and its own changes.
+/// A transaction over any number of objects. It sees every acknowledged write, and its own changes.
 ///
-/// It runs on the writer's thread while other writes wait: read and write through it, compute little, and
-/// wait for nothing.
+/// Other writes wait while it runs: compute little, and never block.
 pub struct Txn<'a> {
-    view: &'a dyn View,
+    reader: &'a dyn TxnReader,
     revision: Revision,
-    staged: BTreeMap<Key, Option<Stored>>,
+    staged: BTreeMap<StoreKey, Option<StoredObject>>,
     rows: Vec<Row>,
     compact_to: Option<Revision>,
-    /// The versions that it read, so that those which it replaces need not be read again.
-    seen: RefCell<Vec<Seen>>,
+    /// Versions that it read: those that it replaces are not read again.
+    cached: RefCell<Vec<CachedVersion>>,
 }
 
-/// What a transaction remembers of a version that it read; the revision says which.
+/// A version that a transaction read.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct CachedVersion {
     pub revision: u64,
     pub expires: Option<u64>,
     pub json: Bytes,
 }
 
-/// How many versions a transaction remembers: it reads what it will replace last.
-const REMEMBERED: usize = 16;
+/// Versions that a transaction keeps: it reads what it replaces last.
+const CACHED: usize = 16;
 
-/// What a transaction leaves to be done.
-pub(super) struct Parts {
+/// The result of a transaction.
+pub(super) struct StagedWrites {
     pub rows: Vec<Row>,
     pub compact_to: Option<Revision>,
-    pub seen: Vec<Seen>,
+    pub cached: Vec<CachedVersion>,
 }
 
 impl<'a> Txn<'a> {
-    pub(super) fn new(view: &'a dyn View, revision: Revision) -> Txn<'a> {
-        let (staged, rows, seen) = (BTreeMap::new(), Vec::new(), RefCell::default());
-        Txn { view, revision, staged, rows, compact_to: None, seen }
+    pub(super) fn new(reader: &'a dyn TxnReader, revision: Revision) -> Txn<'a> {
+        let (staged, rows, cached) = (BTreeMap::new(), Vec::new(), RefCell::default());
+        Txn { reader, revision, staged, rows, compact_to: None, cached }
     }
 
-    /// The revision of the newest change, with those of this transaction.
+    /// The newest revision, including this transaction's changes.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The revision that the next put or delete gets. It is final: if the transaction succeeds, it is that one.
+    /// The revision of the next put or delete, if the transaction succeeds.
     pub fn next_revision(&self) -> Revision {
         self.revision.next()
     }
 
-    /// An object, as this transaction would leave it.
-    pub fn get(&self, key: &Key) -> Result<Option<Stored>, Failure> {
+    /// An object, including this transaction's changes.
+    pub fn get(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         match self.staged.get(key) {
             Some(staged) => Ok(staged.clone()),
             None => {
-                let found = self.view.object(key)?;
+                let found = self.reader.object(key)?;
                 if let Some(stored) = &found {
                     self.remember(stored);
                 }
@@ -124,31 +131,36 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// The revision of an object, as this transaction would leave it; less work than reading the object.
-    pub fn revision_of(&self, key: &Key) -> Result<Option<Revision>, Failure> {
+    /// The revision of an object, including this transaction's changes; cheaper than reading the object.
+    pub fn revision_of(&self, key: &StoreKey) -> Result<Option<Revision>, StorageError> {
         match self.staged.get(key) {
             Some(staged) => Ok(staged.as_ref().map(|stored| stored.revision)),
-            None => self.view.revision_of(key),
+            None => self.reader.revision_of(key),
         }
     }
 
-    /// Tells of a version that was read before, by [`Engine::get`](super::Engine::get): if it is the one that is to be
-    /// replaced, it is not read again.
-    pub fn remember(&self, stored: &Stored) {
-        let mut seen = self.seen.borrow_mut();
-        seen.truncate(REMEMBERED - 1);
-        let Stored { revision, expires, json, .. } = stored;
-        seen.push(Seen { revision: revision.0, expires: *expires, json: json.clone() });
+    /// Passes a version that was read before the transaction, by [`Engine::get`](super::Engine::get): if the transaction
+    /// replaces it, it is not read again.
+    pub fn remember(&self, stored: &StoredObject) {
+        let mut cached = self.cached.borrow_mut();
+        cached.truncate(CACHED - 1);
+        let StoredObject { revision, expires, json, .. } = stored;
+        cached.push(CachedVersion { revision: revision.0, expires: *expires, json: json.clone() });
     }
 
     /// All objects of a resource, or of one namespace of it, in the order of their keys.
-    pub fn list(&self, resource: ResourceId, namespace: Option<&str>) -> Result<Vec<Stored>, Failure> {
-        let mut objects: BTreeMap<Key, Stored> = BTreeMap::new();
-        for stored in self.view.objects(resource, namespace)? {
+    pub fn list(
+        &self,
+        resource: ResourceId,
+        namespace: Option<&str>,
+    ) -> Result<Vec<StoredObject>, StorageError> {
+        let mut objects: BTreeMap<StoreKey, StoredObject> = BTreeMap::new();
+        for stored in self.reader.objects(resource, namespace)? {
             objects.insert(stored.key.clone(), stored);
         }
-        let wanted =
-            |key: &Key| key.resource == resource && namespace.is_none_or(|wanted| *wanted == *key.namespace);
+        let wanted = |key: &StoreKey| {
+            key.resource == resource && namespace.is_none_or(|wanted| *wanted == *key.namespace)
+        };
         for (key, staged) in self.staged.iter().filter(|(key, _)| wanted(key)) {
             match staged {
                 Some(stored) => objects.insert(key.clone(), stored.clone()),
@@ -158,35 +170,40 @@ impl<'a> Txn<'a> {
         Ok(objects.into_values().collect())
     }
 
-    /// Creates or replaces an object. The result is its new revision.
-    pub fn put(&mut self, key: Key, json: Bytes, expect: Expect) -> Result<Revision, TxnError> {
+    /// Creates or replaces an object; returns its new revision.
+    pub fn put(&mut self, key: StoreKey, json: Bytes, expect: Expect) -> Result<Revision, TxnError> {
         self.put_until(key, json, expect, None)
     }
 
-    /// Creates or replaces an object that goes by itself at `expires`, in seconds since 1970. The time is the
-    /// version's and not the object's: a later put says it again, or the object stays.
+    /// Creates or replaces an object that expires, in seconds since 1970. The expiry belongs to this version: a later put
+    /// without one keeps the object.
     pub fn put_until(
         &mut self,
-        key: Key,
+        key: StoreKey,
         json: Bytes,
         expect: Expect,
         expires: Option<u64>,
     ) -> Result<Revision, TxnError> {
-        // Whoever takes anything need not have it read.
+        // Without a precondition nothing needs to be read.
         if expect != Expect::Anything {
             expect.check(self.revision_of(&key)?)?;
         }
         let revision = self.next_revision();
         // As it is read back: zero means never on disk.
         let expires = expires.map(|at| at.max(1));
-        let stored = Stored { key: key.clone(), revision, expires, json: json.clone() };
+        let stored = StoredObject { key: key.clone(), revision, expires, json: json.clone() };
         self.stage(Row { key, deleted: false, previous: 0, expires, json }, Some(stored));
         Ok(revision)
     }
 
-    /// Deletes an object. `last` is how watchers shall see it go, for instance with the deletion's revision
-    /// inside; without it they see its last version.
-    pub fn delete(&mut self, key: &Key, last: Option<Bytes>, expect: Expect) -> Result<Revision, TxnError> {
+    /// Deletes an object. `last` is the final state for watchers, for instance with the revision of the deletion inside;
+    /// without it they see the last version.
+    pub fn delete(
+        &mut self,
+        key: &StoreKey,
+        last: Option<Bytes>,
+        expect: Expect,
+    ) -> Result<Revision, TxnError> {
         let Some(found) = self.get(key)? else { return Err(TxnError::Conflict { found: None }) };
         expect.check(Some(found.revision))?;
         let revision = self.next_revision();
@@ -195,22 +212,35 @@ impl<'a> Txn<'a> {
         Ok(revision)
     }
 
-    fn stage(&mut self, row: Row, stored: Option<Stored>) {
+    fn stage(&mut self, row: Row, stored: Option<StoredObject>) {
         self.revision = self.revision.next();
         self.staged.insert(row.key.clone(), stored);
         self.rows.push(row);
     }
 
-    /// The keys whose time is up, at most `limit`, the longest due first.
-    pub fn expired(&self, now: u64, limit: usize) -> Result<Vec<Key>, Failure> {
-        self.view.expired(now, limit)
+    /// Deletes expired objects, at most `limit`, oldest first; `now` is in seconds since 1970. `last` makes the final
+    /// state for watchers, from the last version and the revision of the deletion. Returns how many were deleted.
+    pub fn expire(
+        &mut self,
+        now: u64,
+        limit: usize,
+        last: impl Fn(&StoredObject, Revision) -> Bytes,
+    ) -> Result<usize, TxnError> {
+        let keys = self.reader.expired(now, limit)?;
+        for key in &keys {
+            if let Some(stored) = self.get(key)? {
+                let json = last(&stored, self.next_revision());
+                self.delete(key, Some(json), Expect::At(stored.revision))?;
+            }
+        }
+        Ok(keys.len())
     }
 
     pub(super) fn compact_to(&mut self, to: Revision) {
         self.compact_to = Some(to);
     }
 
-    pub(super) fn into_parts(self) -> Parts {
-        Parts { rows: self.rows, compact_to: self.compact_to, seen: self.seen.into_inner() }
+    pub(super) fn into_parts(self) -> StagedWrites {
+        StagedWrites { rows: self.rows, compact_to: self.compact_to, cached: self.cached.into_inner() }
     }
 }

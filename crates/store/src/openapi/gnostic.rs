@@ -1,4 +1,4 @@
-//! An OpenAPI v2 document in protobuf, as the messages of gnostic have it: only the fields that our document uses.
+//! Encodes an OpenAPI v2 document as the protobuf messages of gnostic; only the fields that our document uses.
 //!
 //! | message | fields |
 //! |---|---|
@@ -7,7 +7,6 @@
 
 use serde_json::Value;
 
-/// The bytes of a document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, &document["swagger"]);
@@ -19,7 +18,7 @@ pub(super) fn encode(document: &Value) -> Vec<u8> {
     out.0
 }
 
-/// A message that is being written: its fields, one after the other.
+/// A message in progress.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -51,7 +50,7 @@ impl Message {
     }
 }
 
-/// Schemas by their names: a list (1) of name (1) and schema (2).
+/// Schemas by name: a list (1) of name (1) and schema (2).
 fn named_schemas(schemas: &Value) -> Message {
     let mut out = Message::default();
     for (name, value) in schemas.as_object().into_iter().flatten() {

@@ -1,7 +1,5 @@
-//! OpenAPI v2: the schemas of all kinds in one document, for clients that check or explain objects before they send
-//! them. kubectl asks for it, as protobuf, whenever it meets a `kind: List`.
-//!
-//! It has definitions and no paths: what may be asked of a path is in OpenAPI v3.
+//! OpenAPI v2: the schemas of all kinds in one document, without paths. kubectl requests it, as protobuf, for a
+//! `kind: List`.
 
 use std::sync::OnceLock;
 
@@ -12,15 +10,15 @@ use serde_json::{Map, Value, json};
 use super::{definition_name, gnostic};
 use crate::kinds::{KINDS, OPEN_DEFINITION};
 use crate::schema::{self, PREFIX};
-use crate::status::Failure;
+use crate::status::StatusError;
 
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// What clients ask for. An `@` may not stand in a content type, so the answer has the name without it.
+/// In the Accept header of clients. An `@` is not valid in a content type, so the response has the name without it.
 const OLD_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// The document in the form that a client accepts, with its content type.
-pub fn document(headers: &HeaderMap) -> Result<(&'static str, Bytes), Failure> {
+/// The document in the negotiated content type.
+pub fn document(headers: &HeaderMap) -> Result<(&'static str, Bytes), StatusError> {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges = accepted.flat_map(|value| value.split(',')).filter_map(|range| {
         let range = range.split(';').next().unwrap_or_default().trim();
@@ -34,7 +32,7 @@ pub fn document(headers: &HeaderMap) -> Result<(&'static str, Bytes), Failure> {
             PROTOBUF | OLD_PROTOBUF => Some((PROTOBUF, protobuf())),
             _ => None,
         })
-        .ok_or_else(|| Failure::not_acceptable(&format!("{JSON}, {OLD_PROTOBUF}")))
+        .ok_or_else(|| StatusError::not_acceptable(&format!("{JSON}, {OLD_PROTOBUF}")))
 }
 
 fn text() -> Bytes {
@@ -66,8 +64,8 @@ fn made() -> Value {
     })
 }
 
-/// What OpenAPI v2 can say of a schema: references, types, members, and extensions. Alternatives (`oneOf`, `anyOf`) it
-/// cannot, so a schema of those allows everything.
+/// Reduces a schema to OpenAPI v2: references, types, members and extensions. It has no `oneOf` and `anyOf`; such schemas
+/// allow everything.
 fn reduced(schema: &Value) -> Value {
     let Value::Object(members) = schema else { return json!({}) };
     let mut kept = Map::new();
@@ -109,7 +107,7 @@ fn reduced(schema: &Value) -> Value {
     Value::Object(kept)
 }
 
-/// The one type of a schema; that it may be null, too, cannot be said.
+/// The type of a schema without `null`.
 fn type_of(schema: &Value) -> Option<&str> {
     match &schema["type"] {
         Value::String(word) => Some(word),

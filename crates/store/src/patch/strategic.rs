@@ -1,18 +1,18 @@
-//! Strategic merge: a merge patch that knows the keys of lists, and directives for what a merge cannot say.
+//! Strategic merge patch: lists are merged by keys, and directives express what a merge cannot.
 //!
 //! ```text
-//! $patch: replace | delete | merge     what becomes of this map, or of the list that it stands in
-//! $retainKeys: [a, b]                  of this map only these members stay
-//! $setElementOrder/ports: [{port: 1}]  in this order; entries that are not named keep their places
-//! $deleteFromPrimitiveList/x: [a]      these go out of a list of plain values
+//! $patch: replace | delete | merge     applies to this map, or to the list that contains it
+//! $retainKeys: [a, b]                  only these members of the map are kept
+//! $setElementOrder/ports: [{port: 1}]  the order; entries that are not named keep their positions
+//! $deleteFromPrimitiveList/x: [a]      removes values from a list of scalars
 //! ```
 //!
-//! The keys come from the schema, where `schema::keys` put them.
+//! The keys are in the schema, see `schema::merge_keys`.
 
 use serde_json::{Map, Value};
 
 use crate::schema::resolve;
-use crate::status::Failure;
+use crate::status::StatusError;
 
 const PATCH: &str = "$patch";
 const RETAIN: &str = "$retainKeys";
@@ -22,18 +22,18 @@ const DELETE: &str = "$deleteFromPrimitiveList/";
 type Members = Map<String, Value>;
 
 /// The object after the patch.
-pub(super) fn apply(object: &Value, patch: &Value, schema: &'static Value) -> Result<Value, Failure> {
+pub(super) fn apply(object: &Value, patch: &Value, schema: &'static Value) -> Result<Value, StatusError> {
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
-        return Err(bad("a strategic merge patch is a JSON object"));
+        return Err(bad("expected a JSON object"));
     };
     Ok(Value::Object(merge_maps(object.clone(), patch, schema)?))
 }
 
-fn bad(message: impl Into<String>) -> Failure {
-    Failure::bad_request(format!("error decoding patch: {}", message.into()))
+fn bad(message: impl Into<String>) -> StatusError {
+    StatusError::bad_request(format!("error decoding patch: {}", message.into()))
 }
 
-fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> Result<Members, Failure> {
+fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> Result<Members, StatusError> {
     match directive(patch)? {
         Some("replace") => return Ok(plain_members(patch)),
         Some("delete") => return Ok(Members::new()),
@@ -69,7 +69,7 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
         }
     }
     for (name, gone) in patch.iter().filter_map(|(name, list)| Some((name.strip_prefix(DELETE)?, list))) {
-        let gone = gone.as_array().ok_or_else(|| bad(format!("{DELETE}{name} is a list")))?;
+        let gone = gone.as_array().ok_or_else(|| bad(format!("{DELETE}{name} must be a list")))?;
         if let Some(Value::Array(stored)) = object.get_mut(name) {
             stored.retain(|value| !gone.contains(value));
         }
@@ -85,8 +85,8 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
     Ok(object)
 }
 
-/// Sets a field that was not there, or was of another shape: directives have nothing to work on.
-fn put(object: &mut Members, name: &str, change: &Value, field: &'static Value) -> Result<(), Failure> {
+/// Sets a field that was missing or of another type.
+fn put(object: &mut Members, name: &str, change: &Value, field: &'static Value) -> Result<(), StatusError> {
     let value = match change {
         Value::Object(change) if directive(change)? == Some("delete") => return Ok(()),
         Value::Object(change) => Value::Object(merge_maps(Members::new(), change, field)?),
@@ -97,23 +97,23 @@ fn put(object: &mut Members, name: &str, change: &Value, field: &'static Value) 
     Ok(())
 }
 
-fn directive(patch: &Members) -> Result<Option<&str>, Failure> {
+fn directive(patch: &Members) -> Result<Option<&str>, StatusError> {
     match patch.get(PATCH) {
         None => Ok(None),
         Some(Value::String(word)) if ["replace", "delete", "merge"].contains(&word.as_str()) => {
             Ok(Some(word))
         }
-        Some(other) => Err(bad(format!("unknown $patch type {other}: write replace, delete or merge"))),
+        Some(other) => Err(bad(format!("unknown $patch type {other}: expected replace, delete or merge"))),
     }
 }
 
-fn retain(object: &mut Members, patch: &Members, retained: &Value) -> Result<(), Failure> {
-    let kept = retained.as_array().ok_or_else(|| bad("$retainKeys is a list of names"))?;
+fn retain(object: &mut Members, patch: &Members, retained: &Value) -> Result<(), StatusError> {
+    let kept = retained.as_array().ok_or_else(|| bad("$retainKeys must be a list of names"))?;
     let is_kept = |name: &str| kept.iter().any(|kept| kept == name);
     let left_out =
         patch.iter().find(|(name, value)| !name.starts_with('$') && !value.is_null() && !is_kept(name));
     if let Some((name, _)) = left_out {
-        return Err(bad(format!("the patch sets {name:?}, which $retainKeys does not name")));
+        return Err(bad(format!("the patch sets {name:?}, which is not in $retainKeys")));
     }
     object.retain(|name, _| is_kept(name));
     Ok(())
@@ -139,11 +139,11 @@ fn property(schema: &'static Value, name: &str) -> &'static Value {
     if field.is_null() { &schema["additionalProperties"] } else { field }
 }
 
-fn order_of<'a>(patch: &'a Members, name: &str) -> Result<Option<&'a [Value]>, Failure> {
+fn order_of<'a>(patch: &'a Members, name: &str) -> Result<Option<&'a [Value]>, StatusError> {
     match patch.get(&format!("{ORDER}{name}")) {
         None => Ok(None),
         Some(Value::Array(order)) => Ok(Some(order)),
-        Some(_) => Err(bad(format!("{ORDER}{name} is a list"))),
+        Some(_) => Err(bad(format!("{ORDER}{name} must be a list"))),
     }
 }
 
@@ -155,7 +155,11 @@ fn merge_key(field: &'static Value) -> Option<&'static str> {
     field["x-kubernetes-patch-merge-key"].as_str()
 }
 
-fn merge_lists(stored: Vec<Value>, patch: &[Value], field: &'static Value) -> Result<Vec<Value>, Failure> {
+fn merge_lists(
+    stored: Vec<Value>,
+    patch: &[Value],
+    field: &'static Value,
+) -> Result<Vec<Value>, StatusError> {
     let replaced = patch.iter().any(|item| item[PATCH] == "replace" && is_only_directive(item, field));
     if !merges(field) || replaced {
         return Ok(patch.iter().filter(|item| item[PATCH] != "replace").map(plain).collect());
@@ -166,7 +170,7 @@ fn merge_lists(stored: Vec<Value>, patch: &[Value], field: &'static Value) -> Re
     }
 }
 
-/// `{$patch: replace}` beside entries means: the list is replaced by them.
+/// `{$patch: replace}` beside entries replaces the list by them.
 fn is_only_directive(item: &Value, field: &'static Value) -> bool {
     merge_key(field).is_none_or(|key| item[key].is_null())
 }
@@ -185,12 +189,12 @@ fn merge_by_key(
     patch: &[Value],
     key: &str,
     items: &'static Value,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<Value>, StatusError> {
     for item in patch {
-        let Value::Object(change) = item else { return Err(bad("a list of maps is patched by maps")) };
+        let Value::Object(change) = item else { return Err(bad("expected a list of maps")) };
         let Some(id) = change.get(key).filter(|id| !id.is_null()) else {
             let message = format!("map: {item} does not contain declared merge key: {key}");
-            return Err(Failure::unprocessable(message));
+            return Err(StatusError::unprocessable(message));
         };
         let found = stored.iter().position(|value| value[key] == *id);
         match (directive(change)?, found) {
@@ -206,9 +210,8 @@ fn merge_by_key(
     Ok(stored)
 }
 
-/// Puts a merged list in order: entries that `order` names in its order, the others in the order of the stored
-/// list, and between the two whatever the stored list says. New entries come as early as that allows, which is
-/// what clients of Kubernetes see.
+/// Orders a merged list: entries in `order` have that order, the others that of the stored list, which also decides
+/// between the two. New entries come as early as that allows, as in Kubernetes.
 fn arrange(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
     let id = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
     let ids = |values: &[Value]| values.iter().map(id).collect::<Vec<Value>>();

@@ -97,7 +97,7 @@ proptest::proptest! {
 
 #[test]
 fn every_field_of_the_schemas_has_its_number() {
-    for (name, rows) in table::messages() {
+    for (name, rows) in field_table::messages() {
         let definition = definition_of(name);
         let Some(properties) = definition["properties"].as_object() else { continue };
         let mut known: Vec<String> = Vec::new();
@@ -110,10 +110,10 @@ fn every_field_of_the_schemas_has_its_number() {
     }
 }
 
-fn names(rows: &table::Message, known: &mut Vec<String>) {
+fn names(rows: &field_table::Message, known: &mut Vec<String>) {
     for field in rows.values() {
         match &field.of {
-            Type::Message(inner) if field.is_inline() => names(table::message(inner).unwrap(), known),
+            Type::Message(inner) if field.is_inline() => names(field_table::message(inner).unwrap(), known),
             _ => known.push(field.name.clone()),
         }
     }

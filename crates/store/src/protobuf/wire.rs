@@ -1,6 +1,5 @@
-//! The wire format of protobuf: fields with numbers, one after the other. Nothing here knows what they mean.
+//! The wire format of protobuf: numbered fields, without their meaning.
 
-/// Bytes that are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
@@ -10,7 +9,7 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// The value of a field, before anybody says what it is.
+/// The undecoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Raw<'a> {
     Varint(u64),
@@ -23,20 +22,20 @@ impl<'a> Raw<'a> {
     pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("a number where bytes belong")),
+            _ => Err(Malformed("expected bytes, got a number")),
         }
     }
 
     pub(super) fn text(self) -> Result<String, Malformed> {
-        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text that is not UTF-8"))?;
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a string is not UTF-8"))?;
         Ok(text.to_owned())
     }
 
-    /// A whole number; negative ones come as the 64 bits of their two's complement.
+    /// An integer; negative ones are the two's complement in 64 bits.
     pub(super) fn number(self) -> Result<i64, Malformed> {
         match self {
             Self::Varint(bits) => Ok(bits.cast_signed()),
-            _ => Err(Malformed("bytes where a whole number belongs")),
+            _ => Err(Malformed("expected an integer, got bytes")),
         }
     }
 
@@ -44,12 +43,12 @@ impl<'a> Raw<'a> {
         match self {
             Self::Eight(bytes) => Ok(f64::from_le_bytes(bytes)),
             Self::Four(bytes) => Ok(f32::from_le_bytes(bytes).into()),
-            _ => Err(Malformed("something else where a number with a fraction belongs")),
+            _ => Err(Malformed("expected a float")),
         }
     }
 }
 
-/// The fields of a message, in their order.
+/// Iterates over the fields of a message.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -62,18 +61,18 @@ impl<'a> Fields<'a> {
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for at in 0..10 {
-            let (byte, rest) = self.rest.split_first().ok_or(Malformed("it ends inside a number"))?;
+            let (byte, rest) = self.rest.split_first().ok_or(Malformed("truncated in a number"))?;
             self.rest = rest;
             value |= u64::from(byte & 0x7f) << (7 * at).min(63);
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(Malformed("a number of more than ten bytes"))
+        Err(Malformed("a varint has more than ten bytes"))
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("it ends inside a field"))?;
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Malformed("truncated in a field"))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -82,13 +81,13 @@ impl<'a> Fields<'a> {
         let key = self.varint()?;
         let raw = match key & 7 {
             0 => Raw::Varint(self.varint()?),
-            1 => Raw::Eight(self.take(8)?.try_into().map_err(|_| Malformed("it ends inside a field"))?),
+            1 => Raw::Eight(self.take(8)?.try_into().map_err(|_| Malformed("truncated in a field"))?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| Malformed("a field too long"))?;
+                let length = usize::try_from(self.varint()?).map_err(|_| Malformed("a field is too long"))?;
                 Raw::Bytes(self.take(length)?)
             }
-            5 => Raw::Four(self.take(4)?.try_into().map_err(|_| Malformed("it ends inside a field"))?),
-            _ => return Err(Malformed("a field of an unknown wire type")),
+            5 => Raw::Four(self.take(4)?.try_into().map_err(|_| Malformed("truncated in a field"))?),
+            _ => return Err(Malformed("unknown wire type")),
         };
         Ok((key >> 3, raw))
     }
@@ -119,11 +118,7 @@ mod tests {
         let read: Vec<_> = Fields::of(&bytes).collect();
         assert_eq!(
             read,
-            [
-                Ok((1, Raw::Varint(150))),
-                Ok((2, Raw::Bytes(b"hi"))),
-                Err(Malformed("it ends inside a number"))
-            ]
+            [Ok((1, Raw::Varint(150))), Ok((2, Raw::Bytes(b"hi"))), Err(Malformed("truncated in a number"))]
         );
         assert!(Fields::of(&[0xff; 12]).next().is_some_and(|field| field.is_err()));
         assert!(Fields::of(&[0x12, 0x7f]).next().is_some_and(|field| field.is_err()));

@@ -1,5 +1,4 @@
-//! An object held against its schema: wrong types are refused, unknown fields are found and taken out, as an
-//! API server does when it reads JSON into its own types.
+//! Checks types and prunes unknown fields, as kube-apiserver does when it decodes JSON.
 
 use std::fmt::Write;
 
@@ -9,13 +8,13 @@ use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 use super::resolve;
-use crate::difference::Difference;
+use crate::json_diff::JsonDiff;
 
-/// How bytes are written in JSON. As API servers read it, the last letter may have bits that mean nothing.
+/// As in kube-apiserver, the last character may have unused bits.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// The bytes that a text stands for. Ends of lines are passed over: YAML leaves them in.
+/// Decodes base64. Line ends, which YAML keeps, are skipped.
 pub fn bytes(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
         return BASE64.decode(text.replace(['\r', '\n'], "")).ok();
@@ -23,30 +22,28 @@ pub fn bytes(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }
 
-/// What was found.
+/// The result of [`check`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Paths of fields that the schema does not know; they are taken out.
+    /// Paths of unknown fields, which are removed.
     pub unknown: Vec<String>,
-    /// Fields of the wrong type, each with what belongs there. The object cannot be read.
+    /// Fields of the wrong type: path, and the expected type.
     pub mistyped: Vec<String>,
 }
 
-/// Checks `value` against `schema` and removes what the schema does not know. What is as in `stored` was checked when
-/// that was stored.
+/// Checks `value` against `schema` and removes unknown fields. Parts that are equal in `stored` are skipped.
 pub fn check(value: &mut Value, stored: Option<&Value>, schema: &'static Value) -> Findings {
     let mut findings = Findings::default();
-    if let Some(difference) = Difference::since(stored, value) {
+    if let Some(difference) = JsonDiff::since(stored, value) {
         walk(value, &difference, schema, &mut String::new(), &mut findings);
     }
     findings
 }
 
-/// `path` is one text that grows and shrinks on the way: most objects have nothing to report, and should not pay for
-/// a path to each of their fields.
+/// `path` is one buffer that grows and shrinks on the way, because most objects have no findings.
 fn walk(
     value: &mut Value,
-    difference: &Difference,
+    difference: &JsonDiff,
     schema: &'static Value,
     path: &mut String,
     findings: &mut Findings,
@@ -56,10 +53,10 @@ fn walk(
         return;
     }
     if !has_type(value, schema) {
-        let wanted = schema["type"].as_str().unwrap_or("a text or a whole number");
+        let wanted = schema["type"].as_str().unwrap_or("integer or string");
         let found = type_of(value);
         let at = if path.is_empty() { "the object" } else { path.as_str() };
-        findings.mistyped.push(format!("{at}: {found} where {wanted} belongs"));
+        findings.mistyped.push(format!("{at}: expected {wanted}, got {found}"));
         return;
     }
     if schema["format"] == "byte" && value.as_str().and_then(bytes).is_none() {
@@ -84,7 +81,7 @@ fn walk(
 
 fn members(
     map: &mut serde_json::Map<String, Value>,
-    difference: &Difference,
+    difference: &JsonDiff,
     schema: &'static Value,
     path: &mut String,
     findings: &mut Findings,
@@ -133,7 +130,7 @@ fn has_type(value: &Value, schema: &Value) -> bool {
         Some("boolean") => value.is_boolean(),
         Some("array") => value.is_array(),
         Some("object") => value.is_object(),
-        // Quantities may be numbers, and some definitions say nothing.
+        // Quantities may be numbers, and some definitions have no type.
         _ => true,
     }
 }
@@ -176,11 +173,19 @@ mod tests {
     }
 
     #[test]
+    fn valid_objects_have_no_findings_and_stay_unchanged() {
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {
+            "selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8080}]},
+            "status": {"loadBalancer": {}}});
+        assert_eq!(check_service(service.clone()), (service, Findings::default()));
+    }
+
+    #[test]
     fn wrong_types_are_named_with_their_path() {
         let (_, findings) = check_service(json!({"spec": {"ports": [{"port": "80"}], "type": 5}}));
         assert_eq!(
             findings.mistyped,
-            ["spec.ports[0].port: string where integer belongs", "spec.type: number where string belongs"]
+            ["spec.ports[0].port: expected integer, got string", "spec.type: expected string, got number"]
         );
         let (_, findings) = check_service(json!({"spec": {"ports": [{"port": 5_000_000_000u64}]}}));
         assert_eq!(findings.mistyped.len(), 1);

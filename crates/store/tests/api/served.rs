@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap, keep_api_service};
 use store::credentials::Credentials;
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin, keep};
-use store::server::Server;
+use store::engine::{Engine, EngineOptions};
+use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -28,11 +28,11 @@ pub struct Served {
 }
 
 impl Served {
-    pub fn new(name: &str, options: Options) -> Self {
-        Self::with(name, options, Limits::default())
+    pub fn new(name: &str, options: EngineOptions) -> Self {
+        Self::with(name, options, ApiLimits::default())
     }
 
-    pub fn with(name: &str, options: Options, limits: Limits) -> Self {
+    pub fn with(name: &str, options: EngineOptions, limits: ApiLimits) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -48,24 +48,24 @@ impl Served {
 
 async fn serve(
     data: &Path,
-    options: Options,
-    limits: Limits,
+    options: EngineOptions,
+    limits: ApiLimits,
     stopped: watch::Receiver<bool>,
 ) -> (Api, PathBuf) {
     let engine = Engine::open(&data.join("store"), options).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), limits);
+    let api = Api::new(Arc::new(engine), ServiceRanges::default(), limits);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
-    begin(&api, Beginning { service_cidrs, listen }).await.unwrap();
+    bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();
     let credentials = Credentials::open(data).unwrap();
     let config = credentials.server_config(&[listen.ip()]).unwrap();
     let kubeconfig = credentials.write_kubeconfigs(listen).unwrap();
-    let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
+    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone());
     tokio::spawn(server.clone().serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
     tokio::spawn(server.serve_tls(listener, config));
-    tokio::spawn(keep(api.clone(), listen, stopped.clone()));
-    tokio::spawn(store::collect::run(api.clone(), stopped));
+    tokio::spawn(keep_api_service(api.clone(), listen, stopped.clone()));
+    tokio::spawn(store::garbage_collector::run(api.clone(), stopped));
     (api, kubeconfig)
 }
 

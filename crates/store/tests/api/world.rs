@@ -10,11 +10,12 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use ipnet::IpNet;
+use model::random::Random;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Body, Caller, Limits};
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits, Caller, ResponseBody};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
 
 pub struct World {
     pub api: Api,
@@ -32,33 +33,54 @@ pub fn folder() -> PathBuf {
 
 impl World {
     pub async fn new() -> Self {
-        Self::with(Ranges::default()).await
+        Self::with(ServiceRanges::default()).await
     }
 
-    pub async fn with(ranges: Ranges) -> Self {
-        Self::on(ranges, Options::default()).await
+    pub async fn with(ranges: ServiceRanges) -> Self {
+        Self::on(ranges, EngineOptions::default()).await
     }
 
-    pub async fn on(ranges: Ranges, options: Options) -> Self {
+    pub async fn on(ranges: ServiceRanges, options: EngineOptions) -> Self {
         let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
         Self::begun(ranges, options, service_cidrs).await
     }
 
     /// With other ranges of cluster IPs.
     pub async fn ranged(service_cidrs: Vec<IpNet>) -> Self {
-        Self::begun(Ranges::default(), Options::default(), service_cidrs).await
+        Self::begun(ServiceRanges::default(), EngineOptions::default(), service_cidrs).await
     }
 
-    async fn begun(ranges: Ranges, options: Options, service_cidrs: Vec<IpNet>) -> Self {
+    async fn begun(ranges: ServiceRanges, options: EngineOptions, service_cidrs: Vec<IpNet>) -> Self {
+        Self::bootstrapped(ranges, options, service_cidrs, |api| api).await
+    }
+
+    /// With names and uids from a seed.
+    pub async fn seeded(ranges: ServiceRanges, options: EngineOptions, random: Random) -> Self {
+        let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
+        Self::bootstrapped(ranges, options, service_cidrs, |api| api.with_random(random)).await
+    }
+
+    async fn bootstrapped(
+        ranges: ServiceRanges,
+        options: EngineOptions,
+        service_cidrs: Vec<IpNet>,
+        configure: impl FnOnce(Api) -> Api,
+    ) -> Self {
         let folder = folder();
         let engine = Engine::open(&folder, options).unwrap();
-        let api = Api::new(Arc::new(engine), ranges, Limits::default());
+        let api = configure(Api::new(Arc::new(engine), ranges, ApiLimits::default()));
         let listen = "127.0.0.1:6443".parse().unwrap();
-        begin(&api, Beginning { service_cidrs, listen }).await.unwrap();
+        bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();
         Self { api, folder }
     }
 
-    pub async fn send(&self, method: &str, path: &str, content_type: &str, body: Vec<u8>) -> Response<Body> {
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Response<ResponseBody> {
         let request = Request::builder().method(method).uri(path).header("content-type", content_type);
         self.api.answer(request.body(body.into()).unwrap(), &Caller::own()).await
     }
@@ -125,7 +147,7 @@ pub fn service(name: &str, spec: Value) -> Value {
     object
 }
 
-pub async fn read(response: Response<Body>) -> (u16, Value) {
+pub async fn read(response: Response<ResponseBody>) -> (u16, Value) {
     let code = response.status().as_u16();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
@@ -133,12 +155,12 @@ pub async fn read(response: Response<Body>) -> (u16, Value) {
 
 /// The lines of a watch as they come.
 pub struct Lines {
-    body: Body,
+    body: ResponseBody,
     buffer: Vec<u8>,
 }
 
 impl Lines {
-    pub fn new(response: Response<Body>) -> Self {
+    pub fn new(response: Response<ResponseBody>) -> Self {
         assert_eq!(response.status(), 200);
         Self { body: response.into_body(), buffer: Vec::new() }
     }

@@ -1,19 +1,16 @@
-//! Chance that can be replayed: everything random in a test comes from one printed seed.
+//! Replayable random numbers: everything random in a test comes from one printed seed.
 
-/// Splitmix64: short, and good enough to choose where disks fail.
-pub struct Dice(u64);
+use model::random::Random;
+
+pub struct Dice(Random);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        Dice(seed)
+        Dice(Random::seeded(seed))
     }
 
     pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `end`.
@@ -27,7 +24,7 @@ impl Dice {
     }
 }
 
-/// The seed of this run: ZONEWARD_SEED to replay one, else a new one.
+/// The seed of this run: ZONEWARD_SEED to replay one, otherwise a new one.
 #[allow(dead_code)]
 pub fn seed() -> u64 {
     let given = std::env::var("ZONEWARD_SEED").ok().and_then(|text| text.parse().ok());

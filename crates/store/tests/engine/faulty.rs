@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::engine::{Medium, StorageBackend};
+use store::engine::{StorageBackend, StoreFiles};
 
 use super::dice::Dice;
 
@@ -151,7 +151,7 @@ impl FaultyDisk {
     }
 }
 
-impl Medium for FaultyDisk {
+impl StoreFiles for FaultyDisk {
     fn data(&self) -> io::Result<Box<dyn StorageBackend>> {
         Ok(Box::new(Part { disk: self.clone(), file: 0 }))
     }

@@ -12,7 +12,7 @@ use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use store::api::Caller;
-use store::server::Local;
+use store::server::LocalApi;
 use tokio::net::UnixStream;
 use tower::ServiceExt;
 use tower::util::service_fn;
@@ -47,7 +47,7 @@ async fn ask(
 
 /// The same process, with a count of the lists that are asked for.
 pub fn counting(served: &Served, lists: Arc<AtomicU64>) -> Client {
-    let local = Local::new(served.api.clone(), Caller::own());
+    let local = LocalApi::new(served.api.clone(), Caller::own());
     let ask = move |request: Request<Body>| {
         let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
         if request.method() == http::Method::GET && !is_watch {
@@ -60,5 +60,5 @@ pub fn counting(served: &Served, lists: Arc<AtomicU64>) -> Client {
 
 /// The same process, without a network.
 pub fn in_process(served: &Served) -> Client {
-    Client::new(Local::new(served.api.clone(), Caller::own()), "default")
+    Client::new(LocalApi::new(served.api.clone(), Caller::own()), "default")
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use store::engine::Options;
+use store::engine::EngineOptions;
 
 use super::served::Served;
 
@@ -21,7 +21,7 @@ pub struct Session {
 
 impl Session {
     pub fn new() -> Self {
-        let served = Served::new("kubectl", Options::default());
+        let served = Served::new("kubectl", EngineOptions::default());
         let (data, kubeconfig) = (served.data.clone(), served.kubeconfig.clone());
         Self { data, kubeconfig, _server: Some(served) }
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
 use tokio::task::JoinSet;
 
 pub const PODS_PER_SERVICE: usize = 10;
@@ -20,16 +20,18 @@ const WRITERS: usize = 64;
 pub async fn store() -> Api {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-controllers-{}", std::process::id()));
-    let mut options = Options::default();
+    let mut options = EngineOptions::default();
     let megabytes = |name: &str| std::env::var(name).ok()?.parse::<usize>().ok().map(|n| n << 20);
     options.cache_bytes = megabytes("ZONEWARD_BENCH_CACHE_MB").unwrap_or(options.cache_bytes);
-    options.ring_bytes = megabytes("ZONEWARD_BENCH_RING_MB").unwrap_or(options.ring_bytes);
+    options.history_bytes = megabytes("ZONEWARD_BENCH_RING_MB").unwrap_or(options.history_bytes);
     let engine = Engine::open(&folder, options).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
     let service_cidrs = vec!["10.96.0.0/12".parse().unwrap()];
-    begin(&api, Beginning { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() }).await.unwrap();
+    bootstrap(&api, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
+        .await
+        .unwrap();
     api
 }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
 use tokio::task::JoinSet;
 
 /// How many requests are under way while the world is made.
@@ -82,12 +82,14 @@ pub fn gateway(port: u16) -> Value {
 
 pub async fn store() -> Api {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-mesh-{}", std::process::id()));
-    let engine = Engine::open(&folder, Options::default()).unwrap();
+    let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
-    let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
     let service_cidrs = vec!["10.96.0.0/12".parse().unwrap()];
-    begin(&api, Beginning { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() }).await.unwrap();
+    bootstrap(&api, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
+        .await
+        .unwrap();
     api
 }
 

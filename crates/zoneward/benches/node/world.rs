@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
 use store::credentials::Credentials;
-use store::engine::{Engine, Options};
+use store::engine::{Engine, EngineOptions};
 use store::kinds;
-use store::server::Server;
+use store::server::ApiServer;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
@@ -34,14 +34,14 @@ impl World {
         std::fs::create_dir_all(&folder).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let engine = Engine::open(&folder.join("store"), Options::default()).unwrap();
-        let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
+        let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let (stop, stopped) = watch::channel(false);
         {
             let _inside = runtime.enter();
             let listener = UnixListener::bind(folder.join("api.sock")).unwrap();
             let credentials = Credentials::open(&folder).unwrap();
-            runtime.spawn(Server::new(api.clone(), Arc::new(credentials), stopped).serve_unix(listener));
+            runtime.spawn(ApiServer::new(api.clone(), Arc::new(credentials), stopped).serve_unix(listener));
         }
         let world = World { runtime, api, folder, services, revision: AtomicU64::new(0), _stop: stop };
         world.put(vec![
@@ -74,7 +74,7 @@ impl World {
     }
 
     fn put(&self, mut objects: Vec<Value>) {
-        let work = move |store: &mut store::objects::Objects<'_, '_>| {
+        let work = move |store: &mut store::object_txn::ObjectTxn<'_, '_>| {
             for object in &mut objects {
                 let kind = kinds::named(object["kind"].as_str().unwrap_or_default());
                 store.put(kind.expect("a kind that the API has"), object)?;

@@ -5,8 +5,8 @@ mod live;
 
 use std::path::{Path, PathBuf};
 
-use ::store::engine::{Engine, Options, Report};
-use ::store::first_start;
+use ::store::bootstrap;
+use ::store::engine::{CheckReport, Engine, EngineOptions};
 use anyhow::{Result, bail};
 use model::Notice;
 use serde_json::json;
@@ -39,7 +39,7 @@ fn backup(args: &StoreFile) -> Result<bool> {
     // Opening would make a new store where there is none.
     let folder = folder(&args.data_dir);
     Engine::require(&folder)?;
-    let revision = Engine::open(&folder, Options::default())?.backup(&args.file)?;
+    let revision = Engine::open(&folder, EngineOptions::default())?.backup(&args.file)?;
     said(&revision)?;
     Ok(true)
 }
@@ -62,8 +62,8 @@ fn check(args: &StoreCheck) -> Result<bool> {
     // What cannot be read says nothing.
     let notices = match (&args.backup, &args.data_dir) {
         _ if !report.is_sound() => Vec::new(),
-        (Some(backup), _) => Engine::peek_backup(backup, first_start::check)?,
-        (None, Some(data_dir)) => Engine::peek(&folder(data_dir), first_start::check)?,
+        (Some(backup), _) => Engine::peek_backup(backup, bootstrap::check)?,
+        (None, Some(data_dir)) => Engine::peek(&folder(data_dir), bootstrap::check)?,
         (None, None) => Vec::new(),
     };
     match args.output.format {
@@ -73,7 +73,7 @@ fn check(args: &StoreCheck) -> Result<bool> {
     Ok(report.is_sound() && notices.is_empty())
 }
 
-fn text(report: &Report, notices: &[Notice]) -> String {
+fn text(report: &CheckReport, notices: &[Notice]) -> String {
     let mut text = format!("{report}\n");
     for notice in notices {
         text += &format!("to repair: {notice}\n");
@@ -84,7 +84,7 @@ fn text(report: &Report, notices: &[Notice]) -> String {
     text
 }
 
-fn value(report: &Report, notices: &[Notice]) -> serde_json::Value {
+fn value(report: &CheckReport, notices: &[Notice]) -> serde_json::Value {
     let damage = report.problems.iter().cloned();
     let problems: Vec<String> = damage.chain(notices.iter().map(Notice::to_string)).collect();
     json!({

@@ -20,12 +20,12 @@ use anyhow::{Context, Result, bail};
 use clock::Clock;
 use ipnet::IpNet;
 use prometheus_client::registry::Registry;
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
+use store::bootstrap::{self, BootstrapOptions, bootstrap};
 use store::credentials::Credentials;
-use store::engine::{Engine, Options};
-use store::first_start::{self, Beginning, begin};
-use store::server::Server;
+use store::engine::{Engine, EngineOptions};
+use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -70,7 +70,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .mode(0o700)
         .create(data)
         .with_context(|| format!("making {}", data.display()))?;
-    let engine = Engine::open(&data.join("store"), Options::default())?;
+    let engine = Engine::open(&data.join("store"), EngineOptions::default())?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
     let listener = TcpListener::bind(args.listen)
@@ -87,9 +87,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let service_cidrs = args.service_cluster_ip_range.clone();
     let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
     let gates = args.making.feature_gates;
-    let ranges = Ranges { cluster_ips, load_balancers, gates, ..Ranges::default() };
-    let api = Api::new(Arc::new(engine), ranges, Limits::default());
-    let begun = begin(&api, Beginning { service_cidrs, listen }).await?;
+    let ranges = ServiceRanges { cluster_ips, load_balancers, gates, ..ServiceRanges::default() };
+    let api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
+    let begun = bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await?;
     for notice in &begun.notices {
         log::notice(notice);
     }
@@ -98,12 +98,12 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let tls =
         credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
     let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
-    let server = Server::new(api.clone(), Arc::new(credentials), stopped.clone());
+    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone());
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
-        tokio::spawn(store::collect::run(api.clone(), stopped.clone())),
-        tokio::spawn(first_start::keep(api.clone(), listen, stopped.clone())),
+        tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
+        tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
     ];
     let mut registry = admin_server::registry("up");
     admin_server::embedded_api::show_api(api.clone(), &mut registry);

@@ -10,9 +10,9 @@ use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api as Store, Limits};
-use store::engine::{Engine, Options};
+use store::admission::service::ServiceRanges;
+use store::api::{Api as Store, ApiLimits};
+use store::engine::{Engine, EngineOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -54,10 +54,10 @@ impl World {
     pub async fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("zoneward-addresses-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let engine = Engine::open(&folder.join("store"), Options::default()).expect("a store");
+        let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
-        let api = Store::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let api = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let world = Self { client: cluster::in_process(api) };
         world.create(Kind::Namespace, json!({"metadata": {"name": "default"}})).await;
         world

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use store::credentials::Credentials;
-use store::server::Server;
+use store::server::ApiServer;
 use tokio::sync::watch;
 
 use crate::world::{World, eventually, items, slices_path};
@@ -24,7 +24,7 @@ impl Served {
         let listener = tokio::net::UnixListener::bind(folder.join("api.sock")).unwrap();
         let credentials = Credentials::open(&folder).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let server = Server::new(world.store.clone(), Arc::new(credentials), stopped);
+        let server = ApiServer::new(world.store.clone(), Arc::new(credentials), stopped);
         tokio::spawn(server.serve_unix(listener));
         Self { folder, _stop: stop }
     }

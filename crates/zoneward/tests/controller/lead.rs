@@ -12,7 +12,7 @@ use controller::Metrics;
 use http::{Method, Request};
 use kube::Client;
 use store::api::Caller;
-use store::server::Local;
+use store::server::LocalApi;
 use tokio::sync::watch;
 
 use crate::world::{World, config, eventually, node, pod, ready, service, start_standby};
@@ -21,7 +21,7 @@ use crate::world::{World, config, eventually, node, pod, ready, service, start_s
 /// whether or not the sender still waits: so it is with a network.
 #[derive(Clone)]
 struct Gate {
-    inner: Local,
+    inner: LocalApi,
     open: watch::Receiver<bool>,
     /// Slice writes that came to the gate.
     writes: Arc<AtomicUsize>,
@@ -29,11 +29,11 @@ struct Gate {
 
 impl Gate {
     fn new(world: &World, open: watch::Receiver<bool>) -> Self {
-        Self { inner: Local::new(world.store.clone(), Caller::own()), open, writes: Arc::default() }
+        Self { inner: LocalApi::new(world.store.clone(), Caller::own()), open, writes: Arc::default() }
     }
 }
 
-type Answer = <Local as tower::Service<Request<kube::client::Body>>>::Response;
+type Answer = <LocalApi as tower::Service<Request<kube::client::Body>>>::Response;
 type Refused = Box<dyn std::error::Error + Send + Sync>;
 
 impl tower::Service<Request<kube::client::Body>> for Gate {

@@ -8,10 +8,10 @@ use controller::{ControllerConfig, ControllerExit, Metrics};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api as Store, Limits};
-use store::engine::{Engine, Options};
-use store::first_start::{Beginning, begin};
+use store::admission::service::ServiceRanges;
+use store::api::{Api as Store, ApiLimits};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -56,12 +56,14 @@ impl World {
         let name = format!("controller-{}-{count}", std::process::id());
         let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        let engine = Engine::open(&folder, Options::default()).unwrap();
+        let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).unwrap();
-        let store = Store::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
-        begin(&store, Beginning { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() }).await.unwrap();
+        bootstrap(&store, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
+            .await
+            .unwrap();
         let client = cluster::in_process(store.clone());
         Self { store, client, metrics: Metrics::default(), running: None }
     }

@@ -14,12 +14,12 @@ use dataplane::nftables::render::table_id;
 use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket, evaluate};
 use model::Family;
 use serde_json::{Value, json};
-use store::admission::service::Ranges;
-use store::api::{Api, Limits};
+use store::admission::service::ServiceRanges;
+use store::api::{Api, ApiLimits};
 use store::credentials::Credentials;
-use store::engine::{Engine, Options};
+use store::engine::{Engine, EngineOptions};
 use store::kinds;
-use store::server::Server;
+use store::server::ApiServer;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
@@ -40,8 +40,8 @@ impl World {
         std::fs::create_dir_all(&folder).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let engine = Engine::open(&folder.join("store"), Options::default()).unwrap();
-        let api = Api::new(Arc::new(engine), Ranges::default(), Limits::default());
+        let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
+        let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let world = World { runtime, api, folder, stop: Mutex::default() };
         for name in ["default", "kube-system", "ns"] {
             world.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
@@ -61,7 +61,7 @@ impl World {
         let listener = UnixListener::bind(self.socket()).unwrap();
         let credentials = Credentials::open(&self.folder).unwrap();
         let (stop, stopped) = watch::channel(false);
-        let server = Server::new(self.api.clone(), Arc::new(credentials), stopped);
+        let server = ApiServer::new(self.api.clone(), Arc::new(credentials), stopped);
         *self.stop.lock().unwrap() = Some((stop, self.runtime.spawn(server.serve_unix(listener))));
     }
 
@@ -74,7 +74,7 @@ impl World {
         let credentials = Credentials::open(&self.folder).unwrap();
         let tls = credentials.server_config(&[address.ip()]).unwrap();
         let stopped = self.stop.lock().unwrap().as_ref().map(|(stop, _)| stop.subscribe()).unwrap();
-        let server = Server::new(self.api.clone(), Arc::new(credentials), stopped);
+        let server = ApiServer::new(self.api.clone(), Arc::new(credentials), stopped);
         self.runtime.spawn(server.serve_tls(tokio::net::TcpListener::from_std(listener).unwrap(), tls));
         let (nothing, flags) = (None::<&str>, nix::mount::MsFlags::empty());
         nix::mount::mount(Some("none"), "/run", Some("tmpfs"), flags, nothing).unwrap();
@@ -102,7 +102,7 @@ impl World {
 
     /// Puts several at once; answers with the last one's revision.
     pub(crate) fn put_all(&self, mut all: Vec<Value>) -> u64 {
-        let work = move |objects: &mut store::objects::Objects<'_, '_>| {
+        let work = move |objects: &mut store::object_txn::ObjectTxn<'_, '_>| {
             for object in &mut all {
                 let kind = kinds::named(object["kind"].as_str().unwrap()).unwrap();
                 objects.put(kind, object)?;
@@ -117,7 +117,7 @@ impl World {
     pub(crate) fn remove(&self, kind: &str, namespace: &str, name: &str) {
         let kind = kinds::named(kind).unwrap();
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let work = move |objects: &mut store::objects::Objects<'_, '_>| {
+        let work = move |objects: &mut store::object_txn::ObjectTxn<'_, '_>| {
             let mut object = objects.fetch(kind, &namespace, &name)?;
             objects.remove(kind, &mut object)
         };
@@ -126,7 +126,7 @@ impl World {
 
     pub(crate) fn list(&self, kind: &str) -> Vec<Value> {
         let kind = kinds::named(kind).unwrap();
-        let work = move |objects: &mut store::objects::Objects<'_, '_>| objects.list(kind, None);
+        let work = move |objects: &mut store::object_txn::ObjectTxn<'_, '_>| objects.list(kind, None);
         self.runtime.block_on(self.api.commit(false, work)).unwrap()
     }
 

@@ -1,7 +1,7 @@
-//! CEL expressions over objects, by the Kubernetes functions of `kube-cel` (cidr and ip among them).
+//! CEL expressions over objects, with the Kubernetes functions of `kube-cel` (cidr and ip among them).
 //!
-//! Expressions come from operators, but they come over the wire: their length and depth are bounded, and a
-//! failure inside the interpreter is an error of the expression.
+//! Expressions are user input: their length and depth are bounded, and a panic of the interpreter is an error of the
+//! expression.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use kube_cel::cel::objects::Map;
 use kube_cel::cel::{Context, Program, Value as Cel};
 use serde_json::Value;
 
-const LONGEST: usize = 8_192;
-const DEEPEST: usize = 48;
+const MAX_LENGTH: usize = 8_192;
+const MAX_DEPTH: usize = 48;
 
-/// What expressions can see.
+/// The variables of expressions.
 pub(super) struct Scope {
     context: Context<'static>,
     variables: HashMap<String, Cel>,
@@ -44,14 +44,14 @@ impl Scope {
     pub(super) fn holds(&self, source: &str) -> Result<bool, String> {
         match self.value(source)? {
             Cel::Bool(holds) => Ok(holds),
-            other => Err(format!("expression '{source}' gives {}, not true or false", other.type_of())),
+            other => Err(format!("expression '{source}' returns {}, expected bool", other.type_of())),
         }
     }
 
     pub(super) fn text(&self, source: &str) -> Result<String, String> {
         match self.value(source)? {
             Cel::String(text) => Ok(text.to_string()),
-            other => Err(format!("expression '{source}' gives {}, not a text", other.type_of())),
+            other => Err(format!("expression '{source}' returns {}, expected string", other.type_of())),
         }
     }
 
@@ -66,12 +66,11 @@ impl Scope {
     }
 }
 
-/// How many compiled expressions are kept.
+/// Compiled expressions that are kept.
 const KEPT: usize = 1_024;
 
 thread_local! {
-    /// Policies are held against every write, always by the writer's thread: what an expression means depends on its
-    /// text alone, so it is compiled once.
+    /// Policies are evaluated for every write, mostly on the writer thread; an expression is compiled once.
     static COMPILED: RefCell<HashMap<String, Rc<Program>>> = RefCell::default();
 }
 
@@ -90,21 +89,21 @@ fn compiled(source: &str) -> Result<Rc<Program>, String> {
 }
 
 fn compile(source: &str) -> Result<Program, String> {
-    if source.len() > LONGEST {
-        return Err(format!("an expression has at most {LONGEST} bytes"));
+    if source.len() > MAX_LENGTH {
+        return Err(format!("the expression has more than {MAX_LENGTH} bytes"));
     }
-    if depth(source) > DEEPEST {
-        return Err(format!("an expression has at most {DEEPEST} brackets inside each other"));
+    if depth(source) > MAX_DEPTH {
+        return Err(format!("the expression has more than {MAX_DEPTH} nested brackets"));
     }
     let compiled = catch_unwind(|| Program::compile(source));
     match compiled {
         Ok(Ok(program)) => Ok(program),
         Ok(Err(error)) => Err(format!("compilation failed: {error}")),
-        Err(_) => Err("compilation failed: it cannot be read".to_owned()),
+        Err(_) => Err("compilation failed: internal error".to_owned()),
     }
 }
 
-/// How deep brackets and runs of operators nest, at most.
+/// The maximum nesting of brackets and runs of operators.
 fn depth(source: &str) -> usize {
     let (mut open, mut deepest, mut run) = (0usize, 0usize, 0usize);
     for letter in source.chars() {
@@ -142,7 +141,7 @@ fn convert(value: &Value) -> Cel {
     }
 }
 
-/// The expressions of a policy that cannot be compiled: where they stand, and why.
+/// The expressions of a policy that do not compile: path and error of each.
 pub fn uncompilable(policy: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let lists = [
@@ -159,7 +158,7 @@ pub fn uncompilable(policy: &Value) -> Vec<(String, String)> {
                     found.push((path, "must not be empty".to_owned()))
                 }
                 Some(source) => found.extend(compile(source).err().map(|error| (path, error))),
-                None if field == "expression" => found.push((path, "an expression is needed".to_owned())),
+                None if field == "expression" => found.push((path, "an expression is required".to_owned())),
                 None => {}
             }
         }

@@ -1,24 +1,24 @@
-//! Whether a write is one that a policy speaks about.
+//! Whether a policy or binding matches a write.
 
 use serde_json::Value;
 
-use super::Attempt;
+use super::AdmissionAttributes;
 use crate::meta;
-use crate::selector::Labels;
+use crate::selector::LabelSelector;
 
-/// Whether the rules cover the write, whatever its namespace and labels are: most policies end here, before anything
-/// else has to be read.
-pub(super) fn may_match(constraints: &Value, attempt: &Attempt<'_>) -> bool {
+/// Whether the rules cover the write, without its namespace and labels: most policies end here, before the namespace has
+/// to be read.
+pub(super) fn may_match(constraints: &Value, attempt: &AdmissionAttributes<'_>) -> bool {
     let rules = &constraints["resourceRules"];
     rules.is_null() || rules.as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
 }
 
 /// Whether `constraints` (matchConstraints, or matchResources of a binding) cover the write.
-pub(super) fn matches(constraints: &Value, attempt: &Attempt<'_>, namespace: &Value) -> bool {
+pub(super) fn matches(constraints: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value) -> bool {
     let any = |name: &str| {
         constraints[name].as_array().is_some_and(|rules| rules.iter().any(|rule| covers(rule, attempt)))
     };
-    // A binding without rules takes the policy's.
+    // A binding without rules has those of the policy.
     let ruled = constraints["resourceRules"].is_null() || any("resourceRules");
     ruled
         && !any("excludeResourceRules")
@@ -30,7 +30,7 @@ fn names(rule: &Value, list: &str, word: &str) -> bool {
     rule[list].as_array().is_some_and(|items| items.iter().any(|item| item == "*" || item == word))
 }
 
-fn covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
+fn covers(rule: &Value, attempt: &AdmissionAttributes<'_>) -> bool {
     let resource = if attempt.subresource.is_empty() {
         attempt.kind.plural.to_owned()
     } else {
@@ -54,16 +54,16 @@ fn covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
         && named
 }
 
-fn selector(value: &Value) -> Option<Labels> {
-    if value.is_null() { Some(Labels::default()) } else { Labels::of_object(value).ok() }
+fn selector(value: &Value) -> Option<LabelSelector> {
+    if value.is_null() { Some(LabelSelector::default()) } else { LabelSelector::of_object(value).ok() }
 }
 
-/// Objects outside of namespaces match every selector of namespaces.
+/// Cluster-scoped objects match every namespace selector.
 fn in_namespace(value: &Value, namespace: &Value) -> bool {
     namespace.is_null() || selector(value).is_some_and(|labels| labels.matches(namespace))
 }
 
-fn by_labels(value: &Value, attempt: &Attempt<'_>) -> bool {
+fn by_labels(value: &Value, attempt: &AdmissionAttributes<'_>) -> bool {
     let Some(labels) = selector(value) else { return false };
     let is = |object: &Value| !object.is_null() && labels.matches(object);
     labels.is_empty() || is(attempt.object) || is(attempt.old)

@@ -1,5 +1,5 @@
-//! Addresses of load balancers, where `--load-balancer-range` gives some. Without it, and for a Service with
-//! a class of its own, a Service of type LoadBalancer stays pending until somebody else serves it.
+//! Allocation of load balancer addresses from `--load-balancer-range`. Without it, and for a Service with a
+//! loadBalancerClass, a Service of type LoadBalancer stays pending until another controller serves it.
 
 use std::net::IpAddr;
 
@@ -7,18 +7,17 @@ use ipnet::IpNet;
 use plan::cluster_ips::{IpRange, search_order};
 use serde_json::{Value, json};
 
-use super::{Terms, holder};
+use super::{AllocationContext, holder};
 use crate::meta::at;
-use crate::objects::{Lock, Objects};
-use crate::status::Failure;
+use crate::object_txn::{AllocationLock, ObjectTxn};
+use crate::status::StatusError;
 
-/// Gives or takes back the addresses of a Service.
-pub(super) fn settle(
-    objects: &mut Objects<'_, '_>,
-    terms: Terms<'_>,
+pub(super) fn allocate(
+    objects: &mut ObjectTxn<'_, '_>,
+    context: AllocationContext<'_>,
     old: Option<&Value>,
     new: &mut Value,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     if new["spec"]["type"] != "LoadBalancer" {
         if let Some(old) = old.filter(|old| old["spec"]["type"] == "LoadBalancer") {
             release(objects, old)?;
@@ -27,13 +26,13 @@ pub(super) fn settle(
         return Ok(());
     }
     let served = ingress(new).is_empty() && at(new, "spec.loadBalancerClass").is_null();
-    if !served || terms.ranges.load_balancers.is_empty() || terms.dry_run {
+    if !served || context.ranges.load_balancers.is_empty() || context.dry_run {
         return Ok(());
     }
     let mut given = Vec::new();
     for family in new["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default() {
         let v4 = family == "IPv4";
-        let ranges = terms.ranges.load_balancers.iter().filter(|range| range.addr().is_ipv4() == v4);
+        let ranges = context.ranges.load_balancers.iter().filter(|range| range.addr().is_ipv4() == v4);
         if let Some(ip) = take_first(objects, ranges, &holder(new))? {
             given.push(json!({"ip": ip.to_string(), "ipMode": "VIP"}));
         }
@@ -44,11 +43,11 @@ pub(super) fn settle(
     Ok(())
 }
 
-/// Takes the addresses of a Service back.
-pub(super) fn release(objects: &mut Objects<'_, '_>, service: &Value) -> Result<(), Failure> {
+/// Releases the addresses of a Service.
+pub(super) fn release(objects: &mut ObjectTxn<'_, '_>, service: &Value) -> Result<(), StatusError> {
     for entry in ingress(service) {
         if let Some(ip) = entry["ip"].as_str() {
-            objects.release(Lock::LoadBalancerAddress, ip, &holder(service))?;
+            objects.release(AllocationLock::LoadBalancerAddress, ip, &holder(service))?;
         }
     }
     Ok(())
@@ -58,19 +57,19 @@ fn ingress(service: &Value) -> &[Value] {
     at(service, "status.loadBalancer.ingress").as_array().map_or(&[], Vec::as_slice)
 }
 
-/// How many addresses are tried: a search through a whole IPv6 range would never end.
+/// Addresses that are tried: a search of a whole IPv6 range would not end.
 const TRIES: usize = 65_536;
 
 fn take_first<'r>(
-    objects: &mut Objects<'_, '_>,
+    objects: &mut ObjectTxn<'_, '_>,
     ranges: impl Iterator<Item = &'r IpNet>,
     holder: &str,
-) -> Result<Option<IpAddr>, Failure> {
+) -> Result<Option<IpAddr>, StatusError> {
     for range in ranges {
         let range = IpRange::new(*range);
         let (Some(first), Some(last)) = (range.first(), range.last()) else { continue };
         for ip in search_order(first, last, 0).take(TRIES) {
-            if objects.take(Lock::LoadBalancerAddress, &ip.to_string(), holder)? {
+            if objects.take(AllocationLock::LoadBalancerAddress, &ip.to_string(), holder)? {
                 return Ok(Some(ip));
             }
         }

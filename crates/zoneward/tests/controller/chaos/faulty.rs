@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as HttpBody, Frame};
 use serde_json::json;
 use store::api::{Api as Store, Caller};
-use store::server::Local;
+use store::server::LocalApi;
 
 /// Splitmix64: short, and one printed seed replays it.
 pub struct Dice(pub u64);
@@ -42,7 +42,7 @@ const HANG: Duration = Duration::from_secs(3);
 /// The API, failing one request in ten while it is on.
 #[derive(Clone)]
 pub struct Faulty {
-    inner: Local,
+    inner: LocalApi,
     dice: Arc<Mutex<Dice>>,
     /// Whether anything fails.
     pub on: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ enum Fault {
 
 impl Faulty {
     pub fn new(store: &Store, seed: u64) -> Self {
-        let inner = Local::new(store.clone(), Caller::own());
+        let inner = LocalApi::new(store.clone(), Caller::own());
         Self { inner, dice: Arc::new(Mutex::new(Dice(seed))), on: Arc::new(AtomicBool::new(true)) }
     }
 

@@ -1,0 +1,158 @@
+//! Request info: the resource, object and subresource of a path.
+
+use crate::kinds::{self, ResourceKind};
+use crate::query::decode;
+use crate::status::StatusError;
+
+/// A parsed path.
+#[derive(Debug, PartialEq)]
+pub(super) enum RequestPath<'a> {
+    Resource(RequestInfo),
+    /// `/healthz`, `/livez`, `/readyz`.
+    Health,
+    /// `/backup`.
+    Backup,
+    /// `/version`.
+    Version,
+    /// Discovery: `api`, `apis`, `apis/GROUP`, `api/v1`, `apis/GROUP/VERSION`.
+    Discovery(&'a str),
+    /// OpenAPI v3: empty for the index, or `api/v1`, `apis/GROUP/VERSION`.
+    OpenApi(&'a str),
+    OpenApiV2,
+}
+
+/// The objects of a path.
+#[derive(Clone, Debug)]
+pub(super) struct RequestInfo {
+    pub(super) kind: &'static ResourceKind,
+    /// `None` for all namespaces, and for cluster-scoped kinds.
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) subresource: Subresource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subresource {
+    None,
+    Status,
+    Binding,
+}
+
+impl PartialEq for RequestInfo {
+    fn eq(&self, other: &Self) -> bool {
+        let fields =
+            |info: &Self| (info.kind.id, info.namespace.clone(), info.name.clone(), info.subresource);
+        fields(self) == fields(other)
+    }
+}
+
+pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
+    let path = path.trim_matches('/');
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        ["healthz" | "livez" | "readyz", ..] => Ok(RequestPath::Health),
+        ["backup"] => Ok(RequestPath::Backup),
+        ["version"] => Ok(RequestPath::Version),
+        ["openapi", "v2"] => Ok(RequestPath::OpenApiV2),
+        ["openapi", "v3"] => Ok(RequestPath::OpenApi("")),
+        ["openapi", "v3", ..] => Ok(RequestPath::OpenApi(&path["openapi/v3/".len()..])),
+        ["" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => Ok(RequestPath::Discovery(path)),
+        ["api", version, rest @ ..] => request_info("", version, rest).map(RequestPath::Resource),
+        ["apis", group, version, rest @ ..] => request_info(group, version, rest).map(RequestPath::Resource),
+        _ => Err(StatusError::no_such_path()),
+    }
+}
+
+fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo, StatusError> {
+    // The deprecated prefix /watch/ is not served.
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, plural, rest @ ..] if !is_subresource(group, plural) => {
+            (Some(*namespace), [&[*plural], rest].concat())
+        }
+        rest => (None, rest.to_vec()),
+    };
+    let [plural, rest @ ..] = rest.as_slice() else { return Err(StatusError::no_such_path()) };
+    if *plural == "serviceaccounts" {
+        return Err(no_service_accounts());
+    }
+    let kind = kinds::find(group, version, plural).ok_or_else(StatusError::no_such_path)?;
+    if namespace.is_some() && !kind.namespaced {
+        return Err(StatusError::no_such_path());
+    }
+    let (name, subresource) = match rest {
+        [] => (None, Subresource::None),
+        [name] => (Some(*name), Subresource::None),
+        [name, "status"] if kind.status => (Some(*name), Subresource::Status),
+        [name, "binding"] if kind.binds => (Some(*name), Subresource::Binding),
+        _ => return Err(StatusError::no_such_path()),
+    };
+    if name.is_some() && kind.namespaced && namespace.is_none() {
+        return Err(StatusError::no_such_path());
+    }
+    Ok(RequestInfo { kind, namespace: namespace.map(decode), name: name.map(decode), subresource })
+}
+
+/// `/api/v1/namespaces/NAME/status` is the status of a namespace, not a kind in one.
+fn is_subresource(group: &str, word: &str) -> bool {
+    group.is_empty() && word == "status"
+}
+
+fn no_service_accounts() -> StatusError {
+    let mut error = StatusError::no_such_path();
+    error.message =
+        "service accounts and their tokens are not served here: the credentials of the admin and the reader are \
+         in the data directory of `zoneward up` (kubeconfig, reader.kubeconfig)"
+            .to_owned();
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(path: &str) -> Option<(&'static str, Option<String>, Option<String>, bool)> {
+        match parse(path) {
+            Ok(RequestPath::Resource(info)) => {
+                Some((info.kind.kind, info.namespace, info.name, info.subresource == Subresource::Status))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_kinds_namespaces_and_names() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(words("/api/v1/pods"), Some(("Pod", None, None, false)));
+        assert_eq!(words("/api/v1/namespaces"), Some(("Namespace", None, None, false)));
+        assert_eq!(words("/api/v1/namespaces/a"), Some(("Namespace", None, some("a"), false)));
+        assert_eq!(words("/api/v1/namespaces/a/status"), Some(("Namespace", None, some("a"), true)));
+        assert_eq!(words("/api/v1/namespaces/a/services/b"), Some(("Service", some("a"), some("b"), false)));
+        assert_eq!(
+            words("/api/v1/namespaces/a/services/b/status"),
+            Some(("Service", some("a"), some("b"), true))
+        );
+        assert_eq!(
+            words("/apis/networking.k8s.io/v1/servicecidrs/kubernetes"),
+            Some(("ServiceCIDR", None, some("kubernetes"), false))
+        );
+    }
+
+    #[test]
+    fn paths_to_nowhere_are_not_found() {
+        for path in [
+            "/x",
+            "/api/v2/pods",
+            "/api/v1/pods/a",
+            "/api/v1/namespaces/a/nodes/b",
+            "/api/v1/namespaces/a/configmaps/b/status",
+            "/apis/apps/v1/deployments",
+            "/api/v1/namespaces/a/pods/b/log/c",
+            "//",
+            "/api/v1/",
+        ] {
+            assert!(words(path).is_none(), "{path}");
+        }
+        let error = parse("/api/v1/namespaces/default/serviceaccounts/x/token").unwrap_err();
+        assert!(error.message.contains("not served"));
+    }
+}
