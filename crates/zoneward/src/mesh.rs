@@ -1,9 +1,11 @@
-//! The L7 side: the same routes and endpoints for the embedded proxy and for Envoy, kept up as the world changes.
+//! The L7 side: the same routes and endpoints for the embedded proxy and for Envoy, kept up to date.
 //!
 //! ```text
-//! watches or files -> State: Mirror (Snapshot) -> what a change touches -> a View for each consumer
-//!    View: RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
+//! watches or files -> TableCache: Snapshot -> affected parts -> the tables of each ProxyIdentity
+//!    RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
+
+#![allow(missing_docs, reason = "fields and methods are named for what they are")]
 
 pub mod accepted;
 pub mod consumer;
@@ -18,5 +20,5 @@ pub mod state;
 mod touch;
 mod view;
 
-pub use consumer::{Consumer, Role};
-pub use state::{State, Tables, Turned, Update};
+pub use consumer::{ProxyIdentity, ProxyRole};
+pub use state::{ChangedTables, MeshTables, TableCache, TableUpdate};

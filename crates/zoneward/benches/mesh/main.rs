@@ -8,16 +8,16 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Proxy, Settings, Tables};
+use proxy::{Proxy, ProxyOptions, ProxyTables};
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use zoneward::cluster;
-use zoneward::mesh::run::{Plan, Shown, run};
-use zoneward::mesh::source::Source;
-use zoneward::mesh::{Consumer, Role};
+use zoneward::mesh::run::{EmbeddedProxyConfig, ProxyHealth, run};
+use zoneward::mesh::source::ObjectSource;
+use zoneward::mesh::{ProxyIdentity, ProxyRole};
 
 use world::Shape;
 
@@ -50,18 +50,23 @@ async fn measure(shape: Shape) {
     println!("{} routes {shape}: written in {:.1} s", shape.routes(), start.elapsed().as_secs_f64());
     let start = Instant::now();
     let namespace = "default".into();
-    let plan = Plan {
-        consumer: Consumer { role: Role::gateway("edge", &namespace).unwrap(), node: "n".into(), zone: None },
+    let plan = EmbeddedProxyConfig {
+        identity: ProxyIdentity {
+            role: ProxyRole::gateway("edge", &namespace).unwrap(),
+            node: "n".into(),
+            zone: None,
+        },
         bind: vec!["127.0.0.1".parse().unwrap()],
         outbounds: Vec::new(),
         redirect: None,
         drain: Duration::from_secs(1),
+        clock: clock::Clock::system(),
     };
     let (stop, mut stopped) = watch::channel(false);
-    let proxy = Proxy::new(Settings::default(), Tables::default());
-    let source = Source::cluster(client.clone());
+    let proxy = Proxy::new(ProxyOptions::default(), ProxyTables::default());
+    let source = ObjectSource::cluster(client.clone());
     let end = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    let running = tokio::spawn(run(plan, source, proxy, Arc::new(Shown::new()), end));
+    let running = tokio::spawn(run(plan, source, proxy, Arc::new(ProxyHealth::new()), end));
     let mut asker = Asker::connect(port).await;
     asker.until(&shape.host(0), &shape.path(0), "0").await;
     println!("  from nothing until it answers: {:.2} s", start.elapsed().as_secs_f64());

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clock::Clock;
 use tokio::sync::watch;
 use tracing::info;
-use xds::render::Allowed;
-use xds::server::{self, Settings, Tls};
+use xds::render::DirectResponseAllowlist;
+use xds::server::{self, XdsServerSettings, XdsServerTls};
 
-use crate::mesh::control::{Desk, pages, run as serve_envoys};
-use crate::mesh::source::Source;
+use crate::mesh::control::{Subscriptions, pages, run as serve_envoys};
+use crate::mesh::source::ObjectSource;
 use crate::signals::Signals;
 use crate::{cli, cluster, log, serve};
 
@@ -76,21 +77,27 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let listener = serve::listen(args.listen, "--listen").await?;
     let health = serve::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
-    let desk = Arc::new(Desk::new(settings.streams));
+    let subscriptions = Arc::new(Subscriptions::new(settings.max_streams));
     let (stop, stopped) = watch::channel(false);
-    let shown = tokio::spawn(serve::serve(health, pages(&desk), stopped.clone()));
-    let talking = tokio::spawn(server::serve(listener, settings, desk.clone(), desk.ledger.clone(), stopped));
-    let allowed = Allowed {
+    let shown = tokio::spawn(serve::serve(health, pages(&subscriptions), stopped.clone()));
+    let talking = tokio::spawn(server::serve(
+        listener,
+        settings,
+        subscriptions.clone(),
+        subscriptions.streams.clone(),
+        stopped,
+    ));
+    let allowlist = DirectResponseAllowlist {
         files: args.allow_file.iter().cloned().collect(),
         environment: args.allow_env.iter().cloned().collect(),
     };
-    serve_envoys(source, desk, allowed, signals.wait()).await;
+    serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()).await;
     stop.send_replace(true);
     talking.await.context("the server of Envoys ended badly")?;
     shown.await.context("the server of health and metrics ended badly")
 }
 
-fn settings(args: &ControlArgs) -> Result<Settings> {
+fn settings(args: &ControlArgs) -> Result<XdsServerSettings> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
         bail!(
@@ -101,12 +108,17 @@ fn settings(args: &ControlArgs) -> Result<Settings> {
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             let authority = args.client_ca.as_deref().map(read).transpose()?;
-            let tls = Tls::new(&read(certificate)?, &read(key)?, authority.as_deref());
+            let tls = XdsServerTls::new(&read(certificate)?, &read(key)?, authority.as_deref());
             Some(tls.context("--tls-cert, --tls-key, --client-ca")?)
         }
         _ => None,
     };
-    Ok(Settings { streams: args.max_streams as usize, token, tls, ..Settings::default() })
+    Ok(XdsServerSettings {
+        max_streams: args.max_streams as usize,
+        token,
+        tls,
+        ..XdsServerSettings::default()
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
@@ -126,7 +138,7 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cli::Input) -> Result<Source> {
+async fn source(input: &cli::Input) -> Result<ObjectSource> {
     if !input.files.is_empty() {
         let input = cli::Input {
             files: input.files.clone(),
@@ -134,10 +146,10 @@ async fn source(input: &cli::Input) -> Result<Source> {
             namespace: input.namespace.clone(),
             ..cli::Input::default()
         };
-        return Source::files(input);
+        return ObjectSource::files(input);
     }
     let client = cluster::connect(&input.connection)
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
-    Ok(Source::cluster(client))
+    Ok(ObjectSource::cluster(client))
 }

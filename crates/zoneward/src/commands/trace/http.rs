@@ -11,13 +11,13 @@ use serde_json::{Map, Value, json};
 use crate::cli::{Format, TraceHttp};
 use crate::input::World;
 use crate::output::{notices_text, print_text, print_value};
-use crate::routes::Routes;
+use crate::routes::PlannedRoutes;
 
 /// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
     let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
+    let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);
     let incoming = request(args)?;
     let (routing, arrival) = routes.routing(&incoming.host);

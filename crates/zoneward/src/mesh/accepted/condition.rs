@@ -1,4 +1,4 @@
-//! Findings about an object -> its status and Events, if they differ from what is stored.
+//! Status conditions and Events of an object, if they differ from the stored ones.
 
 use jiff::Timestamp;
 use model::parse::Problem;
@@ -9,39 +9,33 @@ use serde_json::{Value, json};
 use crate::cluster::Kind;
 use crate::events;
 
-/// Whether the object is valid.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether everything that it names is there.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";
-/// Whether proxies get something of it.
 pub const PROGRAMMED: &str = "Programmed";
 
-/// How many mistakes a message names.
-const NAMED: usize = 10;
+/// Problems listed in a message.
+const MAX_LISTED: usize = 10;
 
-/// What is to be written about one object.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Work {
+pub(super) struct StatusWrite {
     pub(super) path: String,
     pub(super) patch: Value,
     pub(super) events: Vec<Value>,
 }
 
-/// An object as it is stored, as far as its status depends on it.
+/// The parts of a stored object that its status depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct StoredObject {
     uid: Option<String>,
     resource_version: Value,
     generation: Value,
     conditions: Vec<Value>,
-    /// Everything that is wrong with it by itself.
     pub(super) problems: Vec<Problem>,
-    /// What in it no request can hit.
+    /// About rules that no request can match.
     pub(super) idle: Vec<Notice>,
 }
 
-impl Record {
-    /// From the object's JSON.
+impl StoredObject {
     pub(super) fn new(object: &Value, problems: Vec<Problem>, idle: Vec<Notice>) -> Self {
         let metadata = &object["metadata"];
         Self {
@@ -54,14 +48,14 @@ impl Record {
         }
     }
 
-    /// What has to be written; nothing if the status says so already. `standing` is that of a valid object.
-    pub(super) fn work(
+    /// `None` if the stored status is current. `standing` is `None` for an invalid object.
+    pub(super) fn status_write(
         &self,
         kind: Kind,
         about: &ObjectRef,
         standing: Option<Standing>,
         now: Timestamp,
-    ) -> Option<Work> {
+    ) -> Option<StatusWrite> {
         let Standing { resolved, programmed } = standing.unwrap_or_else(ignored);
         let accepted = accepted(&self.problems, &self.idle);
         let wanted = [(ACCEPTED, accepted), (RESOLVED_REFS, resolved), (PROGRAMMED, programmed)];
@@ -91,7 +85,7 @@ impl Record {
         );
         let patch = json!({"metadata": {"resourceVersion": self.resource_version},
             "status": {"conditions": conditions, "observedGeneration": self.generation}});
-        Some(Work { path, patch, events })
+        Some(StatusWrite { path, patch, events })
     }
 
     fn stored(&self, name: &str) -> Option<&Value> {
@@ -108,8 +102,7 @@ impl Record {
             "observedGeneration": self.generation, "lastTransitionTime": since})
     }
 
-    /// An Event when a condition turns, or does not hold for another reason than before. That all is well from the
-    /// beginning is no news.
+    /// An Event when a condition changes, or fails for another reason. A condition that is true from the start has none.
     fn event(&self, name: &str, finding: &Finding, about: &ObjectRef, now: Timestamp) -> Option<Value> {
         let before = self.stored(name);
         let is_true = finding.holds == Holds::True;
@@ -135,39 +128,39 @@ impl Record {
 
 fn accepted(problems: &[Problem], idle: &[Notice]) -> Finding {
     if problems.is_empty() {
-        let mut message = "it is valid".to_owned();
+        let mut message = "valid".to_owned();
         if !idle.is_empty() {
             let texts: Vec<String> = idle.iter().map(|notice| notice.message.clone()).collect();
-            message += &format!("; but {}", named(&texts));
+            message += &format!("; {}", named(&texts));
         }
         return Finding { holds: Holds::True, reason: "Valid", message };
     }
     let texts: Vec<String> =
         problems.iter().map(|problem| format!("{}: {}", problem.field, problem.text)).collect();
-    let message = format!("{}. It is ignored until this is put right.", named(&texts));
+    let message = format!("{}; ignored until this is fixed", named(&texts));
     Finding { holds: Holds::False, reason: "Invalid", message }
 }
 
-/// Of an object that is not valid nothing is looked up, and proxies get nothing of it.
+/// References of an invalid object are not resolved, and proxies do not use it.
 fn ignored() -> Standing {
     Standing {
         resolved: Finding {
             holds: Holds::Unknown,
             reason: "Invalid",
-            message: "it is not valid, so what it names was not looked up: see Accepted".to_owned(),
+            message: "invalid, so its references were not resolved: see Accepted".to_owned(),
         },
         programmed: Finding {
             holds: Holds::False,
             reason: "Invalid",
-            message: "it is not valid and is ignored as a whole: see Accepted".to_owned(),
+            message: "invalid and ignored as a whole: see Accepted".to_owned(),
         },
     }
 }
 
 fn named(all: &[String]) -> String {
-    let mut parts: Vec<String> = all.iter().take(NAMED).cloned().collect();
-    if all.len() > NAMED {
-        parts.push(format!("and {} more", all.len() - NAMED));
+    let mut parts: Vec<String> = all.iter().take(MAX_LISTED).cloned().collect();
+    if all.len() > MAX_LISTED {
+        parts.push(format!("and {} more", all.len() - MAX_LISTED));
     }
     parts.join("; ")
 }
