@@ -115,11 +115,6 @@ impl Routes {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
-    /// Shows metrics at `/metrics`, and after them those that are text already.
-    pub fn metrics_and(self, registry: Registry, text: impl Fn() -> String + Send + Sync + 'static) -> Self {
-        self.page("/metrics", move |_| exposition::page_with(&registry, &text()))
-    }
-
     fn answer(&self, head: &Parts) -> Page {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");

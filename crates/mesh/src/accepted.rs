@@ -1,19 +1,20 @@
-//! The status of routes and gateways: Accepted (valid by itself), ResolvedRefs (everything that it names is there) and
-//! Programmed (proxies get something of it), with Events when they turn.
+//! The status of routes and gateways: the conditions Accepted (valid by itself), ResolvedRefs (every reference exists) and
+//! Programmed (proxies use it), with Events when they change.
 //!
 //! ```text
-//! watches -> WatchCache (Services, routes, gateways), Secrets that listeners name
-//!         -> plan::routes: RouteStatus -> conditions -> differ from the stored ones? -> the API
+//! watches -> WatchCache (Services, routes, gateways), Secrets of listeners
+//!         -> plan::routes: RouteStatus -> conditions -> written to the API if they differ
 //! ```
 //!
-//! Only the leader runs this. Nothing is written that is there already, and conditions of other writers stay: a status is
-//! replaced for the version that it was read from, because API servers merge no lists of kinds like these.
+//! Only the leader runs this. Unchanged status is not written, and conditions of other writers stay: a status is replaced
+//! at the resourceVersion that it was read from, because API servers do not merge lists of custom resources.
 
 mod condition;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use clock::Clock;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
@@ -28,78 +29,77 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, warn};
+use xds::render::PemKeyPair;
 
 pub use condition::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
-use condition::{Record, Work};
+use condition::{StatusWrite, StoredObject};
 
-use super::secret::{self, Pair};
-use super::secrets::Secrets;
+use super::secret;
+use super::secrets::SecretWatches;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
 use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure, outage};
 
-/// How many are written at once.
+/// Concurrent writes.
 const WRITERS: usize = 5;
-/// How long a refused write waits.
-const PAUSE: Duration = Duration::from_secs(5);
-/// What is watched.
+/// Backoff after a failed write.
+const BACKOFF: Duration = Duration::from_secs(5);
 const KINDS: [Kind; 5] =
     [Kind::Service, Kind::HttpRoute, Kind::GatewayHttpRoute, Kind::TcpRoute, Kind::Gateway];
 
-/// Which object.
 type Key = (Kind, ObjectKey);
 
-/// Runs until `stop` turns true. Dropping the future ends everything that it began.
-pub async fn run(client: Client, mut stop: watch::Receiver<bool>) {
+/// Runs until `stop` turns true. Dropping the future cancels all writes.
+pub async fn run(client: Client, clock: Clock, mut stop: watch::Receiver<bool>) {
     let mut feed = Feed::start(&client, KINDS.map(Wanted::all));
-    let mut secrets = Secrets::new(client.clone());
-    let mut desk = Desk::default();
+    let mut secrets = SecretWatches::new(client.clone());
+    let mut reconciler = StatusReconciler::default();
     let mut writers: JoinSet<(Key, Result<(), kube::Error>)> = JoinSet::new();
     loop {
-        if let Some(wanted) = desk.take_wanted_secrets() {
-            secrets.want(&wanted).iter().for_each(|gone| desk.forget_secret(gone));
+        if let Some(wanted) = reconciler.take_wanted_secrets() {
+            secrets.watch(&wanted).iter().for_each(|gone| reconciler.forget_secret(gone));
         }
         while writers.len() < WRITERS
-            && let Some((key, work)) = desk.next(Instant::now(), Timestamp::now())
+            && let Some((key, work)) = reconciler.next(Instant::now(), clock.timestamp())
         {
             let client = client.clone();
             writers.spawn(async move { (key, write(&client, &work).await) });
         }
-        let wake = desk.wake();
+        let wake = reconciler.wake();
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
             Some(ended) = writers.join_next() => {
                 if let Ok((key, result)) = ended {
-                    desk.done(key, result, Instant::now());
+                    reconciler.done(key, result, Instant::now());
                 }
             }
-            (key, pair) = secrets.next() => desk.put_secret(key, &pair),
-            event = feed.next() => desk.take(event),
-            () = tokio::time::sleep_until(wake), if desk.waits() => {}
+            (key, pair) = secrets.next() => reconciler.put_secret(key, &pair),
+            event = feed.next() => reconciler.apply(event),
+            () = tokio::time::sleep_until(wake), if reconciler.has_backoff() => {}
         }
     }
     while writers.join_next().await.is_some() {}
 }
 
-/// The objects, and what of them is to be looked at.
+/// The objects, and the work queue of their status.
 #[derive(Default)]
-struct Desk {
+struct StatusReconciler {
     mirror: WatchCache,
-    records: BTreeMap<Key, Record>,
+    records: BTreeMap<Key, StoredObject>,
     secrets: BTreeMap<ObjectKey, SecretState>,
     wants_other_secrets: bool,
-    /// To be looked at, in order and each once.
-    order: VecDeque<Key>,
+    /// The work queue, each key once.
+    queue: VecDeque<Key>,
     queued: BTreeSet<Key>,
-    /// Refused, to be tried again.
-    later: VecDeque<(Instant, Key)>,
-    /// Being written.
-    busy: BTreeSet<Key>,
+    /// Failed writes with the time of their retry.
+    backoff: VecDeque<(Instant, Key)>,
+    /// Writes in flight.
+    in_flight: BTreeSet<Key>,
 }
 
-impl Desk {
-    fn take(&mut self, event: Event) {
+impl StatusReconciler {
+    fn apply(&mut self, event: Event) {
         if let Event::Put(kind, object) = &event
             && Kind::MESH.contains(kind)
         {
@@ -108,21 +108,21 @@ impl Desk {
                 Some(record) => drop(self.records.insert(key.clone(), record)),
                 None => drop(self.records.remove(&key)),
             }
-            self.mark(key);
+            self.enqueue(key);
         }
         for change in self.mirror.read(event) {
-            self.note(&change);
+            self.enqueue_affected(&change);
             self.mirror.apply(change);
         }
     }
 
-    /// Notes what a change may alter in the status of others.
-    fn note(&mut self, change: &Change) {
+    /// Enqueues objects whose status a change may affect.
+    fn enqueue_affected(&mut self, change: &Change) {
         match change {
             Change::Put(Object::Service(new), _) => {
                 let looks = |service: &model::Service| (service.kind, service.ports.clone());
                 if self.mirror.snapshot().service(&new.key).map(looks) != Some(looks(new)) {
-                    self.mark_users(&new.key.namespace);
+                    self.enqueue_users(&new.key.namespace);
                 }
             }
             Change::Put(Object::Gateway(gateway), _) => self.gateway_changed(&gateway.key),
@@ -131,16 +131,16 @@ impl Desk {
                     self.records.remove(&(*kind, key.clone()));
                 }
                 match kind {
-                    Kind::Service => self.mark_users(&key.namespace),
+                    Kind::Service => self.enqueue_users(&key.namespace),
                     Kind::Gateway => self.gateway_changed(key),
                     _ => {}
                 }
             }
             Change::Listed(kind, seen) => {
                 self.records.retain(|(of, key), _| of != kind || seen.contains(key));
-                // What waited for this kind can be judged now.
+                // Objects that refer to this kind can be evaluated now.
                 let all: Vec<Key> = self.records.keys().cloned().collect();
-                all.into_iter().for_each(|key| self.mark(key));
+                all.into_iter().for_each(|key| self.enqueue(key));
             }
             Change::Put(..) | Change::Other(..) | Change::Trouble(..) => {}
         }
@@ -148,17 +148,17 @@ impl Desk {
 
     fn gateway_changed(&mut self, key: &ObjectKey) {
         self.wants_other_secrets = true;
-        self.mark_users(&key.namespace);
+        self.enqueue_users(&key.namespace);
     }
 
-    fn mark(&mut self, key: Key) {
+    fn enqueue(&mut self, key: Key) {
         if self.queued.insert(key.clone()) {
-            self.order.push_back(key);
+            self.queue.push_back(key);
         }
     }
 
-    /// Marks everything that may name an object of a namespace: what is in it, and policies with a destination there.
-    fn mark_users(&mut self, namespace: &Name) {
+    /// Enqueues everything that may refer to objects of a namespace: its own, and policies with a destination in it.
+    fn enqueue_users(&mut self, namespace: &Name) {
         let snapshot = self.mirror.snapshot();
         let names = |(kind, key): &Key| {
             let is_there = |service: &ServiceKey| service.namespace == *namespace;
@@ -174,10 +174,10 @@ impl Desk {
                 }
         };
         let users: Vec<Key> = self.records.keys().filter(|key| names(key)).cloned().collect();
-        users.into_iter().for_each(|key| self.mark(key));
+        users.into_iter().for_each(|key| self.enqueue(key));
     }
 
-    /// The Secrets that listeners name, if these may be others than before.
+    /// The Secrets of listeners, if they may have changed.
     fn take_wanted_secrets(&mut self) -> Option<BTreeSet<ObjectKey>> {
         std::mem::take(&mut self.wants_other_secrets).then(|| {
             let listeners = self.mirror.snapshot().gateways().flat_map(|gateway| gateway.listeners.iter());
@@ -185,7 +185,7 @@ impl Desk {
         })
     }
 
-    fn put_secret(&mut self, key: ObjectKey, pair: &Result<Pair, Notice>) {
+    fn put_secret(&mut self, key: ObjectKey, pair: &Result<PemKeyPair, Notice>) {
         let text = |notice: &Notice| format!("Secret {key}: {}", notice.message);
         let state = match pair {
             Ok(_) => SecretState::Usable,
@@ -194,48 +194,47 @@ impl Desk {
         };
         let namespace = key.namespace.clone();
         self.secrets.insert(key, state);
-        self.mark_users(&namespace);
+        self.enqueue_users(&namespace);
     }
 
     fn forget_secret(&mut self, key: &ObjectKey) {
         self.secrets.remove(key);
     }
 
-    fn next(&mut self, now: Instant, time: Timestamp) -> Option<(Key, Work)> {
-        while self.later.front().is_some_and(|(due, _)| *due <= now) {
-            if let Some((_, key)) = self.later.pop_front() {
-                self.mark(key);
+    fn next(&mut self, now: Instant, time: Timestamp) -> Option<(Key, StatusWrite)> {
+        while self.backoff.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, key)) = self.backoff.pop_front() {
+                self.enqueue(key);
             }
         }
-        for _ in 0..self.order.len() {
-            let key = self.order.pop_front()?;
-            if self.busy.contains(&key) {
-                // Its last version is being written; the answer decides.
-                self.order.push_back(key);
+        for _ in 0..self.queue.len() {
+            let key = self.queue.pop_front()?;
+            if self.in_flight.contains(&key) {
+                // Wait for the result of the write in flight.
+                self.queue.push_back(key);
                 continue;
             }
             self.queued.remove(&key);
-            if let Some(work) = self.judge(&key, time) {
-                self.busy.insert(key.clone());
+            if let Some(work) = self.reconcile(&key, time) {
+                self.in_flight.insert(key.clone());
                 return Some((key, work));
             }
         }
         None
     }
 
-    /// What has to be written about an object; nothing if its status says so already.
-    fn judge(&self, (kind, key): &Key, time: Timestamp) -> Option<Work> {
+    /// The write that an object needs; `None` if its status is current.
+    fn reconcile(&self, (kind, key): &Key, time: Timestamp) -> Option<StatusWrite> {
         let record = self.records.get(&(*kind, key.clone()))?;
         let about = ObjectRef::new(kind.as_str(), &key.namespace, &key.name);
         let standing = match record.problems.is_empty() {
             true => Some(self.standing(*kind, key)?),
             false => None,
         };
-        record.work(*kind, &about, standing, time)
+        record.status_write(*kind, &about, standing, time)
     }
 
-    /// `None` while a kind or a Secret that it names was not read yet: absence says nothing then. What comes brings it here
-    /// again.
+    /// `None` until every referenced kind and Secret has been listed; the listing enqueues the object again.
     fn standing(&self, kind: Kind, key: &ObjectKey) -> Option<RouteStatus> {
         let snapshot: &Snapshot = self.mirror.snapshot();
         let has_listed = |kinds: &[Kind]| self.mirror.has_listed(kinds);
@@ -262,43 +261,42 @@ impl Desk {
     }
 
     fn done(&mut self, key: Key, result: Result<(), kube::Error>, now: Instant) {
-        self.busy.remove(&key);
+        self.in_flight.remove(&key);
         let (kind, object) = (key.0.as_str(), &key.1);
         match result {
-            Ok(()) => debug!(kind, %object, "wrote the status of a route or gateway"),
-            // The watch brings what another writer wrote.
+            Ok(()) => debug!(kind, %object, "wrote status"),
+            // The watch delivers the conflicting write.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
                 if !outage::is_api_away() {
                     let error = failure::cause(&error);
-                    warn!(kind, %object, error, "failed to write the status of a route or gateway; retrying");
+                    warn!(kind, %object, error, "failed to write status; retrying");
                 }
-                self.later.push_back((now + PAUSE, key));
+                self.backoff.push_back((now + BACKOFF, key));
             }
         }
     }
 
-    fn waits(&self) -> bool {
-        !self.later.is_empty()
+    fn has_backoff(&self) -> bool {
+        !self.backoff.is_empty()
     }
 
     fn wake(&self) -> Instant {
-        self.later.front().map_or_else(Instant::now, |(due, _)| *due)
+        self.backoff.front().map_or_else(Instant::now, |(due, _)| *due)
     }
 }
 
-/// What is kept of an object's JSON.
-fn record(kind: Kind, text: &str) -> Option<Record> {
+fn record(kind: Kind, text: &str) -> Option<StoredObject> {
     let mut object: Value = serde_json::from_str(text).ok()?;
     let resource = kind.resource();
     object["kind"] = resource.kind.as_str().into();
     object["apiVersion"] = resource.api_version.as_str().into();
     let reading = mesh_object(&object, &mut Interner::default());
     let idle = reading.object.as_ref().map(never_matching).unwrap_or_default();
-    Some(Record::new(&object, reading.errors, idle))
+    Some(StoredObject::new(&object, reading.errors, idle))
 }
 
-async fn write(client: &Client, work: &Work) -> Result<(), kube::Error> {
+async fn write(client: &Client, work: &StatusWrite) -> Result<(), kube::Error> {
     send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
     for event in &work.events {
         if let Err(error) = events::record(client, event).await {

@@ -1,8 +1,8 @@
-//! The tables for Envoys: each that connects says who it is, and gets what such a proxy is to have.
+//! Tables for Envoys: each connected Envoy identifies itself and gets the resources of its identity.
 //!
 //! ```text
-//! Source -> State -> Tables of each Identity -> xds::render -> Published -> the streams that watch it
-//! Desk: an Envoy asks -> its Identity is followed from now on, and forgotten when nobody asks any more
+//! ObjectSource -> TableCache -> MeshTables per identity -> xds::render -> PublishedResources -> streams
+//! Subscriptions: an Envoy connects -> its identity is added, and removed when no stream has used it for a while
 //! ```
 
 mod desk;
@@ -13,166 +13,184 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clock::Clock;
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use tokio::sync::watch;
 use tracing::info;
-use xds::identity::{Entrances, Identity, Role as Stands};
-use xds::render::{Allowed, Entrance, Input, KeyPair, Rendered, render};
-use xds::stream::Published;
+use xds::identity::{EnvoyIdentity, EnvoyRole, SidecarListeners};
+use xds::render::{DirectResponseAllowlist, EnvoyListeners, RenderInput, Rendered, render};
+use xds::stream::PublishedResources;
 
-use super::consumer::{Consumer, Role};
-use super::source::{self, Source};
-use super::state::{State, Tables};
+use super::consumer::{ProxyIdentity, ProxyRole};
+use super::source::{MeshInput, ObjectSource};
+use super::state::{MeshTables, TableCache};
 use crate::destination_port;
 use cluster::log;
 
-pub use desk::Desk;
+pub use desk::Subscriptions;
 pub use pages::pages;
 
-/// How many inputs are taken in before anything is rendered.
-const INPUTS_PER_TURN: usize = 1_024;
-/// How often Notices and leavers are looked at.
-const TICK: Duration = Duration::from_secs(1);
-/// How long somebody may be away before what it had is forgotten: Envoys come again within seconds.
-const KEPT: Duration = Duration::from_secs(60);
-/// How many Notices are remembered as said.
-const MOST_SAID: usize = 10_000;
+/// Inputs applied before anything is rendered.
+const INPUTS_PER_SYNC: usize = 1_024;
+/// Resync of Notices and unused identities.
+const RESYNC_PERIOD: Duration = Duration::from_secs(1);
+/// How long an unused identity is kept: Envoys reconnect within seconds.
+const UNUSED_TIMEOUT: Duration = Duration::from_secs(60);
+/// Notices remembered as logged.
+const MAX_LOGGED: usize = 10_000;
 
-/// Runs until `stop` ends.
-pub async fn run(mut source: Source, desk: Arc<Desk>, allowed: Allowed, stop: impl Future<Output = ()>) {
-    let state = State::new(FeatureGates::default()).with_fallbacks();
-    let mut running = Running {
-        state,
-        desk: desk.clone(),
-        allowed: Arc::new(allowed),
+/// Runs until `stop` completes.
+pub async fn run(
+    mut source: ObjectSource,
+    subscriptions: Arc<Subscriptions>,
+    allowlist: DirectResponseAllowlist,
+    clock: Clock,
+    stop: impl Future<Output = ()>,
+) {
+    let cache = TableCache::new(FeatureGates::default()).with_fallbacks();
+    let mut control = ControlLoop {
+        cache,
+        clock,
+        subscriptions: subscriptions.clone(),
+        allowlist: Arc::new(allowlist),
         served: BTreeMap::new(),
-        said: BTreeSet::new(),
+        logged: BTreeSet::new(),
     };
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(RESYNC_PERIOD);
     let mut stop = std::pin::pin!(stop);
     loop {
         tokio::select! {
             biased;
             () = &mut stop => return,
-            _ = tick.tick() => running.look(&mut source),
-            () = desk.somebody_came() => running.turn(&mut source),
+            _ = tick.tick() => control.resync(&mut source),
+            () = subscriptions.changed() => control.sync(&mut source),
             input = source.next() => {
-                running.take(input);
-                for _ in 0..INPUTS_PER_TURN {
+                control.apply(input);
+                for _ in 0..INPUTS_PER_SYNC {
                     let Some(input) = source.ready() else { break };
-                    running.take(input);
+                    control.apply(input);
                 }
-                running.turn(&mut source);
+                control.sync(&mut source);
             }
         }
     }
 }
 
-struct Running {
-    state: State,
-    desk: Arc<Desk>,
-    allowed: Arc<Allowed>,
-    served: BTreeMap<Identity, Served>,
-    said: BTreeSet<Notice>,
+struct ControlLoop {
+    cache: TableCache,
+    clock: Clock,
+    subscriptions: Arc<Subscriptions>,
+    allowlist: Arc<DirectResponseAllowlist>,
+    served: BTreeMap<EnvoyIdentity, ServedIdentity>,
+    logged: BTreeSet<Notice>,
 }
 
-/// One kind of proxy that somebody asked for.
-struct Served {
-    sender: watch::Sender<Option<Arc<Published>>>,
-    consumer: Consumer,
+/// An identity with at least one stream, or recently so.
+struct ServedIdentity {
+    sender: watch::Sender<Option<Arc<PublishedResources>>>,
+    identity: ProxyIdentity,
     rendered: Option<Rendered>,
-    /// What is wrong with its entrances.
+    /// About its listeners.
     notices: Vec<Notice>,
-    /// Since when nobody watches it.
-    alone: Option<Instant>,
+    /// Since when it has no stream.
+    unused_since: Option<Instant>,
 }
 
-impl Running {
-    fn take(&mut self, input: source::Input) {
+impl ControlLoop {
+    fn apply(&mut self, input: MeshInput) {
         match input {
-            source::Input::Event(event) => self.state.take(*event),
-            source::Input::Secret(key, pair) => self.state.put_secret(&key, pair),
+            MeshInput::Event(event) => self.cache.apply(*event),
+            MeshInput::Secret(key, pair) => self.cache.put_secret(&key, pair),
         }
     }
 
-    /// Follows who came, and renders what changed.
-    fn turn(&mut self, source: &mut Source) {
-        for (identity, sender) in self.desk.newcomers() {
-            let consumer = consumer(&identity);
-            self.state.follow(consumer.clone());
-            let served = Served { sender, consumer, rendered: None, notices: Vec::new(), alone: None };
+    /// Adds new identities, and renders what changed.
+    fn sync(&mut self, source: &mut ObjectSource) {
+        for (identity, sender) in self.subscriptions.take_new() {
+            let proxy = proxy_identity(&identity);
+            self.cache.add(proxy.clone());
+            let served = ServedIdentity {
+                sender,
+                identity: proxy,
+                rendered: None,
+                notices: Vec::new(),
+                unused_since: None,
+            };
             self.served.insert(identity, served);
         }
-        let updated: BTreeSet<Consumer> =
-            self.state.refresh().into_iter().map(|update| update.consumer).collect();
-        for key in source.want(&self.state.secrets()) {
-            self.state.forget_secret(&key);
+        let updated: BTreeSet<ProxyIdentity> =
+            self.cache.refresh().into_iter().map(|update| update.identity).collect();
+        for key in source.watch_secrets(&self.cache.secrets()) {
+            self.cache.remove_secret(&key);
         }
-        self.desk.set_ready(self.state.is_listed(), self.state.troubles());
-        if !self.state.is_listed() {
+        self.subscriptions.set_ready(self.cache.is_listed(), self.cache.watch_errors());
+        if !self.cache.is_listed() {
             return;
         }
         for (identity, served) in &mut self.served {
-            let (entrance, notices) = entrance(identity, self.state.snapshot());
-            let moved = served.rendered.as_ref().is_none_or(|rendered| *rendered.entrance() != entrance);
+            let (listeners, notices) = listeners(identity, self.cache.snapshot());
+            let moved = served.rendered.as_ref().is_none_or(|rendered| *rendered.listeners() != listeners);
             served.notices = notices;
-            if moved || updated.contains(&served.consumer) {
-                let Some(tables) = self.state.tables(&served.consumer) else { continue };
-                served.publish(input(tables, entrance, &self.allowed));
+            if moved || updated.contains(&served.identity) {
+                let Some(tables) = self.cache.tables(&served.identity) else { continue };
+                served.publish(input(tables, listeners, &self.allowlist));
             }
         }
     }
 
-    /// What there is to say, and whom nobody needs any more.
-    fn look(&mut self, source: &mut Source) {
+    /// Removes unused identities, and logs new Notices.
+    fn resync(&mut self, source: &mut ObjectSource) {
         for served in self.served.values_mut() {
             let watched = served.sender.receiver_count() > 0;
-            served.alone = if watched { None } else { served.alone.or_else(|| Some(Instant::now())) };
+            served.unused_since =
+                if watched { None } else { served.unused_since.or_else(|| Some(self.clock.now())) };
         }
-        let gone = |served: &Served| served.alone.is_some_and(|since| since.elapsed() > KEPT);
-        let leavers: Vec<Identity> = self
+        let is_unused = |served: &ServedIdentity| {
+            served.unused_since.is_some_and(|since| self.clock.since(since) > UNUSED_TIMEOUT)
+        };
+        let unused: Vec<EnvoyIdentity> = self
             .served
             .iter()
-            .filter(|(_, served)| gone(served))
+            .filter(|(_, served)| is_unused(served))
             .map(|(identity, _)| identity.clone())
             .collect();
-        for identity in leavers.into_iter().filter(|identity| self.desk.release(identity)) {
+        for identity in unused.into_iter().filter(|identity| self.subscriptions.release(identity)) {
             let Some(left) = self.served.remove(&identity) else { continue };
-            // Another entrance to the same tables may still be in use.
-            if !self.served.values().any(|served| served.consumer == left.consumer) {
-                self.state.forget(&left.consumer);
+            // Another Envoy may share the tables with other listeners.
+            if !self.served.values().any(|served| served.identity == left.identity) {
+                self.cache.remove(&left.identity);
             }
         }
-        self.turn(source);
-        self.say();
+        self.sync(source);
+        self.log_notices();
     }
 
-    fn say(&mut self) {
-        let mut notices = self.state.notices();
+    fn log_notices(&mut self) {
+        let mut notices = self.cache.notices();
         for served in self.served.values() {
             notices.extend(served.notices.iter().cloned());
             notices.extend(served.rendered.iter().flat_map(|rendered| rendered.notices.iter().cloned()));
         }
-        notices.extend(self.desk.ledger.notices());
+        notices.extend(self.subscriptions.streams.notices());
         notices.sort();
         notices.dedup();
-        self.said.retain(|said| notices.binary_search(said).is_ok());
+        self.logged.retain(|notice| notices.binary_search(notice).is_ok());
         for notice in &notices {
-            if self.said.len() < MOST_SAID && self.said.insert(notice.clone()) {
+            if self.logged.len() < MAX_LOGGED && self.logged.insert(notice.clone()) {
                 log::notice(notice);
             }
         }
-        self.desk.set_notices(notices);
+        self.subscriptions.set_notices(notices);
     }
 }
 
-impl Served {
-    fn publish(&mut self, input: Input) {
+impl ServedIdentity {
+    fn publish(&mut self, input: RenderInput) {
         let rendered = render(input, self.rendered.as_ref());
         self.sender.send_if_modified(|held| {
             let next = match held {
-                None => Some(Published::first(rendered.resources.clone())),
+                None => Some(PublishedResources::first(rendered.resources.clone())),
                 Some(held) => held.next(rendered.resources.clone()),
             };
             let is_news = next.is_some();
@@ -182,46 +200,54 @@ impl Served {
             is_news
         });
         if self.rendered.is_none() {
-            info!(role = %self.consumer.role, resources = rendered.resources.len(), "rendered the first resources");
+            info!(role = %self.identity.role, resources = rendered.resources.len(), "rendered the first resources");
         }
         self.rendered = Some(rendered);
     }
 }
 
-/// Whose tables an Envoy obeys.
-fn consumer(identity: &Identity) -> Consumer {
+/// The identity whose tables an Envoy uses.
+fn proxy_identity(identity: &EnvoyIdentity) -> ProxyIdentity {
     let namespace = Name::new(&identity.namespace);
     let role = match &identity.role {
-        Stands::Sidecar { from, tags, .. } => {
+        EnvoyRole::Sidecar { from, tags, .. } => {
             let pairs = tags.iter().map(|(key, value)| (Name::new(key), Name::new(value)));
-            Role::Sidecar(ServiceKey::new(&namespace, &Name::new(from)), Labels::from_pairs(pairs.collect()))
+            ProxyRole::Sidecar(
+                ServiceKey::new(&namespace, &Name::new(from)),
+                Labels::from_pairs(pairs.collect()),
+            )
         }
-        Stands::Gateway { name, .. } => Role::Gateway(ObjectKey::new(&namespace, &Name::new(name)), None),
+        EnvoyRole::Gateway { name, .. } => {
+            ProxyRole::Gateway(ObjectKey::new(&namespace, &Name::new(name)), None)
+        }
     };
-    Consumer { role, node: Name::new(&identity.node), zone: identity.zone.as_deref().map(Name::new) }
+    ProxyIdentity { role, node: Name::new(&identity.node), zone: identity.zone.as_deref().map(Name::new) }
 }
 
-/// Where an Envoy listens, with ports by number.
-fn entrance(identity: &Identity, snapshot: &Snapshot) -> (Entrance, Vec<Notice>) {
+/// The listeners of an Envoy, with ports resolved to numbers.
+fn listeners(identity: &EnvoyIdentity, snapshot: &Snapshot) -> (EnvoyListeners, Vec<Notice>) {
     match &identity.role {
-        Stands::Gateway { name, bind, places } => {
+        EnvoyRole::Gateway { name, bind, port_overrides } => {
             let gateway = ObjectKey::new(&Name::new(&identity.namespace), &Name::new(name));
-            (Entrance::Gateway { gateway, bind: *bind, places: places.clone() }, Vec::new())
+            (
+                EnvoyListeners::Gateway { gateway, bind: *bind, port_overrides: port_overrides.clone() },
+                Vec::new(),
+            )
         }
-        Stands::Sidecar { entrances: Entrances { capture, outbounds }, .. } => {
+        EnvoyRole::Sidecar { listeners: SidecarListeners { capture, outbounds }, .. } => {
             let (mut found, mut notices) = (BTreeMap::new(), Vec::new());
             for (at, to) in outbounds {
                 match outbound(to, &identity.namespace, snapshot) {
                     Ok(to) => drop(found.insert(*at, to)),
-                    Err(why) => notices.push(nowhere(identity, at, to, &why)),
+                    Err(why) => notices.push(unresolved_outbound(identity, at, to, &why)),
                 }
             }
-            (Entrance::Sidecar { capture: *capture, outbounds: found }, notices)
+            (EnvoyListeners::Sidecar { capture: *capture, outbounds: found }, notices)
         }
     }
 }
 
-/// `[NAMESPACE/]SERVICE[:PORT]` as it is now.
+/// Resolves `[NAMESPACE/]SERVICE[:PORT]`.
 fn outbound(text: &str, namespace: &str, snapshot: &Snapshot) -> Result<(ServiceKey, u16), String> {
     let (service, port) = match text.split_once(':') {
         Some((service, port)) => (service, Some(port)),
@@ -229,28 +255,26 @@ fn outbound(text: &str, namespace: &str, snapshot: &Snapshot) -> Result<(Service
     };
     let (namespace, name) = service.split_once('/').unwrap_or((namespace, service));
     let key = ServiceKey::new(&Name::new(namespace), &Name::new(name));
-    let service = snapshot.service(&key).ok_or_else(|| format!("there is no Service {key}"))?;
+    let service = snapshot.service(&key).ok_or_else(|| format!("no Service {key}"))?;
     let port = destination_port(service, port).map_err(|error| error.to_string())?;
     Ok((key, port.port))
 }
 
-fn nowhere(identity: &Identity, at: &SocketAddr, to: &str, why: &str) -> Notice {
-    let message = format!(
-        "its bootstrap asks for {at}={to}, and {why}: nothing listens there until there is; create it, or print another bootstrap"
-    );
+fn unresolved_outbound(identity: &EnvoyIdentity, at: &SocketAddr, to: &str, why: &str) -> Notice {
+    let message = format!("cannot listen on {at} for {to}: {why}; create it, or print another bootstrap");
     Notice::new(ObjectRef::new("Envoy", &identity.namespace, &identity.title()), "OutboundNotFound", message)
 }
 
-fn input(tables: Tables, entrance: Entrance, allowed: &Arc<Allowed>) -> Input {
-    let certificates = tables.certificates.iter().map(|(key, pair)| {
-        let pair = KeyPair { chain: pair.chain.clone(), key: pair.key.clone() };
-        (key.clone(), Arc::new(pair))
-    });
-    Input {
-        certificates: Arc::new(certificates.collect()),
+fn input(
+    tables: MeshTables,
+    listeners: EnvoyListeners,
+    allowlist: &Arc<DirectResponseAllowlist>,
+) -> RenderInput {
+    RenderInput {
+        certificates: Arc::new(tables.certificates),
         routes: tables.routes,
         tiers: std::iter::once(tables.backends).chain(tables.fallbacks).collect(),
-        entrance,
-        allowed: allowed.clone(),
+        listeners,
+        allowlist: allowlist.clone(),
     }
 }

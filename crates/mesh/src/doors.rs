@@ -1,137 +1,131 @@
-//! The ports that a proxy listens on: opened and closed as its table asks, and tried again while one is taken.
+//! The listeners of a proxy: bound and closed as its tables change; a port in use is retried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use proxy::{Entrance, Proxy};
+use proxy::{ListenerKind, Proxy};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-/// Which door, whatever its port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DoorId {
+pub enum ListenerId {
     /// The n-th `--outbound`.
     Outbound(usize, IpAddr),
-    /// Where the kernel sends connections to.
+    /// The target of redirected connections.
     Redirect(IpAddr),
     /// A port of a gateway.
     Gateway(u16, IpAddr),
 }
 
-/// A door as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// Where to listen; port 0 takes a free one.
+pub struct ListenerSpec {
+    /// Port 0 binds a free one.
     pub at: SocketAddr,
-    /// What is behind it.
-    pub entrance: Entrance,
-    /// The flag that says where, for whoever has to choose another one.
+    pub kind: ListenerKind,
+    /// The flag that sets the address, for error messages.
     pub flag: &'static str,
 }
 
-/// The doors of a proxy.
-pub struct Doors {
+pub struct ListenerSet {
     proxy: Proxy,
-    open: BTreeMap<DoorId, Open>,
-    shut: BTreeMap<DoorId, String>,
+    open: BTreeMap<ListenerId, OpenListener>,
+    /// Errors of listeners that could not be bound.
+    failed: BTreeMap<ListenerId, String>,
 }
 
-struct Open {
-    wish: Wish,
+struct OpenListener {
+    spec: ListenerSpec,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Doors {
-    /// None yet.
+impl ListenerSet {
     pub fn new(proxy: Proxy) -> Self {
-        Self { proxy, open: BTreeMap::new(), shut: BTreeMap::new() }
+        Self { proxy, open: BTreeMap::new(), failed: BTreeMap::new() }
     }
 
-    /// Opens what is wanted, and closes what is not any more. Connections that are open stay so.
-    pub async fn fit(&mut self, wishes: &BTreeMap<DoorId, Wish>) {
-        let is_other = |(id, open): (&DoorId, &Open)| {
-            let other = wishes.get(id).is_none_or(|wish| *wish != open.wish);
-            (other || open.task.is_finished()).then_some(*id)
+    /// Binds and closes listeners as wanted. Open connections continue.
+    pub async fn sync(&mut self, wanted: &BTreeMap<ListenerId, ListenerSpec>) {
+        let is_stale = |(id, open): (&ListenerId, &OpenListener)| {
+            let is_changed = wanted.get(id).is_none_or(|spec| *spec != open.spec);
+            (is_changed || open.task.is_finished()).then_some(*id)
         };
-        let others: Vec<DoorId> = self.open.iter().filter_map(is_other).collect();
-        for id in others {
+        let stale: Vec<ListenerId> = self.open.iter().filter_map(is_stale).collect();
+        for id in stale {
             self.close(id).await;
         }
-        self.shut.retain(|id, _| wishes.contains_key(id));
-        for (id, wish) in wishes.iter().filter(|(id, _)| !self.open.contains_key(id)).collect::<Vec<_>>() {
-            self.try_open(*id, wish).await;
+        self.failed.retain(|id, _| wanted.contains_key(id));
+        for (id, spec) in wanted.iter().filter(|(id, _)| !self.open.contains_key(id)).collect::<Vec<_>>() {
+            self.try_bind(*id, spec).await;
         }
     }
 
-    async fn try_open(&mut self, id: DoorId, wish: &Wish) {
-        let (listener, address) = match listen(wish.at).await {
+    async fn try_bind(&mut self, id: ListenerId, spec: &ListenerSpec) {
+        let (listener, address) = match bind(spec.at).await {
             Ok(opened) => opened,
             Err(error) => {
-                let why = format!("cannot listen on {}: {error}; choose another with {}", wish.at, wish.flag);
-                if self.shut.insert(id, why.clone()).is_none() {
-                    warn!(address = %wish.at, %error, flag = wish.flag, "cannot listen; retrying");
+                let why = format!("cannot listen on {}: {error}; choose another with {}", spec.at, spec.flag);
+                if self.failed.insert(id, why.clone()).is_none() {
+                    warn!(address = %spec.at, %error, flag = spec.flag, "cannot listen; retrying");
                 }
                 return;
             }
         };
-        self.shut.remove(&id);
-        info!(%address, entrance = behind(&wish.entrance), "listening");
+        self.failed.remove(&id);
+        info!(%address, kind = describe(&spec.kind), "listening");
         let (stop, stopped) = oneshot::channel();
-        let (proxy, entrance) = (self.proxy.clone(), wish.entrance.clone());
+        let (proxy, kind) = (self.proxy.clone(), spec.kind.clone());
         let task = tokio::spawn(async move {
-            // A door that nobody holds any more is closed, too.
-            proxy.serve(listener, entrance, async { drop(stopped.await) }).await;
+            // Dropping the sender stops it as well.
+            proxy.serve(listener, kind, async { drop(stopped.await) }).await;
         });
-        self.open.insert(id, Open { wish: wish.clone(), stop, task });
+        self.open.insert(id, OpenListener { spec: spec.clone(), stop, task });
     }
 
-    async fn close(&mut self, id: DoorId) {
+    async fn close(&mut self, id: ListenerId) {
         let Some(open) = self.open.remove(&id) else { return };
         let _ = open.stop.send(());
-        // Only then is the port free for whoever comes next.
+        // The port is free only after the task has ended.
         let _ = open.task.await;
-        info!(entrance = behind(&open.wish.entrance), "stopped listening");
+        info!(kind = describe(&open.spec.kind), "stopped listening");
     }
 
-    /// Closes all.
     pub async fn close_all(&mut self) {
-        self.shut.clear();
+        self.failed.clear();
         for id in self.open.keys().copied().collect::<BTreeSet<_>>() {
             self.close(id).await;
         }
     }
 
-    /// Why doors are shut that should be open.
-    pub fn troubles(&self) -> impl Iterator<Item = &str> {
-        self.shut.values().map(String::as_str)
+    /// Why listeners could not be bound.
+    pub fn errors(&self) -> impl Iterator<Item = &str> {
+        self.failed.values().map(String::as_str)
     }
 
-    /// How many are open.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 }
 
-async fn listen(at: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+async fn bind(at: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(at).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
 
-fn behind(entrance: &Entrance) -> String {
-    match entrance {
-        Entrance::Outbound { service, port } => format!("{service}:{port}"),
-        Entrance::OriginalDestination => "connections that the kernel sends here".to_owned(),
-        Entrance::Gateway { port } => format!("port {port} of the gateway"),
+fn describe(kind: &ListenerKind) -> String {
+    match kind {
+        ListenerKind::Outbound { service, port } => format!("{service}:{port}"),
+        ListenerKind::OriginalDestination => "redirected connections".to_owned(),
+        ListenerKind::Gateway { port } => format!("gateway port {port}"),
     }
 }
 
-/// Where a gateway listens unless it is told: everywhere, by one socket for both families where there are two.
-pub fn everywhere() -> IpAddr {
+/// The default address of a gateway: all addresses, with one dual-stack socket where IPv6 is available.
+pub fn unspecified_address() -> IpAddr {
     let both = IpAddr::from([0u16; 8]);
     match std::net::TcpListener::bind((both, 0)) {
         Ok(_) => both,
@@ -141,34 +135,34 @@ pub fn everywhere() -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use proxy::{Settings, Tables};
+    use proxy::{ProxyOptions, ProxyTables};
 
     use super::*;
 
-    fn wish(port: u16, number: u16) -> Wish {
+    fn spec(port: u16, number: u16) -> ListenerSpec {
         let at = SocketAddr::from(([127, 0, 0, 1], port));
-        Wish { at, entrance: Entrance::Gateway { port: number }, flag: "--bind" }
+        ListenerSpec { at, kind: ListenerKind::Gateway { port: number }, flag: "--bind" }
     }
 
     #[tokio::test]
-    async fn doors_open_and_close_as_wished_and_a_taken_port_is_tried_again() {
-        let mut doors = Doors::new(Proxy::new(Settings::default(), Tables::default()));
+    async fn listeners_follow_the_wanted_set_and_a_port_in_use_is_retried() {
+        let mut listeners = ListenerSet::new(Proxy::new(ProxyOptions::default(), ProxyTables::default()));
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = taken.local_addr().unwrap().port();
         let local = IpAddr::from([127, 0, 0, 1]);
-        let (first, second) = (DoorId::Gateway(1, local), DoorId::Gateway(2, local));
-        let both = BTreeMap::from([(first, wish(0, 1)), (second, wish(port, 2))]);
-        doors.fit(&both).await;
-        assert_eq!(doors.open(), 1);
-        let why: Vec<String> = doors.troubles().map(str::to_owned).collect();
+        let (first, second) = (ListenerId::Gateway(1, local), ListenerId::Gateway(2, local));
+        let both = BTreeMap::from([(first, spec(0, 1)), (second, spec(port, 2))]);
+        listeners.sync(&both).await;
+        assert_eq!(listeners.open(), 1);
+        let why: Vec<String> = listeners.errors().map(str::to_owned).collect();
         assert!(why.len() == 1 && why[0].contains("choose another with --bind"), "{why:?}");
         drop(taken);
-        doors.fit(&both).await;
-        assert_eq!((doors.open(), doors.troubles().count()), (2, 0));
-        doors.fit(&BTreeMap::from([(second, wish(port, 3))])).await;
-        assert_eq!(doors.open(), 1);
-        doors.close_all().await;
-        assert_eq!(doors.open(), 0);
+        listeners.sync(&both).await;
+        assert_eq!((listeners.open(), listeners.errors().count()), (2, 0));
+        listeners.sync(&BTreeMap::from([(second, spec(port, 3))])).await;
+        assert_eq!(listeners.open(), 1);
+        listeners.close_all().await;
+        assert_eq!(listeners.open(), 0);
         TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     }
 }

@@ -1,8 +1,8 @@
-//! The L7 side: the same routes and endpoints for the embedded proxy and for Envoy, kept up as the world changes.
+//! The L7 side: the same routes and endpoints for the embedded proxy and for Envoy, kept up to date.
 //!
 //! ```text
-//! watches or files -> State: WatchCache (Snapshot) -> what a change touches -> a View for each consumer
-//!    View: RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
+//! watches or files -> TableCache: Snapshot -> affected parts -> the tables of each ProxyIdentity
+//!    RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
 
 pub mod accepted;
@@ -22,8 +22,8 @@ use anyhow::{Context, Result};
 use model::route::AppProtocol;
 use model::{Protocol, Service, ServicePort};
 
-pub use consumer::{Consumer, Role};
-pub use state::{State, Tables, Turned, Update};
+pub use consumer::{ProxyIdentity, ProxyRole};
+pub use state::{ChangedTables, MeshTables, TableCache, TableUpdate};
 
 /// The TCP port that routes apply to: the one wanted by name or number, else the first that speaks HTTP, else the first.
 pub fn destination_port<'s>(service: &'s Service, wanted: Option<&str>) -> Result<&'s ServicePort> {

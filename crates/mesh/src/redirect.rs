@@ -1,7 +1,7 @@
-//! The kernel's part of a sidecar: connections to Services come to its port, as long as it runs.
+//! Redirection of connections to Services to a sidecar's port, while the sidecar runs.
 //!
-//! What is redirected is exactly what the route table has. An address goes out of the kernel's set before it goes out
-//! of the table and comes in after it, so that the proxy knows every destination that it is asked for.
+//! Exactly the addresses of the route table are redirected. An address leaves the kernel's set before it leaves the
+//! table, and enters it after, so that the proxy knows every destination that it gets.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,48 +14,48 @@ use dataplane::nftables::ir::{NftChange, Ruleset};
 use dataplane::nftables::sidecar_redirect::{SidecarRedirect, render, table_id};
 use model::{Family, RouteTable};
 
-/// The tables in the kernel.
-pub struct Redirect {
+/// The redirect tables in the kernel.
+pub struct KernelRedirect {
     kernel: Box<dyn Kernel + Send>,
     port: u16,
     uid: Option<u32>,
-    /// What the kernel holds, if that is known.
-    held: Option<(BTreeSet<SocketAddr>, Ruleset)>,
+    /// The kernel's current state; `None` if unknown.
+    programmed: Option<(BTreeSet<SocketAddr>, Ruleset)>,
 }
 
-impl Redirect {
-    /// The way to this namespace's kernel tables; nothing is redirected yet. Connections of `uid` are left alone.
+impl KernelRedirect {
+    /// Opens nf_tables of this network namespace. Connections of `uid` are not redirected.
     pub fn open(port: u16, uid: Option<u32>) -> Result<Self> {
-        let kernel = NetlinkSocket::open().context("speaking to nf_tables for --redirect")?;
+        let kernel = NetlinkSocket::open().context("opening nf_tables for --redirect")?;
         Ok(Self::with(Box::new(kernel), port, uid))
     }
 
     fn with(kernel: Box<dyn Kernel + Send>, port: u16, uid: Option<u32>) -> Self {
-        Self { kernel, port, uid, held: None }
+        Self { kernel, port, uid, programmed: None }
     }
 
-    /// Redirects only what both tables have: before the proxy gets the new one.
+    /// Removes addresses that the new table does not have. Call it before the proxy gets the table.
     pub fn narrow(&mut self, to: &RouteTable) -> Result<()> {
-        let Some((held, _)) = &self.held else { return Ok(()) };
+        let Some((held, _)) = &self.programmed else { return Ok(()) };
         let wanted = destinations(to);
         if held.is_subset(&wanted) {
             return Ok(());
         }
         let both = held.intersection(&wanted).copied().collect();
-        self.make(both)
+        self.program(both)
     }
 
-    /// Redirects what the table has: after the proxy got it.
+    /// Redirects all addresses of the table. Call it after the proxy got the table.
     pub fn widen(&mut self, to: &RouteTable) -> Result<()> {
         let wanted = destinations(to);
-        if self.held.as_ref().is_some_and(|(held, _)| *held == wanted) {
+        if self.programmed.as_ref().is_some_and(|(held, _)| *held == wanted) {
             return Ok(());
         }
-        self.make(wanted)
+        self.program(wanted)
     }
 
-    fn make(&mut self, services: BTreeSet<SocketAddr>) -> Result<()> {
-        let old = match self.held.take() {
+    fn program(&mut self, services: BTreeSet<SocketAddr>) -> Result<()> {
+        let old = match self.programmed.take() {
             Some((_, program)) => program,
             None => self.read()?,
         };
@@ -64,7 +64,7 @@ impl Redirect {
         let advice =
             "redirecting connections to Services; --redirect needs NET_ADMIN in this network namespace";
         apply_diff(&mut *self.kernel, &old, &new).context(advice)?;
-        self.held = Some((services, new));
+        self.programmed = Some((services, new));
         Ok(())
     }
 
@@ -74,13 +74,12 @@ impl Redirect {
         Ok(program)
     }
 
-    /// Redirects nothing any more.
     pub fn remove(&mut self) -> Result<()> {
         let held = self.read()?;
-        self.held = None;
+        self.programmed = None;
         let gone: Vec<NftChange> =
             held.tables.into_keys().map(|table| NftChange::DeleteTable { table }).collect();
-        apply(&mut *self.kernel, &gone).context("removing the redirect; zoneward cleanup removes it, too")
+        apply(&mut *self.kernel, &gone).context("removing the redirect; run zoneward cleanup to remove it")
     }
 }
 
@@ -115,14 +114,14 @@ mod tests {
         table
     }
 
-    fn held(redirect: &mut Redirect) -> usize {
+    fn held(redirect: &mut KernelRedirect) -> usize {
         let program = redirect.read().unwrap();
         program.tables.values().flat_map(|table| table.sets.values()).map(|set| set.elements.len()).sum()
     }
 
     #[test]
     fn addresses_go_before_the_table_changes_and_come_after_it() {
-        let mut redirect = Redirect::with(Box::new(FakeKernel::default()), 15_001, None);
+        let mut redirect = KernelRedirect::with(Box::new(FakeKernel::default()), 15_001, None);
         redirect.narrow(&table(&["10.96.0.1"])).unwrap();
         assert_eq!(held(&mut redirect), 0, "nothing before the proxy has a table");
         redirect.widen(&table(&["10.96.0.1", "fd00::1"])).unwrap();

@@ -1,78 +1,77 @@
-//! A proxy in the mesh, from its first table to its last connection.
+//! The embedded proxy in the mesh, from its first tables to its last connection.
 //!
 //! ```text
-//! Source -> State -> Tables -> proxy.swap;  Doors: ports open and close;  Redirect: the kernel sends connections here
-//! stop:  not ready -> nothing is redirected any more -> ports close -> open connections come to their end
+//! ObjectSource -> TableCache -> MeshTables -> proxy.swap;  ListenerSet: bound ports;  KernelRedirect: redirected connections
+//! stop:  not ready -> redirect removed -> listeners closed -> open connections drained
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
+use clock::Clock;
 use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
 use plan::FeatureGates;
-use proxy::{Entrance, KeyPair, Proxy};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use proxy::{ListenerKind, Proxy, ProxyTables, ServerCertificate};
 use tracing::{info, warn};
+use xds::render::PemKeyPair;
 
-use super::consumer::Consumer;
-use super::doors::{DoorId, Doors, Wish};
-use super::redirect::Redirect;
-use super::secret::Pair;
-use super::source::{Input, Source};
-use super::state::{State, Tables};
+use super::consumer::ProxyIdentity;
+use super::doors::{ListenerId, ListenerSet, ListenerSpec, unspecified_address};
+use super::redirect::KernelRedirect;
+use super::source::{MeshInput, ObjectSource};
+use super::state::{MeshTables, TableCache};
 use crate::destination_port;
 use cluster::log;
 
-/// How many inputs are taken in before tables are made.
-const INPUTS_PER_TURN: usize = 1_024;
-/// How often ports that are taken, the redirect and Notices are looked at again.
-const TICK: Duration = Duration::from_secs(1);
-/// How many Notices are remembered as said.
-const MOST_SAID: usize = 10_000;
+/// Inputs applied before tables are rebuilt.
+const INPUTS_PER_SYNC: usize = 1_024;
+/// Resync of ports in use, the redirect and Notices.
+const RESYNC_PERIOD: Duration = Duration::from_secs(1);
+/// Notices remembered as logged.
+const MAX_LOGGED: usize = 10_000;
 
-/// A port of the proxy that stands for a port of a Service.
+/// A listener of a sidecar for one port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutboundWish {
-    /// Where to listen; 0 takes a free port.
+pub struct OutboundListener {
+    /// 0 binds a free port.
     pub listen: u16,
-    /// The Service.
     pub service: ServiceKey,
-    /// Its port, by number or name; the first that speaks HTTP if it is not given.
+    /// By number or name; `None` is the first HTTP port.
     pub port: Option<String>,
 }
 
-/// What a proxy is told.
-pub struct Plan {
-    /// Who it is.
-    pub consumer: Consumer,
-    /// Where it listens; empty: loopback for a sidecar, everywhere for a gateway.
+pub struct EmbeddedProxyConfig {
+    pub identity: ProxyIdentity,
+    /// Empty: loopback for a sidecar, all addresses for a gateway.
     pub bind: Vec<IpAddr>,
-    /// Ports of a sidecar.
-    pub outbounds: Vec<OutboundWish>,
-    /// The port that the kernel sends connections to.
+    pub outbounds: Vec<OutboundListener>,
+    /// The port that connections to Services are redirected to.
     pub redirect: Option<u16>,
-    /// How long open connections may take to end.
+    /// The drain timeout.
     pub drain: Duration,
+    pub clock: Clock,
 }
 
-/// What others may see of a running proxy.
+/// Readiness and metrics of a running proxy.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct ProxyHealth {
     /// Why it is not ready; `None` when it is.
     unready: Mutex<Option<String>>,
-    /// How often tables were swapped.
-    swaps: AtomicU64,
-    /// How long the last new tables took to make and swap in, in microseconds.
-    last_swap: AtomicU64,
-    listeners: AtomicU64,
-    notices: AtomicU64,
+    swaps: Counter,
+    last_swap: Gauge<f64, AtomicU64>,
+    listeners: Gauge,
+    notices: Gauge,
 }
 
-impl Shown {
-    /// Not ready yet.
+impl ProxyHealth {
+    /// Not ready.
     pub fn new() -> Self {
         Self { unready: Mutex::new(Some("no table yet".to_owned())), ..Self::default() }
     }
@@ -89,267 +88,244 @@ impl Shown {
         *self.unready.lock().unwrap_or_else(PoisonError::into_inner) = unready;
     }
 
-    /// For `/metrics`, before what the proxy itself has counted.
-    pub fn metrics(&self) -> String {
-        let seconds = self.last_swap.load(Ordering::Relaxed) as f64 / 1e6;
-        let lines = [
-            (
-                "zoneward_mesh_table_swaps_total",
-                "counter",
-                "Tables that were swapped in.",
-                self.swaps.load(Ordering::Relaxed) as f64,
-            ),
-            (
-                "zoneward_mesh_last_swap_seconds",
-                "gauge",
-                "How long the last tables took to make and swap in.",
-                seconds,
-            ),
-            (
-                "zoneward_mesh_listeners",
-                "gauge",
-                "Ports that are open.",
-                self.listeners.load(Ordering::Relaxed) as f64,
-            ),
-            (
-                "zoneward_mesh_notices",
-                "gauge",
-                "Things to put right, which the log names.",
-                self.notices.load(Ordering::Relaxed) as f64,
-            ),
-        ];
-        let line = |(name, kind, help, value): (&str, &str, &str, f64)| {
-            format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n")
-        };
-        lines.into_iter().map(line).collect()
+    /// Adds the metrics to a registry.
+    pub fn register_metrics(&self, registry: &mut Registry) {
+        registry.register("zoneward_mesh_table_swaps", "MeshTables swapped in", self.swaps.clone());
+        let help = "Duration of building and swapping in the last tables";
+        registry.register("zoneward_mesh_last_swap_seconds", help, self.last_swap.clone());
+        registry.register("zoneward_mesh_listeners", "Open ports", self.listeners.clone());
+        registry.register("zoneward_mesh_notices", "Current Notices, which are logged", self.notices.clone());
     }
 }
 
-/// Runs until `stop` ends; then connections have time to end.
+/// Runs until `stop` completes, then drains connections.
 pub async fn run(
-    plan: Plan,
-    mut source: Source,
+    config: EmbeddedProxyConfig,
+    mut source: ObjectSource,
     proxy: Proxy,
-    shown: Arc<Shown>,
+    health: Arc<ProxyHealth>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
-    let redirect = match plan.redirect {
-        Some(port) => Some(Redirect::open(port, own_uid())?),
+    let redirect = match config.redirect {
+        Some(port) => Some(KernelRedirect::open(port, own_uid())?),
         None => None,
     };
-    let mut state = State::new(FeatureGates::default());
-    state.follow(plan.consumer.clone());
-    info!(role = %plan.consumer.role, node = plan.consumer.node.as_str(), "waiting for the first table");
-    let mut running = Running {
-        doors: Doors::new(proxy.clone()),
-        plan,
-        state,
+    let mut cache = TableCache::new(FeatureGates::default());
+    cache.add(config.identity.clone());
+    info!(role = %config.identity.role, node = config.identity.node.as_str(), "waiting for the first table");
+    let mut proxy_loop = ProxyLoop {
+        listeners: ListenerSet::new(proxy.clone()),
+        config,
+        cache,
         proxy,
         redirect,
-        shown,
-        pairs: BTreeMap::new(),
-        said: BTreeSet::new(),
-        told_by_proxy: Vec::new(),
+        health,
+        certificates: BTreeMap::new(),
+        logged: BTreeSet::new(),
+        proxy_notices: Vec::new(),
         is_changed: true,
-        everywhere: super::doors::everywhere(),
+        unspecified: unspecified_address(),
         has_ipv6: has_ipv6(),
         has_tables: false,
     };
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(RESYNC_PERIOD);
     let mut stop = std::pin::pin!(stop);
     loop {
         tokio::select! {
             biased;
             () = &mut stop => break,
-            _ = tick.tick() => running.look().await,
+            _ = tick.tick() => proxy_loop.resync().await,
             input = source.next() => {
-                running.take(input);
-                for _ in 0..INPUTS_PER_TURN {
+                proxy_loop.apply(input);
+                for _ in 0..INPUTS_PER_SYNC {
                     let Some(input) = source.ready() else { break };
-                    running.take(input);
+                    proxy_loop.apply(input);
                 }
-                running.turn(&mut source).await;
+                proxy_loop.sync_tables(&mut source).await;
             }
         }
     }
-    running.end().await
+    proxy_loop.shut_down().await
 }
 
-/// A sidecar under a user of its own is known by it. Under root it is not: others may be root as well.
+/// The user whose connections are not redirected; `None` for root, which other processes may use as well.
 fn own_uid() -> Option<u32> {
     let uid = nix::unistd::geteuid();
     (!uid.is_root()).then_some(uid.as_raw())
 }
 
-struct Running {
-    plan: Plan,
-    state: State,
+struct ProxyLoop {
+    config: EmbeddedProxyConfig,
+    cache: TableCache,
     proxy: Proxy,
-    doors: Doors,
-    redirect: Option<Redirect>,
-    shown: Arc<Shown>,
-    /// Certificates as the proxy needs them, with what they were made from.
-    pairs: BTreeMap<ObjectKey, (Arc<Pair>, Arc<KeyPair>)>,
-    said: BTreeSet<Notice>,
-    /// What the proxy cannot obey in its present tables.
-    told_by_proxy: Vec<Notice>,
-    /// Whether something came in since Notices were last gathered.
+    listeners: ListenerSet,
+    redirect: Option<KernelRedirect>,
+    health: Arc<ProxyHealth>,
+    /// Parsed certificates with their source.
+    certificates: BTreeMap<ObjectKey, (Arc<PemKeyPair>, Arc<ServerCertificate>)>,
+    logged: BTreeSet<Notice>,
+    /// About the proxy's current tables.
+    proxy_notices: Vec<Notice>,
+    /// Inputs arrived since Notices were last collected.
     is_changed: bool,
-    /// Where a gateway listens unless it is told.
-    everywhere: IpAddr,
+    unspecified: IpAddr,
     has_ipv6: bool,
     has_tables: bool,
 }
 
-impl Running {
-    fn take(&mut self, input: Input) {
+impl ProxyLoop {
+    fn apply(&mut self, input: MeshInput) {
         self.is_changed = true;
         match input {
-            Input::Event(event) => self.state.take(*event),
-            Input::Secret(key, pair) => self.state.put_secret(&key, pair),
+            MeshInput::Event(event) => self.cache.apply(*event),
+            MeshInput::Secret(key, pair) => self.cache.put_secret(&key, pair),
         }
     }
 
-    /// New tables, if something changed.
-    async fn turn(&mut self, source: &mut Source) {
-        let began = Instant::now();
-        let updates = self.state.refresh();
-        for key in source.want(&self.state.secrets()) {
-            self.state.forget_secret(&key);
+    /// Swaps in new tables if something changed.
+    async fn sync_tables(&mut self, source: &mut ObjectSource) {
+        let started = self.config.clock.now();
+        let updates = self.cache.refresh();
+        for key in source.watch_secrets(&self.cache.secrets()) {
+            self.cache.remove_secret(&key);
         }
-        let Some(tables) = self.state.tables(&self.plan.consumer).filter(|_| !updates.is_empty()) else {
+        let Some(tables) = self.cache.tables(&self.config.identity).filter(|_| !updates.is_empty()) else {
             return;
         };
-        self.redirecting(|redirect| redirect.narrow(&tables.routes));
-        self.told_by_proxy = self.swap(&tables);
+        self.update_redirect(|redirect| redirect.narrow(&tables.routes));
+        self.proxy_notices = self.swap(&tables);
         self.has_tables = true;
-        let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.shown.last_swap.store(micros, Ordering::Relaxed);
-        self.shown.swaps.fetch_add(1, Ordering::Relaxed);
-        if updates.iter().any(|update| update.turned.routes) {
-            self.fit().await;
+        self.health.last_swap.set(self.config.clock.since(started).as_secs_f64());
+        self.health.swaps.inc();
+        if updates.iter().any(|update| update.changed.routes) {
+            self.sync_listeners().await;
         }
     }
 
-    fn swap(&mut self, tables: &Tables) -> Vec<Notice> {
-        self.pairs.retain(|key, _| tables.certificates.contains_key(key));
+    fn swap(&mut self, tables: &MeshTables) -> Vec<Notice> {
+        self.certificates.retain(|key, _| tables.certificates.contains_key(key));
         for (key, pair) in &tables.certificates {
-            if self.pairs.get(key).is_none_or(|(made_from, _)| !Arc::ptr_eq(made_from, pair))
-                && let Ok(made) = KeyPair::parse(&pair.chain, &pair.key)
+            if self.certificates.get(key).is_none_or(|(made_from, _)| !Arc::ptr_eq(made_from, pair))
+                && let Ok(made) = ServerCertificate::parse(&pair.chain, &pair.key)
             {
-                self.pairs.insert(key.clone(), (pair.clone(), Arc::new(made)));
+                self.certificates.insert(key.clone(), (pair.clone(), Arc::new(made)));
             }
         }
-        let certificates = self.pairs.iter().map(|(key, (_, made))| (key.clone(), made.clone())).collect();
-        self.proxy.swap(proxy::Tables {
+        let certificates =
+            self.certificates.iter().map(|(key, (_, made))| (key.clone(), made.clone())).collect();
+        self.proxy.swap(ProxyTables {
             routes: tables.routes.clone(),
             backends: tables.backends.clone(),
             certificates: Arc::new(certificates),
         })
     }
 
-    fn redirecting(&mut self, act: impl FnOnce(&mut Redirect) -> Result<()>) -> Option<String> {
+    fn update_redirect(&mut self, act: impl FnOnce(&mut KernelRedirect) -> Result<()>) -> Option<String> {
         let error = act(self.redirect.as_mut()?).err()?;
         let why = format!("{error:#}");
         warn!(error = why, "cannot redirect connections");
         Some(why)
     }
 
-    /// Ports and redirect as the table asks.
-    async fn fit(&mut self) {
-        let Some(tables) = self.state.tables(&self.plan.consumer).filter(|_| self.has_tables) else { return };
-        let (wishes, unknown) = self.wishes(&tables);
-        self.doors.fit(&wishes).await;
-        // Only when somebody listens does the kernel send connections there.
-        let open = self.doors.troubles().next().is_none();
-        let trouble = if open { self.redirecting(|redirect| redirect.widen(&tables.routes)) } else { None };
+    /// Syncs listeners and redirect with the tables.
+    async fn sync_listeners(&mut self) {
+        let Some(tables) = self.cache.tables(&self.config.identity).filter(|_| self.has_tables) else {
+            return;
+        };
+        let (wanted, unresolved) = self.wanted_listeners(&tables);
+        self.listeners.sync(&wanted).await;
+        // Connections are redirected only to a port that is bound.
+        let all_bound = self.listeners.errors().next().is_none();
+        let redirect_error =
+            if all_bound { self.update_redirect(|redirect| redirect.widen(&tables.routes)) } else { None };
         let why: Vec<String> =
-            self.doors.troubles().map(str::to_owned).chain(unknown).chain(trouble).collect();
-        self.shown.listeners.store(self.doors.open() as u64, Ordering::Relaxed);
-        self.shown.set((!why.is_empty()).then(|| why.join("; ")));
+            self.listeners.errors().map(str::to_owned).chain(unresolved).chain(redirect_error).collect();
+        self.health.listeners.set(self.listeners.open() as i64);
+        self.health.set((!why.is_empty()).then(|| why.join("; ")));
     }
 
-    /// The doors that should be open, and why some cannot be yet.
-    fn wishes(&self, tables: &Tables) -> (BTreeMap<DoorId, Wish>, Vec<String>) {
-        let (mut wishes, mut unknown) = (BTreeMap::new(), Vec::new());
-        let bind = |otherwise: IpAddr| match self.plan.bind.is_empty() {
-            true => vec![otherwise],
-            false => self.plan.bind.clone(),
+    /// The wanted listeners, and why some cannot be resolved yet.
+    fn wanted_listeners(&self, tables: &MeshTables) -> (BTreeMap<ListenerId, ListenerSpec>, Vec<String>) {
+        let (mut wanted, mut unresolved) = (BTreeMap::new(), Vec::new());
+        let bind = |default: IpAddr| match self.config.bind.is_empty() {
+            true => vec![default],
+            false => self.config.bind.clone(),
         };
         for port in tables.routes.ports() {
-            for ip in bind(self.everywhere) {
-                let entrance = Entrance::Gateway { port: port.number };
+            for ip in bind(self.unspecified) {
+                let kind = ListenerKind::Gateway { port: port.number };
                 let at = SocketAddr::new(ip, port.number);
-                wishes.insert(DoorId::Gateway(port.number, ip), Wish { at, entrance, flag: "--bind" });
+                wanted
+                    .insert(ListenerId::Gateway(port.number, ip), ListenerSpec { at, kind, flag: "--bind" });
             }
         }
-        for (i, outbound) in self.plan.outbounds.iter().enumerate() {
-            let port = match service_port(outbound, self.state.snapshot()) {
+        for (i, outbound) in self.config.outbounds.iter().enumerate() {
+            let port = match service_port(outbound, self.cache.snapshot()) {
                 Ok(port) => port,
                 Err(why) => {
-                    unknown.push(why);
+                    unresolved.push(why);
                     continue;
                 }
             };
             for ip in bind(Ipv4Addr::LOCALHOST.into()) {
-                let entrance = Entrance::Outbound { service: outbound.service.clone(), port };
+                let kind = ListenerKind::Outbound { service: outbound.service.clone(), port };
                 let at = SocketAddr::new(ip, outbound.listen);
-                wishes.insert(DoorId::Outbound(i, ip), Wish { at, entrance, flag: "--outbound" });
+                wanted.insert(ListenerId::Outbound(i, ip), ListenerSpec { at, kind, flag: "--outbound" });
             }
         }
-        if let Some(port) = self.plan.redirect {
+        if let Some(port) = self.config.redirect {
             let families = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
             for ip in families.into_iter().filter(|ip: &IpAddr| ip.is_ipv4() || self.has_ipv6) {
-                let wish = Wish {
+                let spec = ListenerSpec {
                     at: SocketAddr::new(ip, port),
-                    entrance: Entrance::OriginalDestination,
+                    kind: ListenerKind::OriginalDestination,
                     flag: "--redirect=PORT",
                 };
-                wishes.insert(DoorId::Redirect(ip), wish);
+                wanted.insert(ListenerId::Redirect(ip), spec);
             }
         }
-        (wishes, unknown)
+        (wanted, unresolved)
     }
 
-    /// What may have become possible by itself, and what there is to say.
-    async fn look(&mut self) {
+    /// Retries failed listeners, and logs new Notices.
+    async fn resync(&mut self) {
         if !self.has_tables {
             let why: Vec<String> = self
-                .state
-                .troubles()
+                .cache
+                .watch_errors()
                 .iter()
-                .map(|(kind, why)| format!("{} cannot be watched: {why}", kind.as_str()))
+                .map(|(kind, why)| format!("failed to watch {}: {why}", kind.as_str()))
                 .collect();
-            self.shown.set(Some(format!("no table yet; {}", why.join("; "))));
+            self.health.set(Some(format!("no table yet; {}", why.join("; "))));
             return;
         }
-        self.fit().await;
+        self.sync_listeners().await;
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
         let notices: BTreeSet<Notice> =
-            self.state.notices().into_iter().chain(self.told_by_proxy.iter().cloned()).collect();
-        self.shown.notices.store(notices.len() as u64, Ordering::Relaxed);
-        self.said.retain(|said| notices.contains(said));
-        self.say(notices);
+            self.cache.notices().into_iter().chain(self.proxy_notices.iter().cloned()).collect();
+        self.health.notices.set(notices.len() as i64);
+        self.logged.retain(|notice| notices.contains(notice));
+        self.log_notices(notices);
     }
 
-    /// Each Notice once, for as long as it holds.
-    fn say(&mut self, notices: BTreeSet<Notice>) {
+    /// Logs each Notice once, until it disappears.
+    fn log_notices(&mut self, notices: BTreeSet<Notice>) {
         for notice in notices {
-            if self.said.len() < MOST_SAID && !self.said.contains(&notice) {
+            if self.logged.len() < MAX_LOGGED && !self.logged.contains(&notice) {
                 log::notice(&notice);
-                self.said.insert(notice);
+                self.logged.insert(notice);
             }
         }
     }
 
-    async fn end(mut self) -> Result<()> {
-        self.shown.set(Some("stopping".to_owned()));
-        info!(drain = ?self.plan.drain, "stopping; draining connections");
-        self.redirecting(Redirect::remove);
-        self.doors.close_all().await;
-        self.proxy.drain(self.plan.drain).await;
+    async fn shut_down(mut self) -> Result<()> {
+        self.health.set(Some("stopping".to_owned()));
+        info!(drain = ?self.config.drain, "stopping; draining connections");
+        self.update_redirect(KernelRedirect::remove);
+        self.listeners.close_all().await;
+        self.proxy.drain(self.config.drain).await;
         Ok(())
     }
 }
@@ -358,28 +334,26 @@ fn has_ipv6() -> bool {
     std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
 }
 
-/// The number of the Service's port.
-fn service_port(wish: &OutboundWish, snapshot: &Snapshot) -> Result<u16, String> {
-    let service = snapshot.service(&wish.service);
-    let service = service.ok_or_else(|| {
-        format!("--outbound {}={}: there is no such Service yet", wish.listen, wish.service)
-    })?;
-    let port = destination_port(service, wish.port.as_deref());
+fn service_port(listener: &OutboundListener, snapshot: &Snapshot) -> Result<u16, String> {
+    let service = snapshot.service(&listener.service);
+    let service = service
+        .ok_or_else(|| format!("--outbound {}={}: no such Service yet", listener.listen, listener.service))?;
+    let port = destination_port(service, listener.port.as_deref());
     port.map(|port| port.port)
-        .map_err(|error| format!("--outbound {}={}: {error}", wish.listen, wish.service))
+        .map_err(|error| format!("--outbound {}={}: {error}", listener.listen, listener.service))
 }
 
-/// Reads `PORT=[NAMESPACE/]SERVICE[:PORT]`.
-pub fn outbound(text: &str, namespace: &Name) -> Result<OutboundWish> {
+/// Parses `PORT=[NAMESPACE/]SERVICE[:PORT]`.
+pub fn outbound(text: &str, namespace: &Name) -> Result<OutboundListener> {
     let wrong = |what: &str| {
         anyhow::anyhow!(
-            "--outbound {text}: {what}; write it as PORT=SERVICE[:PORT], as 8081=backend or 8081=backend:http"
+            "--outbound {text}: {what}; expected PORT=SERVICE[:PORT], such as 8081=backend or 8081=backend:http"
         )
     };
-    let (listen, service) = text.split_once('=').ok_or_else(|| wrong("there is no ="))?;
-    let listen = listen.parse().map_err(|_| wrong(&format!("{listen:?} is no port")))?;
+    let (listen, service) = text.split_once('=').ok_or_else(|| wrong("missing ="))?;
+    let listen = listen.parse().map_err(|_| wrong(&format!("{listen:?} is not a port")))?;
     let (service, port) = match service.split_once(':') {
-        Some((_, "")) => return Err(wrong("the port behind the colon is missing")),
+        Some((_, "")) => return Err(wrong("missing port after the colon")),
         Some((service, port)) => (service, Some(port.to_owned())),
         None => (service, None),
     };
@@ -388,9 +362,9 @@ pub fn outbound(text: &str, namespace: &Name) -> Result<OutboundWish> {
         None => (namespace.clone(), service),
     };
     if name.is_empty() || namespace.is_empty() {
-        return Err(wrong("it names no Service"));
+        return Err(wrong("missing Service name"));
     }
-    Ok(OutboundWish { listen, service: ServiceKey::new(&namespace, &Name::new(name)), port })
+    Ok(OutboundListener { listen, service: ServiceKey::new(&namespace, &Name::new(name)), port })
 }
 
 #[cfg(test)]
@@ -402,10 +376,10 @@ mod tests {
         let namespace = Name::new("shop");
         let read = |text: &str| outbound(text, &namespace);
         let service = |namespace: &str, name: &str| ServiceKey::new(&namespace.into(), &name.into());
-        let plain = OutboundWish { listen: 8081, service: service("shop", "backend"), port: None };
+        let plain = OutboundListener { listen: 8081, service: service("shop", "backend"), port: None };
         assert_eq!(read("8081=backend").unwrap(), plain);
         let named =
-            OutboundWish { listen: 0, service: service("pay", "backend"), port: Some("http".to_owned()) };
+            OutboundListener { listen: 0, service: service("pay", "backend"), port: Some("http".to_owned()) };
         assert_eq!(read("0=pay/backend:http").unwrap(), named);
         for wrong in ["backend", "x=backend", "70000=backend", "80=", "80=backend:", "80=/backend"] {
             let error = read(wrong).unwrap_err().to_string();

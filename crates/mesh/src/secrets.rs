@@ -1,4 +1,4 @@
-//! Secrets that listeners name, watched one by one, each only while a listener names it: other Secrets are never read.
+//! Watches of the Secrets of listeners, one by one, each only while a listener refers to it: other Secrets are never read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,77 +6,75 @@ use kube::Client;
 use model::{Notice, ObjectKey};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use xds::render::PemKeyPair;
 
-use super::secret::{self, Pair};
+use super::secret;
 use cluster::{Event, Feed, Kind, Wanted};
 
-/// How many changes of Secrets may wait.
 const QUEUE: usize = 64;
 
-/// A Secret as it is now, or why it cannot be used.
-pub type News = (ObjectKey, Result<Pair, Notice>);
+/// A Secret, or why it cannot be used.
+pub type SecretUpdate = (ObjectKey, Result<PemKeyPair, Notice>);
 
-/// The watches.
-pub struct Secrets {
+pub struct SecretWatches {
     client: Client,
-    followed: BTreeMap<ObjectKey, Following>,
-    sender: mpsc::Sender<News>,
-    news: mpsc::Receiver<News>,
+    watches: BTreeMap<ObjectKey, SecretWatch>,
+    sender: mpsc::Sender<SecretUpdate>,
+    updates: mpsc::Receiver<SecretUpdate>,
 }
 
 /// A watch of one Secret, which ends with this.
-struct Following(JoinHandle<()>);
+struct SecretWatch(JoinHandle<()>);
 
-impl Drop for Following {
+impl Drop for SecretWatch {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Secrets {
-    /// None yet.
+impl SecretWatches {
     pub fn new(client: Client) -> Self {
-        let (sender, news) = mpsc::channel(QUEUE);
-        Self { client, followed: BTreeMap::new(), sender, news }
+        let (sender, updates) = mpsc::channel(QUEUE);
+        Self { client, watches: BTreeMap::new(), sender, updates }
     }
 
-    /// Watches these, and no others any more. Answers with those that are not wanted now.
-    pub fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+    /// Watches exactly these Secrets, and returns those that are no longer watched.
+    pub fn watch(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         for key in keys {
             let start = || {
-                let task = follow(self.client.clone(), key.clone(), self.sender.clone());
-                Following(tokio::spawn(task))
+                let task = watch_secret(self.client.clone(), key.clone(), self.sender.clone());
+                SecretWatch(tokio::spawn(task))
             };
-            self.followed.entry(key.clone()).or_insert_with(start);
+            self.watches.entry(key.clone()).or_insert_with(start);
         }
-        let gone: Vec<ObjectKey> = self.followed.keys().filter(|key| !keys.contains(*key)).cloned().collect();
-        gone.iter().for_each(|key| drop(self.followed.remove(key)));
+        let gone: Vec<ObjectKey> = self.watches.keys().filter(|key| !keys.contains(*key)).cloned().collect();
+        gone.iter().for_each(|key| drop(self.watches.remove(key)));
         gone
     }
 
-    /// What comes next. It may be dropped and called again.
-    pub async fn next(&mut self) -> News {
-        match self.news.recv().await {
-            Some(news) => news,
-            // The sender is held here, so this does not happen.
+    /// The next update. Cancel safe.
+    pub async fn next(&mut self) -> SecretUpdate {
+        match self.updates.recv().await {
+            Some(update) => update,
+            // `self` holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// What comes next, if it is already there.
-    pub fn ready(&mut self) -> Option<News> {
-        self.news.try_recv().ok()
+    /// The next update, if it is ready.
+    pub fn ready(&mut self) -> Option<SecretUpdate> {
+        self.updates.try_recv().ok()
     }
 }
 
-/// Passes on what becomes of one Secret.
-async fn follow(client: Client, key: ObjectKey, sender: mpsc::Sender<News>) {
+/// Sends the updates of one Secret.
+async fn watch_secret(client: Client, key: ObjectKey, sender: mpsc::Sender<SecretUpdate>) {
     let by_name = format!("metadata.name={}", key.name);
     let wanted = Wanted::all(Kind::Secret).within(&key.namespace).fields(&by_name);
     let mut feed = Feed::start(&client, [wanted]);
     let (mut seen, mut told) = (false, false);
     loop {
-        let news = match feed.next().await {
+        let update = match feed.next().await {
             Event::Listing(_) => {
                 seen = false;
                 None
@@ -87,12 +85,12 @@ async fn follow(client: Client, key: ObjectKey, sender: mpsc::Sender<News>) {
             }
             Event::Gone(..) => Some(Err(secret::missing(&key))),
             Event::Listed(_) => (!seen).then(|| Err(secret::missing(&key))),
-            // What was seen stays while the API is away.
+            // The last version stays valid during an outage of the API.
             Event::Trouble(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
         };
-        let Some(news) = news else { continue };
+        let Some(update) = update else { continue };
         told = true;
-        if sender.send((key.clone(), news)).await.is_err() {
+        if sender.send((key.clone(), update)).await.is_err() {
             return;
         }
     }

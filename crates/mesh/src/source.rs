@@ -1,6 +1,6 @@
-//! Where the world comes from: the watches of a cluster, or files that are read again when they change.
+//! The source of objects: the watches of a cluster, or files that are read again when they change.
 //!
-//! Secrets are watched one by one, each only while a listener names it: nobody else's secrets come near us.
+//! Secrets are watched one by one, each only while a listener refers to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -11,121 +11,117 @@ use model::{Name, Notice, ObjectKey};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
+use xds::render::PemKeyPair;
 
-use super::secret::{self, Pair};
-use super::secrets::Secrets;
+use super::secret;
+use super::secrets::SecretWatches;
 use super::state::{KINDS, wanted};
 use cluster::input::{Documents, files};
 use cluster::log;
 use cluster::{Event, Feed, Kind};
 
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// The poll interval of files.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What comes in.
 #[derive(Debug)]
-pub enum Input {
-    /// An event of a watch, or what a file would have been as one.
+pub enum MeshInput {
+    /// Of a watch, or the equivalent of a file.
     Event(Box<Event>),
-    /// A Secret that a listener names, or why it cannot be used.
-    Secret(ObjectKey, Result<Pair, Notice>),
+    /// A Secret, or why it cannot be used.
+    Secret(ObjectKey, Result<PemKeyPair, Notice>),
 }
 
-/// Where the world comes from.
-pub enum Source {
-    /// An API.
-    Cluster(Box<Cluster>),
-    /// Files.
-    Files(Box<Files>),
+pub enum ObjectSource {
+    Cluster(Box<ClusterSource>),
+    Files(Box<FileSource>),
 }
 
-impl Source {
-    /// The watches of an API.
+impl ObjectSource {
     pub fn cluster(client: Client) -> Self {
         let feed = Feed::start(&client, wanted());
-        Self::Cluster(Box::new(Cluster { feed, secrets: Secrets::new(client) }))
+        Self::Cluster(Box::new(ClusterSource { feed, secrets: SecretWatches::new(client) }))
     }
 
-    /// Files, read now, so that whoever names wrong ones hears of it.
+    /// Reads the files at once, so that wrong ones are an error.
     pub fn files(input: cluster::input::Input) -> Result<Self> {
-        let mut files = Files {
+        let mut files = FileSource {
             stamp: Vec::new(),
             input,
             secrets: BTreeMap::new(),
             wanted: BTreeSet::new(),
             queue: VecDeque::new(),
-            look_at: Instant::now() + LOOK,
+            next_poll: Instant::now() + POLL_INTERVAL,
         };
         files.read()?;
         Ok(Self::Files(Box::new(files)))
     }
 
-    /// What comes next. It may be dropped and called again.
-    pub async fn next(&mut self) -> Input {
+    /// The next input. Cancel safe.
+    pub async fn next(&mut self) -> MeshInput {
         match self {
+            // Secrets are few, so they cannot starve events.
             Self::Cluster(cluster) => tokio::select! {
-                event = cluster.feed.next() => Input::Event(event.into()),
-                (key, pair) = cluster.secrets.next() => Input::Secret(key, pair),
+                biased;
+                (key, pair) = cluster.secrets.next() => MeshInput::Secret(key, pair),
+                event = cluster.feed.next() => MeshInput::Event(event.into()),
             },
             Self::Files(files) => files.next().await,
         }
     }
 
-    /// What comes next, if it is already there.
-    pub fn ready(&mut self) -> Option<Input> {
+    /// The next input, if it is ready.
+    pub fn ready(&mut self) -> Option<MeshInput> {
         match self {
             Self::Cluster(cluster) => {
-                let secret = cluster.secrets.ready().map(|(key, pair)| Input::Secret(key, pair));
-                secret.or_else(|| cluster.feed.ready().map(|event| Input::Event(event.into())))
+                let secret = cluster.secrets.ready().map(|(key, pair)| MeshInput::Secret(key, pair));
+                secret.or_else(|| cluster.feed.ready().map(|event| MeshInput::Event(event.into())))
             }
             Self::Files(files) => files.queue.pop_front(),
         }
     }
 
-    /// Brings these Secrets, and no others any more. Answers with those that nobody wants now.
-    pub fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+    /// Watches exactly these Secrets, and returns those that are no longer watched.
+    pub fn watch_secrets(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         match self {
-            Self::Cluster(cluster) => cluster.secrets.want(keys),
-            Self::Files(files) => files.want(keys),
+            Self::Cluster(cluster) => cluster.secrets.watch(keys),
+            Self::Files(files) => files.watch_secrets(keys),
         }
     }
 }
 
-/// The watches of an API.
-pub struct Cluster {
+pub struct ClusterSource {
     feed: Feed,
-    secrets: Secrets,
+    secrets: SecretWatches,
 }
 
-/// Objects of files.
-pub struct Files {
+pub struct FileSource {
     input: cluster::input::Input,
-    /// Which files there are, how long, and how old.
+    /// Paths, sizes and modification times.
     stamp: Stamp,
-    secrets: BTreeMap<ObjectKey, Result<Pair, Notice>>,
+    secrets: BTreeMap<ObjectKey, Result<PemKeyPair, Notice>>,
     wanted: BTreeSet<ObjectKey>,
-    queue: VecDeque<Input>,
-    look_at: Instant,
+    queue: VecDeque<MeshInput>,
+    next_poll: Instant,
 }
 
 type Stamp = Vec<(std::path::PathBuf, u64, Option<SystemTime>)>;
 
-impl Files {
-    async fn next(&mut self) -> Input {
+impl FileSource {
+    async fn next(&mut self) -> MeshInput {
         loop {
             if let Some(input) = self.queue.pop_front() {
                 return input;
             }
-            // Whoever waits may be called away and come back, so the time to look is kept.
-            tokio::time::sleep_until(self.look_at).await;
-            self.look_at = Instant::now() + LOOK;
+            // The deadline is kept across cancellation.
+            tokio::time::sleep_until(self.next_poll).await;
+            self.next_poll = Instant::now() + POLL_INTERVAL;
             if self.stamp() == self.stamp {
                 continue;
             }
             match self.read() {
                 Ok(()) => info!("files changed; reloaded"),
                 Err(error) => {
-                    // A file that is away for a moment is being replaced.
+                    // A missing file may be in the middle of being replaced.
                     warn!(error = %format_args!("{error:#}"), "files changed and cannot be read; keeping what was read before");
                     self.stamp = self.stamp();
                 }
@@ -160,24 +156,24 @@ impl Files {
         }
         self.secrets = objects_by_kind.remove(&Kind::Secret).into_iter().flatten().map(pair).collect();
         for kind in KINDS {
-            self.queue.push_back(Input::Event(Event::Listing(kind).into()));
+            self.queue.push_back(MeshInput::Event(Event::Listing(kind).into()));
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
                 match serde_json::from_value(object) {
-                    Ok(watched) => self.queue.push_back(Input::Event(Event::Put(kind, watched).into())),
+                    Ok(watched) => self.queue.push_back(MeshInput::Event(Event::Put(kind, watched).into())),
                     Err(error) => warn!(kind = kind.as_str(), %error, "cannot parse an object"),
                 }
             }
-            self.queue.push_back(Input::Event(Event::Listed(kind).into()));
+            self.queue.push_back(MeshInput::Event(Event::Listed(kind).into()));
         }
         let wanted = std::mem::take(&mut self.wanted);
-        self.want(&wanted);
+        self.watch_secrets(&wanted);
         Ok(())
     }
 
-    fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+    fn watch_secrets(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         for key in keys.difference(&self.wanted) {
             let pair = self.secrets.get(key).cloned().unwrap_or_else(|| Err(secret::missing(key)));
-            self.queue.push_back(Input::Secret(key.clone(), pair));
+            self.queue.push_back(MeshInput::Secret(key.clone(), pair));
         }
         let gone = self.wanted.difference(keys).cloned().collect();
         self.wanted = keys.clone();
@@ -190,7 +186,7 @@ fn kind_of(object: &Value) -> Option<Kind> {
     KINDS.into_iter().chain([Kind::Secret]).find(|known| known.as_str() == kind)
 }
 
-/// As an API server would have it.
+/// As the API server does.
 fn fill_in_namespace(object: &mut Value) {
     let global = object["kind"] == "Node";
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
@@ -200,7 +196,7 @@ fn fill_in_namespace(object: &mut Value) {
     }
 }
 
-fn pair(object: Value) -> (ObjectKey, Result<Pair, Notice>) {
+fn pair(object: Value) -> (ObjectKey, Result<PemKeyPair, Notice>) {
     let part = |name: &str| Name::new(object["metadata"][name].as_str().unwrap_or_default());
     let key = ObjectKey { namespace: part("namespace"), name: part("name") };
     let pair = secret::parse(&key, &object.to_string());

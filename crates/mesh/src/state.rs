@@ -1,12 +1,12 @@
-//! The world as proxies need it: watched objects in, the tables of each consumer out, only what changed made anew.
+//! The table cache: watched objects in, the tables of each proxy identity out; only affected parts are planned again.
 //!
 //! ```text
-//! let mut state = State::new(gates);
-//! state.follow(consumer);
-//! loop { state.take(event); ...; for update in state.refresh() { state.tables(&update.consumer) } }
+//! let mut cache = TableCache::new(gates);
+//! cache.add(identity);
+//! loop { cache.apply(event); ...; for update in cache.refresh() { cache.tables(&update.identity) } }
 //! ```
 //!
-//! Before everything has been listed once, absence says nothing, and [`State::refresh`] gives nothing.
+//! Before every kind has been listed once, absence means nothing, and [`TableCache::refresh`] returns nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,15 +14,14 @@ use std::sync::Arc;
 use model::{BackendTable, Notice, Object, ObjectKey, RouteTable, Snapshot};
 use plan::FeatureGates;
 use plan::routes::unused_targets;
+use xds::render::PemKeyPair;
 
-use super::consumer::Consumer;
-use super::secret::Pair;
-use super::touch::Touched;
-pub use super::view::Turned;
-use super::view::{Round, View};
+use super::consumer::ProxyIdentity;
+use super::touch::Affected;
+pub use super::view::ChangedTables;
+use super::view::{IdentityTables, RefreshContext};
 use cluster::{Change, Event, Kind, Wanted, WatchCache};
 
-/// What is watched.
 pub const KINDS: [Kind; 8] = [
     Kind::Service,
     Kind::Slice,
@@ -34,8 +33,8 @@ pub const KINDS: [Kind; 8] = [
     Kind::Gateway,
 ];
 
-/// The watches: everything of the kinds that decide, of Pods the metadata alone. Secrets are watched one by one, see
-/// [`State::secrets`].
+/// All objects of these kinds; of Pods the metadata only. Secrets are watched one by one, see
+/// [`TableCache::secrets`].
 pub fn wanted() -> Vec<Wanted> {
     let wanted = |kind| match kind {
         Kind::Pod => Wanted::all(kind).metadata_only(),
@@ -44,211 +43,203 @@ pub fn wanted() -> Vec<Wanted> {
     KINDS.into_iter().map(wanted).collect()
 }
 
-/// A consumer whose tables are others than before.
+/// An identity whose tables changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Update {
-    /// Whose.
-    pub consumer: Consumer,
-    /// Which.
-    pub turned: Turned,
+pub struct TableUpdate {
+    pub identity: ProxyIdentity,
+    pub changed: ChangedTables,
 }
 
-/// The tables of a consumer.
+/// The tables of an identity.
 #[derive(Clone, Debug)]
-pub struct Tables {
-    /// Where requests go.
+pub struct MeshTables {
     pub routes: Arc<RouteTable>,
-    /// The endpoints of every backend that some route leads to.
+    /// The endpoints of every backend of a route.
     pub backends: Arc<BackendTable>,
-    /// What would be chosen without those, then without those, too; empty unless the state keeps it.
+    /// Failover tiers, in priority order; empty unless enabled.
     pub fallbacks: Vec<Arc<BackendTable>>,
-    /// Certificates and keys, by Secret. One that is named and not here is missing or cannot be used.
-    pub certificates: BTreeMap<ObjectKey, Arc<Pair>>,
+    /// By Secret; missing and unusable ones are absent.
+    pub certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
 }
 
-/// The world and the tables.
 #[derive(Debug)]
-pub struct State {
+pub struct TableCache {
     mirror: WatchCache,
     gates: FeatureGates,
     with_fallbacks: bool,
-    views: BTreeMap<Consumer, View>,
-    touched: Touched,
-    pairs: BTreeMap<ObjectKey, Arc<Pair>>,
-    /// What there is to say about objects, as long as they are so.
-    remarks: BTreeMap<(Kind, ObjectKey), Vec<Notice>>,
-    /// Kinds that cannot be had for now, and why.
-    troubles: BTreeMap<Kind, String>,
+    identities: BTreeMap<ProxyIdentity, IdentityTables>,
+    affected: Affected,
+    certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
+    /// Notices about single objects.
+    object_notices: BTreeMap<(Kind, ObjectKey), Vec<Notice>>,
+    /// Kinds whose watch fails, and why.
+    watch_errors: BTreeMap<Kind, String>,
 }
 
-impl State {
-    /// A world of which nothing is known yet.
+impl TableCache {
     pub fn new(gates: FeatureGates) -> Self {
         Self {
             mirror: WatchCache::default(),
             gates,
             with_fallbacks: false,
-            views: BTreeMap::new(),
-            touched: Touched::default(),
-            pairs: BTreeMap::new(),
-            remarks: BTreeMap::new(),
-            troubles: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            affected: Affected::default(),
+            certificates: BTreeMap::new(),
+            object_notices: BTreeMap::new(),
+            watch_errors: BTreeMap::new(),
         }
     }
 
-    /// Keeps lower choices of endpoints as well, for who turns to them by itself.
+    /// Also plans failover tiers, for Envoy's priorities.
     #[must_use]
     pub fn with_fallbacks(self) -> Self {
         Self { with_fallbacks: true, ..self }
     }
 
-    /// The world.
     pub fn snapshot(&self) -> &Snapshot {
         self.mirror.snapshot()
     }
 
-    /// Whether everything has come once.
+    /// Whether every kind has been listed.
     pub fn is_listed(&self) -> bool {
         self.mirror.has_listed(&KINDS)
     }
 
-    /// The kinds that cannot be had for now, and why.
-    pub fn troubles(&self) -> &BTreeMap<Kind, String> {
-        &self.troubles
+    /// Kinds whose watch fails, and why.
+    pub fn watch_errors(&self) -> &BTreeMap<Kind, String> {
+        &self.watch_errors
     }
 
-    /// Keeps the tables of a consumer from now on; the next [`State::refresh`] makes them.
-    pub fn follow(&mut self, consumer: Consumer) {
-        self.views.entry(consumer.clone()).or_insert_with(|| View::new(consumer));
+    /// Adds an identity; the next [`TableCache::refresh`] plans its tables.
+    pub fn add(&mut self, identity: ProxyIdentity) {
+        self.identities.entry(identity.clone()).or_insert_with(|| IdentityTables::new(identity));
     }
 
-    /// Keeps them no longer.
-    pub fn forget(&mut self, consumer: &Consumer) {
-        self.views.remove(consumer);
+    pub fn remove(&mut self, identity: &ProxyIdentity) {
+        self.identities.remove(identity);
     }
 
-    /// Takes an event of a watch in.
-    pub fn take(&mut self, event: Event) {
+    /// Applies an event of a watch.
+    pub fn apply(&mut self, event: Event) {
         for change in self.mirror.read(event) {
-            self.apply(change);
+            self.apply_change(change);
         }
     }
 
-    fn apply(&mut self, change: Change) {
-        // What comes before the lists are whole is looked at once, when they are.
+    fn apply_change(&mut self, change: Change) {
+        // Changes before all kinds are listed are planned once, when they are.
         let listed = self.is_listed();
         if listed {
-            self.touched.note(&change, self.mirror.snapshot());
+            self.affected.add(&change, self.mirror.snapshot());
         }
-        self.remark(&change);
+        self.note_change(&change);
         self.mirror.apply(change);
-        self.touched.everything |= self.is_listed() && !listed;
+        self.affected.everything |= self.is_listed() && !listed;
     }
 
-    fn remark(&mut self, change: &Change) {
+    fn note_change(&mut self, change: &Change) {
         match change {
             Change::Put(object, notices) => {
                 if let Some((kind, key)) = kind_and_key(object) {
-                    self.set_remarks(kind, key, notices);
+                    self.set_object_notices(kind, key, notices);
                 }
             }
-            Change::Unreadable(kind, key, notices) => self.set_remarks(*kind, key.clone(), notices),
-            Change::Gone(kind, key) => self.set_remarks(*kind, key.clone(), &[]),
-            Change::Trouble(kind, why) => drop(self.troubles.insert(*kind, why.clone())),
+            Change::Unreadable(kind, key, notices) => self.set_object_notices(*kind, key.clone(), notices),
+            Change::Gone(kind, key) => self.set_object_notices(*kind, key.clone(), &[]),
+            Change::Trouble(kind, why) => drop(self.watch_errors.insert(*kind, why.clone())),
             Change::Listed(kind, seen) => {
-                self.troubles.remove(kind);
-                // Objects that could not be used are not in the snapshot, so nobody else notices that they went.
-                self.remarks.retain(|(of, key), _| of != kind || seen.contains(key));
+                self.watch_errors.remove(kind);
+                // Unusable objects are not in the snapshot, so their removal is seen only here.
+                self.object_notices.retain(|(of, key), _| of != kind || seen.contains(key));
             }
             Change::Other(..) => {}
         }
     }
 
-    fn set_remarks(&mut self, kind: Kind, key: ObjectKey, notices: &[Notice]) {
+    fn set_object_notices(&mut self, kind: Kind, key: ObjectKey, notices: &[Notice]) {
         if notices.is_empty() {
-            self.remarks.remove(&(kind, key));
+            self.object_notices.remove(&(kind, key));
         } else {
-            self.remarks.insert((kind, key), notices.to_vec());
+            self.object_notices.insert((kind, key), notices.to_vec());
         }
     }
 
-    /// The Secrets that listeners of the gateways name. Nobody needs others, so nobody watches them.
+    /// The Secrets of the gateways' listeners; only these are watched.
     pub fn secrets(&self) -> BTreeSet<ObjectKey> {
-        self.views.values().flat_map(|view| view.secrets.iter().cloned()).collect()
+        self.identities.values().flat_map(|tables| tables.secrets.iter().cloned()).collect()
     }
 
-    /// Takes a Secret in, or says that there is none, or none that can be used.
-    pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<Pair, Notice>) {
-        let before = self.pairs.remove(key);
-        self.set_remarks(Kind::Secret, key.clone(), &[]);
+    /// Sets a Secret, or the Notice why it is missing or unusable.
+    pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<PemKeyPair, Notice>) {
+        let before = self.certificates.remove(key);
+        self.set_object_notices(Kind::Secret, key.clone(), &[]);
         match pair {
             Ok(pair) if before.as_deref() == Some(&pair) => {
-                self.pairs.extend(before.map(|before| (key.clone(), before)));
+                self.certificates.extend(before.map(|before| (key.clone(), before)));
             }
             Ok(pair) => {
-                self.pairs.insert(key.clone(), Arc::new(pair));
-                self.touched.secrets.insert(key.clone());
+                self.certificates.insert(key.clone(), Arc::new(pair));
+                self.affected.secrets.insert(key.clone());
             }
             Err(notice) => {
-                self.set_remarks(Kind::Secret, key.clone(), &[notice]);
+                self.set_object_notices(Kind::Secret, key.clone(), &[notice]);
                 if before.is_some() {
-                    self.touched.secrets.insert(key.clone());
+                    self.affected.secrets.insert(key.clone());
                 }
             }
         }
     }
 
-    /// Forgets Secrets that nobody names any more.
-    pub fn forget_secret(&mut self, key: &ObjectKey) {
-        self.pairs.remove(key);
-        self.set_remarks(Kind::Secret, key.clone(), &[]);
+    pub fn remove_secret(&mut self, key: &ObjectKey) {
+        self.certificates.remove(key);
+        self.set_object_notices(Kind::Secret, key.clone(), &[]);
     }
 
-    /// Makes anew what changes have touched since the last time, and says whose tables are others now.
-    pub fn refresh(&mut self) -> Vec<Update> {
+    /// Plans the affected parts, and returns the identities whose tables changed.
+    pub fn refresh(&mut self) -> Vec<TableUpdate> {
         if !self.is_listed() {
             return Vec::new();
         }
-        let touched = std::mem::take(&mut self.touched);
-        let mut round = Round {
+        let affected = std::mem::take(&mut self.affected);
+        let mut context = RefreshContext {
             snapshot: self.mirror.snapshot(),
-            touched: &touched,
+            affected: &affected,
             gates: self.gates,
             with_fallbacks: self.with_fallbacks,
-            made: BTreeMap::new(),
+            planned: BTreeMap::new(),
         };
         let mut updates = Vec::new();
-        for (consumer, view) in &mut self.views {
-            if touched.is_empty() && !view.is_new() {
+        for (identity, tables) in &mut self.identities {
+            if affected.is_empty() && !tables.is_new() {
                 continue;
             }
-            let turned = view.refresh(&mut round);
-            if turned.any() {
-                updates.push(Update { consumer: consumer.clone(), turned });
+            let changed = tables.refresh(&mut context);
+            if changed.any() {
+                updates.push(TableUpdate { identity: identity.clone(), changed });
             }
         }
         updates
     }
 
-    /// The tables of a consumer, as of the last [`State::refresh`].
-    pub fn tables(&self, consumer: &Consumer) -> Option<Tables> {
-        let view = self.views.get(consumer)?;
-        let pair = |key: &ObjectKey| Some((key.clone(), self.pairs.get(key)?.clone()));
-        let certificates = view.secrets.iter().filter_map(pair).collect();
-        Some(Tables {
-            routes: view.routes.clone(),
-            backends: view.backends.clone(),
-            fallbacks: view.fallbacks.clone(),
+    /// The tables of an identity, as of the last [`TableCache::refresh`].
+    pub fn tables(&self, identity: &ProxyIdentity) -> Option<MeshTables> {
+        let tables = self.identities.get(identity)?;
+        let pair = |key: &ObjectKey| Some((key.clone(), self.certificates.get(key)?.clone()));
+        let certificates = tables.secrets.iter().filter_map(pair).collect();
+        Some(MeshTables {
+            routes: tables.routes.clone(),
+            backends: tables.backends.clone(),
+            fallbacks: tables.fallbacks.clone(),
             certificates,
         })
     }
 
-    /// Everything that there is to say: about objects, about the consumers' routes, about policies that do nothing.
+    /// About objects, about the routes of the identities, and about policies without effect.
     pub fn notices(&self) -> Vec<Notice> {
-        let mut notices: Vec<Notice> = self.remarks.values().flatten().cloned().collect();
-        notices.extend(self.views.values().flat_map(View::notices));
+        let mut notices: Vec<Notice> = self.object_notices.values().flatten().cloned().collect();
+        notices.extend(self.identities.values().flat_map(IdentityTables::notices));
         let namespaces: BTreeSet<_> =
-            self.views.keys().map(|consumer| consumer.namespace().clone()).collect();
+            self.identities.keys().map(|identity| identity.namespace().clone()).collect();
         for namespace in &namespaces {
             notices.extend(unused_targets(self.snapshot(), namespace));
         }

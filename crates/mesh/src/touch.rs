@@ -1,11 +1,11 @@
-//! What a change of an object can alter in the tables of proxies, found by comparing it with what it was.
+//! The parts of proxies' tables that a change of an object affects, by comparison with the object before.
 //!
 //! ```text
 //! EndpointSlice -> backends of its Service
-//! Service       -> the way to it; what names it as a backend; its backends
-//! route policy  -> the destinations that it named before and names now; itself, for the gateway
-//! Pod's labels  -> who its Services' clients are; subsets that it may be in
-//! Node          -> where proxies are; subsets by zone and region
+//! Service       -> its outbounds; routes with it as a backend; its backends
+//! route policy  -> its destinations, before and now; itself, for the gateway
+//! Pod's labels  -> the clients of its Services; subsets
+//! Node          -> locations of proxies; subsets by zone and region
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,32 +17,29 @@ use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Sli
 
 use cluster::{Change, Kind};
 
-/// What is to be looked at again.
+/// What has to be planned again.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
-    /// All of it.
+pub(super) struct Affected {
     pub(super) everything: bool,
-    /// The way to these Services, for every client.
+    /// Outbounds of these Services, for every client.
     pub(super) destinations: BTreeSet<ServiceKey>,
-    /// The way to these Services, but only what these MeshHTTPRoutes say of it.
+    /// Outbounds of these Services, but only by these MeshHTTPRoutes.
     pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
-    /// The routes of these gateways, as a whole.
+    /// All routes of these gateways.
     pub(super) gateways: BTreeSet<ObjectKey>,
-    /// These MeshGatewayHTTPRoutes.
     pub(super) gateway_routes: BTreeSet<ObjectKey>,
-    /// The endpoints of these Services.
+    /// Endpoints of these Services.
     pub(super) backends: BTreeSet<ServiceKey>,
-    /// Whoever is a client of these Services.
+    /// Sidecars of these Services.
     pub(super) clients: BTreeSet<ServiceKey>,
-    /// These pods carry other labels than before.
+    /// Pods with changed labels.
     pub(super) pods: BTreeSet<ObjectKey>,
-    /// These nodes are elsewhere than before.
+    /// Nodes with a changed zone or region.
     pub(super) nodes: BTreeSet<Name>,
-    /// These Secrets changed.
     pub(super) secrets: BTreeSet<ObjectKey>,
 }
 
-impl Touched {
+impl Affected {
     pub(super) fn is_empty(&self) -> bool {
         !self.everything
             && self.destinations.is_empty()
@@ -56,8 +53,8 @@ impl Touched {
             && self.secrets.is_empty()
     }
 
-    /// Notes what a change alters. The snapshot is the one before the change.
-    pub(super) fn note(&mut self, change: &Change, snapshot: &Snapshot) {
+    /// Adds what a change affects. The snapshot is the one before the change.
+    pub(super) fn add(&mut self, change: &Change, snapshot: &Snapshot) {
         match change {
             Change::Put(object, _) => self.put(object, snapshot),
             Change::Gone(kind, key) | Change::Unreadable(kind, key, _) => self.gone(*kind, key, snapshot),
@@ -103,17 +100,17 @@ impl Touched {
         if !same(old, new, |a, b| a.selector == b.selector) {
             self.clients.insert(key.clone());
         }
-        if !same(old, new, chooses_alike) {
+        if !same(old, new, has_same_backends) {
             self.backends.insert(key.clone());
         }
-        if !same(old, new, looks_alike) {
-            self.users_of(&key, snapshot);
+        if !same(old, new, has_same_routes) {
+            self.routes_to(&key, snapshot);
             self.destinations.insert(key);
         }
     }
 
-    /// Destinations, gateways and their routes whose policies name a Service as a backend: whether it can be had has changed.
-    fn users_of(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
+    /// Adds everything that uses a Service as a backend, because whether it resolves may have changed.
+    fn routes_to(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
         let (namespace, name) = (&service.namespace, &service.name);
         for policy in snapshot.http_routes(namespace) {
             self.http_route_to(policy, |to| to.rules.iter().any(|rule| names(rule, name)));
@@ -137,7 +134,7 @@ impl Touched {
         if same(old, new, |a, b| a.content == b.content && a.deleting == b.deleting) {
             return;
         }
-        // A slice may pass from one Service to another.
+        // A slice may move from one Service to another.
         self.backends.extend([old, new].into_iter().flatten().filter_map(Slice::service));
     }
 
@@ -175,9 +172,9 @@ impl Touched {
         }
     }
 
-    /// Notes a policy for those of its destinations that are meant.
-    fn http_route_to(&mut self, policy: &HttpRoute, is_meant: impl Fn(&ToHttp) -> bool) {
-        for to in policy.to.iter().filter(|to| is_meant(to)) {
+    /// Adds a policy for some of its destinations.
+    fn http_route_to(&mut self, policy: &HttpRoute, is_affected: impl Fn(&ToHttp) -> bool) {
+        for to in policy.to.iter().filter(|to| is_affected(to)) {
             let routes = self.http_routes_by_destination.entry(to.service.clone()).or_default();
             routes.insert(policy.key.clone());
         }
@@ -216,21 +213,20 @@ impl Touched {
     }
 }
 
-fn same<T>(old: Option<&T>, new: Option<&T>, alike: impl Fn(&T, &T) -> bool) -> bool {
+fn same<T>(old: Option<&T>, new: Option<&T>, is_same: impl Fn(&T, &T) -> bool) -> bool {
     match (old, new) {
-        (Some(old), Some(new)) => alike(old, new),
+        (Some(old), Some(new)) => is_same(old, new),
         (None, None) => true,
         _ => false,
     }
 }
 
-/// Whether routes see the same in two states of a Service.
-fn looks_alike(a: &Service, b: &Service) -> bool {
+fn has_same_routes(a: &Service, b: &Service) -> bool {
     (a.kind, &a.ports, &a.cluster_ips) == (b.kind, &b.ports, &b.cluster_ips)
 }
 
-/// Whether the same endpoints are chosen: everything counts but what is said about a Service, or only for people.
-fn chooses_alike(a: &Service, b: &Service) -> bool {
+/// Everything but status and creation time may change the choice of endpoints.
+fn has_same_backends(a: &Service, b: &Service) -> bool {
     let strip = |service: &Service| Service { conditions: Labels::EMPTY, created: None, ..service.clone() };
     strip(a) == strip(b)
 }

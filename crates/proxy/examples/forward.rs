@@ -11,7 +11,7 @@ use model::route::{
     Responder, Rewrite, RouteGroup, RouteMatch, RouteRule, RouteTable, Routing, RuleAction, WeightedBackends,
 };
 use model::{Labels, Name, ServiceKey};
-use proxy::{AccessLog, Entrance, Proxy, Settings, Tables};
+use proxy::{AccessLog, ListenerKind, Proxy, ProxyOptions, ProxyTables};
 
 fn rule(path: &str, to: &BackendId) -> HttpRule {
     let mut rule = HttpRule::catch_all(RuleAction {
@@ -66,16 +66,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     backends.put(Arc::new(Backend { id: id.clone(), protocol, endpoints: [endpoint].into(), mode: "all" }));
     let access_log = rest.get(2).map(|path| AccessLog::to(std::fs::File::create(path)?)).transpose()?;
-    let tables = Tables {
+    let tables = ProxyTables {
         routes: Arc::new(routes(&service, &id, count)),
         backends: Arc::new(backends),
-        ..Tables::default()
+        ..ProxyTables::default()
     };
-    let proxy = Proxy::new(Settings { access_log, ..Settings::default() }, tables);
+    let proxy = Proxy::new(ProxyOptions { access_log, ..ProxyOptions::default() }, tables);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(listen).await?;
-        proxy.serve(listener, Entrance::Outbound { service, port: 80 }, std::future::pending()).await;
+        proxy.serve(listener, ListenerKind::Outbound { service, port: 80 }, std::future::pending()).await;
         Ok(())
     })
 }

@@ -1,46 +1,35 @@
-//! The embedded HTTP and TCP proxy: obeys a RouteTable and a BackendTable.
+//! The embedded HTTP and TCP proxy over a RouteTable and a BackendTable.
 //!
 //! ```text
-//! connection (stream, sniff, original) -> exchange: the rule (state, rules) -> forward: a backend by weight (slot),
-//!   the less loaded of two endpoints (balance, peer), a connection (pool) -> answer (body, piece), account (ticket)
-//!            \\-> tcp: carried whole (tunnel)
+//! downstream: listener -> connection (TLS, protocol detection, idle timeout)
+//!      |                          \-> tcp: split by weight or passed through, in a tunnel
+//!      v
+//! http: router (the rule) -> forward -> retry -> response body, request log
+//!                              |
+//! upstream: weighted backends -> load balancer -> endpoint (outlier detection) -> connection pool
 //! ```
 //!
-//! What is chosen has been chosen by the tables. The only own choice is by load among the endpoints that the brain
-//! weighted, and to leave out for a while one that fails.
+//! The tables decide. The proxy itself chooses only by load among the endpoints that the plan weighted, and ejects
+//! endpoints that fail.
 
-mod access;
-mod balance;
-mod body;
-mod certificate;
-mod connection;
-mod counts;
-mod edits;
-mod exchange;
-mod forward;
+#![allow(missing_docs, reason = "fields and methods are named for what they are")]
+
+mod access_log;
+mod active_tables;
+mod downstream;
+mod http;
 mod metrics;
-mod mirror;
-mod original;
-mod peer;
-mod piece;
-mod pool;
 mod proxy;
 mod random;
 mod registry;
-mod reply;
-mod request;
-mod rules;
+mod request_log;
 mod settings;
-mod slot;
-mod sniff;
-mod state;
-mod stream;
+mod stats;
 mod tcp;
-mod ticket;
-mod tunnel;
-mod upgrade;
+mod upstream;
 
-pub use access::AccessLog;
-pub use certificate::{KeyPair, KeyPairError};
-pub use proxy::{Entrance, Proxy, Tables};
-pub use settings::{Health, Limits, Readable, Settings, Timeouts};
+pub use access_log::AccessLog;
+pub use downstream::listener::ListenerKind;
+pub use downstream::tls::{ServerCertificate, ServerCertificateError};
+pub use proxy::{Proxy, ProxyTables};
+pub use settings::{DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions, ProxyTimeouts};

@@ -1,163 +1,173 @@
-//! What was counted, as text for Prometheus. Ours are `zoneward_proxy_*`; docs/reference/proxy.md explains each.
+//! Metrics for Prometheus: `zoneward_proxy_*`, listed in docs/reference/metrics.md.
 
-use std::fmt::Write;
+use std::fmt;
+use std::sync::Arc;
 
 use model::Locality;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::counts::{BackendCounts, Durations, Statuses};
-use crate::peer::Moment;
-use crate::proxy::Inner;
+use crate::proxy::ProxyShared;
 use crate::registry::Registry;
+use crate::stats::{BackendStats, StatusCounters};
+use crate::upstream::endpoint::ProxyTime;
 
-/// All metrics.
-pub(crate) fn text(proxy: &Inner, registry: &Registry) -> String {
-    let mut text = Text(String::with_capacity(4096));
-    of_proxy(&mut text, proxy);
-    of_routes(&mut text, registry);
-    of_backends(&mut text, registry, proxy.now());
-    text.0
-}
+/// Reads the counters at each scrape, so that the request path adds to plain atomics.
+pub(crate) struct ProxyCollector(pub(crate) Arc<ProxyShared>);
 
-struct Text(String);
-
-impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = write!(self.0, "# HELP zoneward_proxy_{name} {help}\n# TYPE zoneward_proxy_{name} {kind}\n");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        let _ = write!(self.0, "zoneward_proxy_{name}");
-        for (at, (key, value)) in labels.iter().enumerate() {
-            let _ = write!(self.0, "{}{key}=\"", if at == 0 { '{' } else { ',' });
-            for letter in value.chars() {
-                match letter {
-                    '\\' | '"' => self.0.extend(['\\', letter]),
-                    '\n' => self.0.push_str("\\n"),
-                    plain => self.0.push(plain),
-                }
-            }
-            self.0.push('"');
-        }
-        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
-    }
-
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.family(name, kind, help);
-        self.sample(name, &[], value);
+impl fmt::Debug for ProxyCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProxyCollector")
     }
 }
 
-fn of_proxy(text: &mut Text, proxy: &Inner) {
-    let counts = &proxy.counts;
-    text.single("open_connections", "gauge", "Connections of clients that are open.", proxy.open() as u64);
-    text.single("open_requests", "gauge", "Requests in flight.", proxy.requests() as u64);
-    let held = proxy.budget.held() as u64;
-    text.single("held_body_bytes", "gauge", "Bytes of bodies that are held, at most.", held);
-    text.family(
-        "refused_requests_total",
-        "counter",
-        "Requests answered with 503 because a limit was reached.",
-    );
-    for (limit, count) in [("requests", &counts.requests_refused), ("bodies", &counts.bodies_refused)] {
-        text.sample("refused_requests_total", &[("limit", limit)], count.value());
+impl Collector for ProxyCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let registry = self.0.registry();
+        encode_proxy(&mut encoder, &self.0)?;
+        encode_routes(&mut encoder, &registry)?;
+        encode_backends(&mut encoder, &registry, self.0.now())
     }
-    for (name, help, count) in [
-        ("connections_total", "Connections of clients.", &counts.connections),
-        ("refused_connections_total", "Connections closed because no route is for them.", &counts.refused),
-        (
-            "passed_connections_total",
-            "Connections to destinations that are no Service.",
-            &counts.passed_through,
-        ),
-        ("failed_handshakes_total", "TLS handshakes that failed.", &counts.handshakes_failed),
-        (
-            "mirrors_left_out_total",
-            "Copies that were not sent because too many were.",
-            &counts.mirrors_left_out,
-        ),
-        (
-            "stalled_connections_total",
-            "Connections closed because the client stalled.",
-            &proxy.budget.stalled,
-        ),
-        ("tables_total", "Tables taken in.", &counts.swaps),
+}
+
+fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt::Result {
+    let stats = &proxy.stats;
+    for (name, help, value) in [
+        ("zoneward_proxy_open_connections", "Open downstream connections.", proxy.open_connections()),
+        ("zoneward_proxy_open_requests", "Requests in flight.", proxy.requests()),
+        ("zoneward_proxy_held_body_bytes", "Upper bound of buffered body bytes.", proxy.budget.held()),
     ] {
-        text.single(name, "counter", help, count.value());
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value as i64).encode(family)?;
+    }
+    let help = "Requests answered with 503 because of a limit.";
+    let name = "zoneward_proxy_refused_requests";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (limit, counter) in [("requests", &stats.requests_over_limit), ("bodies", &stats.bodies_over_limit)] {
+        sample(&mut family, [("limit", limit)], counter.value())?;
     }
     let lost = proxy.settings.access_log.as_ref().map_or(0, |log| log.lost());
-    text.single("lost_log_lines_total", "counter", "Lines that the access log had no room for.", lost);
+    for (name, help, value) in [
+        ("zoneward_proxy_connections", "Downstream connections.", stats.connections.value()),
+        (
+            "zoneward_proxy_refused_connections",
+            "Connections closed because no route matches.",
+            stats.refused_connections.value(),
+        ),
+        (
+            "zoneward_proxy_passed_connections",
+            "Connections passed through to destinations that are not Services.",
+            stats.passed_through.value(),
+        ),
+        ("zoneward_proxy_failed_handshakes", "Failed TLS handshakes.", stats.failed_handshakes.value()),
+        (
+            "zoneward_proxy_mirrors_left_out",
+            "Mirrored requests dropped at the limit.",
+            stats.dropped_mirrors.value(),
+        ),
+        (
+            "zoneward_proxy_stalled_connections",
+            "Connections closed because the client stalled.",
+            proxy.budget.stalled.value(),
+        ),
+        ("zoneward_proxy_tables", "Tables swapped in.", stats.table_swaps.value()),
+        ("zoneward_proxy_lost_log_lines", "Access log lines dropped because the buffer was full.", lost),
+    ] {
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(family)?;
+    }
+    Ok(())
 }
 
-fn of_routes(text: &mut Text, registry: &Registry) {
-    text.family("route_requests_total", "counter", "Requests by rule and class of status.");
-    for account in registry.accounts() {
-        statuses(text, "route_requests_total", ("route", &account.label), &account.counts.statuses);
+fn encode_routes(encoder: &mut DescriptorEncoder<'_>, registry: &Registry) -> fmt::Result {
+    let (name, help) = ("zoneward_proxy_route_requests", "Requests by rule and class of status.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for route in registry.routes() {
+        encode_statuses(&mut family, ("route", &route.label), &route.statuses)?;
     }
-    text.family("route_duration_seconds", "histogram", "From a request's head to the end of its answer.");
-    for account in registry.accounts() {
-        let (buckets, sum) = account.counts.durations.values();
-        let total: u64 = buckets.iter().sum();
-        if total == 0 {
-            continue;
+    let name = "zoneward_proxy_route_duration_seconds";
+    let help = "From the headers of a request to the end of its response.";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for route in registry.routes() {
+        let buckets = route.durations.buckets();
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        if count > 0 {
+            let labels = [("route", &*route.label)];
+            let sum = route.durations.sum_seconds();
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
         }
-        let mut below = 0;
-        for (bound, count) in Durations::BOUNDS.iter().zip(buckets) {
-            below += count;
-            let bound = (*bound as f64 / 1e3).to_string();
-            text.sample("route_duration_seconds_bucket", &[("route", &account.label), ("le", &bound)], below);
-        }
-        text.sample("route_duration_seconds_bucket", &[("route", &account.label), ("le", "+Inf")], total);
-        text.sample("route_duration_seconds_sum", &[("route", &account.label)], sum as f64 / 1e6);
-        text.sample("route_duration_seconds_count", &[("route", &account.label)], total);
     }
+    Ok(())
 }
 
-/// Successes and failures are there from the beginning, so that a rate sees the first one; other classes come with
-/// their first request, since there may be ten thousand rules.
-fn statuses(text: &mut Text, name: &str, label: (&str, &str), statuses: &Statuses) {
-    for (class, count) in Statuses::NAMES.iter().zip(statuses.values()) {
-        if count > 0 || matches!(*class, "2xx" | "5xx") {
-            text.sample(name, &[label, ("code", class)], count);
-        }
-    }
-}
+type BackendCounter = fn(&BackendStats) -> u64;
 
-type Read = fn(&BackendCounts) -> u64;
-
-fn of_backends(text: &mut Text, registry: &Registry, now: Moment) {
-    text.family("backend_requests_total", "counter", "Requests by backend and class of status.");
-    for slot in registry.slots() {
-        statuses(text, "backend_requests_total", ("backend", &slot.label), &slot.counts.statuses);
+fn encode_backends(encoder: &mut DescriptorEncoder<'_>, registry: &Registry, now: ProxyTime) -> fmt::Result {
+    let (name, help) = ("zoneward_proxy_backend_requests", "Requests by backend and class of status.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for backend in registry.backends() {
+        encode_statuses(&mut family, ("backend", &backend.label), &backend.stats.statuses)?;
     }
-    text.family("backend_zone_total", "counter", "Requests and connections by where their endpoint was.");
-    for slot in registry.slots() {
+    let help = "Requests and connections by locality of the endpoint.";
+    let name = "zoneward_proxy_backend_zone";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for backend in registry.backends() {
         for locality in Locality::ALL {
-            let count = slot.counts.localities[locality as usize].value();
-            let labels = [("backend", &*slot.label), ("locality", locality.as_str())];
-            text.sample("backend_zone_total", &labels, count);
+            let labels = [("backend", &*backend.label), ("locality", locality.as_str())];
+            sample(&mut family, labels, backend.stats.localities[locality as usize].value())?;
         }
     }
-    let families: [(&str, &str, Read); 5] = [
-        ("backend_connections_total", "TCP connections carried to a backend.", |c| c.connections.value()),
-        ("backend_connect_failures_total", "Endpoints that could not be reached.", |c| {
-            c.connect_failures.value()
+    let families: [(&str, &str, BackendCounter); 5] = [
+        ("zoneward_proxy_backend_connections", "TCP connections to a backend.", |s| s.connections.value()),
+        ("zoneward_proxy_backend_connect_failures", "Failed connection attempts.", |s| {
+            s.connect_failures.value()
         }),
-        ("backend_retries_total", "Requests sent again.", |c| c.retries.value()),
-        ("backend_ejections_total", "Endpoints left out because they failed.", |c| c.ejections.value()),
-        ("backend_mirrored_total", "Copies of requests.", |c| c.mirrored.value()),
+        ("zoneward_proxy_backend_retries", "Retried requests and connections.", |s| s.retries.value()),
+        ("zoneward_proxy_backend_ejections", "Ejections of endpoints.", |s| s.ejections.value()),
+        ("zoneward_proxy_backend_mirrored", "Mirrored requests.", |s| s.mirrored.value()),
     ];
     for (name, help, value) in families {
-        text.family(name, "counter", help);
-        for slot in registry.slots() {
-            text.sample(name, &[("backend", &*slot.label)], value(&slot.counts));
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for backend in registry.backends() {
+            sample(&mut family, [("backend", &*backend.label)], value(&backend.stats))?;
         }
     }
-    text.family("backend_endpoints", "gauge", "Endpoints of a backend: in use, and left out for a while.");
-    for slot in registry.slots() {
-        let cluster = slot.cluster();
-        let out = cluster.choices().iter().filter(|choice| choice.peer.is_ejected(now)).count();
-        for (state, count) in [("used", cluster.choices().len() - out), ("ejected", out)] {
-            text.sample("backend_endpoints", &[("backend", &*slot.label), ("state", state)], count);
+    let (name, help) = ("zoneward_proxy_backend_endpoints", "Endpoints of a backend, used or ejected.");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for backend in registry.backends() {
+        let balancer = backend.load_balancer();
+        let ejected =
+            balancer.endpoints().iter().filter(|weighted| weighted.endpoint.is_ejected(now)).count();
+        for (state, count) in [("used", balancer.endpoints().len() - ejected), ("ejected", ejected)] {
+            let labels = [("backend", &*backend.label), ("state", state)];
+            ConstGauge::new(count as i64).encode(family.encode_family(&labels)?)?;
         }
     }
+    Ok(())
+}
+
+/// Series of 2xx and 5xx exist from the start, so that a rate sees the first request; there may be ten thousand rules,
+/// so the other classes appear with their first request.
+fn encode_statuses(
+    family: &mut MetricEncoder<'_>,
+    label: (&str, &str),
+    statuses: &StatusCounters,
+) -> fmt::Result {
+    for (class, count) in statuses.values() {
+        if count > 0 || matches!(class, "2xx" | "5xx") {
+            sample(family, [label, ("code", class)], count)?;
+        }
+    }
+    Ok(())
+}
+
+fn sample<const N: usize>(
+    family: &mut MetricEncoder<'_>,
+    labels: [(&str, &str); N],
+    value: u64,
+) -> fmt::Result {
+    ConstCounter::new(value).encode(family.encode_family(&labels)?)
 }

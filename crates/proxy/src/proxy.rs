@@ -1,4 +1,4 @@
-//! The proxy as its owner sees it: made once, fed with tables, given listeners, drained at the end.
+//! The proxy's handle: created once, given tables and listeners, drained at the end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -6,206 +6,156 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use model::{BackendTable, Notice, ObjectKey, RouteTable, ServiceKey};
+use model::{BackendTable, Notice, ObjectKey, RouteTable};
+use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
 
-use crate::certificate::KeyPair;
-use crate::connection;
-use crate::counts::ProxyCounts;
-use crate::metrics;
-use crate::peer::Moment;
-use crate::piece::Budget;
-use crate::random::Random;
+use crate::active_tables::ActiveTables;
+use crate::downstream::listener::{self, ListenerKind};
+use crate::downstream::tls::ServerCertificate;
+use crate::http::body_chunk::BufferBudget;
+use crate::metrics::ProxyCollector;
+use crate::random::SharedRandom;
 use crate::registry::Registry;
-use crate::settings::Settings;
-use crate::state::State;
+use crate::settings::ProxyOptions;
+use crate::stats::ProxyStats;
+use crate::upstream::endpoint::ProxyTime;
 
-/// What a proxy obeys. All of it is replaced together.
+/// The configuration of a proxy; always replaced as a whole.
 #[derive(Clone, Debug, Default)]
-pub struct Tables {
-    /// Which way requests go.
+pub struct ProxyTables {
     pub routes: Arc<RouteTable>,
-    /// Who answers there.
     pub backends: Arc<BackendTable>,
     /// The certificates of a gateway's listeners, by Secret.
-    pub certificates: Arc<BTreeMap<ObjectKey, Arc<KeyPair>>>,
-}
-
-/// How requests come to a listener, and so which routes are theirs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entrance {
-    /// All of them are for this port of a Service.
-    Outbound {
-        /// The Service.
-        service: ServiceKey,
-        /// Its port.
-        port: u16,
-    },
-    /// The kernel sent them here; it knows where they were going.
-    OriginalDestination,
-    /// They are for a gateway.
-    Gateway {
-        /// The port of the gateway's listeners, whatever the number that this machine listens on.
-        port: u16,
-    },
+    pub certificates: Arc<BTreeMap<ObjectKey, Arc<ServerCertificate>>>,
 }
 
 /// The proxy. Clones are the same proxy.
 #[derive(Clone)]
 pub struct Proxy {
-    inner: Arc<Inner>,
+    shared: Arc<ProxyShared>,
 }
 
-/// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum DrainPhase {
     Serving,
-    /// What is begun is finished.
+    /// Requests and connections in progress may finish.
     Draining,
-    /// What is left is closed.
+    /// Remaining connections are closed.
     Closed,
 }
 
-pub(crate) struct Inner {
-    pub(crate) settings: Settings,
-    pub(crate) random: Random,
-    pub(crate) counts: ProxyCounts,
-    pub(crate) phase: watch::Sender<Phase>,
+pub(crate) struct ProxyShared {
+    pub(crate) settings: ProxyOptions,
+    pub(crate) random: SharedRandom,
+    pub(crate) stats: ProxyStats,
+    pub(crate) phase: watch::Sender<DrainPhase>,
     pub(crate) mirrors: AtomicUsize,
-    pub(crate) budget: Arc<Budget>,
-    state: RwLock<Arc<State>>,
+    pub(crate) budget: Arc<BufferBudget>,
+    /// Permits of open downstream connections.
+    pub(crate) connection_permits: Arc<Semaphore>,
+    active: RwLock<Arc<ActiveTables>>,
     registry: Mutex<Registry>,
-    began: Instant,
+    started: Instant,
     requests: AtomicUsize,
-    places: Arc<Semaphore>,
-    open: AtomicUsize,
-    quiet: Notify,
+    open_connections: AtomicUsize,
+    all_closed: Notify,
 }
 
 impl Proxy {
-    /// A proxy that obeys these tables. What cannot be obeyed in them is told by [`Proxy::swap`]: to hear of it,
-    /// begin with `Tables::default()`.
-    pub fn new(settings: Settings, tables: Tables) -> Self {
-        let inner = Inner {
-            random: Random::new(settings.seed),
-            counts: ProxyCounts::default(),
-            phase: watch::Sender::new(Phase::Serving),
+    /// A proxy with these tables. [`Proxy::swap`] returns Notices about them; start with `ProxyTables::default()` where
+    /// these are needed.
+    pub fn new(settings: ProxyOptions, tables: ProxyTables) -> Self {
+        let permits = settings.limits.connections.clamp(1, Semaphore::MAX_PERMITS);
+        let shared = ProxyShared {
+            random: SharedRandom::new(settings.random.clone()),
+            stats: ProxyStats::default(),
+            phase: watch::Sender::new(DrainPhase::Serving),
             mirrors: AtomicUsize::new(0),
-            budget: Arc::new(Budget::new(settings.limits.held_body_bytes)),
-            state: RwLock::default(),
+            budget: Arc::new(BufferBudget::new(settings.limits.held_body_bytes)),
+            connection_permits: Arc::new(Semaphore::new(permits)),
+            active: RwLock::default(),
             registry: Mutex::default(),
-            began: Instant::now(),
+            started: settings.clock.now(),
             requests: AtomicUsize::new(0),
-            places: Arc::new(Semaphore::new(settings.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
-            open: AtomicUsize::new(0),
-            quiet: Notify::new(),
+            open_connections: AtomicUsize::new(0),
+            all_closed: Notify::new(),
             settings,
         };
-        let proxy = Self { inner: Arc::new(inner) };
+        let proxy = Self { shared: Arc::new(shared) };
         proxy.swap(tables);
         proxy
     }
 
-    /// Obeys other tables from the next request on; requests in flight keep theirs. What cannot be obeyed is told.
-    pub fn swap(&self, tables: Tables) -> Vec<Notice> {
-        let inner = &self.inner;
-        let mut registry = inner.registry();
-        let before = inner.state();
+    /// Activates other tables for requests from now on; requests in flight keep theirs. Returns Notices about
+    /// configuration that cannot be applied.
+    pub fn swap(&self, tables: ProxyTables) -> Vec<Notice> {
+        let shared = &self.shared;
+        let mut registry = shared.registry();
+        let before = shared.active_tables();
         let backends = tables.backends.clone();
-        let (state, notices) = State::new(tables, &before, &mut registry, inner.now(), &inner.settings);
-        // Backends have their new endpoints before the routes that lead to them are in force, and lose what they
-        // had only after.
-        *inner.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        let (active, notices) =
+            ActiveTables::new(tables, &before, &mut registry, shared.now(), &shared.settings);
+        // Backends have their new endpoints before the routes to them are active, and lose old ones only after.
+        *shared.active.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(active);
         drop(before);
         registry.prune(&backends);
-        inner.counts.swaps.add();
+        shared.stats.table_swaps.inc();
         notices
     }
 
-    /// Accepts connections until `stop`; those that are open then go on, see [`Proxy::drain`].
-    pub async fn serve(&self, listener: TcpListener, entrance: Entrance, stop: impl Future<Output = ()>) {
-        let entrance = Arc::new(entrance);
+    /// Accepts connections until `stop`; open ones continue, see [`Proxy::drain`].
+    pub async fn serve(&self, listener: TcpListener, kind: ListenerKind, stop: impl Future<Output = ()>) {
         tokio::select! {
-            () = self.accept(listener, &entrance) => {}
-            () = self.sweep() => {}
+            biased;
             () = stop => {}
+            () = listener::sweep_idle(&self.shared) => {}
+            () = listener::accept(&self.shared, listener, kind) => {}
         }
     }
 
-    async fn accept(&self, listener: TcpListener, entrance: &Arc<Entrance>) {
-        loop {
-            let Ok(place) = self.inner.places.clone().acquire_owned().await else { return };
-            let (stream, client) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    // Nearly always: no more files may be opened. Others will close some.
-                    sleep(Duration::from_millis(20)).await;
-                    continue;
-                }
-            };
-            let alive = Arc::new(Alive::new(&self.inner, place));
-            let (inner, entrance) = (self.inner.clone(), entrance.clone());
-            tokio::spawn(async move {
-                inner.counts.connections.add();
-                connection::serve(inner, &entrance, stream, client, alive).await;
-            });
-        }
-    }
-
-    /// Closes connections to endpoints that nobody has used for a while.
-    async fn sweep(&self) {
-        let period = (self.inner.settings.timeouts.keep / 2).max(Duration::from_millis(100));
-        let mut ticks = interval(period);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.inner.registry().sweep(Instant::now(), &self.inner.settings);
-        }
-    }
-
-    /// Lets what is begun come to its end: HTTP clients are told to go, connections are waited for. What takes
-    /// longer than this is closed. Stop the listeners before.
+    /// Lets requests and connections in progress finish: HTTP clients get `Connection: close` or GOAWAY. After `within`
+    /// the rest is closed. Stop the listeners first.
     pub async fn drain(&self, within: Duration) {
-        self.inner.phase.send_replace(Phase::Draining);
-        if timeout(within, self.inner.is_quiet()).await.is_err() {
-            self.inner.phase.send_replace(Phase::Closed);
-            // Closing takes a moment of the runtime, not of the network.
-            let _ = timeout(Duration::from_secs(1), self.inner.is_quiet()).await;
+        self.shared.phase.send_replace(DrainPhase::Draining);
+        if timeout(within, self.shared.wait_until_closed()).await.is_err() {
+            self.shared.phase.send_replace(DrainPhase::Closed);
+            // Closing waits for the runtime only, not for the network.
+            let _ = timeout(Duration::from_secs(1), self.shared.wait_until_closed()).await;
         }
-        if let Some(log) = self.inner.settings.access_log.clone() {
+        if let Some(log) = self.shared.settings.access_log.clone() {
             let _ = tokio::task::spawn_blocking(move || log.flush()).await;
         }
     }
 
-    /// Connections of clients that are open.
+    /// Open downstream connections.
     pub fn open_connections(&self) -> usize {
-        self.inner.open.load(Ordering::Acquire)
+        self.shared.open_connections()
     }
 
-    /// What was counted, as text for Prometheus.
-    pub fn metrics(&self) -> String {
-        metrics::text(&self.inner, &self.inner.registry())
+    /// Adds the proxy's metrics to a registry.
+    pub fn register_metrics(&self, registry: &mut MetricsRegistry) {
+        registry.register_collector(Box::new(ProxyCollector(self.shared.clone())));
     }
 }
 
-impl Inner {
-    pub(crate) fn state(&self) -> Arc<State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+impl ProxyShared {
+    pub(crate) fn active_tables(&self) -> Arc<ActiveTables> {
+        self.active.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn registry(&self) -> MutexGuard<'_, Registry> {
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        Moment::default().plus(self.began.elapsed())
+    pub(crate) fn now(&self) -> ProxyTime {
+        self.at(self.settings.clock.now())
     }
 
-    pub(crate) fn at(&self, instant: Instant) -> Moment {
-        Moment::default().plus(instant.saturating_duration_since(self.began))
+    pub(crate) fn at(&self, instant: Instant) -> ProxyTime {
+        ProxyTime::default().plus(instant.saturating_duration_since(self.started))
     }
 
     pub(crate) fn begin_request(&self) {
@@ -220,39 +170,27 @@ impl Inner {
         self.requests.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    pub(crate) fn open_connections(&self) -> usize {
+        self.open_connections.load(Ordering::Acquire)
     }
 
-    async fn is_quiet(&self) {
+    pub(crate) fn connection_opened(&self) {
+        self.open_connections.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        if self.open_connections.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.all_closed.notify_waiters();
+        }
+    }
+
+    async fn wait_until_closed(&self) {
         loop {
-            let woken = self.quiet.notified();
-            if self.open.load(Ordering::Acquire) == 0 {
+            let woken = self.all_closed.notified();
+            if self.open_connections() == 0 {
                 return;
             }
             woken.await;
-        }
-    }
-}
-
-/// A connection, or what it was upgraded to, that has to end before the proxy does.
-pub(crate) struct Alive {
-    proxy: Arc<Inner>,
-    /// Its place among those that may be open at once.
-    _place: OwnedSemaphorePermit,
-}
-
-impl Alive {
-    fn new(proxy: &Arc<Inner>, place: OwnedSemaphorePermit) -> Self {
-        proxy.open.fetch_add(1, Ordering::AcqRel);
-        Self { proxy: proxy.clone(), _place: place }
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        if self.proxy.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.proxy.quiet.notify_waiters();
         }
     }
 }

@@ -1,46 +1,49 @@
-//! What outlives tables: backends, endpoints with their connections and health, and counters.
+//! State that outlives tables: backends, endpoints with their connections and health, compiled rules, and counters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use clock::Clock;
 use model::backend::{Backend, BackendEndpoint, BackendTable};
+use model::hash::fnv1a_64;
+use model::random::GOLDEN_STEP;
 use model::route::{BackendId, HttpRule};
 
-use crate::counts::RouteCounts;
-use crate::peer::{Moment, Peer, Wire};
-use crate::rules::Rule;
-use crate::settings::{Readable, Settings};
-use crate::slot::Slot;
+use crate::http::route_rule::CompiledRule;
+use crate::settings::{DirectResponseSources, ProxyOptions};
+use crate::stats::RouteStats;
+use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
 
-/// What outlives tables. Locked when tables come and when metrics are read, never for a request.
+/// Locked when tables are swapped and when metrics are read, never for a request.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    slots: BTreeMap<BackendId, Arc<Slot>>,
-    peers: BTreeMap<(SocketAddr, Wire), Weak<Peer>>,
-    routes: BTreeMap<Arc<str>, Arc<Account>>,
-    /// Rules made ready, each with what it was made of: tables that differ in one rule share the others.
-    rules: ByAddress<(Arc<HttpRule>, Arc<Rule>)>,
+    backends: BTreeMap<BackendId, Arc<UpstreamBackend>>,
+    endpoints: EndpointsByAddress,
+    routes: BTreeMap<Arc<str>, Arc<RouteStats>>,
+    /// Compiled rules with their source: tables that differ in one rule share the others.
+    rules: ByPointer<(Arc<HttpRule>, Arc<CompiledRule>)>,
 }
 
-/// What belongs to a value of a table, by the address of that value. Whoever has such a map holds the values, so
-/// addresses are not used twice.
-pub(crate) type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<AddressHasher>>;
+type EndpointsByAddress = BTreeMap<(SocketAddr, EndpointProtocol), Weak<UpstreamEndpoint>>;
+
+/// Values that belong to a table's value, by its address. The owner of such a map also holds the table's values, so
+/// that no address is reused.
+pub(crate) type ByPointer<T> = HashMap<usize, T, BuildHasherDefault<PointerHasher>>;
 
 #[derive(Default)]
-pub(crate) struct AddressHasher(u64);
+pub(crate) struct PointerHasher(u64);
 
-impl Hasher for AddressHasher {
+impl Hasher for PointerHasher {
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0 = fnv1a_64(self.0, bytes);
     }
 
-    fn write_usize(&mut self, address: usize) {
-        self.0 = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    fn write_usize(&mut self, pointer: usize) {
+        self.0 = (pointer as u64).wrapping_mul(GOLDEN_STEP).rotate_left(32);
     }
 
     fn finish(&self) -> u64 {
@@ -48,118 +51,116 @@ impl Hasher for AddressHasher {
     }
 }
 
-pub(crate) fn address<T>(of: &Arc<T>) -> usize {
+pub(crate) fn pointer<T>(of: &Arc<T>) -> usize {
     Arc::as_ptr(of) as usize
 }
 
-/// A rule's name and counters.
-#[derive(Debug)]
-pub(crate) struct Account {
-    pub(crate) label: Arc<str>,
-    pub(crate) counts: RouteCounts,
-}
-
 impl Registry {
-    /// The backend of this identity, with or without endpoints.
-    pub(crate) fn slot(&mut self, id: &BackendId) -> Arc<Slot> {
-        if let Some(slot) = self.slots.get(id) {
-            return slot.clone();
+    /// Finds or creates a backend, which may have no endpoints yet.
+    pub(crate) fn backend(&mut self, id: &BackendId) -> Arc<UpstreamBackend> {
+        if let Some(backend) = self.backends.get(id) {
+            return backend.clone();
         }
-        let slot = Arc::new(Slot::new(id));
-        self.slots.insert(id.clone(), slot.clone());
-        slot
+        let backend = Arc::new(UpstreamBackend::new(id));
+        self.backends.insert(id.clone(), backend.clone());
+        backend
     }
 
-    /// The counters of the rule with this name.
-    pub(crate) fn account(&mut self, label: &str) -> Arc<Account> {
-        if let Some(account) = self.routes.get(label) {
-            return account.clone();
+    /// Finds or creates the counters of a rule.
+    pub(crate) fn route_stats(&mut self, label: &str) -> Arc<RouteStats> {
+        if let Some(stats) = self.routes.get(label) {
+            return stats.clone();
         }
         let label: Arc<str> = label.into();
-        let account = Arc::new(Account { label: label.clone(), counts: RouteCounts::default() });
-        self.routes.insert(label, account.clone());
-        account
+        let stats = Arc::new(RouteStats::new(label.clone()));
+        self.routes.insert(label, stats.clone());
+        stats
     }
 
-    /// A rule made ready: the same as before, if it is the same.
-    pub(crate) fn rule(&mut self, source: &Arc<HttpRule>, readable: &Readable) -> Arc<Rule> {
-        if let Some((_, known)) = self.rules.get(&address(source)) {
+    /// Compiles a rule, unless the tables before had the same one.
+    pub(crate) fn rule(
+        &mut self,
+        source: &Arc<HttpRule>,
+        sources: &DirectResponseSources,
+    ) -> Arc<CompiledRule> {
+        if let Some((_, known)) = self.rules.get(&pointer(source)) {
             return known.clone();
         }
-        let rule = Arc::new(Rule::new(source, self, readable));
-        self.rules.insert(address(source), (source.clone(), rule.clone()));
+        let rule = Arc::new(CompiledRule::new(source, self, sources));
+        self.rules.insert(pointer(source), (source.clone(), rule.clone()));
         rule
     }
 
-    /// Gives every backend the endpoints that it has now.
-    pub(crate) fn update(&mut self, backends: &BackendTable, now: Moment, settings: &Settings) {
-        let peers = &mut self.peers;
-        let mut give = |slot: &Slot, backend: &Arc<Backend>| {
-            slot.update(backend, now, &settings.health, |endpoint, wire, born| {
-                peer(peers, endpoint, wire, born)
+    /// Updates the endpoints of every backend.
+    pub(crate) fn update(&mut self, backends: &BackendTable, now: ProxyTime, settings: &ProxyOptions) {
+        let endpoints = &mut self.endpoints;
+        let mut update = |known: &UpstreamBackend, backend: &Arc<Backend>| {
+            known.update(backend, now, &settings.load_balancing, |endpoint, protocol, added_at| {
+                find_or_create(endpoints, endpoint, protocol, added_at, &settings.clock)
             });
         };
-        // Both are in the order of identities: one walk, since nearly all are as they were.
-        let mut known = self.slots.iter().peekable();
-        let mut fresh = Vec::new();
+        // Both are sorted by id, and nearly all are unchanged: one walk along both.
+        let mut known = self.backends.iter().peekable();
+        let mut added = Vec::new();
         for backend in backends.backends() {
             while known.next_if(|(id, _)| **id < backend.id).is_some() {}
             match known.next_if(|(id, _)| **id == backend.id) {
-                Some((_, slot)) => give(slot, backend),
-                None => fresh.push(backend),
+                Some((_, known)) => update(known, backend),
+                None => added.push(backend),
             }
         }
-        for backend in fresh {
-            let slot = Arc::new(Slot::new(&backend.id));
-            give(&slot, backend);
-            self.slots.insert(backend.id.clone(), slot);
+        for backend in added {
+            let new = Arc::new(UpstreamBackend::new(&backend.id));
+            update(&new, backend);
+            self.backends.insert(backend.id.clone(), new);
         }
     }
 
-    /// Forgets what is in no table and held by nobody.
+    /// Drops what is in no table and no longer referenced.
     pub(crate) fn prune(&mut self, backends: &BackendTable) {
-        // Before what rules hold.
+        // Rules first: they hold backends and counters.
         self.rules.retain(|_, (_, rule)| Arc::strong_count(rule) > 1);
-        let mut there = backends.backends().peekable();
-        self.slots.retain(|id, slot| {
-            while there.next_if(|backend| backend.id < *id).is_some() {}
-            let is_there = there.next_if(|backend| backend.id == *id).is_some();
-            if !is_there {
-                slot.clear();
+        let mut in_table = backends.backends().peekable();
+        self.backends.retain(|id, known| {
+            while in_table.next_if(|backend| backend.id < *id).is_some() {}
+            let is_in_table = in_table.next_if(|backend| backend.id == *id).is_some();
+            if !is_in_table {
+                known.clear();
             }
-            is_there || Arc::strong_count(slot) > 1
+            is_in_table || Arc::strong_count(known) > 1
         });
-        self.routes.retain(|_, account| Arc::strong_count(account) > 1);
-        self.peers.retain(|_, peer| peer.strong_count() > 0);
+        self.routes.retain(|_, stats| Arc::strong_count(stats) > 1);
+        self.endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
     }
 
-    /// Closes connections that nobody has used for a while.
-    pub(crate) fn sweep(&self, now: Instant, settings: &Settings) {
-        for peer in self.peers.values().filter_map(Weak::upgrade) {
-            peer.pool.sweep(now, settings.timeouts.keep);
+    /// Closes upstream connections that have been idle for `keep`.
+    pub(crate) fn sweep_idle(&self, now: Instant, keep: Duration) {
+        for endpoint in self.endpoints.values().filter_map(Weak::upgrade) {
+            endpoint.pool.sweep_idle(now, keep);
         }
     }
 
-    pub(crate) fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
-        self.slots.values()
+    pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<UpstreamBackend>> {
+        self.backends.values()
     }
 
-    pub(crate) fn accounts(&self) -> impl Iterator<Item = &Arc<Account>> {
+    pub(crate) fn routes(&self) -> impl Iterator<Item = &Arc<RouteStats>> {
         self.routes.values()
     }
 }
 
-fn peer(
-    peers: &mut BTreeMap<(SocketAddr, Wire), Weak<Peer>>,
+fn find_or_create(
+    endpoints: &mut EndpointsByAddress,
     endpoint: &BackendEndpoint,
-    wire: Wire,
-    born: Option<Moment>,
-) -> Arc<Peer> {
-    let key = (endpoint.address, wire);
-    if let Some(known) = peers.get(&key).and_then(Weak::upgrade) {
+    protocol: EndpointProtocol,
+    added_at: Option<ProxyTime>,
+    clock: &Clock,
+) -> Arc<UpstreamEndpoint> {
+    let key = (endpoint.address, protocol);
+    if let Some(known) = endpoints.get(&key).and_then(Weak::upgrade) {
         return known;
     }
-    let made = Arc::new(Peer::new(endpoint.address, wire, born));
-    peers.insert(key, Arc::downgrade(&made));
-    made
+    let new = Arc::new(UpstreamEndpoint::new(endpoint.address, protocol, added_at, clock.clone()));
+    endpoints.insert(key, Arc::downgrade(&new));
+    new
 }

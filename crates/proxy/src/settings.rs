@@ -1,4 +1,4 @@
-//! What an operator may choose: limits, timeouts, the access log, and what a policy may read on this machine.
+//! Settings of an operator: limits, timeouts, load balancing, the access log, and what policies may read on this machine.
 //!
 //! Every loop, queue and buffer of the proxy has its bound here; the defaults suit a sidecar.
 
@@ -6,55 +6,65 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::access::AccessLog;
+use clock::Clock;
+use model::random::Random;
 
-/// How a proxy behaves, besides its tables.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// How much of everything.
-    pub limits: Limits,
-    /// How long for everything.
-    pub timeouts: Timeouts,
-    /// How endpoints that fail, and new ones, are treated.
-    pub health: Health,
-    /// Where a line per request goes; nowhere if `None`.
+use crate::access_log::AccessLog;
+
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    pub limits: ProxyLimits,
+    pub timeouts: ProxyTimeouts,
+    pub load_balancing: LoadBalancerSettings,
     pub access_log: Option<AccessLog>,
-    /// What direct responses may read.
-    pub readable: Readable,
-    /// The mark of connections that the proxy makes, so that whatever redirects connections to this proxy leaves them
-    /// alone. It needs NET_ADMIN.
+    pub direct_response_sources: DirectResponseSources,
+    /// The firewall mark of upstream connections, which excludes them from redirection to this proxy. Needs NET_ADMIN.
     pub mark: Option<u32>,
-    /// Where random choices start: the same seed and requests in the same order give the same choices.
-    pub seed: u64,
+    pub clock: Clock,
+    /// Equal seeds, and requests in the same order, give equal choices.
+    pub random: Random,
 }
 
-/// How much of everything.
+impl Default for ProxyOptions {
+    fn default() -> Self {
+        Self {
+            limits: ProxyLimits::default(),
+            timeouts: ProxyTimeouts::default(),
+            load_balancing: LoadBalancerSettings::default(),
+            access_log: None,
+            direct_response_sources: DirectResponseSources::default(),
+            mark: None,
+            clock: Clock::system(),
+            random: Random::seeded(0),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections of clients at once; more wait in the kernel's queue.
+pub struct ProxyLimits {
+    /// Open downstream connections; more wait in the kernel's accept queue.
     pub connections: usize,
     /// Requests in flight; more get 503.
     pub requests: usize,
-    /// Concurrent streams of one HTTP/2 connection.
+    /// Concurrent streams of one downstream HTTP/2 connection.
     pub streams: u32,
-    /// Bytes of a request's headers, its first line included; more is 431.
+    /// Bytes of a request's headers, including the request line; more is 431.
     pub header_bytes: usize,
     /// Bytes of a request's body; more is 413.
     pub body_bytes: u64,
-    /// Bytes of bodies that are held, of all requests together; when there are so many, bodies are read no further and
-    /// new requests get 503.
+    /// Buffered body bytes of all requests. At the limit, bodies are not read and new requests get 503.
     pub held_body_bytes: usize,
-    /// Bytes of a message that are read ahead, per connection and direction.
+    /// Read-ahead bytes of a message, per connection and direction.
     pub buffer: usize,
     /// Idle connections kept to one endpoint.
     pub idle_per_endpoint: usize,
-    /// Further attempts when no connection to an endpoint could be made.
+    /// Retries after a failed connection attempt.
     pub retries: u32,
-    /// Copies for mirrors in flight; more are left out.
+    /// Mirrored requests in flight; more are dropped.
     pub mirrors: usize,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self {
             connections: 16_384,
@@ -71,22 +81,28 @@ impl Default for Limits {
     }
 }
 
-/// How long for everything.
+impl ProxyLimits {
+    /// The buffer of an HTTP/1.1 message; hyper needs at least 8 KiB.
+    pub(crate) fn http1_buffer(&self) -> usize {
+        self.buffer.max(self.header_bytes).max(8 << 10)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// For a client to send the headers of a request, or its part of a TLS handshake.
+pub struct ProxyTimeouts {
+    /// Until the client has sent the headers of a request, or its part of a TLS handshake.
     pub headers: Duration,
-    /// For a connection to an endpoint.
+    /// Until an upstream connection is established.
     pub connect: Duration,
-    /// From the end of a request's headers to those of its answer; longer is 504.
+    /// From the end of the request to the headers of the response; later is 504.
     pub response: Duration,
-    /// Between two pieces of a body or of a TCP stream, in either direction.
+    /// Without progress of a body or a TCP stream, in either direction.
     pub idle: Duration,
-    /// That an unused connection to an endpoint is kept.
+    /// Until an idle upstream connection is closed.
     pub keep: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for ProxyTimeouts {
     fn default() -> Self {
         Self {
             headers: Duration::from_secs(10),
@@ -98,35 +114,34 @@ impl Default for Timeouts {
     }
 }
 
-/// How endpoints that fail, and new ones, are treated.
+/// Outlier detection and slow start of endpoints.
 #[derive(Clone, Copy, Debug)]
-pub struct Health {
-    /// Failures in a row (no connection, no answer, 5xx from a gateway's point of view) that eject an endpoint.
-    pub failures: u32,
-    /// For how long at first; every further time in a row it is as much longer.
-    pub ejection: Duration,
-    /// Of how many in a hundred endpoints of a backend at most.
-    pub ejected_percent: u32,
-    /// How long a new endpoint takes to its full share; zero for at once.
+pub struct LoadBalancerSettings {
+    /// Consecutive failures (no connection, no response, 502 to 504) that eject an endpoint; 0 disables ejection.
+    pub consecutive_failures: u32,
+    /// The duration of the first ejection; the n-th in a row takes n times as long.
+    pub base_ejection_time: Duration,
+    /// The share of a backend's endpoints that may be ejected at once.
+    pub max_ejection_percent: u32,
+    /// Until a new endpoint gets its full share; zero disables slow start.
     pub slow_start: Duration,
 }
 
-impl Default for Health {
+impl Default for LoadBalancerSettings {
     fn default() -> Self {
         Self {
-            failures: 5,
-            ejection: Duration::from_secs(10),
-            ejected_percent: 50,
+            consecutive_failures: 5,
+            base_ejection_time: Duration::from_secs(10),
+            max_ejection_percent: 50,
             slow_start: Duration::from_secs(10),
         }
     }
 }
 
-/// What direct responses may read: a policy is no licence to read this machine's files (semantics 1.7).
+/// Files and environment variables that direct responses may read; all others are refused (semantics 1.7).
 #[derive(Clone, Debug, Default)]
-pub struct Readable {
-    /// Files, by the path that a policy has to write.
+pub struct DirectResponseSources {
+    /// By the path that a policy has to write.
     pub files: BTreeSet<PathBuf>,
-    /// Environment variables.
     pub variables: BTreeSet<String>,
 }

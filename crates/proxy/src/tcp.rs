@@ -1,114 +1,110 @@
-//! Connections that are carried whole: split by weight, or passed through to where they were going.
+//! TCP proxying: connections split by weight over backends, or passed through to their original destination.
+
+pub(crate) mod tunnel;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use model::Locality;
 use model::route::WeightedBackends;
-use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::timeout;
+use tokio::net::TcpStream;
 
-use crate::exchange::note_failure;
-use crate::peer::Peer;
-use crate::proxy::Inner;
-use crate::rules::Target;
-use crate::slot::Slot;
-use crate::stream::{Ahead, Carrier};
-use crate::ticket::log_connection;
-use crate::tunnel;
+use crate::downstream::transport_socket::{ReadAhead, TransportSocket};
+use crate::proxy::ProxyShared;
+use crate::request_log::log_connection;
+use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::connection_pool::connect;
+use crate::upstream::endpoint::UpstreamEndpoint;
+use crate::upstream::outlier_detection::note_failure;
+use crate::upstream::weighted_backends::PickedBackend;
 
-/// Carries a connection to one of several backends.
-pub(crate) async fn split(
-    proxy: &Arc<Inner>,
-    client: Ahead<Carrier>,
+/// Forwards a connection to one of several backends.
+pub(crate) async fn forward(
+    proxy: &Arc<ProxyShared>,
+    client: ReadAhead<TransportSocket>,
     split: &Arc<WeightedBackends>,
     from: SocketAddr,
 ) -> io::Result<()> {
-    let began = Instant::now();
-    let state = proxy.state();
-    let legs = state.legs(split).cloned().ok_or_else(|| io::Error::other("the route has just gone"))?;
-    drop(state);
-    let slot = match legs.pick(|| proxy.random.next()) {
-        Some(Target::Backend(slot)) => slot.clone(),
-        // Semantics 1.8: the share of what cannot be resolved fails; without requests that is a closed connection.
-        Some(Target::Error(_)) | None => {
-            proxy.counts.refused.add();
-            return Err(io::Error::other("the backend cannot be resolved"));
+    let started = proxy.settings.clock.now();
+    let active = proxy.active_tables();
+    let backends =
+        active.tcp_backends(split).cloned().ok_or_else(|| io::Error::other("route was removed"))?;
+    drop(active);
+    let backend = match backends.pick(|| proxy.random.next()) {
+        Some(PickedBackend::Backend(backend)) => backend.clone(),
+        // Semantics 1.8: the share of an unresolved backend fails; for TCP that is a closed connection.
+        Some(PickedBackend::Error(_)) | None => {
+            proxy.stats.refused_connections.inc();
+            return Err(io::Error::other("backend cannot be resolved"));
         }
     };
-    let (stream, held, locality) = dial(proxy, &slot).await?;
-    slot.counts.connections.add();
-    slot.counts.localities[locality as usize].add();
+    let (stream, load, locality) = connect_to_endpoint(proxy, &backend).await?;
+    backend.stats.connections.inc();
+    backend.stats.localities[locality as usize].inc();
     let idle = proxy.settings.timeouts.idle;
-    let (bytes, result) = tunnel::carry(client, stream, idle, proxy.phase.subscribe()).await;
-    log_connection(proxy, from, Some((&slot, locality)), held.0.address, bytes, began.elapsed());
+    let (bytes, result) = tunnel::copy(client, stream, idle, proxy.phase.subscribe()).await;
+    let duration = proxy.settings.clock.since(started);
+    log_connection(proxy, from, Some((&backend, locality)), load.0.address, bytes, duration);
     result
 }
 
-/// The load of a peer, as long as a connection lasts.
-struct Held(Arc<Peer>);
+/// One unit of load at an endpoint, for as long as the connection is open.
+struct LoadGuard(Arc<UpstreamEndpoint>);
 
-impl Drop for Held {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
-        self.0.put_down();
+        self.0.remove_load();
     }
 }
 
-async fn dial(proxy: &Inner, slot: &Slot) -> io::Result<(TcpStream, Held, Locality)> {
+/// Connects to an endpoint, and to another one if that fails.
+async fn connect_to_endpoint(
+    proxy: &ProxyShared,
+    backend: &UpstreamBackend,
+) -> io::Result<(TcpStream, LoadGuard, Locality)> {
     let settings = &proxy.settings;
-    let mut avoid: Vec<Arc<Peer>> = Vec::new();
-    let mut last = io::Error::other("the backend has no endpoint");
+    let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
+    let mut last = io::Error::other("backend has no endpoint");
     for attempt in 0..=settings.limits.retries {
-        let (cluster, now) = (slot.cluster(), proxy.now());
-        let Some(choice) = cluster.pick(&proxy.random, now, &settings.health, &avoid) else {
+        let (balancer, now) = (backend.load_balancer(), proxy.now());
+        let Some(chosen) = balancer.pick(&proxy.random, now, &settings.load_balancing, &avoid) else {
             break;
         };
         if attempt > 0 {
-            slot.counts.retries.add();
+            backend.stats.retries.inc();
         }
-        choice.peer.take_up();
-        let held = Held(choice.peer.clone());
-        match choice.peer.dial(settings).await {
+        let endpoint = &chosen.endpoint;
+        endpoint.add_load();
+        let load = LoadGuard(endpoint.clone());
+        match endpoint.connect(settings).await {
             Ok(stream) => {
-                choice.peer.succeeded();
-                return Ok((stream, held, choice.locality));
+                endpoint.outlier.succeeded();
+                return Ok((stream, load, chosen.locality));
             }
             Err(error) => {
-                slot.counts.connect_failures.add();
-                note_failure(proxy, slot, &cluster, &choice.peer);
+                backend.stats.connect_failures.inc();
+                note_failure(proxy, backend, &balancer, endpoint);
                 last = error;
             }
         }
-        avoid.push(choice.peer.clone());
+        avoid.push(endpoint.clone());
     }
     Err(last)
 }
 
-/// Connects with a mark, by which the kernel knows not to send the connection here again.
-pub(crate) async fn connect(to: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
-    let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if let Some(mark) = mark {
-        setsockopt(&socket, sockopt::Mark, &mark)?;
-    }
-    socket.connect(to).await
-}
-
-/// Carries a connection to where it was going: no Service of ours, so nothing is known of it.
+/// Forwards a connection to its original destination, which is not a Service.
 pub(crate) async fn pass_through(
-    proxy: &Arc<Inner>,
+    proxy: &Arc<ProxyShared>,
     client: TcpStream,
     to: SocketAddr,
     from: SocketAddr,
 ) -> io::Result<()> {
-    let began = Instant::now();
-    let stream = timeout(proxy.settings.timeouts.connect, connect(to, proxy.settings.mark)).await??;
-    stream.set_nodelay(true)?;
-    proxy.counts.passed_through.add();
-    let idle = proxy.settings.timeouts.idle;
-    let (bytes, result) = tunnel::carry(client, stream, idle, proxy.phase.subscribe()).await;
-    log_connection(proxy, from, None, to, bytes, began.elapsed());
+    let settings = &proxy.settings;
+    let started = settings.clock.now();
+    let stream = connect(to, settings).await?;
+    proxy.stats.passed_through.inc();
+    let (bytes, result) = tunnel::copy(client, stream, settings.timeouts.idle, proxy.phase.subscribe()).await;
+    log_connection(proxy, from, None, to, bytes, settings.clock.since(started));
     result
 }

@@ -3,26 +3,26 @@
 #[path = "proxy/harness.rs"]
 mod harness;
 
-#[path = "proxy/accounts.rs"]
-mod accounts;
-#[path = "proxy/change.rs"]
-mod change;
-#[path = "proxy/frames.rs"]
-mod frames;
-#[path = "proxy/health.rs"]
-mod health;
-#[path = "proxy/held.rs"]
-mod held;
+#[path = "proxy/buffer_limit.rs"]
+mod buffer_limit;
 #[path = "proxy/http1.rs"]
 mod http1;
 #[path = "proxy/http2.rs"]
 mod http2;
+#[path = "proxy/http2_frames.rs"]
+mod http2_frames;
 #[path = "proxy/limits.rs"]
 mod limits;
-#[path = "proxy/malformed.rs"]
-mod malformed;
+#[path = "proxy/malformed_requests.rs"]
+mod malformed_requests;
+#[path = "proxy/metrics_and_access_log.rs"]
+mod metrics_and_access_log;
 #[path = "proxy/passthrough.rs"]
 mod passthrough;
+#[path = "proxy/retry_and_outlier_detection.rs"]
+mod retry_and_outlier_detection;
+#[path = "proxy/table_swap.rs"]
+mod table_swap;
 #[path = "proxy/tcp.rs"]
 mod tcp;
 #[path = "proxy/tls.rs"]

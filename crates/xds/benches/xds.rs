@@ -27,11 +27,11 @@ use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service
 use envoy_types::pb::google::protobuf::Struct;
 use model::backend::BackendTable;
 use serde_json::{Value, json};
-use xds::identity::{KEY, held};
-use xds::render::{Input, Rendered, render};
-use xds::resource::{Kind, ResourceSet};
-use xds::server::Settings;
-use xds::stream::{Delta, Published};
+use xds::identity::{KEY, to_protobuf};
+use xds::render::{RenderInput, Rendered, render};
+use xds::resource::{ResourceSet, ResourceType};
+use xds::server::XdsServerSettings;
+use xds::stream::{DeltaStream, PublishedResources};
 
 use harness::{Control, bootstrap, envoy};
 use http::{Connection, Echo, Log};
@@ -56,7 +56,7 @@ fn number(name: &str, otherwise: usize) -> usize {
 }
 
 /// A gateway with a route and a backend for each of so many Services; the last route leads to `last`.
-fn routes(count: usize, patterns: usize, at: SocketAddr, last: &str, places: &Places) -> Input {
+fn routes(count: usize, patterns: usize, at: SocketAddr, last: &str, places: &Places) -> RenderInput {
     let backend = |i: usize| if i + 1 == count { last.to_owned() } else { format!("s{i}") };
     let rule = |i: usize| {
         json!({"matches": [{"path": {"type": "Prefix", "value": format!("/route/{i:05}")}}],
@@ -82,50 +82,50 @@ fn routes(count: usize, patterns: usize, at: SocketAddr, last: &str, places: &Pl
 }
 
 #[inline(never)]
-fn phase_render(input: Input) -> Rendered {
+fn phase_render(input: RenderInput) -> Rendered {
     render(input, None)
 }
 
 #[inline(never)]
-fn phase_one_endpoint(input: &Input, before: &Rendered) -> Rendered {
+fn phase_one_endpoint(input: &RenderInput, before: &Rendered) -> Rendered {
     let mut table = BackendTable::clone(&input.tiers[0]);
     let id = table.backends().next().unwrap().id.clone();
     table.put(Arc::new(world::backend(&id, &[("127.0.0.1:9".parse().unwrap(), "a", 1.0)])));
-    render(Input { tiers: vec![Arc::new(table)], ..input.clone() }, Some(before))
+    render(RenderInput { tiers: vec![Arc::new(table)], ..input.clone() }, Some(before))
 }
 
 /// One stream from nothing to everything, and one change.
 #[inline(never)]
 fn phase_one_stream(before: &Rendered, after: &Rendered) -> usize {
-    let mut stream = Delta::default();
-    let first = Arc::new(Published::first(before.resources.clone()));
-    stream.aim(first.clone());
-    let ask = |kind: Kind, names: Vec<String>| DeltaDiscoveryRequest {
+    let mut stream = DeltaStream::default();
+    let first = Arc::new(PublishedResources::first(before.resources.clone()));
+    stream.set_target(first.clone());
+    let ask = |kind: ResourceType, names: Vec<String>| DeltaDiscoveryRequest {
         type_url: kind.type_url().to_owned(),
         resource_names_subscribe: names,
         ..DeltaDiscoveryRequest::default()
     };
-    stream.hear(&ask(Kind::Cluster, Vec::new())).unwrap();
-    let names = before.resources.of(Kind::Endpoints).keys().map(|name| name.to_string()).collect();
-    stream.hear(&ask(Kind::Endpoints, names)).unwrap();
+    stream.handle_request(&ask(ResourceType::Cluster, Vec::new())).unwrap();
+    let names = before.resources.of(ResourceType::Endpoints).keys().map(|name| name.to_string()).collect();
+    stream.handle_request(&ask(ResourceType::Endpoints, names)).unwrap();
     let mut sent = settle(&mut stream);
     if let Some(next) = first.next(after.resources.clone()) {
-        stream.aim(Arc::new(next));
+        stream.set_target(Arc::new(next));
         sent += settle(&mut stream);
     }
     sent
 }
 
-fn settle(stream: &mut Delta) -> usize {
+fn settle(stream: &mut DeltaStream) -> usize {
     let mut sent = 0;
-    while let Some(response) = stream.speak() {
+    while let Some(response) = stream.next_response() {
         sent += response.resources.len();
         let answer = DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: response.nonce,
             ..DeltaDiscoveryRequest::default()
         };
-        stream.hear(&answer).unwrap();
+        stream.handle_request(&answer).unwrap();
     }
     sent
 }
@@ -148,13 +148,18 @@ fn memory(pid: u32) -> f64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
-fn bytes(control: &Control) -> BTreeMap<Kind, (u64, u64)> {
-    control.ledger.counts().into_iter().map(|(kind, count)| (kind, (count.resources, count.bytes))).collect()
+fn bytes(control: &Control) -> BTreeMap<ResourceType, (u64, u64)> {
+    control
+        .streams
+        .counters()
+        .into_iter()
+        .map(|(kind, count)| (kind, (count.resources, count.bytes)))
+        .collect()
 }
 
 /// What was sent since, as `kind: resources, bytes`.
-fn since(control: &Control, before: &BTreeMap<Kind, (u64, u64)>) -> String {
-    let line = |(kind, (resources, bytes)): (Kind, (u64, u64))| {
+fn since(control: &Control, before: &BTreeMap<ResourceType, (u64, u64)>) -> String {
+    let line = |(kind, (resources, bytes)): (ResourceType, (u64, u64))| {
         let (r, b) = before.get(&kind).copied().unwrap_or_default();
         (resources > r).then(|| format!("{} {kind} ({} bytes)", resources - r, bytes - b))
     };
@@ -209,7 +214,7 @@ fn timed(services: usize) {
     let mut table = BackendTable::clone(&input.tiers[0]);
     let id = table.backends().find(|b| b.id.service.name == "one").unwrap().id.clone();
     table.put(Arc::new(world::backend(&id, &[(two.address, "a", 1.0)])));
-    let changed = Input { tiers: vec![Arc::new(table)], ..input.clone() };
+    let changed = RenderInput { tiers: vec![Arc::new(table)], ..input.clone() };
     one_change("endpoint", &control, &proxy, changed, &rendered, || {
         answered_by(at, &path).as_deref() == Some("two")
     });
@@ -234,7 +239,7 @@ fn one_change(
     what: &str,
     control: &Control,
     proxy: &Envoy,
-    input: Input,
+    input: RenderInput,
     before: &Rendered,
     done: impl Fn() -> bool,
 ) {
@@ -292,13 +297,13 @@ fn lookups(services: usize, places: &Places) {
 /// What a hundred connected clients that hold everything cost the server.
 fn streams(resources: &Arc<ResourceSet>) {
     const STREAMS: usize = 100;
-    let control = Control::start_at(free_port(), resources, Settings::default());
+    let control = Control::start_at(free_port(), resources, XdsServerSettings::default());
     let own = std::process::id();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let before = memory(own);
     let start = Instant::now();
     let names: Arc<Vec<String>> =
-        Arc::new(resources.of(Kind::Endpoints).keys().map(|name| name.to_string()).collect());
+        Arc::new(resources.of(ResourceType::Endpoints).keys().map(|name| name.to_string()).collect());
     let mut clients = Vec::new();
     for _ in 0..STREAMS {
         clients.push(runtime.block_on(connect(control.address, names.clone())));
@@ -327,10 +332,10 @@ async fn connect(
         receiver.recv().await.map(|request| (request, receiver))
     });
     let identity = json!({"gateway": "edge"});
-    let fields = [(KEY.to_owned(), held(&identity))].into_iter().collect();
+    let fields = [(KEY.to_owned(), to_protobuf(&identity))].into_iter().collect();
     let node = Node { metadata: Some(Struct { fields }), ..Node::default() };
     let first = DeltaDiscoveryRequest {
-        type_url: Kind::Cluster.type_url().to_owned(),
+        type_url: ResourceType::Cluster.type_url().to_owned(),
         node: Some(node),
         ..DeltaDiscoveryRequest::default()
     };
@@ -344,7 +349,7 @@ async fn connect(
         *total += response.resources.len();
         let done = *total >= names.len();
         open -= usize::from(done);
-        let is_clusters = response.type_url == Kind::Cluster.type_url();
+        let is_clusters = response.type_url == ResourceType::Cluster.type_url();
         let answer = DeltaDiscoveryRequest {
             type_url: response.type_url,
             response_nonce: response.nonce,
@@ -353,7 +358,7 @@ async fn connect(
         sender.send(answer).await.unwrap();
         if is_clusters && done {
             let endpoints = DeltaDiscoveryRequest {
-                type_url: Kind::Endpoints.type_url().to_owned(),
+                type_url: ResourceType::Endpoints.type_url().to_owned(),
                 resource_names_subscribe: names.to_vec(),
                 ..DeltaDiscoveryRequest::default()
             };

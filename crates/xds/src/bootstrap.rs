@@ -1,48 +1,42 @@
-//! What an Envoy is started with: who it is, and where the server is. Everything else comes from there.
+//! The bootstrap of an Envoy: its identity and the address of the xDS server, which sends everything else.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use crate::identity::{Identity, KEY};
+use crate::identity::{EnvoyIdentity, KEY};
 
-/// The cluster that is the server.
+/// The cluster of the xDS server.
 const SERVER: &str = "zoneward";
 
-/// What a bootstrap says.
 #[derive(Clone, Debug)]
 pub struct Bootstrap {
-    /// Who the Envoy is.
-    pub identity: Identity,
-    /// Its name among all Envoys.
+    pub identity: EnvoyIdentity,
+    /// The node id, unique among all Envoys.
     pub id: String,
-    /// The server's host or address.
+    /// Host or address of the xDS server.
     pub host: String,
-    /// The server's port.
     pub port: u16,
-    /// How the server is reached safely.
-    pub tls: Option<ClientTls>,
-    /// What the server wants to hear.
+    pub tls: Option<XdsClientTls>,
     pub token: Option<String>,
-    /// Where Envoy's own administration listens; none is served without.
+    /// The address of Envoy's admin interface; disabled without one.
     pub admin: Option<SocketAddr>,
-    /// Whether everything is asked for at each change, by the older protocol.
-    pub whole: bool,
+    /// Use state-of-the-world instead of incremental xDS.
+    pub state_of_the_world: bool,
 }
 
-/// Files on the machine that Envoy runs on.
+/// Paths on Envoy's machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientTls {
-    /// The authority of the server's certificate.
+pub struct XdsClientTls {
+    /// The CA of the server's certificate.
     pub authority: String,
-    /// Certificate and key of the client, where the server asks for them.
-    pub pair: Option<(String, String)>,
-    /// The name in the server's certificate.
+    /// Certificate and key of the client, where the server requires them.
+    pub client_certificate: Option<(String, String)>,
+    /// Expected in the server's certificate.
     pub server_name: String,
 }
 
 impl Bootstrap {
-    /// The document.
     pub fn value(&self) -> Value {
         let node = json!({
             "id": self.id,
@@ -59,7 +53,7 @@ impl Bootstrap {
                 "lds_config": from_server,
             },
             "static_resources": {"clusters": [self.server()]},
-            // Patterns are bounded where policies are checked; Envoy's own bound is smaller than one class of letters.
+            // Policies are validated against a limit of ours; Envoy's default is too small for one Unicode class.
             "layered_runtime": {"layers": [{
                 "name": "zoneward",
                 "static_layer": {"re2.max_program_size.error_level": 1_000_000},
@@ -78,7 +72,7 @@ impl Bootstrap {
                 json!([{"key": "authorization", "value": format!("Bearer {token}")}]);
         }
         json!({
-            "api_type": if self.whole { "GRPC" } else { "DELTA_GRPC" },
+            "api_type": if self.state_of_the_world { "GRPC" } else { "DELTA_GRPC" },
             "transport_api_version": "V3",
             "set_node_on_first_message_only": true,
             "grpc_services": [service],
@@ -97,7 +91,7 @@ impl Bootstrap {
             "typed_extension_protocol_options": {
                 "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                    // A server that vanished without a word is noticed, and looked for again.
+                    // Detects a server that vanished, and reconnects.
                     "explicit_http_config": {"http2_protocol_options": {
                         "connection_keepalive": {"interval": "20s", "timeout": "10s"},
                     }},
@@ -111,7 +105,7 @@ impl Bootstrap {
     }
 }
 
-impl ClientTls {
+impl XdsClientTls {
     fn value(&self) -> Value {
         let file = |name: &str| json!({"filename": name});
         let mut context = json!({
@@ -124,7 +118,7 @@ impl ClientTls {
                 }],
             },
         });
-        if let Some((certificate, key)) = &self.pair {
+        if let Some((certificate, key)) = &self.client_certificate {
             context["tls_certificates"] =
                 json!([{"certificate_chain": file(certificate), "private_key": file(key)}]);
         }

@@ -1,82 +1,70 @@
-//! Who an Envoy is: what its bootstrap says of it, and what the server reads from the first message of a stream.
+//! The identity of an Envoy: written into its bootstrap, and read from the first request of a stream.
 //!
-//! It stands in the node's metadata below the key `zoneward`, so that one server serves every role.
+//! It is the value of `zoneward` in the node's metadata, so that one server serves every role.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::google::protobuf::{Struct, Value as Held, value::Kind as HeldKind};
+use envoy_types::pb::google::protobuf::{Struct, Value as ProtoValue, value::Kind as ProtoKind};
 use serde_json::{Value, json};
 
-/// The key in the node's metadata.
 pub const KEY: &str = "zoneward";
-/// Where captured connections arrive unless said.
+/// The default port of captured connections.
 pub const CAPTURE_PORT: u16 = 15001;
 
-/// Who an Envoy is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
-    /// Its namespace.
+pub struct EnvoyIdentity {
     pub namespace: String,
-    /// What it is for.
-    pub role: Role,
-    /// The node that it runs on; empty if it does not say.
+    pub role: EnvoyRole,
+    /// Empty if unknown.
     pub node: String,
-    /// Its zone, where no node says it.
+    /// Overrides the zone of the node.
     pub zone: Option<String>,
 }
 
-/// What an Envoy is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// It carries the requests of a client.
+pub enum EnvoyRole {
     Sidecar {
         /// The Service of the client.
         from: String,
-        /// Tags of the client's pod.
+        /// Labels of the client's pod.
         tags: BTreeMap<String, String>,
-        /// Where it listens.
-        entrances: Entrances,
+        listeners: SidecarListeners,
     },
-    /// It is a MeshGateway.
     Gateway {
-        /// The gateway's name.
         name: String,
-        /// The address that its ports are bound to.
         bind: IpAddr,
-        /// Other places for some ports.
-        places: BTreeMap<u16, SocketAddr>,
+        /// Addresses of ports that are not bound at `bind`.
+        port_overrides: BTreeMap<u16, SocketAddr>,
     },
 }
 
-/// Where a sidecar's client reaches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entrances {
-    /// Connections to Services' own addresses are redirected to this port.
+pub struct SidecarListeners {
+    /// The port that connections to Services are redirected to.
     pub capture: Option<u16>,
-    /// Ports for single destinations, as `SERVICE[:PORT]`.
+    /// Listeners of single destinations, as `SERVICE[:PORT]`.
     pub outbounds: BTreeMap<SocketAddr, String>,
 }
 
-/// Why an Envoy cannot be served: the sentence is sent to it.
+/// Sent to the Envoy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node.metadata.{KEY}{field}: {problem}; print a bootstrap with `zoneward mesh bootstrap`")]
-pub struct Unknown {
+pub struct EnvoyIdentityError {
     field: String,
     problem: String,
 }
 
-fn unknown(field: &str, problem: impl Into<String>) -> Unknown {
-    Unknown { field: field.to_owned(), problem: problem.into() }
+fn invalid(field: &str, problem: impl Into<String>) -> EnvoyIdentityError {
+    EnvoyIdentityError { field: field.to_owned(), problem: problem.into() }
 }
 
-impl Identity {
-    /// Reads who a node is.
-    pub fn parse(node: &Node) -> Result<Self, Unknown> {
+impl EnvoyIdentity {
+    pub fn parse(node: &Node) -> Result<Self, EnvoyIdentityError> {
         let metadata = node.metadata.as_ref().and_then(|metadata| metadata.fields.get(KEY));
-        let Some(held) = metadata else { return Err(unknown("", "it is missing")) };
-        let value = plain(held, 0);
+        let Some(held) = metadata else { return Err(invalid("", "missing")) };
+        let value = to_json(held, 0);
         let text = |name: &str| value[name].as_str().map(str::to_owned);
         let zone = node.locality.as_ref().map(|locality| locality.zone.clone());
         Ok(Self {
@@ -87,121 +75,124 @@ impl Identity {
         })
     }
 
-    /// What a bootstrap says below the key.
+    /// The metadata value.
     pub fn value(&self) -> Value {
         let mut value = json!({"namespace": self.namespace});
         if !self.node.is_empty() {
             value["node"] = self.node.as_str().into();
         }
         match &self.role {
-            Role::Sidecar { from, tags, entrances } => {
+            EnvoyRole::Sidecar { from, tags, listeners } => {
                 value["from"] = from.as_str().into();
                 value["tags"] = json!(tags);
-                value["capture"] = json!(entrances.capture);
-                let pairs = entrances.outbounds.iter().map(|(at, to)| (at.to_string(), Value::from(&**to)));
+                value["capture"] = json!(listeners.capture);
+                let pairs = listeners.outbounds.iter().map(|(at, to)| (at.to_string(), Value::from(&**to)));
                 value["outbounds"] = Value::Object(pairs.collect());
             }
-            Role::Gateway { name, bind, places } => {
+            EnvoyRole::Gateway { name, bind, port_overrides } => {
                 value["gateway"] = name.as_str().into();
                 value["bind"] = bind.to_string().into();
-                let pairs = places.iter().map(|(port, at)| (port.to_string(), Value::from(at.to_string())));
+                let pairs =
+                    port_overrides.iter().map(|(port, at)| (port.to_string(), Value::from(at.to_string())));
                 value["listen"] = Value::Object(pairs.collect());
             }
         }
         value
     }
 
-    /// A name for logs and status, as `default/gateway/edge`.
+    /// For logs and `/status`, such as `default/gateway/edge`.
     pub fn title(&self) -> String {
         match &self.role {
-            Role::Sidecar { from, .. } => format!("{}/sidecar/{from}", self.namespace),
-            Role::Gateway { name, .. } => format!("{}/gateway/{name}", self.namespace),
+            EnvoyRole::Sidecar { from, .. } => format!("{}/sidecar/{from}", self.namespace),
+            EnvoyRole::Gateway { name, .. } => format!("{}/gateway/{name}", self.namespace),
         }
     }
 }
 
-fn role(value: &Value) -> Result<Role, Unknown> {
+fn role(value: &Value) -> Result<EnvoyRole, EnvoyIdentityError> {
     let name = |field: &str| value[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     match (name("from"), name("gateway")) {
         (Some(from), None) => {
             let tags = texts(&value["tags"], ".tags")?.into_iter().collect();
-            Ok(Role::Sidecar { from, tags, entrances: entrances(value)? })
+            Ok(EnvoyRole::Sidecar { from, tags, listeners: listeners(value)? })
         }
         (None, Some(name)) => {
             let bind = value["bind"].as_str().unwrap_or("0.0.0.0");
-            let bind = bind.parse().map_err(|_| unknown(".bind", format!("{bind:?} is no address")))?;
-            let mut places = BTreeMap::new();
+            let bind =
+                bind.parse().map_err(|_| invalid(".bind", format!("{bind:?} is not an IP address")))?;
+            let mut port_overrides = BTreeMap::new();
             for (port, at) in texts(&value["listen"], ".listen")? {
-                let number = port.parse().map_err(|_| unknown(".listen", format!("{port:?} is no port")))?;
-                places.insert(number, address(&at, ".listen")?);
+                let number =
+                    port.parse().map_err(|_| invalid(".listen", format!("{port:?} is not a port")))?;
+                port_overrides.insert(number, address(&at, ".listen")?);
             }
-            Ok(Role::Gateway { name, bind, places })
+            Ok(EnvoyRole::Gateway { name, bind, port_overrides })
         }
-        _ => Err(unknown("", "say either `from` or `gateway`")),
+        _ => Err(invalid("", "set either `from` or `gateway`")),
     }
 }
 
-fn entrances(value: &Value) -> Result<Entrances, Unknown> {
+fn listeners(value: &Value) -> Result<SidecarListeners, EnvoyIdentityError> {
     let capture = match &value["capture"] {
         Value::Null => None,
         held => {
             let port = held.as_f64().filter(|port| (1.0..=65535.0).contains(port));
-            Some(port.ok_or_else(|| unknown(".capture", "it is no port"))? as u16)
+            Some(port.ok_or_else(|| invalid(".capture", "not a port"))? as u16)
         }
     };
     let mut outbounds = BTreeMap::new();
     for (at, to) in texts(&value["outbounds"], ".outbounds")? {
         outbounds.insert(address(&at, ".outbounds")?, to);
     }
-    Ok(Entrances { capture, outbounds })
+    Ok(SidecarListeners { capture, outbounds })
 }
 
-fn address(text: &str, field: &str) -> Result<SocketAddr, Unknown> {
-    text.parse().map_err(|_| unknown(field, format!("{text:?} is no ADDRESS:PORT")))
+fn address(text: &str, field: &str) -> Result<SocketAddr, EnvoyIdentityError> {
+    text.parse().map_err(|_| invalid(field, format!("{text:?} is not ADDRESS:PORT")))
 }
 
-fn texts(value: &Value, field: &str) -> Result<Vec<(String, String)>, Unknown> {
+fn texts(value: &Value, field: &str) -> Result<Vec<(String, String)>, EnvoyIdentityError> {
     let pairs = value.as_object().into_iter().flatten();
     let pair = |(key, value): (&String, &Value)| match value.as_str() {
         Some(text) => Ok((key.clone(), text.to_owned())),
-        None => Err(unknown(field, format!("{key} is no text"))),
+        None => Err(invalid(field, format!("{key} is not a string"))),
     };
     pairs.map(pair).collect()
 }
 
-/// Deeper than any metadata of ours; what a client nests beyond is not followed.
-const DEPTH: usize = 8;
+/// Deeper nesting of a client's metadata is ignored.
+const MAX_DEPTH: usize = 8;
 
-fn plain(held: &Held, depth: usize) -> Value {
-    match &held.kind {
-        Some(HeldKind::StringValue(text)) => text.as_str().into(),
-        Some(HeldKind::NumberValue(number)) => json!(number),
-        Some(HeldKind::BoolValue(yes)) => (*yes).into(),
-        Some(HeldKind::StructValue(Struct { fields })) if depth < DEPTH => {
-            let sorted: BTreeMap<&String, &Held> = fields.iter().collect();
-            Value::Object(sorted.into_iter().map(|(k, v)| (k.clone(), plain(v, depth + 1))).collect())
+fn to_json(value: &ProtoValue, depth: usize) -> Value {
+    match &value.kind {
+        Some(ProtoKind::StringValue(text)) => text.as_str().into(),
+        Some(ProtoKind::NumberValue(number)) => json!(number),
+        Some(ProtoKind::BoolValue(yes)) => (*yes).into(),
+        Some(ProtoKind::StructValue(Struct { fields })) if depth < MAX_DEPTH => {
+            let sorted: BTreeMap<&String, &ProtoValue> = fields.iter().collect();
+            Value::Object(sorted.into_iter().map(|(k, v)| (k.clone(), to_json(v, depth + 1))).collect())
         }
         _ => Value::Null,
     }
 }
 
-/// JSON as the message that carries it.
-pub fn held(value: &Value) -> Held {
+/// JSON as google.protobuf.Value.
+pub fn to_protobuf(value: &Value) -> ProtoValue {
     let kind = match value {
-        Value::Null => HeldKind::NullValue(0),
-        Value::Bool(yes) => HeldKind::BoolValue(*yes),
-        Value::Number(number) => HeldKind::NumberValue(number.as_f64().unwrap_or_default()),
-        Value::String(text) => HeldKind::StringValue(text.clone()),
+        Value::Null => ProtoKind::NullValue(0),
+        Value::Bool(yes) => ProtoKind::BoolValue(*yes),
+        Value::Number(number) => ProtoKind::NumberValue(number.as_f64().unwrap_or_default()),
+        Value::String(text) => ProtoKind::StringValue(text.clone()),
         Value::Array(list) => {
-            let values = list.iter().map(held).collect();
-            HeldKind::ListValue(envoy_types::pb::google::protobuf::ListValue { values })
+            let values = list.iter().map(to_protobuf).collect();
+            ProtoKind::ListValue(envoy_types::pb::google::protobuf::ListValue { values })
         }
         Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| (key.clone(), held(value))).collect();
-            HeldKind::StructValue(Struct { fields })
+            let fields = map.iter().map(|(key, value)| (key.clone(), to_protobuf(value))).collect();
+            ProtoKind::StructValue(Struct { fields })
         }
     };
-    Held { kind: Some(kind) }
+    ProtoValue { kind: Some(kind) }
 }
 
 #[cfg(test)]
@@ -209,18 +200,18 @@ mod tests {
     use super::*;
 
     fn node(value: &Value) -> Node {
-        let fields = [(KEY.to_owned(), held(value))].into_iter().collect();
+        let fields = [(KEY.to_owned(), to_protobuf(value))].into_iter().collect();
         Node { metadata: Some(Struct { fields }), ..Node::default() }
     }
 
     #[test]
     fn what_a_bootstrap_says_is_read_back() {
-        let sidecar = Identity {
+        let sidecar = EnvoyIdentity {
             namespace: "shop".to_owned(),
-            role: Role::Sidecar {
+            role: EnvoyRole::Sidecar {
                 from: "web".to_owned(),
                 tags: [("version".to_owned(), "v2".to_owned())].into(),
-                entrances: Entrances {
+                listeners: SidecarListeners {
                     capture: Some(15001),
                     outbounds: [("127.0.0.1:8081".parse().unwrap(), "cart:80".to_owned())].into(),
                 },
@@ -228,28 +219,28 @@ mod tests {
             node: "n1".to_owned(),
             zone: None,
         };
-        let gateway = Identity {
-            role: Role::Gateway {
+        let gateway = EnvoyIdentity {
+            role: EnvoyRole::Gateway {
                 name: "edge".to_owned(),
                 bind: "0.0.0.0".parse().unwrap(),
-                places: [(80, "[::1]:8080".parse().unwrap())].into(),
+                port_overrides: [(80, "[::1]:8080".parse().unwrap())].into(),
             },
             node: String::new(),
             ..sidecar.clone()
         };
         for identity in [sidecar, gateway] {
-            assert_eq!(Identity::parse(&node(&identity.value())), Ok(identity));
+            assert_eq!(EnvoyIdentity::parse(&node(&identity.value())), Ok(identity));
         }
     }
 
     #[test]
     fn who_does_not_say_who_it_is_hears_what_to_do() {
-        let told = |value: Value| Identity::parse(&node(&value)).unwrap_err().to_string();
-        assert!(told(json!({})).contains("say either `from` or `gateway`"));
-        assert!(told(json!({"gateway": "edge", "bind": "here"})).contains("zoneward.bind: \"here\""));
-        assert!(told(json!({"from": "web", "outbounds": {"1": "x"}})).contains("no ADDRESS:PORT"));
-        assert!(told(json!({"from": "web", "capture": "x"})).contains(".capture"));
-        let nobody = Identity::parse(&Node::default()).unwrap_err().to_string();
-        assert!(nobody.contains("zoneward mesh bootstrap"), "{nobody}");
+        let error = |value: Value| EnvoyIdentity::parse(&node(&value)).unwrap_err().to_string();
+        assert!(error(json!({})).contains("set either `from` or `gateway`"));
+        assert!(error(json!({"gateway": "edge", "bind": "here"})).contains("zoneward.bind: \"here\""));
+        assert!(error(json!({"from": "web", "outbounds": {"1": "x"}})).contains("not ADDRESS:PORT"));
+        assert!(error(json!({"from": "web", "capture": "x"})).contains(".capture"));
+        let missing = EnvoyIdentity::parse(&Node::default()).unwrap_err().to_string();
+        assert!(missing.contains("zoneward mesh bootstrap"), "{missing}");
     }
 }

@@ -1,17 +1,19 @@
-//! The routes and backends of a proxy as Envoy knows them, and the server that brings them to Envoys.
+//! The tables of a proxy as xDS resources, and the server that sends them to Envoys.
 //!
 //! ```text
 //! RouteTable, BackendTables, certificates --render--> ResourceSet: named, versioned by content
-//!    ResourceSet + what one Envoy asked for and has --stream--> responses, in an order that loses no request
+//!    ResourceSet + subscriptions and acknowledged versions of one Envoy --stream--> responses, in an order without downtime
 //!       server: the same over gRPC, with TLS or a token, bounded
 //! ```
 //!
-//! Nothing here chooses: what hints, Require and Spill say stands in the tables, and is said again in Envoy's words.
+//! Nothing here chooses endpoints: hints, Require and Spill are in the tables, and are translated to Envoy's terms.
+
+#![allow(missing_docs, reason = "fields and methods are named for what they are")]
 
 pub mod bootstrap;
+pub mod config_dump;
 pub mod identity;
 pub mod render;
 pub mod resource;
 pub mod server;
-pub mod show;
 pub mod stream;

@@ -1,160 +1,167 @@
-//! From the tables of one proxy to everything that its Envoy is to have.
+//! Renders the tables of one proxy as the resources of its Envoy.
 //!
 //! ```text
-//! Outbound  -> routes `ns/name:80`, and a listener for each address or port by which it is reached
-//! port of a gateway -> a listener, and routes: one for the port, or with TLS one for each of its listeners
-//! Backend   -> cluster and endpoints `ns/name:80{version=v2}`
+//! Outbound       -> route configuration `ns/name:80`, and a listener for each of its addresses or ports
+//! gateway's port -> a listener, and a route configuration; with TLS one for each of its listeners
+//! Backend        -> cluster and endpoints `ns/name:80{version=v2}`
 //! ```
 //!
-//! What did not change since the last time is not rendered again: the tables share it, and so does the result.
+//! Unchanged parts, which tables share by pointer, are taken from the earlier result.
 
-mod action;
 mod cluster;
 mod endpoints;
 mod listener;
-mod pattern;
+mod matcher_tree;
+mod protobuf;
+mod regex;
 mod route;
-mod routes;
-mod secret;
+mod route_action;
+mod route_configuration;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, TlsCertificate, secret};
 use model::backend::{Backend, BackendTable};
 use model::route::{Arrival, GatewayPort, Hostname, Outbound, RouteTable, Routing, WeightedBackends};
 use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
+use prost::Message;
 
-use crate::resource::{Kind, Resource, ResourceSet};
-use listener::{Arrives, Carry, Chain};
-use routes::{Host, Serves};
+use crate::resource::{ResourceSet, ResourceType, XdsResource};
+use listener::{Binding, ChainAction, FilterChainSpec};
+use route_configuration::{HostAction, HostSpec};
 
-pub use secret::KeyPair;
-
-/// What one proxy is to do.
 #[derive(Clone, Debug)]
-pub struct Input {
-    /// Its routes.
+pub struct RenderInput {
     pub routes: Arc<RouteTable>,
-    /// Its backends; then what would be chosen without those, and so on.
+    /// The backends, then their failover tiers in priority order.
     pub tiers: Vec<Arc<BackendTable>>,
-    /// Certificates by Secret.
-    pub certificates: Arc<BTreeMap<ObjectKey, Arc<KeyPair>>>,
-    /// Where it listens.
-    pub entrance: Entrance,
-    /// What policies may read of it.
-    pub allowed: Arc<Allowed>,
+    /// By Secret.
+    pub certificates: Arc<BTreeMap<ObjectKey, Arc<PemKeyPair>>>,
+    pub listeners: EnvoyListeners,
+    pub allowlist: Arc<DirectResponseAllowlist>,
 }
 
-/// Where a proxy listens.
+/// The addresses that an Envoy listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entrance {
-    /// Beside a client.
+pub enum EnvoyListeners {
     Sidecar {
         /// The port that connections to Services are redirected to.
         capture: Option<u16>,
-        /// Ports for single destinations.
+        /// Listeners of single destinations.
         outbounds: BTreeMap<SocketAddr, (ServiceKey, u16)>,
     },
-    /// As a gateway.
     Gateway {
-        /// Its name, for Notices.
+        /// For Notices.
         gateway: ObjectKey,
-        /// The address that its ports are bound to.
         bind: IpAddr,
-        /// Other places for some ports.
-        places: BTreeMap<u16, SocketAddr>,
+        /// Addresses of ports that are not bound at `bind`.
+        port_overrides: BTreeMap<u16, SocketAddr>,
     },
 }
 
-/// What direct responses may read of the machine that an Envoy runs on.
+/// What direct responses may read on Envoy's machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
-    /// Files.
+pub struct DirectResponseAllowlist {
     pub files: BTreeSet<String>,
-    /// Environment variables.
     pub environment: BTreeSet<String>,
 }
 
-/// What was rendered, and from what, for the next time.
+/// A certificate chain, server certificate first, and its key, both PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemKeyPair {
+    pub chain: Box<[u8]>,
+    pub key: Box<[u8]>,
+}
+
+/// Never shows the key.
+impl fmt::Debug for PemKeyPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PemKeyPair({} bytes of chain)", self.chain.len())
+    }
+}
+
+/// The resources, with their input for the next rendering.
 #[derive(Clone, Debug)]
 pub struct Rendered {
-    /// The resources.
     pub resources: Arc<ResourceSet>,
-    /// What Envoy cannot do.
+    /// About what Envoy does not support.
     pub notices: Vec<Notice>,
-    input: Input,
+    input: RenderInput,
     notices_by_routes: BTreeMap<String, Vec<Notice>>,
 }
 
-/// What routes need to know of the place where they act.
-struct Setting<'a> {
-    /// Where requests arrive; `None` in the mesh.
+/// The context of a route configuration.
+struct RouteContext<'a> {
+    /// `None` in the mesh.
     arrival: Option<Arrival>,
-    allowed: &'a Allowed,
-    /// Whom a Notice is about that no policy is to blame for.
+    allowlist: &'a DirectResponseAllowlist,
+    /// The object of Notices that no policy caused.
     object: ObjectRef,
 }
 
-/// Renders everything; what is the same as before is taken from there.
-pub fn render(input: Input, earlier: Option<&Rendered>) -> Rendered {
-    let earlier = earlier
-        .filter(|earlier| earlier.input.entrance == input.entrance && earlier.input.allowed == input.allowed);
-    let mut work = Work {
+pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
+    let earlier = earlier.filter(|earlier| {
+        earlier.input.listeners == input.listeners && earlier.input.allowlist == input.allowlist
+    });
+    let mut renderer = Renderer {
         input: &input,
         earlier,
         set: ResourceSet::default(),
         notices: BTreeMap::new(),
         others: Vec::new(),
-        entered: None,
+        reachable: None,
     };
-    match &input.entrance {
-        Entrance::Sidecar { capture, outbounds } => work.sidecar(*capture, outbounds),
-        Entrance::Gateway { gateway, bind, places } => {
+    match &input.listeners {
+        EnvoyListeners::Sidecar { capture, outbounds } => renderer.sidecar(*capture, outbounds),
+        EnvoyListeners::Gateway { gateway, bind, port_overrides } => {
             for port in input.routes.ports() {
-                let at = places.get(&port.number).copied();
-                work.port(gateway, port, at.unwrap_or(SocketAddr::new(*bind, port.number)));
+                let at = port_overrides.get(&port.number).copied();
+                renderer.port(gateway, port, at.unwrap_or(SocketAddr::new(*bind, port.number)));
             }
-            work.check_places(gateway, places);
+            renderer.check_overrides(gateway, port_overrides);
         }
     }
-    work.backends();
-    let Work { set, notices: notices_by_routes, mut others, .. } = work;
+    renderer.backends();
+    let Renderer { set, notices: notices_by_routes, mut others, .. } = renderer;
     others.extend(notices_by_routes.values().flatten().cloned());
     others.sort();
     others.dedup();
     Rendered { resources: Arc::new(set), notices: others, input, notices_by_routes }
 }
 
-struct Work<'a> {
-    input: &'a Input,
+struct Renderer<'a> {
+    input: &'a RenderInput,
     earlier: Option<&'a Rendered>,
     set: ResourceSet,
-    /// By the routes that they came with.
+    /// By route configuration.
     notices: BTreeMap<String, Vec<Notice>>,
     others: Vec<Notice>,
-    /// The destinations that can be reached, where those are not all that there are routes for.
-    entered: Option<RouteTable>,
+    /// The destinations with a listener; `None`: all.
+    reachable: Option<RouteTable>,
 }
 
-impl Work<'_> {
-    /// The resource of that name as it was, else a new one.
-    fn put(&mut self, kind: Kind, name: &str, is_same: bool, render: impl FnOnce() -> Vec<u8>) {
+impl Renderer<'_> {
+    /// Reuses the earlier resource if it is unchanged.
+    fn put(&mut self, kind: ResourceType, name: &str, is_same: bool, render: impl FnOnce() -> Vec<u8>) {
         let old = self.earlier.filter(|_| is_same).and_then(|earlier| earlier.resources.find(kind, name));
-        let resource = old.cloned().unwrap_or_else(|| Resource::new(name, render()));
+        let resource = old.cloned().unwrap_or_else(|| XdsResource::new(name, render()));
         self.set.put(kind, resource);
     }
 
-    fn put_routes(&mut self, name: &str, is_same: bool, setting: &Setting<'_>, hosts: &[Host<'_>]) {
+    fn put_routes(&mut self, name: &str, is_same: bool, context: &RouteContext<'_>, hosts: &[HostSpec<'_>]) {
         let mut notices = Vec::new();
         if let Some(earlier) = self.earlier.filter(|_| is_same) {
             notices = earlier.notices_by_routes.get(name).cloned().unwrap_or_default();
         }
-        self.put(Kind::Routes, name, is_same, || routes::render(name, hosts, setting, &mut notices));
+        self.put(ResourceType::Routes, name, is_same, || {
+            route_configuration::render(name, hosts, context, &mut notices)
+        });
         if !notices.is_empty() {
             self.notices.insert(name.to_owned(), notices);
         }
@@ -166,49 +173,49 @@ impl Work<'_> {
         for (at, (service, port)) in outbounds {
             places.entry((service, *port)).or_default().push(*at);
             if input.routes.outbound(service, *port).is_none() {
-                let message = format!("there is no TCP port {port} of it, so nothing listens on {at}");
+                let message = format!("no TCP port {port}, so nothing listens on {at}");
                 self.others.push(Notice::new(ObjectRef::service(service), "OutboundNotFound", message));
             }
         }
-        let (mut families, mut entered) = (BTreeSet::new(), RouteTable::default());
+        let (mut families, mut reachable) = (BTreeSet::new(), RouteTable::default());
         for outbound in input.routes.outbounds() {
             let bound =
                 places.get(&(&outbound.service, outbound.port)).map(Vec::as_slice).unwrap_or_default();
-            let bound = bound.iter().map(|at| (*at, Arrives::Bound));
+            let bound = bound.iter().map(|at| (*at, Binding::Bound));
             let own = outbound.addresses.iter().filter(|_| capture.is_some());
-            let own = own.map(|ip| (SocketAddr::new(*ip, outbound.port), Arrives::HandedOver));
+            let own = own.map(|ip| (SocketAddr::new(*ip, outbound.port), Binding::HandedOff));
             families.extend(outbound.addresses.iter().filter(|_| capture.is_some()).map(IpAddr::is_ipv6));
-            let entrances: Vec<(SocketAddr, Arrives)> = bound.chain(own).collect();
-            if !entrances.is_empty() {
-                self.outbound(outbound, &entrances);
-                entered.put_outbound(outbound.clone());
+            let listeners: Vec<(SocketAddr, Binding)> = bound.chain(own).collect();
+            if !listeners.is_empty() {
+                self.outbound(outbound, &listeners);
+                reachable.put_outbound(outbound.clone());
             }
         }
         match capture {
             Some(port) => self.capture(port, families.contains(&true)),
-            None => self.entered = Some(entered),
+            None => self.reachable = Some(reachable),
         }
     }
 
-    /// One destination: its routes, and a listener for each entrance to it.
-    fn outbound(&mut self, outbound: &Arc<Outbound>, entrances: &[(SocketAddr, Arrives)]) {
+    /// One destination: its routes, and a listener for each address.
+    fn outbound(&mut self, outbound: &Arc<Outbound>, listeners: &[(SocketAddr, Binding)]) {
         let name = format!("{}:{}", outbound.service, outbound.port);
         let before = self.earlier.and_then(|e| e.input.routes.outbound(&outbound.service, outbound.port));
         let is_same = before.is_some_and(|before| Arc::ptr_eq(before, outbound));
         if let Routing::Http(routes) = &outbound.routing {
             let object = ObjectRef::service(&outbound.service);
-            let setting = Setting { arrival: None, allowed: &self.input.allowed.clone(), object };
-            let hosts = [Host { name: Hostname::Any, serves: Serves::Routes(routes) }];
-            self.put_routes(&name, is_same, &setting, &hosts);
+            let context = RouteContext { arrival: None, allowlist: &self.input.allowlist.clone(), object };
+            let hosts = [HostSpec { name: Hostname::Any, action: HostAction::Routes(routes) }];
+            self.put_routes(&name, is_same, &context, &hosts);
         }
-        for (at, arrives) in entrances {
+        for (at, binding) in listeners {
             let listener = format!("outbound {name} at {at}");
-            self.put(Kind::Listener, &listener, is_same, || {
-                let carry = match &outbound.routing {
-                    Routing::Http(_) => Carry::Http { routes: name.clone(), is_edge: false },
-                    Routing::Tcp(split) => Carry::Tcp(split),
+            self.put(ResourceType::Listener, &listener, is_same, || {
+                let action = match &outbound.routing {
+                    Routing::Http(_) => ChainAction::Http { routes: name.clone(), is_edge: false },
+                    Routing::Tcp(split) => ChainAction::Tcp(split),
                 };
-                listener::render(&listener, *at, *arrives, &[Chain::plain(carry)])
+                listener::render(&listener, *at, *binding, &[FilterChainSpec::plain(action)])
             });
         }
     }
@@ -219,12 +226,12 @@ impl Work<'_> {
         for ip in places {
             let at = SocketAddr::new(ip, port);
             let name = format!("outbound at {at}");
-            let chain = Chain::plain(Carry::PassThrough);
-            self.put(Kind::Listener, &name, true, || {
-                listener::render(&name, at, Arrives::Captured, &[chain])
+            let chain = FilterChainSpec::plain(ChainAction::PassThrough);
+            self.put(ResourceType::Listener, &name, true, || {
+                listener::render(&name, at, Binding::Captured, &[chain])
             });
         }
-        self.put(Kind::Cluster, cluster::PASS_THROUGH, true, cluster::pass_through);
+        self.put(ResourceType::Cluster, cluster::PASS_THROUGH, true, cluster::pass_through);
     }
 
     fn port(&mut self, gateway: &ObjectKey, port: &Arc<GatewayPort>, at: SocketAddr) {
@@ -232,31 +239,34 @@ impl Work<'_> {
         let is_same = before.is_some_and(|before| Arc::ptr_eq(before, port));
         let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
         let arrival = Arrival { scheme: port.protocol.scheme(), port: Some(port.number) };
-        let allowed = self.input.allowed.clone();
-        let setting = Setting { arrival: Some(arrival), allowed: &allowed, object };
+        let allowlist = self.input.allowlist.clone();
+        let context = RouteContext { arrival: Some(arrival), allowlist: &allowlist, object };
         let name = format!("{gateway}:{}", port.number);
         let chains = if port.protocol.is_tls() {
-            self.tls_chains(&name, port, is_same, &setting)
+            self.tls_chains(&name, port, is_same, &context)
         } else {
-            vec![Chain::plain(self.plain(&name, port, is_same, &setting))]
+            vec![FilterChainSpec::plain(self.plain(&name, port, is_same, &context))]
         };
         if chains.is_empty() {
             return;
         }
-        // With TLS a certificate may have come or gone while the port stayed: a listener is cheap to render.
-        self.put(Kind::Listener, &name, false, || listener::render(&name, at, Arrives::Bound, &chains));
+        // A certificate may appear or vanish while the port is unchanged, and listeners are cheap to render.
+        self.put(ResourceType::Listener, &name, false, || {
+            listener::render(&name, at, Binding::Bound, &chains)
+        });
     }
 
-    /// A place for a port that the gateway does not have is a typing mistake, here or there.
-    fn check_places(&mut self, gateway: &ObjectKey, places: &BTreeMap<u16, SocketAddr>) {
+    /// An override of a port that the gateway does not have is a mistake.
+    fn check_overrides(&mut self, gateway: &ObjectKey, overrides: &BTreeMap<u16, SocketAddr>) {
         let numbers: Vec<String> = self.input.routes.ports().map(|port| port.number.to_string()).collect();
-        // Of a gateway that is not there others tell.
+        // Another Notice reports a missing gateway.
         if numbers.is_empty() {
             return;
         }
-        for (number, at) in places.iter().filter(|(number, _)| self.input.routes.port(**number).is_none()) {
+        for (number, at) in overrides.iter().filter(|(number, _)| self.input.routes.port(**number).is_none())
+        {
             let message = format!(
-                "a bootstrap puts its port {number} at {at}, and spec.listeners has the ports {}: nothing listens there; print another bootstrap, or add a listener",
+                "a bootstrap binds its port {number} to {at}, but spec.listeners has only the ports {}; print another bootstrap, or add a listener",
                 numbers.join(", ")
             );
             let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
@@ -269,13 +279,13 @@ impl Work<'_> {
         name: &str,
         port: &'p GatewayPort,
         is_same: bool,
-        setting: &Setting<'_>,
-    ) -> Carry<'p> {
+        context: &RouteContext<'_>,
+    ) -> ChainAction<'p> {
         if port.protocol.is_http() {
-            self.put_routes(name, is_same, setting, &routes::of_port(port));
-            return Carry::Http { routes: name.to_owned(), is_edge: true };
+            self.put_routes(name, is_same, context, &route_configuration::of_port(port));
+            return ChainAction::Http { routes: name.to_owned(), is_edge: true };
         }
-        Carry::Tcp(port.listeners.iter().find_map(split_of).unwrap_or(&EMPTY))
+        ChainAction::Tcp(port.listeners.iter().find_map(split_of).unwrap_or(&EMPTY))
     }
 
     fn tls_chains<'p>(
@@ -283,45 +293,49 @@ impl Work<'_> {
         name: &str,
         port: &'p GatewayPort,
         is_same: bool,
-        setting: &Setting<'_>,
-    ) -> Vec<Chain<'p>> {
+        context: &RouteContext<'_>,
+    ) -> Vec<FilterChainSpec<'p>> {
         let mut chains = Vec::new();
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
             let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
-            // What is carried on unread needs no certificate; requests cannot be read without one.
+            // Only TLS passthrough works without a certificate.
             if secret.is_none() && port.protocol.is_http() {
                 continue;
             }
             if let Some(secret) = secret.filter(|secret| !self.input.certificates.contains_key(secret)) {
-                self.others.push(no_certificate(setting, &listener.name, secret));
+                self.others.push(no_certificate(context, &listener.name, secret));
                 continue;
             }
-            // Of two listeners with one host the first has it.
+            // The first of two listeners with one host serves it.
             if hosts.contains(&&listener.hostname) {
                 continue;
             }
             hosts.push(&listener.hostname);
-            let certificate = secret.map(|secret| self.put_secret(secret));
-            let carry = if port.protocol.is_http() {
+            let certificate = secret.map(|secret| self.add_secret(secret));
+            let action = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
-                self.put_routes(&routes, is_same, setting, &routes::of_tls(port, listener));
-                Carry::Http { routes, is_edge: true }
+                self.put_routes(&routes, is_same, context, &route_configuration::of_tls(port, listener));
+                ChainAction::Http { routes, is_edge: true }
             } else {
-                Carry::Tcp(split_of(listener).unwrap_or(&EMPTY))
+                ChainAction::Tcp(split_of(listener).unwrap_or(&EMPTY))
             };
-            chains.push(Chain { carry, server_name: Some(listener.hostname.clone()), certificate });
+            chains.push(FilterChainSpec {
+                action,
+                server_name: Some(listener.hostname.clone()),
+                certificate,
+            });
         }
         chains
     }
 
-    /// Puts a certificate in, and says by what name listeners ask for it.
-    fn put_secret(&mut self, secret: &ObjectKey) -> String {
+    /// Adds a certificate, and returns the name that listeners refer to.
+    fn add_secret(&mut self, secret: &ObjectKey) -> String {
         let (input, name) = (self.input, secret.to_string());
         if let Some(pair) = input.certificates.get(secret) {
             let known = self.earlier.and_then(|earlier| earlier.input.certificates.get(secret));
             let is_same = known.is_some_and(|known| known == pair);
-            self.put(Kind::Secret, &name, is_same, || secret::render(&name, pair));
+            self.put(ResourceType::Secret, &name, is_same, || render_secret(&name, pair));
         }
         name
     }
@@ -329,8 +343,8 @@ impl Work<'_> {
     fn backends(&mut self) {
         let input = self.input;
         let Some((chosen, further)) = input.tiers.split_first() else { return };
-        // A sidecar with ports for some destinations needs nothing of the others.
-        let wanted = self.entered.take().map(|entered| entered.backends());
+        // A sidecar without capture needs the backends of its listeners only.
+        let wanted = self.reachable.take().map(|reachable| reachable.backends());
         let is_wanted = |backend: &&Arc<Backend>| wanted.as_ref().is_none_or(|all| all.contains(&backend.id));
         for backend in chosen.backends().filter(is_wanted) {
             let name = backend.id.to_string();
@@ -339,9 +353,11 @@ impl Work<'_> {
                 .collect();
             let before = self.earlier.and_then(|e| e.input.tiers.first()?.backend(&backend.id));
             let same_protocol = before.is_some_and(|before| before.protocol == backend.protocol);
-            self.put(Kind::Cluster, &name, same_protocol, || cluster::render(&name, backend.protocol));
-            let is_same = self.earlier.is_some_and(|earlier| earlier.has_tiers(&tiers));
-            self.put(Kind::Endpoints, &name, is_same, || {
+            self.put(ResourceType::Cluster, &name, same_protocol, || {
+                cluster::render(&name, backend.protocol)
+            });
+            let is_same = self.earlier.is_some_and(|earlier| earlier.has_same_tiers(&tiers));
+            self.put(ResourceType::Endpoints, &name, is_same, || {
                 let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();
                 endpoints::render(&name, &tiers)
             });
@@ -350,18 +366,16 @@ impl Work<'_> {
 }
 
 impl Rendered {
-    /// The routes that it was rendered from.
     pub fn routes(&self) -> &Arc<RouteTable> {
         &self.input.routes
     }
 
-    /// Where the proxy listens that it was rendered for.
-    pub fn entrance(&self) -> &Entrance {
-        &self.input.entrance
+    pub fn listeners(&self) -> &EnvoyListeners {
+        &self.input.listeners
     }
 
-    /// Whether a backend's tiers are what they were.
-    fn has_tiers(&self, tiers: &[&Arc<Backend>]) -> bool {
+    /// Whether the tiers of a backend are unchanged.
+    fn has_same_tiers(&self, tiers: &[&Arc<Backend>]) -> bool {
         let Some(first) = tiers.first() else { return false };
         let before: Vec<&Arc<Backend>> =
             self.input.tiers.iter().filter_map(|table| table.backend(&first.id)).collect();
@@ -379,9 +393,19 @@ fn split_of(listener: &model::route::Listener) -> Option<&WeightedBackends> {
     })
 }
 
-fn no_certificate(setting: &Setting<'_>, listener: &Name, secret: &ObjectKey) -> Notice {
+fn no_certificate(context: &RouteContext<'_>, listener: &Name, secret: &ObjectKey) -> Notice {
     let message = format!(
-        "spec.listeners[name={listener}].tls.certificateRef: there is no usable Secret {secret} of type kubernetes.io/tls, so nothing is served for this listener; create it"
+        "spec.listeners[name={listener}].tls.certificateRef: no usable Secret {secret} of type kubernetes.io/tls, so this listener is not served; create it"
     );
-    Notice::new(setting.object.clone(), "NoCertificate", message)
+    Notice::new(context.object.clone(), "NoCertificate", message)
+}
+
+fn render_secret(name: &str, pair: &PemKeyPair) -> Vec<u8> {
+    let inline = |bytes: &[u8]| protobuf::source(Specifier::InlineBytes(bytes.to_vec()));
+    let certificate = TlsCertificate {
+        certificate_chain: inline(&pair.chain),
+        private_key: inline(&pair.key),
+        ..TlsCertificate::default()
+    };
+    Secret { name: name.to_owned(), r#type: Some(secret::Type::TlsCertificate(certificate)) }.encode_to_vec()
 }

@@ -1,5 +1,5 @@
-//! Resources: named messages of five kinds, encoded once and shared by all streams, each with a version that follows
-//! from its content. So the same configuration has the same versions after a restart, and nothing is sent twice.
+//! xDS resources: named messages of five types, encoded once and shared by all streams. Versions are hashes of the
+//! content, so that equal configuration has equal versions after a restart and is not sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,28 +7,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use envoy_types::pb::google::protobuf::Any;
+use model::hash::{BASIS_128, fnv1a_128};
 
-/// What a resource is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A backend: how its endpoints are spoken to.
+pub enum ResourceType {
     Cluster,
-    /// The endpoints of a backend.
     Endpoints,
-    /// Where connections arrive.
     Listener,
-    /// The routes of a destination or of a gateway's port.
     Routes,
-    /// A certificate with its key.
     Secret,
 }
 
-impl Kind {
-    /// Every kind, in the order in which additions are safe: what is named goes before what names it. Secrets are
-    /// asked for by listeners that are here already.
+impl ResourceType {
+    /// In the order in which additions are safe: referenced types first. Secrets are requested by listeners that exist.
     pub const ALL: [Self; 5] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes, Self::Secret];
 
-    /// The name of the message on the wire.
     pub fn type_url(self) -> &'static str {
         match self {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
@@ -39,12 +32,11 @@ impl Kind {
         }
     }
 
-    /// The kind of a message.
     pub fn of(type_url: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.type_url() == type_url)
     }
 
-    /// A word for logs, metrics and status.
+    /// For logs, metrics and `/status`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -55,122 +47,107 @@ impl Kind {
         }
     }
 
-    /// Whether a client that names none means all: so it is with what stands at the roots.
+    /// Whether a subscription without names is a wildcard.
     pub fn is_root(self) -> bool {
         matches!(self, Self::Cluster | Self::Listener)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ResourceType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// A resource's content in 128 bits (FNV-1a).
+/// FNV-1a of a resource's content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(u128);
+pub struct ContentVersion(u128);
 
-impl Version {
-    const BASIS: u128 = 0x6c62272e07bb014262b821756295c58d;
-    const PRIME: u128 = 0x0000000001000000000000000000013b;
-
-    /// The version of some content.
+impl ContentVersion {
     pub fn of(content: &[u8]) -> Self {
-        let step = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(Self::PRIME);
-        Self(content.iter().fold(Self::BASIS, step))
+        Self(fnv1a_128(BASIS_128, content))
     }
 
-    /// The version of several in order.
-    pub fn of_all(versions: impl IntoIterator<Item = Version>) -> Self {
+    /// The version of several resources in order.
+    pub fn of_all(versions: impl IntoIterator<Item = ContentVersion>) -> Self {
         let bytes: Vec<u8> = versions.into_iter().flat_map(|version| version.0.to_be_bytes()).collect();
         Self::of(&bytes)
     }
 
-    /// As it was written by `Display`; anything else is a version of nobody's.
+    /// Reads the format of `Display`; other versions are not ours.
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ContentVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-impl fmt::Debug for Version {
+impl fmt::Debug for ContentVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
-/// One resource.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Resource {
-    /// Its name, unique among its kind.
+pub struct XdsResource {
+    /// Unique within its type.
     pub name: Arc<str>,
-    /// Follows from the body.
-    pub version: Version,
-    /// The encoded message.
+    pub version: ContentVersion,
     pub body: Bytes,
 }
 
-impl Resource {
-    /// A resource with this message.
+impl XdsResource {
     pub fn new(name: &str, body: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), version: Version::of(&body), body: body.into() })
+        Arc::new(Self { name: name.into(), version: ContentVersion::of(&body), body: body.into() })
     }
 
-    /// As it travels.
-    pub fn any(&self, kind: Kind) -> Any {
+    pub fn any(&self, kind: ResourceType) -> Any {
         Any { type_url: kind.type_url().to_owned(), value: self.body.to_vec() }
     }
 }
 
-/// Bodies may be keys: they are never shown by accident.
-impl fmt::Debug for Resource {
+/// Without the body, which may be a private key.
+impl fmt::Debug for XdsResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} ({} bytes)", self.name, self.version, self.body.len())
     }
 }
 
-/// Resources of one kind, by name.
-pub type Named = BTreeMap<Arc<str>, Arc<Resource>>;
+pub type ResourcesByName = BTreeMap<Arc<str>, Arc<XdsResource>>;
 
-/// Everything that a proxy is to have.
+/// All resources of one identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSet {
-    by_kind: BTreeMap<Kind, Named>,
+    by_kind: BTreeMap<ResourceType, ResourcesByName>,
 }
 
-static NONE: Named = Named::new();
+static NONE: ResourcesByName = ResourcesByName::new();
 
 impl ResourceSet {
-    /// Puts a resource in, or in the place of the one with the same name.
-    pub fn put(&mut self, kind: Kind, resource: Arc<Resource>) {
+    pub fn put(&mut self, kind: ResourceType, resource: Arc<XdsResource>) {
         self.by_kind.entry(kind).or_default().insert(resource.name.clone(), resource);
     }
 
-    /// The resources of a kind.
-    pub fn of(&self, kind: Kind) -> &Named {
+    pub fn of(&self, kind: ResourceType) -> &ResourcesByName {
         self.by_kind.get(&kind).unwrap_or(&NONE)
     }
 
-    /// One resource.
-    pub fn find(&self, kind: Kind, name: &str) -> Option<&Arc<Resource>> {
+    pub fn find(&self, kind: ResourceType, name: &str) -> Option<&Arc<XdsResource>> {
         self.of(kind).get(name)
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
-        self.by_kind.values().map(Named::len).sum()
+        self.by_kind.values().map(ResourcesByName::len).sum()
     }
 
-    /// The names of what another set has otherwise, or one of the two has not.
-    pub fn differences(&self, other: &Self) -> BTreeMap<Kind, BTreeSet<Arc<str>>> {
+    /// Names that differ in version or exist in one set only.
+    pub fn changed_names(&self, other: &Self) -> BTreeMap<ResourceType, BTreeSet<Arc<str>>> {
         let mut found = BTreeMap::new();
-        for kind in Kind::ALL {
+        for kind in ResourceType::ALL {
             let names = differing(self.of(kind), other.of(kind));
             if !names.is_empty() {
                 found.insert(kind, names);
@@ -179,19 +156,18 @@ impl ResourceSet {
         found
     }
 
-    /// Takes all resources of a kind from another set.
-    pub fn share(&mut self, kind: Kind, other: &Self) {
+    /// Replaces all resources of a type by those of another set.
+    pub fn share(&mut self, kind: ResourceType, other: &Self) {
         self.by_kind.insert(kind, other.of(kind).clone());
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Both are in order, so one walk along both finds everything; what is shared is not looked into.
-fn differing(a: &Named, b: &Named) -> BTreeSet<Arc<str>> {
+/// One walk along both sorted maps; shared resources are skipped by pointer.
+fn differing(a: &ResourcesByName, b: &ResourcesByName) -> BTreeSet<Arc<str>> {
     let mut names = BTreeSet::new();
     let (mut left, mut right) = (a.iter().peekable(), b.iter().peekable());
     loop {
@@ -223,12 +199,12 @@ mod tests {
 
     #[test]
     fn versions_follow_from_content_alone_and_are_read_back() {
-        let version = Version::of(b"a");
-        assert_eq!(version, Resource::new("x", b"a".to_vec()).version);
-        assert_ne!(version, Version::of(b"b"));
+        let version = ContentVersion::of(b"a");
+        assert_eq!(version, XdsResource::new("x", b"a".to_vec()).version);
+        assert_ne!(version, ContentVersion::of(b"b"));
         assert_eq!(version.to_string(), "d228cb696f1a8caf78912b704e4a8964", "FNV-1a of the letter a");
-        assert_eq!(Version::parse(&version.to_string()), Some(version));
-        assert_eq!(Version::parse("17"), None);
+        assert_eq!(ContentVersion::parse(&version.to_string()), Some(version));
+        assert_eq!(ContentVersion::parse("17"), None);
     }
 
     #[test]
@@ -236,13 +212,13 @@ mod tests {
         let set = |pairs: &[(&str, &str)]| {
             let mut set = ResourceSet::default();
             for (name, body) in pairs {
-                set.put(Kind::Cluster, Resource::new(name, body.as_bytes().to_vec()));
+                set.put(ResourceType::Cluster, XdsResource::new(name, body.as_bytes().to_vec()));
             }
             set
         };
         let (a, b) = (set(&[("a", "1"), ("b", "1"), ("d", "1")]), set(&[("b", "2"), ("c", "1"), ("d", "1")]));
         let names = |a: &ResourceSet, b: &ResourceSet| {
-            let found = a.differences(b).remove(&Kind::Cluster).unwrap_or_default();
+            let found = a.changed_names(b).remove(&ResourceType::Cluster).unwrap_or_default();
             found.iter().map(|name| name.to_string()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(&a, &b), "a b c");
@@ -253,15 +229,15 @@ mod tests {
 
     #[test]
     fn every_kind_is_found_by_its_message() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::of(kind.type_url()), Some(kind));
+        for kind in ResourceType::ALL {
+            assert_eq!(ResourceType::of(kind.type_url()), Some(kind));
         }
-        assert_eq!(Kind::of("type.googleapis.com/google.protobuf.Empty"), None);
+        assert_eq!(ResourceType::of("type.googleapis.com/google.protobuf.Empty"), None);
     }
 
     #[test]
     fn a_key_is_not_shown_by_debug() {
-        let resource = Resource::new("cert", b"-----BEGIN PRIVATE KEY-----".to_vec());
+        let resource = XdsResource::new("cert", b"-----BEGIN PRIVATE KEY-----".to_vec());
         assert!(!format!("{resource:?}").contains("PRIVATE"));
     }
 }

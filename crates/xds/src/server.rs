@@ -1,10 +1,10 @@
-//! The server that Envoys connect to: gRPC over HTTP/2, in the clear or by TLS, with a token or client certificates.
+//! The xDS server: gRPC over HTTP/2, plain or TLS, with a token or client certificates.
 //!
-//! It carries and counts; what is said to whom is decided by [`crate::stream`]. Connections, streams, messages and
-//! what waits to be sent are bounded, and who says nothing for long is asked whether it is still there.
+//! [`crate::stream`] decides what is sent. Connections, streams, messages and pending responses are bounded, and idle
+//! connections are checked by keepalive.
 
-mod ledger;
-mod talk;
+mod ads_stream;
+mod stream_status;
 mod tls;
 
 use std::net::SocketAddr;
@@ -20,68 +20,71 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::identity::Identity;
-use crate::stream::Published;
+use crate::identity::EnvoyIdentity;
+use crate::stream::PublishedResources;
 
-pub use ledger::{Count, Ledger, Refusals, Refused, StreamStatus};
-pub use tls::{Tls, TlsError};
+pub use stream_status::{
+    RejectedResource, RejectedResources, ResourceCounters, StreamRegistry, StreamStatus,
+};
+pub use tls::{XdsServerTls, XdsServerTlsError};
 
-/// Where what a proxy is to have comes from.
-pub trait Source: Send + Sync + 'static {
-    /// What this proxy is to have, now and as it changes. The error says what its operator can do.
-    fn watch(&self, identity: &Identity) -> Result<watch::Receiver<Option<Arc<Published>>>, String>;
+pub trait ResourceSource: Send + Sync + 'static {
+    /// The resources of an Envoy, now and as they change. The error is sent to its operator.
+    fn watch(
+        &self,
+        identity: &EnvoyIdentity,
+    ) -> Result<watch::Receiver<Option<Arc<PublishedResources>>>, String>;
 }
 
-/// How the server behaves.
 #[derive(Clone)]
-pub struct Settings {
-    /// How many streams are served at once; one more is turned away.
-    pub streams: usize,
-    /// What clients have to know, if anything.
+pub struct XdsServerSettings {
+    /// Concurrent streams; more are rejected.
+    pub max_streams: usize,
+    /// The bearer token of clients.
     pub token: Option<Arc<str>>,
-    /// The TLS of the server.
-    pub tls: Option<Tls>,
-    /// How long routes wait for endpoints that Envoy does not ask for.
-    pub patience: Duration,
+    pub tls: Option<XdsServerTls>,
+    /// How long routes wait for endpoints that Envoy does not subscribe to.
+    pub endpoints_timeout: Duration,
 }
 
-impl Default for Settings {
+impl Default for XdsServerSettings {
     fn default() -> Self {
-        Self { streams: 1000, token: None, tls: None, patience: Duration::from_secs(5) }
+        Self { max_streams: 1000, token: None, tls: None, endpoints_timeout: Duration::from_secs(5) }
     }
 }
 
-/// How much of a request is read: names of ten thousand resources fit many times.
-const REQUEST_BYTES: usize = 32 << 20;
+/// The names of ten thousand resources fit many times.
+const MAX_REQUEST_BYTES: usize = 32 << 20;
 /// Semantics, xDS 9: a half-open connection would keep an Envoy on old configuration.
-const ASK_AFTER: Duration = Duration::from_secs(20);
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long connections may take to end after the stop.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Streams of one connection: an Envoy needs one, and one more while it reconnects.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long connections may take to close after the stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// An Envoy needs one, and one more while it reconnects.
 const STREAMS_PER_CONNECTION: u32 = 16;
 
 /// Serves until `stop` turns true.
 pub async fn serve(
     listener: TcpListener,
-    settings: Settings,
-    source: Arc<dyn Source>,
-    ledger: Arc<Ledger>,
+    settings: XdsServerSettings,
+    source: Arc<dyn ResourceSource>,
+    streams: Arc<StreamRegistry>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let free = Arc::new(Semaphore::new(settings.streams.saturating_mul(2)));
+    let free = Arc::new(Semaphore::new(settings.max_streams.saturating_mul(2)));
     let tls = settings.tls.clone();
-    let service = talk::Service::new(settings, source, ledger, stop.clone());
+    let service = ads_stream::AdsService::new(settings, source, streams, stop.clone());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
             _ = stop.wait_for(|stop| *stop) => break,
+            accepted = listener.accept() => accepted,
         };
         while connections.try_join_next().is_some() {}
         let Ok((stream, peer)) = accepted else {
-            // Without descriptors, waiting a little is all that helps.
+            // Out of file descriptors: wait until others are closed.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -92,47 +95,48 @@ pub async fn serve(
             connection.await;
         });
     }
-    let farewell = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let drained = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
 }
 
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Tls>,
-    service: talk::Service,
+    tls: Option<XdsServerTls>,
+    service: ads_stream::AdsService,
     stop: watch::Receiver<bool>,
 ) {
-    // Small messages that somebody waits for.
+    // Messages are small and must not be delayed.
     let _ = stream.set_nodelay(true);
     match tls {
-        None => carry(stream, service, stop).await,
-        Some(tls) => match tokio::time::timeout(HANDSHAKE, tls.acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => carry(stream, service, stop).await,
-            Ok(Err(error)) => tracing::info!(%peer, %error, "a client did not get through the TLS handshake"),
-            Err(_) => tracing::info!(%peer, "a client took too long for the TLS handshake"),
+        None => serve_http2(stream, service, stop).await,
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => serve_http2(stream, service, stop).await,
+            Ok(Err(error)) => tracing::info!(%peer, %error, "TLS handshake failed"),
+            Err(_) => tracing::info!(%peer, "TLS handshake timed out"),
         },
     }
 }
 
-async fn carry(
+async fn serve_http2(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    service: talk::Service,
+    service: ads_stream::AdsService,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = AggregatedDiscoveryServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES);
+    let service = AggregatedDiscoveryServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .keep_alive_interval(ASK_AFTER)
-        .keep_alive_timeout(ANSWER_WITHIN)
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .max_concurrent_streams(STREAMS_PER_CONNECTION);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     tokio::pin!(connection);
     tokio::select! {
-        // A client that breaks off is no news.
-        _ = connection.as_mut() => return,
+        biased;
         _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+        // Disconnects are normal.
+        _ = connection.as_mut() => return,
     }
     let _ = connection.await;
 }

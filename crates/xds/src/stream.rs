@@ -1,102 +1,92 @@
-//! One Envoy's stream as a state machine without I/O: what it asked for, what it has, and what to say next.
+//! One xDS stream as a state machine without I/O: subscriptions, acknowledged versions, and the next response.
 //!
 //! ```text
-//! hear(request): subscriptions, acknowledgements, refusals      aim(published): what it is to have from now on
-//!            \                                                  /
-//!             speak(): the next response, or nothing until something is heard
+//! handle_request: subscriptions, ACK, NACK           set_target: the resources that this Envoy should have
+//!            \                                    /
+//!             next_response: one response, or nothing until the next request
 //! ```
 //!
-//! Additions go in the order clusters, endpoints, listeners, routes; listeners and routes wait until clusters and
-//! endpoints are acknowledged. Only when everything is, removals go, the other way round (semantics, xDS 3). What Envoy refuses is remembered by version and not sent again; what it had stays.
+//! Additions are sent in the order clusters, endpoints, listeners, routes; listeners and routes wait until clusters and
+//! endpoints are acknowledged. Removals follow in reverse order once everything is acknowledged (semantics, xDS 3). A
+//! version that Envoy rejected is not sent again; Envoy keeps the version before.
 
 mod delta;
+mod state_of_the_world;
 #[cfg(test)]
 mod tests;
-mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::resource::{Kind, ResourceSet, Version};
+use crate::resource::{ContentVersion, ResourceSet, ResourceType};
 
-pub use delta::Delta;
-pub use whole::Whole;
+pub use delta::DeltaStream;
+pub use state_of_the_world::SotwStream;
 
-/// What proxies of one kind are to have, and what changed since the publication before.
+/// The resources of one identity, and what changed since the publication before.
 #[derive(Clone, Debug, Default)]
-pub struct Published {
-    /// Counts up.
+pub struct PublishedResources {
     pub number: u64,
-    /// Everything.
     pub resources: Arc<ResourceSet>,
     /// What differs from publication `number - 1`.
-    pub changed: BTreeMap<Kind, BTreeSet<Arc<str>>>,
+    pub changed: BTreeMap<ResourceType, BTreeSet<Arc<str>>>,
 }
 
-impl Published {
-    /// The first publication.
+impl PublishedResources {
     pub fn first(resources: Arc<ResourceSet>) -> Self {
-        let changed = ResourceSet::default().differences(&resources);
+        let changed = ResourceSet::default().changed_names(&resources);
         Self { number: 1, resources, changed }
     }
 
-    /// The publication after this one. `None`: nothing differs.
+    /// The publication after this one; `None` if nothing changed.
     pub fn next(&self, resources: Arc<ResourceSet>) -> Option<Self> {
-        let changed = self.resources.differences(&resources);
+        let changed = self.resources.changed_names(&resources);
         (!changed.is_empty()).then(|| Self { number: self.number + 1, resources, changed })
     }
 }
 
-/// What a request told us.
+/// Envoy's reply to a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Envoy has taken what was sent.
-    Accepted {
-        /// The kind.
-        kind: Kind,
-        /// Which.
+pub enum Reply {
+    Ack {
+        kind: ResourceType,
         names: Vec<Arc<str>>,
     },
-    /// Envoy has refused some resources and keeps what it had.
-    Refused(Refusal),
+    /// Envoy rejected some resources and keeps the versions before.
+    Nack(Nack),
 }
 
-/// What Envoy refused, in its words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The kind.
-    pub kind: Kind,
-    /// The resource; `None` where it is one of several, which are tried apart next.
+pub struct Nack {
+    pub kind: ResourceType,
+    /// `None` where it is one of several, which are sent separately next.
     pub resource: Option<Arc<str>>,
-    /// The version that was refused.
-    pub version: Option<Version>,
-    /// Envoy's words.
+    pub version: Option<ContentVersion>,
+    /// Envoy's error message.
     pub message: String,
-    /// Whether it may be taken later though nothing in it changes, and so is tried again.
-    pub may_pass: bool,
+    /// The same version may be accepted later, so it is sent again.
+    pub is_retryable: bool,
 }
 
-/// Why a stream is ended: the client asks for more than anybody needs.
+/// The client subscribed to too many names; its stream is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TooMuch(String);
+#[error("more than {MAX_NAMES} names of type {0}")]
+pub struct TooManyNames(ResourceType);
 
-/// How many names of one kind a client may ask for.
-const NAMES: usize = 200_000;
-/// How large a response grows, unless one resource alone is larger. Some 45,000 clusters fit: Envoy takes the first
-/// configuration quickest in one piece.
+/// Subscribed names of one type.
+const MAX_NAMES: usize = 200_000;
+/// The size of a response, unless one resource alone is larger. Some 45,000 clusters fit: Envoy loads its first
+/// configuration fastest in one response.
 const RESPONSE_BYTES: usize = 16 << 20;
-/// Envoy's words can be long; more of them helps nobody.
-const WORDS: usize = 2_000;
+const MAX_MESSAGE_CHARS: usize = 2_000;
 
-/// A port that somebody else has on Envoy's machine becomes free without a word to us. It is the one refusal that says
-/// nothing against what was sent.
-fn may_pass(kind: Kind, message: &str) -> bool {
-    kind == Kind::Listener && message.contains("cannot bind")
+/// A port that another process has bound becomes free without a change of ours. No other NACK is retried.
+fn is_retryable(kind: ResourceType, message: &str) -> bool {
+    kind == ResourceType::Listener && message.contains("cannot bind")
 }
 
-fn words(message: &str) -> String {
-    match message.char_indices().nth(WORDS) {
+fn truncate(message: &str) -> String {
+    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
         Some((at, _)) => format!("{}...", &message[..at]),
         None => message.to_owned(),
     }

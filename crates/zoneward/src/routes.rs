@@ -1,4 +1,6 @@
-//! Whose routes `plan routes` and `trace http` are about: a client and a destination, or a gateway.
+//! The routes of `plan routes` and `trace http`: from a client to a destination, or of a gateway.
+
+#![allow(missing_docs, reason = "fields and methods are named for what they are")]
 
 use std::collections::BTreeSet;
 
@@ -12,32 +14,28 @@ use mesh::destination_port;
 use crate::cli::{Input, RouteArgs};
 use cluster::object_name::ObjectName;
 
-/// The routes that a command is about.
-pub struct Routes {
-    /// The table of the proxy; of a sidecar only the one destination.
+pub struct PlannedRoutes {
+    /// The table of the proxy; of a sidecar only one destination.
     pub table: RouteTable,
-    /// Which part of the table.
-    pub scope: Scope,
-    /// What there is to say about the policies.
+    pub scope: PlannedScope,
     pub notices: Vec<Notice>,
 }
 
-/// A part of a table.
-pub enum Scope {
-    /// A client's way to one port of a Service.
+pub enum PlannedScope {
+    /// One port of a Service.
     Outbound(ServiceKey, u16),
     /// A gateway, or one listener of it.
     Gateway(ObjectKey, Option<Name>),
 }
 
-impl Routes {
-    /// Plans what the flags ask for. A name without a namespace is of this one.
+impl PlannedRoutes {
+    /// Plans by the flags; `namespace` is the default of names.
     pub fn plan(args: &RouteArgs, snapshot: &Snapshot, namespace: &str) -> Result<Self> {
         let namespace = Name::new(namespace);
         let (mut routes, namespaces) = match (&args.gateway, &args.from, &args.to) {
             (Some(gateway), ..) => at_gateway(gateway, snapshot, &namespace)?,
             (None, Some(from), Some(to)) => between(from, to, snapshot, &namespace)?,
-            _ => bail!("say --from and --to, or --gateway"),
+            _ => bail!("set --from and --to, or --gateway"),
         };
         for namespace in &namespaces {
             routes.notices.extend(unused_targets(snapshot, namespace));
@@ -46,14 +44,14 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Where a request to this host is decided; `None` where a gateway has nothing for it.
+    /// The routing of a host; `None` where a gateway has none.
     pub fn routing(&self, host: &str) -> (Option<&Routing>, Arrival) {
         match &self.scope {
-            Scope::Outbound(service, port) => {
+            PlannedScope::Outbound(service, port) => {
                 let routing = self.table.outbound(service, *port).map(|outbound| &outbound.routing);
                 (routing, Arrival { scheme: Scheme::Http, port: None })
             }
-            Scope::Gateway(_, listener) => {
+            PlannedScope::Gateway(_, listener) => {
                 let found = self.gateway_port(listener.as_ref(), host);
                 let scheme = found.map_or(Scheme::Http, |port| port.protocol.scheme());
                 let arrival = Arrival { scheme, port: found.map(|port| port.number) };
@@ -75,14 +73,14 @@ impl Routes {
         }
         let mut http = ports.filter(|port| port.protocol.is_http());
         let first = http.next()?;
-        // Of several ports, the first that has something for the host.
+        // The first of several ports that serves the host.
         let serves = |port: &&GatewayPort| port.listener(host).is_some_and(|l| l.routing(host).is_some());
         Some(if serves(&first) { first } else { http.find(serves).unwrap_or(first) })
     }
 }
 
 impl RouteArgs {
-    /// Where the objects come from: where a flag names a namespace, from all of them.
+    /// The input; objects of all namespaces if a flag has a namespace.
     pub fn input(&self, given: &Input) -> Input {
         let has_namespace = |text: &String| {
             let name = text.split([',', ':']).next().unwrap_or_default();
@@ -94,7 +92,7 @@ impl RouteArgs {
 }
 
 /// The routes of `[NAMESPACE/]NAME[:LISTENER]`, and the namespaces whose policies count.
-fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Routes, BTreeSet<Name>)> {
+fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(PlannedRoutes, BTreeSet<Name>)> {
     let (name, listener) = match text.split_once(':') {
         Some((name, listener)) => (name, Some(Name::new(listener))),
         None => (text, None),
@@ -104,7 +102,7 @@ fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Rout
         None => (namespace.clone(), name),
     };
     let key = ObjectKey { namespace: namespace.clone(), name: Name::new(name) };
-    let object = snapshot.gateway(&key).with_context(|| format!("there is no MeshGateway {key}"))?;
+    let object = snapshot.gateway(&key).with_context(|| format!("no MeshGateway {key}"))?;
     if let Some(wanted) = &listener
         && !object.listeners.iter().any(|l| l.name == *wanted)
     {
@@ -112,11 +110,16 @@ fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Rout
         bail!("MeshGateway {key} has no listener {wanted}; it has {}", known.join(", "));
     }
     let (table, notices) = gateway(snapshot, object);
-    Ok((Routes { table, scope: Scope::Gateway(key, listener), notices }, [namespace].into()))
+    Ok((PlannedRoutes { table, scope: PlannedScope::Gateway(key, listener), notices }, [namespace].into()))
 }
 
 /// The routes of a client to `[svc/][NAMESPACE/]NAME[:PORT]`, and the namespaces whose policies count.
-fn between(from: &str, to: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Routes, BTreeSet<Name>)> {
+fn between(
+    from: &str,
+    to: &str,
+    snapshot: &Snapshot,
+    namespace: &Name,
+) -> Result<(PlannedRoutes, BTreeSet<Name>)> {
     let client = client(from, snapshot, namespace)?;
     let (name, port) = match to.split_once(':') {
         Some((name, port)) => (name, Some(port)),
@@ -130,10 +133,10 @@ fn between(from: &str, to: &str, snapshot: &Snapshot, namespace: &Name) -> Resul
     let (found, notices) =
         outbound(snapshot, &client, service, port).context("only TCP ports have routes")?;
     let namespaces = [client.namespace, key.namespace.clone()].into();
-    let scope = Scope::Outbound(key, found.port);
+    let scope = PlannedScope::Outbound(key, found.port);
     let mut table = RouteTable::default();
     table.put_outbound(found.into());
-    Ok((Routes { table, scope, notices }, namespaces))
+    Ok((PlannedRoutes { table, scope, notices }, namespaces))
 }
 
 fn object_name(flag: &str, text: &str) -> Result<ObjectName> {
@@ -146,7 +149,7 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClien
     let name = parts.next().unwrap_or_default();
     let mut tags = Vec::new();
     for part in parts {
-        let (key, value) = part.split_once('=').with_context(|| format!("{part}: a tag is TAG=VALUE"))?;
+        let (key, value) = part.split_once('=').with_context(|| format!("{part}: expected TAG=VALUE"))?;
         tags.push((Name::new(key), Name::new(value)));
     }
     let key = object_name("--from", name)?.key(namespace);

@@ -70,7 +70,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     put(&api, route("good", "/v[0-9]+")).await;
     put(&api, route("bad", "/v[")).await;
     let (stop, stopped) = watch::channel(false);
-    let first = tokio::spawn(accepted::run(client.clone(), stopped));
+    let first = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
     let (good, version) = condition(&client, "good").await;
     assert_eq!((&good["status"], &good["reason"]), (&json!("True"), &json!("Valid")));
     let (bad, bad_version) = condition(&client, "bad").await;
@@ -95,7 +95,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     );
     // Whoever leads next finds everything said.
     let (stop, stopped) = watch::channel(false);
-    let next = tokio::spawn(accepted::run(client.clone(), stopped));
+    let next = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(condition(&client, "good").await.1, version);
     assert_eq!(condition(&client, "bad").await.1, bad_version);
@@ -143,7 +143,7 @@ fn wrong_use_of_the_proxy_names_the_flag_and_the_remedy() {
     for (wrong, wanted) in [
         (&["--from", "a", "--outbound", "x=backend"][..], "PORT=SERVICE[:PORT]"),
         (&["--from", "a,version", "--outbound", "0=backend"], "TAG=VALUE"),
-        (&["--gateway", ":http"], "names no MeshGateway"),
+        (&["--gateway", ":http"], "missing MeshGateway name"),
         (&["--gateway", "edge", "--access-log", "/no/such/folder/log"], "--access-log"),
         (&["--gateway", "edge", "--bind-address", "192.0.2.1:1"], "--bind-address"),
     ] {
@@ -180,7 +180,7 @@ async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until
     let api = api("resolved").await;
     let client = cluster::in_process(api.clone());
     let (stop, stopped) = watch::channel(false);
-    let running = tokio::spawn(accepted::run(client.clone(), stopped));
+    let running = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
     let mesh = "/apis/zoneward.dev/v1alpha1/namespaces/default";
     post(&client, &format!("{mesh}/meshhttproutes"), route("r", "/v.*")).await;
     let gateway = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},

@@ -22,14 +22,6 @@ pub(super) fn page(registry: &Registry, accept: &str) -> Page {
     }
 }
 
-/// Metrics that are text already, with those of a registry before them, in the text format 0.0.4.
-pub(super) fn page_with(registry: &Registry, text: &str) -> Page {
-    match open_metrics(registry) {
-        Some(body) => Page { content_type: PLAIN, ..Page::text(StatusCode::OK, plain(&body) + text) },
-        None => Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n"),
-    }
-}
-
 fn open_metrics(registry: &Registry) -> Option<String> {
     let mut body = String::new();
     encode(&mut body, registry).ok().map(|()| body)

@@ -1,4 +1,4 @@
-//! Findings about an object -> its status and Events, if they differ from what is stored.
+//! Status conditions and Events of an object, if they differ from the stored ones.
 
 use jiff::Timestamp;
 use model::field::FieldError;
@@ -10,39 +10,33 @@ use serde_json::{Value, json};
 use cluster::Kind;
 use cluster::events;
 
-/// Whether the object is valid.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether everything that it names is there.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";
-/// Whether proxies get something of it.
 pub const PROGRAMMED: &str = "Programmed";
 
-/// How many mistakes a message names.
-const NAMED: usize = 10;
+/// Problems listed in a message.
+const MAX_LISTED: usize = 10;
 
-/// What is to be written about one object.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Work {
+pub(super) struct StatusWrite {
     pub(super) path: String,
     pub(super) patch: Value,
     pub(super) events: Vec<Value>,
 }
 
-/// An object as it is stored, as far as its status depends on it.
+/// The parts of a stored object that its status depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct StoredObject {
     uid: Option<String>,
     resource_version: Value,
     generation: Value,
     conditions: Vec<Value>,
-    /// Everything that is wrong with it by itself.
     pub(super) problems: Vec<FieldError>,
-    /// What in it no request can hit.
+    /// About rules that no request can match.
     pub(super) idle: Vec<Notice>,
 }
 
-impl Record {
-    /// From the object's JSON.
+impl StoredObject {
     pub(super) fn new(object: &Value, problems: Vec<FieldError>, idle: Vec<Notice>) -> Self {
         let metadata = &object["metadata"];
         Self {
@@ -55,14 +49,14 @@ impl Record {
         }
     }
 
-    /// What has to be written; nothing if the status says so already. `standing` is that of a valid object.
-    pub(super) fn work(
+    /// `None` if the stored status is current. `standing` is `None` for an invalid object.
+    pub(super) fn status_write(
         &self,
         kind: Kind,
         about: &ObjectRef,
         standing: Option<RouteStatus>,
         now: Timestamp,
-    ) -> Option<Work> {
+    ) -> Option<StatusWrite> {
         let RouteStatus { resolved, programmed } = standing.unwrap_or_else(ignored);
         let accepted = accepted(&self.problems, &self.idle);
         let wanted = [(ACCEPTED, accepted), (RESOLVED_REFS, resolved), (PROGRAMMED, programmed)];
@@ -92,7 +86,7 @@ impl Record {
         );
         let patch = json!({"metadata": {"resourceVersion": self.resource_version},
             "status": {"conditions": conditions, "observedGeneration": self.generation}});
-        Some(Work { path, patch, events })
+        Some(StatusWrite { path, patch, events })
     }
 
     fn stored(&self, name: &str) -> Option<&Value> {
@@ -109,8 +103,7 @@ impl Record {
             "observedGeneration": self.generation, "lastTransitionTime": since})
     }
 
-    /// An Event when a condition turns, or does not hold for another reason than before. That all is well from the
-    /// beginning is no news.
+    /// An Event when a condition changes, or fails for another reason. A condition that is true from the start has none.
     fn event(
         &self,
         name: &str,
@@ -142,39 +135,39 @@ impl Record {
 
 fn accepted(problems: &[FieldError], idle: &[Notice]) -> RouteCondition {
     if problems.is_empty() {
-        let mut message = "it is valid".to_owned();
+        let mut message = "valid".to_owned();
         if !idle.is_empty() {
             let texts: Vec<String> = idle.iter().map(|notice| notice.message.clone()).collect();
-            message += &format!("; but {}", named(&texts));
+            message += &format!("; {}", named(&texts));
         }
         return RouteCondition { status: ConditionStatus::True, reason: "Valid", message };
     }
     let texts: Vec<String> =
         problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
-    let message = format!("{}. It is ignored until this is put right.", named(&texts));
+    let message = format!("{}; ignored until this is fixed", named(&texts));
     RouteCondition { status: ConditionStatus::False, reason: "Invalid", message }
 }
 
-/// Of an object that is not valid nothing is looked up, and proxies get nothing of it.
+/// References of an invalid object are not resolved, and proxies do not use it.
 fn ignored() -> RouteStatus {
     RouteStatus {
         resolved: RouteCondition {
             status: ConditionStatus::Unknown,
             reason: "Invalid",
-            message: "it is not valid, so what it names was not looked up: see Accepted".to_owned(),
+            message: "invalid, so its references were not resolved: see Accepted".to_owned(),
         },
         programmed: RouteCondition {
             status: ConditionStatus::False,
             reason: "Invalid",
-            message: "it is not valid and is ignored as a whole: see Accepted".to_owned(),
+            message: "invalid and ignored as a whole: see Accepted".to_owned(),
         },
     }
 }
 
 fn named(all: &[String]) -> String {
-    let mut parts: Vec<String> = all.iter().take(NAMED).cloned().collect();
-    if all.len() > NAMED {
-        parts.push(format!("and {} more", all.len() - NAMED));
+    let mut parts: Vec<String> = all.iter().take(MAX_LISTED).cloned().collect();
+    if all.len() > MAX_LISTED {
+        parts.push(format!("and {} more", all.len() - MAX_LISTED));
     }
     parts.join("; ")
 }

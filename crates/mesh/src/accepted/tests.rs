@@ -6,13 +6,13 @@ use super::*;
 
 const TIME: Timestamp = Timestamp::UNIX_EPOCH;
 
-fn listed() -> Desk {
-    let mut desk = Desk::default();
+fn listed() -> StatusReconciler {
+    let mut reconciler = StatusReconciler::default();
     for kind in KINDS {
-        desk.take(Event::Listing(kind));
-        desk.take(Event::Listed(kind));
+        reconciler.apply(Event::Listing(kind));
+        reconciler.apply(Event::Listed(kind));
     }
-    desk
+    reconciler
 }
 
 fn object(name: &str, version: &str, spec: Value) -> Value {
@@ -20,22 +20,22 @@ fn object(name: &str, version: &str, spec: Value) -> Value {
         "spec": spec})
 }
 
-fn put(desk: &mut Desk, kind: Kind, object: Value) {
-    desk.take(Event::Put(kind, serde_json::from_value(object).unwrap()));
+fn put(reconciler: &mut StatusReconciler, kind: Kind, object: Value) {
+    reconciler.apply(Event::Put(kind, serde_json::from_value(object).unwrap()));
 }
 
 /// What is written about everything that waits, as if the writes succeeded.
-fn written(desk: &mut Desk) -> Vec<Work> {
+fn written(reconciler: &mut StatusReconciler) -> Vec<StatusWrite> {
     let mut all = Vec::new();
-    while let Some((key, work)) = desk.next(Instant::now(), TIME) {
-        desk.done(key, Ok(()), Instant::now());
+    while let Some((key, work)) = reconciler.next(Instant::now(), TIME) {
+        reconciler.done(key, Ok(()), Instant::now());
         all.push(work);
     }
     all
 }
 
 /// Status and reason of the three conditions.
-fn said(work: &Work) -> Vec<String> {
+fn said(work: &StatusWrite) -> Vec<String> {
     let conditions = work.patch["status"]["conditions"].as_array().unwrap();
     let ours = [ACCEPTED, RESOLVED_REFS, PROGRAMMED];
     let ours = conditions.iter().filter(|condition| ours.iter().any(|name| condition["type"] == *name));
@@ -43,7 +43,7 @@ fn said(work: &Work) -> Vec<String> {
     ours.map(|c| format!("{} {} {}", text(c, "type"), text(c, "status"), text(c, "reason"))).collect()
 }
 
-fn events(work: &Work) -> Vec<String> {
+fn events(work: &StatusWrite) -> Vec<String> {
     let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
     work.events.iter().map(|e| format!("{} {}", text(e, "type"), text(e, "reason"))).collect()
 }
@@ -57,17 +57,17 @@ fn route(backend: Option<&str>) -> Value {
         "to": [{"targetRef": {"kind": "MeshService", "name": "b"}, "rules": [rule]}]})
 }
 
-fn service(desk: &mut Desk, name: &str) {
+fn service(reconciler: &mut StatusReconciler, name: &str) {
     let spec = json!({"ports": [{"port": 80, "appProtocol": "http"}]});
-    put(desk, Kind::Service, object(name, "1", spec));
+    put(reconciler, Kind::Service, object(name, "1", spec));
 }
 
 #[test]
 fn a_good_policy_is_told_so_once_and_without_an_event() {
-    let mut desk = listed();
-    service(&mut desk, "b");
-    put(&mut desk, Kind::HttpRoute, object("r", "7", route(None)));
-    let work = written(&mut desk).remove(0);
+    let mut reconciler = listed();
+    service(&mut reconciler, "b");
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", route(None)));
+    let work = written(&mut reconciler).remove(0);
     assert!(work.path.starts_with("/apis/zoneward.dev/v1alpha1/namespaces/shop/meshhttproutes/r/status"));
     assert_eq!(work.patch["metadata"]["resourceVersion"], "7");
     assert_eq!(
@@ -77,16 +77,16 @@ fn a_good_policy_is_told_so_once_and_without_an_event() {
     assert_eq!(work.events, [json!(null); 0]);
     let mut stored = object("r", "8", route(None));
     stored["status"] = work.patch["status"].clone();
-    put(&mut desk, Kind::HttpRoute, stored);
-    assert_eq!(written(&mut desk), [], "what is there is not written again");
+    put(&mut reconciler, Kind::HttpRoute, stored);
+    assert_eq!(written(&mut reconciler), [], "what is there is not written again");
 }
 
 #[test]
 fn a_missing_service_is_told_and_so_is_its_coming() {
-    let mut desk = listed();
-    service(&mut desk, "b");
-    put(&mut desk, Kind::HttpRoute, object("r", "7", route(Some("lost"))));
-    let work = written(&mut desk).remove(0);
+    let mut reconciler = listed();
+    service(&mut reconciler, "b");
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", route(Some("lost"))));
+    let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
         ["Accepted True Valid", "ResolvedRefs False BackendNotFound", "Programmed True Programmed"]
@@ -100,33 +100,33 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
     assert!(conditions[2]["message"].as_str().unwrap().ends_with("get status 500"), "{conditions}");
     let mut stored = object("r", "8", route(Some("lost")));
     stored["status"] = work.patch["status"].clone();
-    put(&mut desk, Kind::HttpRoute, stored);
-    assert_eq!(written(&mut desk), []);
-    service(&mut desk, "lost");
-    let work = written(&mut desk).remove(0);
+    put(&mut reconciler, Kind::HttpRoute, stored);
+    assert_eq!(written(&mut reconciler), []);
+    service(&mut reconciler, "lost");
+    let work = written(&mut reconciler).remove(0);
     assert_eq!(said(&work)[1], "ResolvedRefs True ResolvedRefs");
     assert_eq!(events(&work), ["Normal ResolvedRefs"]);
 }
 
 #[test]
 fn absence_says_nothing_before_services_were_listed() {
-    let mut desk = Desk::default();
-    desk.take(Event::Listing(Kind::HttpRoute));
-    put(&mut desk, Kind::HttpRoute, object("r", "7", route(None)));
-    desk.take(Event::Listed(Kind::HttpRoute));
-    desk.take(Event::Trouble(Kind::Service, "the API is away".to_owned()));
-    assert_eq!(written(&mut desk), []);
-    desk.take(Event::Listing(Kind::Service));
-    service(&mut desk, "b");
-    desk.take(Event::Listed(Kind::Service));
-    assert_eq!(said(&written(&mut desk)[0])[1], "ResolvedRefs True ResolvedRefs");
+    let mut reconciler = StatusReconciler::default();
+    reconciler.apply(Event::Listing(Kind::HttpRoute));
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", route(None)));
+    reconciler.apply(Event::Listed(Kind::HttpRoute));
+    reconciler.apply(Event::Trouble(Kind::Service, "the API is away".to_owned()));
+    assert_eq!(written(&mut reconciler), []);
+    reconciler.apply(Event::Listing(Kind::Service));
+    service(&mut reconciler, "b");
+    reconciler.apply(Event::Listed(Kind::Service));
+    assert_eq!(said(&written(&mut reconciler)[0])[1], "ResolvedRefs True ResolvedRefs");
 }
 
 #[test]
 fn a_policy_whose_destination_is_missing_is_not_programmed() {
-    let mut desk = listed();
-    put(&mut desk, Kind::HttpRoute, object("r", "7", route(None)));
-    let work = written(&mut desk).remove(0);
+    let mut reconciler = listed();
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", route(None)));
+    let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
         ["Accepted True Valid", "ResolvedRefs False TargetNotFound", "Programmed False TargetNotFound"]
@@ -135,14 +135,14 @@ fn a_policy_whose_destination_is_missing_is_not_programmed() {
 
 #[test]
 fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
-    let mut desk = listed();
+    let mut reconciler = listed();
     let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}});
-    put(&mut desk, Kind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
+    put(&mut reconciler, Kind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
     let key = ObjectKey::new(&"shop".into(), &"cert".into());
-    assert_eq!(desk.take_wanted_secrets(), Some([key.clone()].into()));
-    assert_eq!(written(&mut desk), [], "absence says nothing before it was looked at");
-    desk.put_secret(key.clone(), &Err(secret::missing(&key)));
-    let work = written(&mut desk).remove(0);
+    assert_eq!(reconciler.take_wanted_secrets(), Some([key.clone()].into()));
+    assert_eq!(written(&mut reconciler), [], "absence says nothing before it was looked at");
+    reconciler.put_secret(key.clone(), &Err(secret::missing(&key)));
+    let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
         [
@@ -152,18 +152,18 @@ fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
         ]
     );
     assert_eq!(events(&work), ["Warning InvalidCertificateRef", "Warning ListenersNotValid"]);
-    desk.put_secret(key.clone(), &Err(secret::unreadable(&key, "forbidden")));
-    assert_eq!(said(&written(&mut desk)[0])[1], "ResolvedRefs Unknown SecretNotReadable");
-    desk.put_secret(key, &Ok(Pair { chain: Box::default(), key: Box::default() }));
+    reconciler.put_secret(key.clone(), &Err(secret::unreadable(&key, "forbidden")));
+    assert_eq!(said(&written(&mut reconciler)[0])[1], "ResolvedRefs Unknown SecretNotReadable");
+    reconciler.put_secret(key, &Ok(PemKeyPair { chain: Box::default(), key: Box::default() }));
     assert_eq!(
-        said(&written(&mut desk)[0])[1..],
+        said(&written(&mut reconciler)[0])[1..],
         ["ResolvedRefs True ResolvedRefs", "Programmed True Programmed"]
     );
 }
 
 #[test]
 fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
-    let mut desk = listed();
+    let mut reconciler = listed();
     let mut spec = route(None);
     spec["to"][0]["rules"][0]["matches"][0]["path"] = json!({"type": "RegularExpression", "value": "("});
     let mut bad = object("r", "7", spec);
@@ -171,8 +171,8 @@ fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
     let before = json!({"type": ACCEPTED, "status": "False", "reason": "Invalid", "message": "old",
         "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     bad["status"] = json!({"conditions": [other, before]});
-    put(&mut desk, Kind::HttpRoute, bad);
-    let work = written(&mut desk).remove(0);
+    put(&mut reconciler, Kind::HttpRoute, bad);
+    let work = written(&mut reconciler).remove(0);
     let conditions = work.patch["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[0]["type"]), (4, &json!("Seen")));
     let message = conditions[1]["message"].as_str().unwrap();
@@ -188,13 +188,13 @@ fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
 
 #[test]
 fn a_rule_that_no_request_can_hit_is_told_with_the_other_one() {
-    let mut desk = listed();
-    service(&mut desk, "b");
+    let mut reconciler = listed();
+    service(&mut reconciler, "b");
     let mut spec = route(None);
     let same = spec["to"][0]["rules"][0].clone();
     spec["to"][0]["rules"].as_array_mut().unwrap().push(same);
-    put(&mut desk, Kind::HttpRoute, object("r", "7", spec));
-    let work = written(&mut desk).remove(0);
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", spec));
+    let work = written(&mut reconciler).remove(0);
     assert_eq!(said(&work)[0], "Accepted True Valid");
     let message = work.patch["status"]["conditions"][0]["message"].as_str().unwrap();
     assert!(message.contains("spec.to[0].rules[1] has the same matches as spec.to[0].rules[0]"), "{message}");
@@ -203,17 +203,17 @@ fn a_rule_that_no_request_can_hit_is_told_with_the_other_one() {
 
 #[test]
 fn a_refused_write_is_tried_again_unless_the_object_changed() {
-    let mut desk = listed();
-    service(&mut desk, "b");
+    let mut reconciler = listed();
+    service(&mut reconciler, "b");
     let now = Instant::now();
-    put(&mut desk, Kind::HttpRoute, object("r", "7", route(None)));
-    let (key, _) = desk.next(now, TIME).unwrap();
-    put(&mut desk, Kind::HttpRoute, object("r", "8", route(None)));
-    assert!(desk.next(now, TIME).is_none(), "one write at a time for one object");
-    desk.done(key.clone(), Err(kube::Error::Service("away".into())), now);
-    let (_, work) = desk.next(now, TIME).unwrap();
+    put(&mut reconciler, Kind::HttpRoute, object("r", "7", route(None)));
+    let (key, _) = reconciler.next(now, TIME).unwrap();
+    put(&mut reconciler, Kind::HttpRoute, object("r", "8", route(None)));
+    assert!(reconciler.next(now, TIME).is_none(), "one write at a time for one object");
+    reconciler.done(key.clone(), Err(kube::Error::Service("away".into())), now);
+    let (_, work) = reconciler.next(now, TIME).unwrap();
     assert_eq!(work.patch["metadata"]["resourceVersion"], "8", "the newer version is the one to judge");
-    desk.done(key, Err(kube::Error::Service("away".into())), now);
-    assert!(desk.next(now, TIME).is_none() && desk.waits());
-    assert!(desk.next(now + PAUSE, TIME).is_some());
+    reconciler.done(key, Err(kube::Error::Service("away".into())), now);
+    assert!(reconciler.next(now, TIME).is_none() && reconciler.has_backoff());
+    assert!(reconciler.next(now + BACKOFF, TIME).is_some());
 }

@@ -1,107 +1,107 @@
-//! Where Envoys ask and the loop that makes tables answers: who came, what is published for whom, and what others may
-//! see of it.
+//! Subscriptions of Envoys: the identities in use, what is published for each, and the status that the admin server shows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::Notice;
 use tokio::sync::{Notify, watch};
-use xds::identity::Identity;
-use xds::server::{Ledger, Source};
-use xds::stream::Published;
+use xds::identity::EnvoyIdentity;
+use xds::server::{ResourceSource, StreamRegistry};
+use xds::stream::PublishedResources;
 
 use cluster::Kind;
 
-type Sender = watch::Sender<Option<Arc<Published>>>;
+type Sender = watch::Sender<Option<Arc<PublishedResources>>>;
 
-/// The desk.
-#[derive(Default)]
-pub struct Desk {
-    /// The server's books.
-    pub ledger: Arc<Ledger>,
-    state: Mutex<State>,
-    came: Notify,
-    /// How many kinds of proxies may be known at once.
-    most: usize,
+#[derive(Debug, Default)]
+pub struct Subscriptions {
+    /// The streams of the server.
+    pub streams: Arc<StreamRegistry>,
+    state: Mutex<SubscriptionState>,
+    added: Notify,
+    /// The limit on identities.
+    max: usize,
 }
 
-#[derive(Default)]
-struct State {
-    known: BTreeMap<Identity, Sender>,
-    newcomers: Vec<Identity>,
+#[derive(Debug, Default)]
+struct SubscriptionState {
+    known: BTreeMap<EnvoyIdentity, Sender>,
+    new: Vec<EnvoyIdentity>,
     unready: Option<String>,
     notices: Vec<Notice>,
 }
 
-impl Desk {
-    /// A desk for so many streams.
+impl Subscriptions {
+    /// For a server with this limit on streams.
     pub fn new(streams: usize) -> Self {
-        let desk = Self { most: streams.saturating_mul(2), ..Self::default() };
-        desk.state().unready = Some("no objects yet".to_owned());
-        desk
+        let subscriptions = Self { max: streams.saturating_mul(2), ..Self::default() };
+        subscriptions.state().unready = Some("no objects yet".to_owned());
+        subscriptions
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SubscriptionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn somebody_came(&self) {
-        self.came.notified().await;
+    pub(super) async fn changed(&self) {
+        self.added.notified().await;
     }
 
-    pub(super) fn newcomers(&self) -> Vec<(Identity, Sender)> {
+    pub(super) fn take_new(&self) -> Vec<(EnvoyIdentity, Sender)> {
         let mut state = self.state();
-        let came = std::mem::take(&mut state.newcomers);
+        let came = std::mem::take(&mut state.new);
         came.into_iter()
             .filter_map(|identity| Some((identity.clone(), state.known.get(&identity)?.clone())))
             .collect()
     }
 
-    /// Forgets somebody, unless it came back just now.
-    pub(super) fn release(&self, identity: &Identity) -> bool {
+    /// Removes an identity, unless an Envoy has just reconnected.
+    pub(super) fn release(&self, identity: &EnvoyIdentity) -> bool {
         let mut state = self.state();
-        let is_alone = state.known.get(identity).is_some_and(|sender| sender.receiver_count() == 0);
-        if is_alone {
+        let is_unused = state.known.get(identity).is_some_and(|sender| sender.receiver_count() == 0);
+        if is_unused {
             state.known.remove(identity);
         }
-        is_alone
+        is_unused
     }
 
-    pub(super) fn set_ready(&self, listed: bool, troubles: &BTreeMap<Kind, String>) {
-        let why = |(kind, why): (&Kind, &String)| format!("{} cannot be watched: {why}", kind.as_str());
-        let troubles: Vec<String> = troubles.iter().map(why).collect();
-        self.state().unready = (!listed).then(|| format!("no objects yet; {}", troubles.join("; ")));
+    pub(super) fn set_ready(&self, listed: bool, watch_errors: &BTreeMap<Kind, String>) {
+        let why = |(kind, why): (&Kind, &String)| format!("failed to watch {}: {why}", kind.as_str());
+        let watch_errors: Vec<String> = watch_errors.iter().map(why).collect();
+        self.state().unready = (!listed).then(|| format!("no objects yet; {}", watch_errors.join("; ")));
     }
 
     pub(super) fn set_notices(&self, notices: Vec<Notice>) {
         self.state().notices = notices;
     }
 
-    /// For `/readyz`: an Envoy that connects now gets its configuration.
+    /// For `/readyz`: whether an Envoy that connects gets its configuration.
     pub fn check(&self) -> Result<(), String> {
         self.state().unready.clone().map_or(Ok(()), Err)
     }
 
-    /// What there is to put right.
     pub fn notices(&self) -> Vec<Notice> {
         self.state().notices.clone()
     }
 }
 
-impl Source for Desk {
-    fn watch(&self, identity: &Identity) -> Result<watch::Receiver<Option<Arc<Published>>>, String> {
+impl ResourceSource for Subscriptions {
+    fn watch(
+        &self,
+        identity: &EnvoyIdentity,
+    ) -> Result<watch::Receiver<Option<Arc<PublishedResources>>>, String> {
         let mut state = self.state();
         if let Some(sender) = state.known.get(identity) {
             return Ok(sender.subscribe());
         }
-        if state.known.len() >= self.most {
-            let most = self.most;
-            return Err(format!("{most} different proxies are known already: raise --max-streams"));
+        if state.known.len() >= self.max {
+            let max = self.max;
+            return Err(format!("{max} different identities are in use; raise --max-streams"));
         }
         let (sender, receiver) = watch::channel(None);
         state.known.insert(identity.clone(), sender);
-        state.newcomers.push(identity.clone());
-        self.came.notify_one();
+        state.new.push(identity.clone());
+        self.added.notify_one();
         Ok(receiver)
     }
 }

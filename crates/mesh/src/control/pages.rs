@@ -1,39 +1,46 @@
-//! What `mesh control` shows of itself: health, metrics, and who is connected with what.
+//! The admin pages of `mesh control`: health, metrics, and the status of connected Envoys.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::StatusCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::{Value, json};
-use xds::resource::Kind;
-use xds::server::{Count, Refused, StreamStatus};
+use xds::resource::ResourceType;
+use xds::server::{RejectedResource, ResourceCounters, StreamStatus};
 
-use super::Desk;
+use super::Subscriptions;
 use cluster::admin_server::{self, Checks, Page, Routes};
 use output::notices_value;
 
-/// The pages.
-pub fn pages(desk: &Arc<Desk>) -> Routes {
+pub fn pages(subscriptions: &Arc<Subscriptions>) -> Routes {
     let alive = Checks::default().check("ping", || Ok(()));
-    let (asked, counted, shown) = (desk.clone(), desk.clone(), desk.clone());
+    let (asked, shown) = (subscriptions.clone(), subscriptions.clone());
+    let mut registry = admin_server::registry("mesh-control");
+    registry.register_collector(Box::new(StreamCollector(subscriptions.clone())));
     let ready = Checks::default().check("objects", move || asked.check());
     Routes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .metrics_and(admin_server::registry("mesh-control"), move || metrics(&counted))
+        .metrics(registry)
         .page("/status", move |_| Page::json(StatusCode::OK, &status(&shown)))
 }
 
-fn status(desk: &Desk) -> Value {
-    let streams: Vec<Value> = desk.ledger.streams().iter().map(stream).collect();
-    json!({"streams": streams, "notices": notices_value(&desk.notices())})
+fn status(subscriptions: &Subscriptions) -> Value {
+    let streams: Vec<Value> = subscriptions.streams.streams().iter().map(stream).collect();
+    json!({"streams": streams, "notices": notices_value(&subscriptions.notices())})
 }
 
 fn stream(status: &StreamStatus) -> Value {
-    let refusal = |((kind, name), refused): (&(Kind, Option<Arc<str>>), &Refused)| {
+    let refusal = |((kind, name), refused): (&(ResourceType, Option<Arc<str>>), &RejectedResource)| {
         let version = refused.version.map(|version| version.to_string());
         json!({"kind": kind.as_str(), "name": name.as_deref(), "version": version, "message": refused.message,
-            "triedAgain": refused.may_pass})
+            "triedAgain": refused.is_retryable})
     };
     json!({
         "id": status.id,
@@ -42,50 +49,56 @@ fn stream(status: &StreamStatus) -> Value {
         "zone": status.identity.zone,
         "protocol": status.protocol,
         "publication": status.number,
-        "refused": status.refusals.iter().map(refusal).collect::<Vec<_>>(),
+        "refused": status.rejected.iter().map(refusal).collect::<Vec<_>>(),
     })
 }
 
-fn metrics(desk: &Desk) -> String {
-    let (opened, turned_away) = desk.ledger.streams_opened();
-    let streams = desk.ledger.streams();
-    let refused: usize = streams.iter().map(|stream| stream.refusals.len()).sum();
-    let mut text = String::new();
-    let mut one = |name: &str, kind: &str, help: &str, value: u64| {
-        text += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
-    };
-    one("zoneward_xds_streams", "gauge", "Envoys that are connected.", streams.len() as u64);
-    one("zoneward_xds_streams_opened_total", "counter", "Streams that were opened.", opened);
-    one("zoneward_xds_streams_turned_away_total", "counter", "Streams that were turned away.", turned_away);
-    one(
-        "zoneward_xds_resources_refused",
-        "gauge",
-        "Resources that connected Envoys refuse now.",
-        refused as u64,
-    );
-    one(
-        "zoneward_xds_notices",
-        "gauge",
-        "Things to put right, which /status and the log name.",
-        desk.notices().len() as u64,
-    );
-    type Part = fn(&Count) -> u64;
-    let counters: [(&str, &str, Part); 6] = [
-        ("responses", "Responses that were sent.", |count| count.responses),
-        ("resources_sent", "Resources that were sent.", |count| count.resources),
-        ("resources_removed", "Resources that were taken back.", |count| count.removed),
-        ("bytes_sent", "Bytes of responses.", |count| count.bytes),
-        ("resources_accepted", "Resources that Envoys took.", |count| count.accepted),
-        ("responses_refused", "Responses that Envoys refused.", |count| count.refused),
-    ];
-    let counts = desk.ledger.counts();
-    for (name, help, part) in counters {
-        let name = format!("zoneward_xds_{name}_total");
-        text += &format!("# HELP {name} {help}\n# TYPE {name} counter\n");
-        for kind in Kind::ALL {
-            let value = counts.get(&kind).map_or(0, part);
-            text += &format!("{name}{{kind=\"{kind}\"}} {value}\n");
+#[derive(Debug)]
+struct StreamCollector(Arc<Subscriptions>);
+
+type Reading = fn(&ResourceCounters) -> u64;
+
+const COUNTERS: [(&str, &str, Reading); 6] = [
+    ("zoneward_xds_responses", "Responses sent.", |counters| counters.responses),
+    ("zoneward_xds_resources_sent", "Resources sent.", |counters| counters.resources),
+    ("zoneward_xds_resources_removed", "Resources removed.", |counters| counters.removed),
+    ("zoneward_xds_bytes_sent", "Bytes of responses.", |counters| counters.bytes),
+    ("zoneward_xds_resources_accepted", "Resources that Envoys acknowledged.", |counters| counters.accepted),
+    ("zoneward_xds_responses_refused", "Responses that Envoys rejected.", |counters| counters.refused),
+];
+
+impl Collector for StreamCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let streams = self.0.streams.streams();
+        let rejected: usize = streams.iter().map(|stream| stream.rejected.len()).sum();
+        for (name, help, value) in [
+            ("zoneward_xds_streams", "Connected Envoys.", streams.len()),
+            ("zoneward_xds_resources_refused", "Resources that connected Envoys reject.", rejected),
+            (
+                "zoneward_xds_notices",
+                "Current Notices, listed by /status and the log.",
+                self.0.notices().len(),
+            ),
+        ] {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value as i64).encode(family)?;
         }
+        let (opened, turned_away) = self.0.streams.streams_opened();
+        for (name, help, value) in [
+            ("zoneward_xds_streams_opened", "Opened streams.", opened),
+            ("zoneward_xds_streams_turned_away", "Rejected streams.", turned_away),
+        ] {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(family)?;
+        }
+        let by_type = self.0.streams.counters();
+        for (name, help, reading) in COUNTERS {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for kind in ResourceType::ALL {
+                let value = by_type.get(&kind).map_or(0, reading);
+                ConstCounter::new(value).encode(family.encode_family(&[("kind", kind.as_str())])?)?;
+            }
+        }
+        Ok(())
     }
-    text
 }

@@ -5,21 +5,21 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Role;
+use crate::ProxyRole;
 
-fn consumers() -> Vec<Consumer> {
+fn consumers() -> Vec<ProxyIdentity> {
     let namespace = Name::new("default");
-    let at = |role: Role, node: &str, zone: Option<&str>| Consumer {
+    let at = |role: ProxyRole, node: &str, zone: Option<&str>| ProxyIdentity {
         role,
         node: Name::new(node),
         zone: zone.map(Name::new),
     };
     vec![
-        at(Role::sidecar("front", &namespace).unwrap(), "node-0", None),
-        at(Role::sidecar("front,version=v1", &namespace).unwrap(), "node-1", Some("zone-1")),
-        at(Role::gateway("edge", &namespace).unwrap(), "node-1", None),
-        at(Role::gateway("edge:two", &namespace).unwrap(), "", None),
-        at(Role::sidecar("caller,version=v1", &Name::new("far")).unwrap(), "node-0", None),
+        at(ProxyRole::sidecar("front", &namespace).unwrap(), "node-0", None),
+        at(ProxyRole::sidecar("front,version=v1", &namespace).unwrap(), "node-1", Some("zone-1")),
+        at(ProxyRole::gateway("edge", &namespace).unwrap(), "node-1", None),
+        at(ProxyRole::gateway("edge:two", &namespace).unwrap(), "", None),
+        at(ProxyRole::sidecar("caller,version=v1", &Name::new("far")).unwrap(), "node-0", None),
     ]
 }
 
@@ -48,10 +48,10 @@ impl Writer {
     }
 }
 
-fn listed(state: &mut State) {
+fn listed(state: &mut TableCache) {
     for kind in KINDS {
-        state.take(Event::Listing(kind));
-        state.take(Event::Listed(kind));
+        state.apply(Event::Listing(kind));
+        state.apply(Event::Listed(kind));
     }
 }
 
@@ -198,9 +198,9 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
     }
 }
 
-fn followed() -> State {
-    let mut state = State::new(FeatureGates::default());
-    consumers().into_iter().for_each(|consumer| state.follow(consumer));
+fn followed() -> TableCache {
+    let mut state = TableCache::new(FeatureGates::default());
+    consumers().into_iter().for_each(|consumer| state.add(consumer));
     state
 }
 
@@ -215,7 +215,7 @@ proptest! {
         kept.refresh();
         for (i, step) in steps.iter().enumerate() {
             let before: Vec<_> = consumers().iter().map(|c| kept.tables(c).unwrap()).collect();
-            kept.take(event(&mut writer, step));
+            kept.apply(event(&mut writer, step));
             // Sometimes two changes are looked at together.
             if i % 3 == 0 {
                 continue;
@@ -223,19 +223,19 @@ proptest! {
             let updates = kept.refresh();
             let mut fresh = followed();
             fresh.mirror = std::mem::take(&mut kept.mirror);
-            fresh.touched.everything = true;
+            fresh.affected.everything = true;
             fresh.refresh();
             kept.mirror = std::mem::take(&mut fresh.mirror);
             for (consumer, before) in consumers().iter().zip(before) {
                 let (a, b) = (kept.tables(consumer).unwrap(), fresh.tables(consumer).unwrap());
                 prop_assert_eq!(&a.routes, &b.routes, "{:?}", step);
                 prop_assert_eq!(&a.backends, &b.backends, "{:?}", step);
-                prop_assert_eq!(kept.views[consumer].secrets.clone(), fresh.views[consumer].secrets.clone());
+                prop_assert_eq!(kept.identities[consumer].secrets.clone(), fresh.identities[consumer].secrets.clone());
                 prop_assert_eq!(
-                    kept.views[consumer].notices(),
-                    fresh.views[consumer].notices()
+                    kept.identities[consumer].notices(),
+                    fresh.identities[consumer].notices()
                 );
-                let turned = updates.iter().find(|u| u.consumer == *consumer).map(|u| u.turned);
+                let turned = updates.iter().find(|u| u.identity == *consumer).map(|u| u.changed);
                 let turned = turned.unwrap_or_default();
                 prop_assert_eq!(turned.routes, !Arc::ptr_eq(&before.routes, &a.routes), "{:?}", step);
                 prop_assert_eq!(turned.backends, !Arc::ptr_eq(&before.backends, &a.backends), "{:?}", step);
@@ -254,20 +254,20 @@ fn a_slice_alters_the_backends_of_its_service_and_nothing_else() {
         Step::Slice(1, vec![(1, 0)]),
         Step::Slice(0, vec![(2, 1)]),
     ] {
-        state.take(event(&mut writer, &step));
+        state.apply(event(&mut writer, &step));
     }
     assert!(state.refresh().is_empty(), "before the lists are whole, absence says nothing");
     for kind in KINDS {
-        state.apply(Change::Listed(kind, BTreeSet::new()));
+        state.apply_change(Change::Listed(kind, BTreeSet::new()));
     }
     assert_eq!(state.refresh().len(), 5);
     let consumer = &consumers()[0];
     let before = state.tables(consumer).unwrap();
-    state.take(event(&mut writer, &Step::Slice(1, vec![(1, 0), (3, 1)])));
+    state.apply(event(&mut writer, &Step::Slice(1, vec![(1, 0), (3, 1)])));
     let updates = state.refresh();
-    let turned = Turned { backends: true, ..Turned::default() };
+    let turned = ChangedTables { backends: true, ..ChangedTables::default() };
     assert_eq!(updates.len(), 3, "the sidecars, no gateway");
-    assert!(updates.iter().all(|update| update.turned == turned));
+    assert!(updates.iter().all(|update| update.changed == turned));
     let after = state.tables(consumer).unwrap();
     assert!(Arc::ptr_eq(&before.routes, &after.routes));
     let shared = after
@@ -275,7 +275,7 @@ fn a_slice_alters_the_backends_of_its_service_and_nothing_else() {
         .backends()
         .filter(|backend| before.backends.backend(&backend.id).is_some_and(|old| Arc::ptr_eq(old, backend)));
     assert!(shared.count() >= 2, "the other Service's backends are the same values");
-    state.take(event(&mut writer, &Step::Slice(1, vec![(1, 0), (3, 1)])));
+    state.apply(event(&mut writer, &Step::Slice(1, vec![(1, 0), (3, 1)])));
     assert!(state.refresh().is_empty(), "the same slice again alters nothing");
 }
 
@@ -284,10 +284,10 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
     let mut writer = Writer::default();
     let mut state = followed();
     listed(&mut state);
-    state.take(event(&mut writer, &Step::Service(1, false, false)));
-    state.take(event(&mut writer, &Step::HttpRoute(0, 1, 1, 1)));
+    state.apply(event(&mut writer, &Step::Service(1, false, false)));
+    state.apply(event(&mut writer, &Step::HttpRoute(0, 1, 1, 1)));
     state.refresh();
-    let rules = |state: &State| {
+    let rules = |state: &TableCache| {
         let tables = state.tables(&consumers()[0]).unwrap();
         let outbound = tables.routes.outbounds().next().unwrap().clone();
         match &outbound.routing {
@@ -298,12 +298,12 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
     assert_eq!(rules(&state), 2);
     let bad =
         json!({"spec": {"to": [{"targetRef": {"kind": "MeshService", "name": "back"}, "default": {}}]}});
-    state.take(writer.put(Kind::HttpRoute, "route-0", bad));
+    state.apply(writer.put(Kind::HttpRoute, "route-0", bad));
     state.refresh();
     assert_eq!(rules(&state), 1);
-    let said = |state: &State| state.notices().iter().any(|notice| notice.reason == "Malformed");
+    let said = |state: &TableCache| state.notices().iter().any(|notice| notice.reason == "Malformed");
     assert!(said(&state));
-    state.take(event(&mut writer, &Step::HttpRoute(0, 1, 1, 1)));
+    state.apply(event(&mut writer, &Step::HttpRoute(0, 1, 1, 1)));
     state.refresh();
     assert!(rules(&state) == 2 && !said(&state));
 }
@@ -315,22 +315,24 @@ fn secrets_are_wanted_while_a_listener_names_them() {
     listed(&mut state);
     state.refresh();
     assert!(state.secrets().is_empty());
-    state.take(event(&mut writer, &Step::Gateway(true)));
+    state.apply(event(&mut writer, &Step::Gateway(true)));
     state.refresh();
     let key = ObjectKey::new(&"default".into(), &"cert".into());
     assert_eq!(state.secrets(), BTreeSet::from([key.clone()]));
-    let pair = Pair { chain: b"chain".as_slice().into(), key: b"key".as_slice().into() };
+    let pair = PemKeyPair { chain: b"chain".as_slice().into(), key: b"key".as_slice().into() };
     state.put_secret(&key, Ok(pair.clone()));
     let updates = state.refresh();
     assert_eq!(updates.len(), 2, "both gateways have the listener");
-    assert!(updates.iter().all(|u| u.turned == Turned { certificates: true, ..Turned::default() }));
+    assert!(
+        updates.iter().all(|u| u.changed == ChangedTables { certificates: true, ..ChangedTables::default() })
+    );
     state.put_secret(&key, Ok(pair));
     assert!(state.refresh().is_empty(), "the same certificate again is no change");
     assert_eq!(state.tables(&consumers()[2]).unwrap().certificates.len(), 1);
     state.put_secret(&key, Err(crate::secret::missing(&key)));
     assert_eq!(state.refresh().len(), 2);
     assert!(state.notices().iter().any(|notice| notice.reason == "SecretNotFound"));
-    state.take(event(&mut writer, &Step::Gateway(false)));
+    state.apply(event(&mut writer, &Step::Gateway(false)));
     state.refresh();
     assert!(state.secrets().is_empty());
 }

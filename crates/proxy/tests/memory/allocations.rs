@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use proxy::{Settings, Tables};
+use proxy::{ProxyOptions, ProxyTables};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -35,8 +35,8 @@ async fn a_request_of_http1_needs_few_allocations() {
     let routes = sidecar(&[], &["backend"], "frontend");
     let endpoints = [("backend".to_owned(), vec![(fixed().await, 1.0, true)])].into();
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    let running = Running::with(tables, to_backend(), Settings::default()).await;
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    let running = Running::with(tables, to_backend(), ProxyOptions::default()).await;
     let mut stream = running.connect().await;
     let mut answer = [0; 4096];
     let mut before = 0;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proxy::{Limits, Settings, Tables, Timeouts};
+use proxy::{ProxyLimits, ProxyOptions, ProxyTables, ProxyTimeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -42,12 +42,12 @@ async fn fountain() -> SocketAddr {
     address
 }
 
-async fn running(limits: Limits, timeouts: Timeouts) -> Running {
+async fn running(limits: ProxyLimits, timeouts: ProxyTimeouts) -> Running {
     let routes = sidecar(&[], &["backend"], "frontend");
     let endpoints = [("backend".to_owned(), vec![(fountain().await, 1.0, true)])].into();
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    Running::with(tables, to_backend(), Settings { limits, timeouts, ..Settings::default() }).await
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    Running::with(tables, to_backend(), ProxyOptions { limits, timeouts, ..ProxyOptions::default() }).await
 }
 
 /// A client that the kernel, too, keeps little for. The first bytes of its answer.
@@ -62,15 +62,15 @@ async fn ask(running: &Running, path: &str) -> (TcpStream, String) {
 }
 
 fn metric(running: &Running, name: &str) -> usize {
-    let text = running.proxy.metrics();
+    let text = running.metrics();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("zoneward_proxy_{name} ")));
     line.and_then(|value| value.parse().ok()).unwrap()
 }
 
 #[tokio::test]
 async fn slow_readers_are_held_for_within_the_bound_and_left_when_others_need_room() {
-    let limits = Limits { held_body_bytes: LIMIT, ..Limits::default() };
-    let timeouts = Timeouts { headers: Duration::from_secs(2), ..Timeouts::default() };
+    let limits = ProxyLimits { held_body_bytes: LIMIT, ..ProxyLimits::default() };
+    let timeouts = ProxyTimeouts { headers: Duration::from_secs(2), ..ProxyTimeouts::default() };
     let running = running(limits, timeouts).await;
     let before = super::held();
     let (mut slow, mut refused) = (Vec::new(), None);
@@ -85,7 +85,7 @@ async fn slow_readers_are_held_for_within_the_bound_and_left_when_others_need_ro
     }
     let said = refused.expect("the bound is reached");
     assert!(said.starts_with("HTTP/1.1 503"), "{said}");
-    assert!(said.contains("too many bytes of bodies are held for others"), "{said}");
+    assert!(said.contains("too many buffered body bytes"), "{said}");
     // Each has asked for more than all of them may be held for.
     assert!(slow.len() > 16, "only {} were served", slow.len());
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -105,8 +105,8 @@ async fn slow_readers_are_held_for_within_the_bound_and_left_when_others_need_ro
 
 #[tokio::test]
 async fn readers_that_go_on_get_everything() {
-    let limits = Limits { held_body_bytes: LIMIT, ..Limits::default() };
-    let running = running(limits, Timeouts::default()).await;
+    let limits = ProxyLimits { held_body_bytes: LIMIT, ..ProxyLimits::default() };
+    let running = running(limits, ProxyTimeouts::default()).await;
     let mut readers = Vec::new();
     for _ in 0..8 {
         let (mut stream, start) = ask(&running, "/long").await;

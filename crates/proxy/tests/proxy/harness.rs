@@ -16,7 +16,7 @@ use hyper_util::server::conn::auto;
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
 use model::{Interner, Locality, ObjectKey, ServiceKey, Snapshot, parse};
-use proxy::{Entrance, Proxy, Settings, Tables};
+use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -286,8 +286,16 @@ pub struct Running {
 }
 
 impl Running {
+    /// The metrics as OpenMetrics text.
+    pub fn metrics(&self) -> String {
+        let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
+        self.proxy.register_metrics(&mut registry);
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("a String takes everything");
+        text
+    }
+
     /// A proxy over a table, with one echo per backend.
-    pub async fn start(routes: RouteTable, entrance: Entrance, settings: Settings) -> Self {
+    pub async fn start(routes: RouteTable, kind: ListenerKind, settings: ProxyOptions) -> Self {
         let mut echoes = BTreeMap::new();
         for id in routes.backends() {
             let name = id.service.name.to_string();
@@ -298,20 +306,21 @@ impl Running {
         let endpoints =
             echoes.iter().map(|(name, echo)| (name.clone(), vec![(echo.address, 1.0, true)])).collect();
         let backends = backends(&routes, &endpoints);
-        let tables = Tables { routes: Arc::new(routes), backends: Arc::new(backends), ..Tables::default() };
-        let mut running = Self::with(tables, entrance, settings).await;
+        let tables =
+            ProxyTables { routes: Arc::new(routes), backends: Arc::new(backends), ..ProxyTables::default() };
+        let mut running = Self::with(tables, kind, settings).await;
         running.echoes = echoes;
         running
     }
 
-    pub async fn with(tables: Tables, entrance: Entrance, settings: Settings) -> Self {
+    pub async fn with(tables: ProxyTables, kind: ListenerKind, settings: ProxyOptions) -> Self {
         let proxy = Proxy::new(settings, tables);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let server = proxy.clone();
         tokio::spawn(async move {
-            server.serve(listener, entrance, async { drop(stopped.await) }).await;
+            server.serve(listener, kind, async { drop(stopped.await) }).await;
         });
         Self { proxy, address, echoes: BTreeMap::new(), stop: Some(stop) }
     }
@@ -353,12 +362,12 @@ impl Running {
 }
 
 /// The outbound to a Service `backend`, for a client `frontend`.
-pub fn to_backend() -> Entrance {
-    Entrance::Outbound { service: key("backend"), port: 80 }
+pub fn to_backend() -> ListenerKind {
+    ListenerKind::Outbound { service: key("backend"), port: 80 }
 }
 
 /// A sidecar of `frontend` whose outbound to `backend` has these rules.
-pub async fn with_rules(rules: Value, settings: Settings) -> Running {
+pub async fn with_rules(rules: Value, settings: ProxyOptions) -> Running {
     let route = json!({"type": "MeshHTTPRoute", "name": "r", "spec": {"targetRef": {"kind": "Mesh"},
         "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]}});
     Running::start(sidecar(&[route], &["backend"], "frontend"), to_backend(), settings).await
@@ -366,7 +375,7 @@ pub async fn with_rules(rules: Value, settings: Settings) -> Running {
 
 /// A sidecar without rules: everything goes to `backend`.
 pub async fn plain() -> Running {
-    Running::start(sidecar(&[], &["backend"], "frontend"), to_backend(), Settings::default()).await
+    Running::start(sidecar(&[], &["backend"], "frontend"), to_backend(), ProxyOptions::default()).await
 }
 
 /// An answer of HTTP/1.1.

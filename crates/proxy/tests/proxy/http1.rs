@@ -1,9 +1,9 @@
-//! HTTP/1.1 as clients speak it: connections kept, bodies that stream, filters, and what stays on one connection.
+//! HTTP/1.1: persistent connections, streamed bodies, filters, hop-by-hop headers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy::{Readable, Settings, Tables};
+use proxy::{DirectResponseSources, ProxyOptions, ProxyTables};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -74,11 +74,11 @@ where
 }
 
 /// A sidecar whose `backend` is at this address.
-pub async fn with_endpoint(address: std::net::SocketAddr, settings: Settings) -> Running {
+pub async fn with_endpoint(address: std::net::SocketAddr, settings: ProxyOptions) -> Running {
     let routes = sidecar(&[], &["backend"], "frontend");
     let endpoints = [("backend".to_owned(), vec![(address, 1.0, true)])].into();
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
     Running::with(tables, to_backend(), settings).await
 }
 
@@ -107,7 +107,7 @@ async fn an_answer_streams_while_it_is_made() {
         stream.write_all(b"4\r\nlast\r\n0\r\n\r\n").await.expect("sent");
     })
     .await;
-    let running = with_endpoint(address, Settings::default()).await;
+    let running = with_endpoint(address, ProxyOptions::default()).await;
     let mut stream = running.connect().await;
     stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n").await.expect("sent");
     let head = read_head(&mut stream).await;
@@ -227,7 +227,7 @@ async fn host_path_and_headers_are_rewritten_together() {
                 {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "X-A", "value": "1"}]}},
                 {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"add": [{"name": "x-b", "value": "2"}]}}],
             "backendRefs": [{"kind": "MeshService", "name": "h2-other"}]}}]),
-        Settings::default(),
+        ProxyOptions::default(),
     )
     .await;
     let answer = running.get("/v1/x?q", &[("x-a", "0")]).await;
@@ -246,9 +246,11 @@ fn respond(body: serde_json::Value) -> serde_json::Value {
 #[tokio::test]
 async fn direct_responses_come_from_what_the_operator_allows() {
     let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
-    let readable =
-        Readable { files: [file.clone().into()].into(), variables: ["CARGO_PKG_NAME".to_owned()].into() };
-    let settings = Settings { readable, ..Settings::default() };
+    let direct_response_sources = DirectResponseSources {
+        files: [file.clone().into()].into(),
+        variables: ["CARGO_PKG_NAME".to_owned()].into(),
+    };
+    let settings = ProxyOptions { direct_response_sources, ..ProxyOptions::default() };
     for (body, text) in [
         (json!({"inlineString": "short"}), "short".to_owned()),
         (json!({"inlineBytes": "AAE="}), "\0\u{1}".to_owned()),
@@ -269,10 +271,10 @@ async fn what_the_operator_does_not_allow_is_500_and_a_notice() {
             "to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": respond(body)}]}});
         let running = plain().await;
         let routes = Arc::new(sidecar(&[route], &["backend"], "frontend"));
-        let notices = running.proxy.swap(Tables { routes, ..Tables::default() });
+        let notices = running.proxy.swap(ProxyTables { routes, ..ProxyTables::default() });
         assert_eq!(notices.len(), 1);
         assert_eq!(notices[0].object.to_string(), "MeshHTTPRoute default/r");
-        assert!(notices[0].message.contains("may read"), "{}", notices[0].message);
+        assert!(notices[0].message.contains("is not allowed"), "{}", notices[0].message);
         let answer = running.get("/", &[]).await;
         assert_eq!((answer.status, &answer.body[..]), (500, &b"the body of the response cannot be read"[..]));
     }
@@ -282,7 +284,7 @@ async fn what_the_operator_does_not_allow_is_500_and_a_notice() {
 async fn a_pattern_is_hit_before_the_implied_catch_all() {
     let rules = json!([{"matches": [{"path": {"type": "RegularExpression", "value": "/v[0-9]+/.*"}}],
         "default": {"backendRefs": [{"kind": "MeshService", "name": "numbered"}]}}]);
-    let running = with_rules(rules, Settings::default()).await;
+    let running = with_rules(rules, ProxyOptions::default()).await;
     assert_eq!(running.get("/v7/items", &[]).await.json()["backend"], "numbered");
     assert_eq!(running.get("/other", &[]).await.json()["backend"], "backend");
 }
@@ -312,7 +314,7 @@ async fn a_client_of_another_namespace_obeys_the_owner_of_a_service_and_no_third
         tags: model::Labels::EMPTY,
     };
     let (routes, _) = plan::routes::sidecar(&world, &client);
-    let running = Running::start(routes, to_backend(), Settings::default()).await;
+    let running = Running::start(routes, to_backend(), ProxyOptions::default()).await;
     assert_eq!(running.get("/owners", &[]).await.json()["backend"], "other");
     assert_eq!(running.get("/thirds", &[]).await.json()["backend"], "backend");
 }
@@ -321,7 +323,7 @@ async fn a_client_of_another_namespace_obeys_the_owner_of_a_service_and_no_third
 async fn a_bare_slash_becomes_the_replacement_of_the_prefix() {
     let rules = json!([{"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {
         "filters": [{"type": "URLRewrite", "urlRewrite": {"path": {"replacePrefixMatch": "/root"}}}]}}]);
-    let running = with_rules(rules, Settings::default()).await;
+    let running = with_rules(rules, ProxyOptions::default()).await;
     for (path, wanted) in [("/", "/root"), ("/?q=1", "/root?q=1"), ("/x", "/root/x")] {
         assert_eq!(running.get(path, &[]).await.json()["path"], wanted);
     }
@@ -336,8 +338,9 @@ async fn errors_of_the_proxy_have_a_short_text() {
     let listeners = json!([{"name": "http", "port": 8080, "protocol": "HTTP"}]);
     let routes = gateway(&[route], &listeners);
     let backends = Arc::new(backends(&routes, &[].into()));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    let running = Running::with(tables, proxy::Entrance::Gateway { port: 8080 }, Settings::default()).await;
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    let running =
+        Running::with(tables, proxy::ListenerKind::Gateway { port: 8080 }, ProxyOptions::default()).await;
     for (path, status, text) in [
         ("/nowhere", 404, "no route for this host and path"),
         ("/lost", 500, "a backend of the route cannot be resolved"),
@@ -372,7 +375,7 @@ async fn a_mirror_gets_the_body_and_its_answer_is_dropped() {
                     "backendRef": {"kind": "MeshService", "name": "never"}, "percentage": 0}},
                 {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "x-a", "value": "1"}]}}],
             "backendRefs": [{"kind": "MeshService", "name": "backend"}]}}]),
-        Settings::default(),
+        ProxyOptions::default(),
     )
     .await;
     let body = vec![b'x'; 200_000];
@@ -398,7 +401,7 @@ fn mirrored() -> model::RouteTable {
 
 #[tokio::test]
 async fn a_mirror_that_is_not_there_changes_nothing() {
-    let running = Running::start(mirrored(), to_backend(), Settings::default()).await;
+    let running = Running::start(mirrored(), to_backend(), ProxyOptions::default()).await;
     // Nobody listens on the discard port here.
     let dead = "127.0.0.1:9".parse().expect("an address");
     let routes = mirrored();
@@ -406,7 +409,11 @@ async fn a_mirror_that_is_not_there_changes_nothing() {
         let own = vec![(running.echo("backend").address, 1.0, true)];
         let endpoints = [("backend".to_owned(), own), ("copy".to_owned(), copies)].into();
         let backends = Arc::new(backends(&routes, &endpoints));
-        running.proxy.swap(Tables { routes: Arc::new(routes.clone()), backends, ..Tables::default() });
+        running.proxy.swap(ProxyTables {
+            routes: Arc::new(routes.clone()),
+            backends,
+            ..ProxyTables::default()
+        });
         for _ in 0..3 {
             assert_eq!(running.send("POST", "/", &[], b"body").await.status, 200);
         }

@@ -1,16 +1,17 @@
-//! HTTP/2 without TLS on both sides: streams, trailers as gRPC has them, and the ways between the two versions.
+//! HTTP/2 without TLS on both sides: streams, gRPC trailers, and translation between the two versions.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Version};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use proxy::{Entrance, Settings};
+use proxy::{ListenerKind, ProxyOptions};
 
 use super::harness::*;
 
 async fn outbound(name: &str) -> Running {
     let routes = sidecar(&[], &[name], "frontend");
-    Running::start(routes, Entrance::Outbound { service: key(name), port: 80 }, Settings::default()).await
+    Running::start(routes, ListenerKind::Outbound { service: key(name), port: 80 }, ProxyOptions::default())
+        .await
 }
 
 fn post(path: &str) -> http::request::Builder {
@@ -70,9 +71,9 @@ async fn grpc_has_its_trailers_both_ways() {
 #[tokio::test]
 async fn errors_of_ours_are_grpcs_own_for_its_clients() {
     let running = outbound("grpc-backend").await;
-    let empty = proxy::Tables {
+    let empty = proxy::ProxyTables {
         routes: std::sync::Arc::new(sidecar(&[], &["grpc-backend"], "frontend")),
-        ..proxy::Tables::default()
+        ..proxy::ProxyTables::default()
     };
     running.proxy.swap(empty);
     let mut sender = http2(running.address).await;

@@ -1,15 +1,15 @@
-//! Bounds: how much a client may send, how long it may take, and how many there may be.
+//! Limits and timeouts of clients.
 
 use std::time::{Duration, Instant};
 
-use proxy::{Limits, Settings, Timeouts};
+use proxy::{ProxyLimits, ProxyOptions, ProxyTimeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::harness::*;
 
-async fn with_limits(limits: Limits, timeouts: Timeouts) -> Running {
+async fn with_limits(limits: ProxyLimits, timeouts: ProxyTimeouts) -> Running {
     let routes = sidecar(&[], &["backend"], "frontend");
-    Running::start(routes, to_backend(), Settings { limits, timeouts, ..Settings::default() }).await
+    Running::start(routes, to_backend(), ProxyOptions { limits, timeouts, ..ProxyOptions::default() }).await
 }
 
 #[tokio::test]
@@ -43,8 +43,8 @@ async fn a_head_without_end_is_ended() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_413_told_or_untold() {
-    let limits = Limits { body_bytes: 1000, ..Limits::default() };
-    let running = with_limits(limits, Timeouts::default()).await;
+    let limits = ProxyLimits { body_bytes: 1000, ..ProxyLimits::default() };
+    let running = with_limits(limits, ProxyTimeouts::default()).await;
     assert_eq!(running.send("POST", "/", &[], &[b'x'; 1000]).await.status, 200);
     assert_eq!(running.send("POST", "/", &[], &[b'x'; 1001]).await.status, 413);
     let mut stream = running.connect().await;
@@ -62,8 +62,8 @@ async fn a_body_over_the_limit_is_413_told_or_untold() {
 
 #[tokio::test]
 async fn slow_heads_are_closed_and_others_are_served_meanwhile() {
-    let timeouts = Timeouts { headers: Duration::from_millis(300), ..Timeouts::default() };
-    let running = with_limits(Limits::default(), timeouts).await;
+    let timeouts = ProxyTimeouts { headers: Duration::from_millis(300), ..ProxyTimeouts::default() };
+    let running = with_limits(ProxyLimits::default(), timeouts).await;
     let mut slow = Vec::new();
     for start in ["", "G", "GET / HTTP/1.1\r\nx: ", "PRI * HTTP/2.0\r\n"] {
         let mut stream = running.connect().await;
@@ -94,12 +94,12 @@ async fn slow_heads_are_closed_and_others_are_served_meanwhile() {
 
 #[tokio::test]
 async fn an_unused_connection_stays_longer_than_a_head_may_take() {
-    let timeouts = Timeouts {
+    let timeouts = ProxyTimeouts {
         headers: Duration::from_millis(100),
         idle: Duration::from_millis(2_500),
-        ..Timeouts::default()
+        ..ProxyTimeouts::default()
     };
-    let running = with_limits(Limits::default(), timeouts).await;
+    let running = with_limits(ProxyLimits::default(), timeouts).await;
     let mut stream = running.connect().await;
     for _ in 0..3 {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
@@ -116,8 +116,8 @@ async fn an_unused_connection_stays_longer_than_a_head_may_take() {
 
 #[tokio::test]
 async fn a_client_that_takes_no_answer_is_left() {
-    let timeouts = Timeouts { idle: Duration::from_millis(300), ..Timeouts::default() };
-    let running = with_limits(Limits::default(), timeouts).await;
+    let timeouts = ProxyTimeouts { idle: Duration::from_millis(300), ..ProxyTimeouts::default() };
+    let running = with_limits(ProxyLimits::default(), timeouts).await;
     let mut stream = running.connect().await;
     let body = vec![b'x'; 8_000_000];
     let head =
@@ -133,8 +133,8 @@ async fn a_client_that_takes_no_answer_is_left() {
 
 #[tokio::test]
 async fn a_client_that_stops_in_its_body_is_told_and_left() {
-    let timeouts = Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() };
-    let running = with_limits(Limits::default(), timeouts).await;
+    let timeouts = ProxyTimeouts { idle: Duration::from_millis(200), ..ProxyTimeouts::default() };
+    let running = with_limits(ProxyLimits::default(), timeouts).await;
     let mut stream = running.connect().await;
     stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nhalf").await.expect("sent");
     let answer = read_answer(&mut stream, "POST").await.expect("an answer");
@@ -143,8 +143,8 @@ async fn a_client_that_stops_in_its_body_is_told_and_left() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_wait_their_turn() {
-    let limits = Limits { connections: 2, ..Limits::default() };
-    let running = with_limits(limits, Timeouts::default()).await;
+    let limits = ProxyLimits { connections: 2, ..ProxyLimits::default() };
+    let running = with_limits(limits, ProxyTimeouts::default()).await;
     let (first, second) = (running.connect().await, running.connect().await);
     let mut third = running.connect().await;
     third.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
@@ -156,8 +156,8 @@ async fn more_connections_than_allowed_wait_their_turn() {
 
 #[tokio::test]
 async fn more_requests_than_allowed_are_503() {
-    let limits = Limits { requests: 1, ..Limits::default() };
-    let running = with_limits(limits, Timeouts::default()).await;
+    let limits = ProxyLimits { requests: 1, ..ProxyLimits::default() };
+    let running = with_limits(limits, ProxyTimeouts::default()).await;
     let mut slow = running.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 500\r\n\r\n").await.expect("sent");
     tokio::time::sleep(Duration::from_millis(100)).await;

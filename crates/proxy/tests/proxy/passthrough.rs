@@ -1,4 +1,4 @@
-//! TLS that a gateway carries on unread: the server name of the greeting chooses the endpoint, whose certificate the
+//! TLS passthrough at a gateway: the server name chooses the endpoint, whose certificate the
 //! client sees.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proxy::{Entrance, Settings, Tables, Timeouts};
+use proxy::{ListenerKind, ProxyOptions, ProxyTables, ProxyTimeouts};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,7 +65,7 @@ struct Edge {
     config: Arc<ClientConfig>,
 }
 
-async fn edge(settings: Settings) -> Edge {
+async fn edge(settings: ProxyOptions) -> Edge {
     let (one, trust_one) = endpoint("1", "one.test").await;
     let (two, trust_two) = endpoint("2", "a.two.test").await;
     let routes = gateway(&ROUTES.map(|(listener, backend)| route(listener, backend)), &listeners());
@@ -73,8 +73,8 @@ async fn edge(settings: Settings) -> Edge {
         [("tcp-one".to_owned(), vec![(one, 1.0, true)]), ("tcp-two".to_owned(), vec![(two, 1.0, true)])]
             .into();
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    let running = Running::with(tables, Entrance::Gateway { port: 8443 }, settings).await;
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    let running = Running::with(tables, ListenerKind::Gateway { port: 8443 }, settings).await;
     let mut roots = RootCertStore::empty();
     [trust_one, trust_two].into_iter().for_each(|trusted| roots.add(trusted).expect("a root"));
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -112,7 +112,7 @@ async fn talk(mut stream: TlsStream<TcpStream>, name: &[u8; 1]) {
 
 #[tokio::test]
 async fn the_server_name_chooses_the_endpoint_and_its_own_certificate_is_seen() {
-    let edge = edge(Settings::default()).await;
+    let edge = edge(ProxyOptions::default()).await;
     for (name, endpoint) in [("one.test", b"1"), ("a.two.test", b"2"), ("one.test", b"1")] {
         talk(edge.connect(name).await.expect("a handshake"), endpoint).await;
     }
@@ -120,19 +120,19 @@ async fn the_server_name_chooses_the_endpoint_and_its_own_certificate_is_seen() 
 
 #[tokio::test]
 async fn an_unknown_name_is_told_so_and_no_name_ends_the_connection() {
-    let edge = edge(Settings::default()).await;
+    let edge = edge(ProxyOptions::default()).await;
     let error = edge.connect("other.test").await.expect_err("nobody is there").to_string();
     assert!(error.contains("UnrecognisedName"), "{error}");
     // An address as the name: then the greeting has none.
     let error = edge.connect("127.0.0.1").await.expect_err("nobody is there").to_string();
     assert!(error.contains("UnrecognisedName"), "{error}");
-    assert!(edge.running.proxy.metrics().contains("zoneward_proxy_failed_handshakes_total 2\n"));
+    assert!(edge.running.metrics().contains("zoneward_proxy_failed_handshakes_total 2\n"));
     talk(edge.connect("one.test").await.expect("a handshake"), b"1").await;
 }
 
 #[tokio::test]
 async fn a_greeting_may_come_in_small_pieces() {
-    let edge = edge(Settings::default()).await;
+    let edge = edge(ProxyOptions::default()).await;
     let bytes = edge.greeting("a.two.test");
     let mut stream = edge.running.connect().await;
     for piece in bytes.chunks(7) {
@@ -148,7 +148,7 @@ async fn a_greeting_may_come_in_small_pieces() {
 #[tokio::test]
 async fn a_greeting_in_many_records_is_read() {
     // RFC 8446, 5.1: a message of the handshake may be cut over records.
-    let edge = edge(Settings::default()).await;
+    let edge = edge(ProxyOptions::default()).await;
     let bytes = edge.greeting("one.test");
     let mut cut = Vec::new();
     for piece in bytes[5..].chunks(50) {
@@ -164,8 +164,8 @@ async fn a_greeting_in_many_records_is_read() {
 
 #[tokio::test]
 async fn a_slow_greeting_is_left_and_others_are_carried_meanwhile() {
-    let timeouts = Timeouts { headers: Duration::from_millis(300), ..Timeouts::default() };
-    let edge = edge(Settings { timeouts, ..Settings::default() }).await;
+    let timeouts = ProxyTimeouts { headers: Duration::from_millis(300), ..ProxyTimeouts::default() };
+    let edge = edge(ProxyOptions { timeouts, ..ProxyOptions::default() }).await;
     let bytes = edge.greeting("one.test");
     let mut slow = edge.running.connect().await;
     let began = Instant::now();

@@ -1,11 +1,11 @@
-//! Connections that are carried whole.
+//! TCP proxying.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proxy::{Entrance, Settings, Tables, Timeouts};
+use proxy::{ListenerKind, ProxyOptions, ProxyTables, ProxyTimeouts};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -28,15 +28,15 @@ pub async fn greeter(name: &'static str) -> SocketAddr {
     address
 }
 
-async fn split(endpoints: BTreeMap<String, Vec<(SocketAddr, f32, bool)>>, settings: Settings) -> Running {
+async fn split(endpoints: BTreeMap<String, Vec<(SocketAddr, f32, bool)>>, settings: ProxyOptions) -> Running {
     let route = json!({"type": "MeshTCPRoute", "name": "t", "spec": {"targetRef": {"kind": "Mesh"},
         "to": [{"targetRef": {"kind": "MeshService", "name": "tcp-db"}, "rules": [{"default": {"backendRefs": [
             {"kind": "MeshService", "name": "tcp-a", "weight": 3},
             {"kind": "MeshService", "name": "tcp-b", "weight": 1}]}}]}]}});
     let routes = sidecar(&[route], &["tcp-db"], "frontend");
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    Running::with(tables, Entrance::Outbound { service: key("tcp-db"), port: 80 }, settings).await
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    Running::with(tables, ListenerKind::Outbound { service: key("tcp-db"), port: 80 }, settings).await
 }
 
 async fn greeting(running: &Running) -> Option<u8> {
@@ -49,14 +49,14 @@ async fn connections_are_split_by_weight_and_the_endpoint_may_speak_first() {
         ("tcp-a".to_owned(), vec![(greeter("a").await, 1.0, true)]),
         ("tcp-b".to_owned(), vec![(greeter("b").await, 1.0, false)]),
     ];
-    let running = split(endpoints.into(), Settings::default()).await;
+    let running = split(endpoints.into(), ProxyOptions::default()).await;
     let mut counts = BTreeMap::new();
     for _ in 0..400 {
         *counts.entry(greeting(&running).await).or_insert(0) += 1;
     }
     let a = counts[&Some(b'a')];
     assert!((260..=340).contains(&a), "{counts:?}");
-    let metrics = running.proxy.metrics();
+    let metrics = running.metrics();
     assert!(
         metrics.contains(&format!("backend_connections_total{{backend=\"default/tcp-a:80\"}} {a}")),
         "{metrics}"
@@ -70,7 +70,7 @@ async fn connections_are_split_by_weight_and_the_endpoint_may_speak_first() {
 #[tokio::test]
 async fn each_side_may_close_its_half() {
     let endpoints = [("tcp-a".to_owned(), vec![(greeter("a").await, 1.0, true)])];
-    let running = split(endpoints.into(), Settings::default()).await;
+    let running = split(endpoints.into(), ProxyOptions::default()).await;
     // `tcp-b` has no endpoint: some connections are closed at once.
     let mut stream = loop {
         let mut stream = running.connect().await;
@@ -89,9 +89,11 @@ async fn each_side_may_close_its_half() {
 async fn an_endpoint_that_is_down_is_left_for_another() {
     let dead = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let both = vec![(greeter("a").await, 1.0, true), (dead, 1.0, true)];
-    let running =
-        split([("tcp-a".to_owned(), both.clone()), ("tcp-b".to_owned(), both)].into(), Settings::default())
-            .await;
+    let running = split(
+        [("tcp-a".to_owned(), both.clone()), ("tcp-b".to_owned(), both)].into(),
+        ProxyOptions::default(),
+    )
+    .await;
     for _ in 0..50 {
         assert_eq!(greeting(&running).await, Some(b'a'));
     }
@@ -103,8 +105,8 @@ async fn a_connection_that_stands_still_is_closed() {
         ("tcp-a".to_owned(), vec![(greeter("a").await, 1.0, true)]),
         ("tcp-b".to_owned(), vec![(greeter("b").await, 1.0, true)]),
     ];
-    let timeouts = Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() };
-    let running = split(endpoints.into(), Settings { timeouts, ..Settings::default() }).await;
+    let timeouts = ProxyTimeouts { idle: Duration::from_millis(200), ..ProxyTimeouts::default() };
+    let running = split(endpoints.into(), ProxyOptions { timeouts, ..ProxyOptions::default() }).await;
     let began = Instant::now();
     let mut stream = running.connect().await;
     let mut all = Vec::new();
@@ -116,8 +118,8 @@ async fn a_connection_that_stands_still_is_closed() {
 #[tokio::test]
 async fn a_connection_that_was_not_redirected_is_closed_and_not_sent_in_circles() {
     let routes = Arc::new(sidecar(&[], &["backend"], "frontend"));
-    let tables = Tables { routes, ..Tables::default() };
-    let running = Running::with(tables, Entrance::OriginalDestination, Settings::default()).await;
+    let tables = ProxyTables { routes, ..ProxyTables::default() };
+    let running = Running::with(tables, ListenerKind::OriginalDestination, ProxyOptions::default()).await;
     let mut stream = running.connect().await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     let mut all = Vec::new();

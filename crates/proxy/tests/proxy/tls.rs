@@ -1,4 +1,4 @@
-//! TLS at a gateway: certificates by server name, both versions of HTTP, and what is carried on unread.
+//! TLS termination at a gateway: certificates by server name, both HTTP versions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::ObjectKey;
 use model::route::RouteTable;
-use proxy::{Entrance, KeyPair, Settings, Tables};
+use proxy::{ListenerKind, ProxyOptions, ProxyTables, ServerCertificate};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
@@ -20,10 +20,13 @@ use super::harness::*;
 use super::tcp::greeter;
 
 /// A certificate for a host, as a Secret has it, and as a client trusts it.
-fn certificate(host: &str) -> (Arc<KeyPair>, CertificateDer<'static>) {
+fn certificate(host: &str) -> (Arc<ServerCertificate>, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a certificate");
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    (Arc::new(KeyPair::parse(chain.as_bytes(), key.as_bytes()).expect("a pair")), made.cert.der().clone())
+    (
+        Arc::new(ServerCertificate::parse(chain.as_bytes(), key.as_bytes()).expect("a pair")),
+        made.cert.der().clone(),
+    )
 }
 
 fn listeners(protocol: &str) -> Value {
@@ -54,13 +57,14 @@ async fn edge(routes: RouteTable, with_second: bool, endpoints: Option<std::net:
     if with_second {
         certificates.insert(secret("two"), two);
     }
-    let running = Running::start(routes.clone(), Entrance::Gateway { port: 8443 }, Settings::default()).await;
+    let running =
+        Running::start(routes.clone(), ListenerKind::Gateway { port: 8443 }, ProxyOptions::default()).await;
     let own = running
         .echoes
         .iter()
         .map(|(name, echo)| (name.clone(), vec![(endpoints.unwrap_or(echo.address), 1.0, true)]));
     let backends = Arc::new(backends(&routes, &own.collect()));
-    let notices = running.proxy.swap(Tables {
+    let notices = running.proxy.swap(ProxyTables {
         routes: Arc::new(routes),
         backends,
         certificates: Arc::new(certificates),
@@ -183,16 +187,13 @@ fn a_bad_secret_says_why() {
     let other = rcgen::generate_simple_self_signed(["b.test".to_owned()]).expect("a certificate");
     let (chain, key) = (made.cert.pem(), other.signing_key.serialize_pem());
     for (chain, key, why) in [
-        ("", key.as_str(), "has no certificate"),
-        (chain.as_str(), "", "no PEM text of a private key"),
-        (chain.as_str(), key.as_str(), "cannot be used together"),
-        (
-            "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
-            key.as_str(),
-            "no PEM text of certificates",
-        ),
+        ("", key.as_str(), "contains no certificate"),
+        (chain.as_str(), "", "not a PEM private key"),
+        (chain.as_str(), key.as_str(), "do not match"),
+        ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", key.as_str(), "tls.crt is not PEM"),
     ] {
-        let error = KeyPair::parse(chain.as_bytes(), key.as_bytes()).expect_err("it is bad").to_string();
+        let error =
+            ServerCertificate::parse(chain.as_bytes(), key.as_bytes()).expect_err("it is bad").to_string();
         assert!(error.contains(why), "{error}");
     }
 }

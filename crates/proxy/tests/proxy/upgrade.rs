@@ -1,4 +1,4 @@
-//! Connections that become something else: WebSocket by both versions of HTTP on either side, and other protocols.
+//! Upgrades: WebSocket over both HTTP versions on either side, and other protocols.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use proxy::{Entrance, Settings, Tables};
+use proxy::{ListenerKind, ProxyOptions, ProxyTables};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -64,9 +64,9 @@ async fn to_http2_only(offers: bool) -> (Running, Asked) {
     let routes = sidecar(&[], &["h2-backend"], "frontend");
     let endpoints: BTreeMap<_, _> = [("h2-backend".to_owned(), vec![(address, 1.0, true)])].into();
     let backends = Arc::new(backends(&routes, &endpoints));
-    let tables = Tables { routes: Arc::new(routes), backends, ..Tables::default() };
-    let entrance = Entrance::Outbound { service: key("h2-backend"), port: 80 };
-    (Running::with(tables, entrance, Settings::default()).await, asked)
+    let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+    let kind = ListenerKind::Outbound { service: key("h2-backend"), port: 80 };
+    (Running::with(tables, kind, ProxyOptions::default()).await, asked)
 }
 
 /// Asks as a browser does, by HTTP/1.1.
@@ -141,8 +141,8 @@ async fn an_endpoint_that_refuses_by_http2_is_heard() {
 #[tokio::test]
 async fn an_endpoint_of_http2_without_the_extension_is_asked_by_http1() {
     let routes = sidecar(&[], &["h2-backend"], "frontend");
-    let entrance = Entrance::Outbound { service: key("h2-backend"), port: 80 };
-    let running = Running::start(routes, entrance, Settings::default()).await;
+    let kind = ListenerKind::Outbound { service: key("h2-backend"), port: 80 };
+    let running = Running::start(routes, kind, ProxyOptions::default()).await;
     let (stream, answer) = ask1(&running, "/chat").await;
     assert_eq!((answer.status, answer.header("sec-websocket-accept")), (101, Some("accepted")));
     echoes(stream).await;
@@ -203,7 +203,7 @@ async fn a_websocket_by_http2_reaches_an_http1_endpoint() {
 async fn an_upgrade_to_http2_is_not_passed_on() {
     let running = plain().await;
     let headers =
-        [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
+        [("connection", "Upgrade, HTTP2-ProxyOptions"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")];
     let answer = running.get("/", &headers).await;
     assert_eq!(answer.status, 200);
     let seen = running.echo("backend").seen().remove(0);

@@ -7,7 +7,7 @@ use model::route::RouteTable;
 use serde_json::Value;
 
 use super::harness::*;
-use proxy::{Entrance, Settings};
+use proxy::{ListenerKind, ProxyOptions};
 
 fn file() -> Value {
     let path = format!("{}/../../vectors/l7-routing.json", env!("CARGO_MANIFEST_DIR"));
@@ -19,18 +19,18 @@ fn items(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-fn table(fixture: &Value) -> (RouteTable, Entrance) {
+fn table(fixture: &Value) -> (RouteTable, ListenerKind) {
     let resources = items(&fixture["resources"]);
     match fixture["destination"].as_str() {
         Some(destination) => {
             let client = fixture["client"]["service"].as_str().expect("a client");
             let routes = sidecar(&resources, &[destination], client);
-            (routes, Entrance::Outbound { service: key(destination), port: 80 })
+            (routes, ListenerKind::Outbound { service: key(destination), port: 80 })
         }
         None => {
             let port = fixture["listeners"][0]["port"].as_u64().expect("a port");
             let port = u16::try_from(port).expect("a port");
-            (gateway(&resources, &fixture["listeners"]), Entrance::Gateway { port })
+            (gateway(&resources, &fixture["listeners"]), ListenerKind::Gateway { port })
         }
     }
 }
@@ -154,8 +154,8 @@ async fn requests_go_where_the_cases_say_by_both_versions_of_http() {
             .iter()
             .filter(|case| case["kind"] == "request" && case["fixture"] == name.as_str())
             .collect();
-        let (routes, entrance) = table(fixture);
-        let running = Running::start(routes, entrance, Settings::default()).await;
+        let (routes, kind) = table(fixture);
+        let running = Running::start(routes, kind, ProxyOptions::default()).await;
         for case in own {
             done += 1;
             if case["expect"]["distribution"].is_object() {

@@ -1,5 +1,5 @@
-//! A backend as Envoy keeps it: how endpoints are spoken to, chosen and left out for a while. It says nothing of the
-//! endpoints themselves, so it changes hardly ever, and endpoints change without disturbing a connection.
+//! Clusters: protocol, load balancing and outlier detection of a backend. Endpoints are separate resources, so that they
+//! change without disturbing connections.
 
 use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::common_lb_config::{
@@ -18,44 +18,41 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 use model::route::AppProtocol;
 use prost::Message;
 
-use super::wire::{any, number, same_stream, seconds};
+use super::protobuf::{any, number, same_stream, seconds};
 
-/// The key of the protocol's options.
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-/// Where connections go whose destination is no Service of ours.
+/// The cluster of destinations that are not Services.
 pub(super) const PASS_THROUGH: &str = "pass-through";
 const CONNECT_SECONDS: i64 = 5;
-/// Envoy's own bound is 1,024 of each: too few for a busy gateway, and met without a word.
-const MANY: u32 = 100_000;
-const RETRIES: u32 = 1_000;
+/// Envoy's default is 1,024 of each: too few for a busy gateway.
+const CIRCUIT_BREAKER_LIMIT: u32 = 100_000;
+const MAX_RETRIES: u32 = 1_000;
 
-/// The message for a backend.
 pub(super) fn render(name: &str, protocol: AppProtocol) -> Vec<u8> {
     let mut cluster = Cluster {
         name: name.to_owned(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
         eds_cluster_config: Some(EdsClusterConfig { eds_config: same_stream(), service_name: String::new() }),
-        // Among the endpoints of a zone the less loaded of two; among zones by their weights.
+        // Within a zone the less loaded of two; among zones by weight.
         lb_policy: LbPolicy::LeastRequest.into(),
         common_lb_config: Some(CommonLbConfig {
-            // Semantics, xDS 6: without this the weights of localities count for nothing.
+            // Semantics, xDS 6: without this Envoy ignores the weights of localities.
             locality_config_specifier: Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(
                 LocalityWeightedLbConfig {},
             )),
             ..CommonLbConfig::default()
         }),
-        outlier_detection: Some(outliers()),
+        outlier_detection: Some(outlier_detection()),
         ignore_health_on_host_removal: true,
         ..base()
     };
     if protocol.is_http() {
         cluster.typed_extension_protocol_options =
-            [(HTTP_OPTIONS.to_owned(), any(&spoken(protocol)))].into_iter().collect();
+            [(HTTP_OPTIONS.to_owned(), any(&http_protocol_options(protocol)))].into_iter().collect();
     }
     cluster.encode_to_vec()
 }
 
-/// The message of the cluster that sends connections where they were going.
 pub(super) fn pass_through() -> Vec<u8> {
     let cluster = Cluster {
         name: PASS_THROUGH.to_owned(),
@@ -68,10 +65,10 @@ pub(super) fn pass_through() -> Vec<u8> {
 
 fn base() -> Cluster {
     let thresholds = Thresholds {
-        max_connections: number(MANY),
-        max_pending_requests: number(MANY),
-        max_requests: number(MANY),
-        max_retries: number(RETRIES),
+        max_connections: number(CIRCUIT_BREAKER_LIMIT),
+        max_pending_requests: number(CIRCUIT_BREAKER_LIMIT),
+        max_requests: number(CIRCUIT_BREAKER_LIMIT),
+        max_retries: number(MAX_RETRIES),
         ..Thresholds::default()
     };
     Cluster {
@@ -84,9 +81,9 @@ fn base() -> Cluster {
     }
 }
 
-/// An endpoint that cannot be connected to is left out for a while. What it answers is its own affair: a backend that
-/// says 500 to everybody would otherwise be taken away from those who want to read that.
-fn outliers() -> OutlierDetection {
+/// Ejects endpoints that cannot be reached. Responses do not count: a backend that returns 500 to every request must
+/// still be reachable.
+fn outlier_detection() -> OutlierDetection {
     OutlierDetection {
         split_external_local_origin_errors: true,
         consecutive_local_origin_failure: number(3),
@@ -103,7 +100,7 @@ fn outliers() -> OutlierDetection {
     }
 }
 
-fn spoken(protocol: AppProtocol) -> HttpProtocolOptions {
+fn http_protocol_options(protocol: AppProtocol) -> HttpProtocolOptions {
     let config = match protocol {
         AppProtocol::Http2 | AppProtocol::Grpc => {
             ProtocolConfig::Http2ProtocolOptions(Http2ProtocolOptions::default())

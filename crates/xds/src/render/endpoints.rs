@@ -1,5 +1,5 @@
-//! The endpoints of a backend: zones as localities with the weights that the plan gave them, and what it would choose
-//! without them as lower priorities. Envoy turns to a lower priority only where a higher one fails.
+//! Endpoints of a backend: zones as localities with the plan's weights, and failover tiers as lower priorities, which
+//! Envoy uses only when the higher ones fail.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,16 @@ use model::Name;
 use model::backend::{Backend, BackendEndpoint};
 use prost::Message;
 
-use super::wire::{address, number};
+use super::protobuf::{address, number};
 
-/// The whole of a backend's weight, over all zones of one priority.
-const WHOLE: f64 = 1_000_000.0;
-/// The weight of the heaviest endpoint of a zone in which they differ.
+/// The sum of the weights of all localities of one priority.
+const TOTAL_WEIGHT: f64 = 1_000_000.0;
+/// The weight of the heaviest endpoint of a locality.
 const HEAVIEST: f64 = 10_000.0;
 
-/// The message for a backend; the tiers are in order of preference.
 pub(super) fn render(name: &str, tiers: &[&Backend]) -> Vec<u8> {
     let mut endpoints = Vec::new();
-    // Priorities have no gaps: a tier without endpoints is none.
+    // Envoy requires priorities without gaps.
     let tiers = tiers.iter().filter(|tier| !tier.endpoints.is_empty());
     for (priority, tier) in (0u32..).zip(tiers) {
         endpoints.extend(localities(tier, priority));
@@ -46,14 +45,14 @@ fn localities(tier: &Backend, priority: u32) -> impl Iterator<Item = LocalityLbE
         LocalityLbEndpoints {
             locality: Some(Locality { zone, ..Locality::default() }),
             lb_endpoints: weighted(&endpoints),
-            load_balancing_weight: number(at_least_one(WHOLE * own / total)),
+            load_balancing_weight: number(at_least_one(TOTAL_WEIGHT * own / total)),
             priority,
             ..LocalityLbEndpoints::default()
         }
     })
 }
 
-/// Weights are said only where they differ: without them Envoy takes the less loaded of two.
+/// Equal weights are omitted: without weights Envoy picks the less loaded of two.
 fn weighted(endpoints: &[&BackendEndpoint]) -> Vec<LbEndpoint> {
     let heaviest = endpoints.iter().map(|endpoint| endpoint.weight).fold(0.0, f32::max);
     let differ = endpoints.iter().any(|endpoint| endpoint.weight != heaviest);
@@ -69,7 +68,7 @@ fn weighted(endpoints: &[&BackendEndpoint]) -> Vec<LbEndpoint> {
     endpoints.iter().map(one).collect()
 }
 
-/// What has a share keeps one, however small: a weight of zero would be none.
+/// A weight of zero would remove a small share.
 fn at_least_one(weight: f64) -> u32 {
-    weight.round().clamp(1.0, WHOLE) as u32
+    weight.round().clamp(1.0, TOTAL_WEIGHT) as u32
 }

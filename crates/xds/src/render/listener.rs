@@ -1,4 +1,4 @@
-//! Where connections arrive: the addresses of Services for a sidecar, the ports of a gateway.
+//! Listeners: the addresses of Services for a sidecar, the ports of a gateway.
 
 use std::net::SocketAddr;
 
@@ -29,69 +29,74 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 use model::route::{Hostname, WeightedBackends, error_text};
 use prost::Message;
 
-use super::action::{NOBODY, weights};
 use super::cluster::PASS_THROUGH;
-use super::wire::{address, any, no, number, same_stream, seconds, source, yes};
+use super::protobuf::{address, any, no, number, same_stream, seconds, source, yes};
+use super::route_action::{UNRESOLVED, weights};
 
-/// What is done with connections.
-pub(super) enum Carry<'r> {
-    /// Their requests are routed by the routes of this name.
-    Http { routes: String, is_edge: bool },
-    /// They are carried whole.
+/// What a filter chain does with connections.
+pub(super) enum ChainAction<'r> {
+    /// Requests are routed by the route configuration of this name.
+    Http {
+        routes: String,
+        is_edge: bool,
+    },
     Tcp(&'r WeightedBackends),
-    /// They go where they were going.
+    /// Forwarded to the original destination.
     PassThrough,
 }
 
-/// One way through a listener.
-pub(super) struct Chain<'r> {
-    pub(super) carry: Carry<'r>,
-    /// With TLS: the hosts that it is for.
+pub(super) struct FilterChainSpec<'r> {
+    pub(super) action: ChainAction<'r>,
+    /// `None` without TLS.
     pub(super) server_name: Option<Hostname>,
-    /// The name of the certificate with which TLS ends here. Without one, TLS is carried on unread.
+    /// The certificate that terminates TLS; `None` for TLS passthrough.
     pub(super) certificate: Option<String>,
 }
 
-impl<'r> Chain<'r> {
-    /// In the clear.
-    pub(super) fn plain(carry: Carry<'r>) -> Self {
-        Self { carry, server_name: None, certificate: None }
+impl<'r> FilterChainSpec<'r> {
+    /// Without TLS.
+    pub(super) fn plain(action: ChainAction<'r>) -> Self {
+        Self { action, server_name: None, certificate: None }
     }
 }
 
 /// How a listener gets its connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrives {
+pub(super) enum Binding {
     /// By a port of its own.
     Bound,
-    /// From the listener that captures, by their original address.
-    HandedOver,
-    /// By a redirect; those for a Service are handed over.
+    /// From the capturing listener, by original destination.
+    HandedOff,
+    /// By redirection; connections to a Service are handed off.
     Captured,
 }
 
-/// The message.
-pub(super) fn render(name: &str, at: SocketAddr, arrives: Arrives, chains: &[Chain<'_>]) -> Vec<u8> {
+pub(super) fn render(
+    name: &str,
+    at: SocketAddr,
+    binding: Binding,
+    chains: &[FilterChainSpec<'_>],
+) -> Vec<u8> {
     let has_tls = chains.iter().any(|chain| chain.server_name.is_some());
     let mut listener_filters = Vec::new();
-    if arrives == Arrives::Captured {
+    if binding == Binding::Captured {
         listener_filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
     }
     if has_tls {
         let inspector = any(&TlsInspector::default());
         listener_filters.push(listener_filter("envoy.filters.listener.tls_inspector", inspector));
     }
-    let edge = chains.iter().any(|chain| matches!(chain.carry, Carry::Http { is_edge: true, .. }));
+    let edge = chains.iter().any(|chain| matches!(chain.action, ChainAction::Http { is_edge: true, .. }));
     let listener = Listener {
         name: name.to_owned(),
         stat_prefix: name.to_owned(),
         address: address(at),
         filter_chains: chains.iter().map(|chain| filter_chain(name, chain)).collect(),
         listener_filters,
-        use_original_dst: (arrives == Arrives::Captured).then(yes).flatten(),
-        bind_to_port: (arrives == Arrives::HandedOver).then(no).flatten(),
+        use_original_dst: (binding == Binding::Captured).then(yes).flatten(),
+        bind_to_port: (binding == Binding::HandedOff).then(no).flatten(),
         traffic_direction: if edge { TrafficDirection::Inbound } else { TrafficDirection::Outbound }.into(),
-        // A client decides how fast it reads: more than this is not kept for it.
+        // The limit for a client that reads slowly.
         per_connection_buffer_limit_bytes: number(1 << 20),
         ..Listener::default()
     };
@@ -103,25 +108,30 @@ fn listener_filter(name: &str, config: envoy_types::pb::google::protobuf::Any) -
     ListenerFilter { name: name.to_owned(), config_type, ..ListenerFilter::default() }
 }
 
-fn filter_chain(listener: &str, chain: &Chain<'_>) -> FilterChain {
-    let (name, config) = match &chain.carry {
-        Carry::Http { routes, is_edge } => {
-            ("envoy.filters.network.http_connection_manager", any(&requests(listener, routes, *is_edge)))
+fn filter_chain(listener: &str, chain: &FilterChainSpec<'_>) -> FilterChain {
+    let (name, config) = match &chain.action {
+        ChainAction::Http { routes, is_edge } => (
+            "envoy.filters.network.http_connection_manager",
+            any(&http_connection_manager(listener, routes, *is_edge)),
+        ),
+        ChainAction::Tcp(split) => {
+            ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split)))
         }
-        Carry::Tcp(split) => ("envoy.filters.network.tcp_proxy", any(&connections(listener, split))),
-        Carry::PassThrough => ("envoy.filters.network.tcp_proxy", any(&whole(listener, PASS_THROUGH))),
+        ChainAction::PassThrough => {
+            ("envoy.filters.network.tcp_proxy", any(&tcp_proxy(listener, PASS_THROUGH)))
+        }
     };
     let filter = Filter { name: name.to_owned(), config_type: Some(filter::ConfigType::TypedConfig(config)) };
-    let http = matches!(chain.carry, Carry::Http { .. });
+    let http = matches!(chain.action, ChainAction::Http { .. });
     FilterChain {
-        filter_chain_match: chain.server_name.as_ref().map(for_host),
+        filter_chain_match: chain.server_name.as_ref().map(server_name_match),
         filters: vec![filter],
-        transport_socket: chain.certificate.as_ref().map(|certificate| ends_tls(certificate, http)),
+        transport_socket: chain.certificate.as_ref().map(|certificate| terminate_tls(certificate, http)),
         ..FilterChain::default()
     }
 }
 
-fn for_host(host: &Hostname) -> FilterChainMatch {
+fn server_name_match(host: &Hostname) -> FilterChainMatch {
     let server_names = match host {
         Hostname::Any => Vec::new(),
         host => vec![host.to_string()],
@@ -129,7 +139,7 @@ fn for_host(host: &Hostname) -> FilterChainMatch {
     FilterChainMatch { server_names, transport_protocol: "tls".to_owned(), ..FilterChainMatch::default() }
 }
 
-fn ends_tls(certificate: &str, http: bool) -> TransportSocket {
+fn terminate_tls(certificate: &str, http: bool) -> TransportSocket {
     let secret = SdsSecretConfig { name: certificate.to_owned(), sds_config: same_stream() };
     let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &[] };
     let context = DownstreamTlsContext {
@@ -146,8 +156,8 @@ fn ends_tls(certificate: &str, http: bool) -> TransportSocket {
     }
 }
 
-fn requests(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManager {
-    // Routes say what is added to a request; Envoy's own headers are not among it.
+fn http_connection_manager(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManager {
+    // Only routes add headers to a request.
     let router = Router { suppress_envoy_headers: true, ..Router::default() };
     let router = HttpFilter {
         name: "envoy.filters.http.router".to_owned(),
@@ -166,7 +176,7 @@ fn requests(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManage
         strip_trailing_host_dot: true,
         server_header_transformation: ServerHeaderTransformation::PassThrough.into(),
         generate_request_id: no(),
-        // At the edge nobody has vouched for what a client says of its own address.
+        // At the edge, a client's own X-Forwarded-For is not trusted.
         use_remote_address: if is_edge { yes() } else { no() },
         skip_xff_append: !is_edge,
         upgrade_configs: vec![UpgradeConfig {
@@ -183,7 +193,7 @@ fn requests(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManage
     }
 }
 
-/// Errors of Envoy itself that have no text there: no route (404), and a share of a backend that cannot be resolved (500).
+/// Texts of local replies: no route (404), and an unresolved backend (500).
 fn local_replies() -> LocalReplyConfig {
     let mapper = |flag: &str, status: u16| {
         let flags = ResponseFlagFilter { flags: vec![flag.to_owned()] };
@@ -194,9 +204,9 @@ fn local_replies() -> LocalReplyConfig {
     LocalReplyConfig { mappers: vec![mapper("NR", 404), mapper("NC", 500)], ..LocalReplyConfig::default() }
 }
 
-/// An entry without a backend closes its connections, and so does a split without entries.
-fn connections(listener: &str, split: &WeightedBackends) -> TcpProxy {
-    let mut proxy = whole(listener, NOBODY);
+/// Connections to an unresolved backend are closed, and so are those of a route without backends.
+fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends) -> TcpProxy {
+    let mut proxy = tcp_proxy(listener, UNRESOLVED);
     if !split.entries().is_empty() {
         let cluster = |(name, weight)| ClusterWeight { name, weight, ..ClusterWeight::default() };
         let clusters = WeightedCluster { clusters: weights(split).map(cluster).collect() };
@@ -205,11 +215,10 @@ fn connections(listener: &str, split: &WeightedBackends) -> TcpProxy {
     proxy
 }
 
-fn whole(listener: &str, cluster: &str) -> TcpProxy {
+fn tcp_proxy(listener: &str, cluster: &str) -> TcpProxy {
     TcpProxy {
         stat_prefix: listener.to_owned(),
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-        // Another endpoint is tried where one cannot be connected to.
         max_connect_attempts: number(3),
         ..TcpProxy::default()
     }

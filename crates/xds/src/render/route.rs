@@ -1,4 +1,4 @@
-//! One alternative of a rule as a route of Envoy: what it asks of a request, and what then happens.
+//! One match of a rule as an Envoy route: its conditions and its action.
 
 use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
 use envoy_types::pb::envoy::config::route::v3::query_parameter_matcher::QueryParameterMatchSpecifier;
@@ -11,45 +11,45 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{
 use model::Notice;
 use model::route::{MatchEntry, MatchedRoute, PathMatch, Pattern, ValueTest};
 
-use super::{Setting, action, pattern};
+use super::{RouteContext, regex, route_action};
 
-/// The route for an alternative. `None`: Envoy cannot ask this; a Notice says so.
+/// `None`: Envoy does not support the match, and a Notice says so.
 pub(super) fn render(
     hit: &MatchedRoute<'_>,
-    setting: &Setting<'_>,
+    context: &RouteContext<'_>,
     notices: &mut Vec<Notice>,
 ) -> Option<Route> {
-    let mut tell = |problem: String| {
-        let policy = hit.rule.origin.policy.clone().unwrap_or_else(|| setting.object.clone());
+    let mut notify = |problem: String| {
+        let policy = hit.rule.origin.policy.clone().unwrap_or_else(|| context.object.clone());
         let field = &hit.rule.origin.field;
         let message = format!("{field}.matches[{}]: {problem}", hit.entry.alternative);
         notices.push(Notice::new(policy, "NotForEnvoy", message));
     };
-    let matched = match asked(hit.entry) {
+    let matched = match route_match(hit.entry) {
         Ok(matched) => matched,
         Err(problem) => {
-            tell(format!("{problem}; Envoys go on without this match, so write the pattern otherwise"));
+            notify(format!("{problem}; Envoys ignore this match, so rewrite the regular expression"));
             return None;
         }
     };
     let mut route = Route { name: name(hit), r#match: Some(matched), ..Route::default() };
-    action::fill(&mut route, &hit.rule.action, &hit.entry.path, setting).into_iter().for_each(tell);
+    route_action::fill(&mut route, &hit.rule.action, &hit.entry.path, context).into_iter().for_each(notify);
     Some(route)
 }
 
-/// For hosts that another certificate is for.
+/// 421 for hosts of another listener's certificate.
 pub(super) fn misdirected() -> Route {
     let everything =
         RouteMatch { path_specifier: Some(PathSpecifier::Prefix("/".to_owned())), ..RouteMatch::default() };
     Route {
         name: "a host of another listener".to_owned(),
         r#match: Some(everything),
-        action: Some(Action::DirectResponse(action::error(421))),
+        action: Some(Action::DirectResponse(route_action::error(421))),
         ..Route::default()
     }
 }
 
-/// Where the rule stands, for access logs.
+/// For access logs.
 fn name(hit: &MatchedRoute<'_>) -> String {
     let origin = &hit.rule.origin;
     match &origin.policy {
@@ -58,7 +58,7 @@ fn name(hit: &MatchedRoute<'_>) -> String {
     }
 }
 
-fn asked(entry: &MatchEntry) -> Result<RouteMatch, String> {
+fn route_match(entry: &MatchEntry) -> Result<RouteMatch, String> {
     let conditions = &entry.conditions;
     let mut headers = Vec::new();
     if let Some(method) = &conditions.method {
@@ -118,6 +118,6 @@ fn value(test: &ValueTest) -> Result<Option<StringMatcher>, String> {
 }
 
 fn regex(of: &Pattern) -> Result<RegexMatcher, String> {
-    let regex = pattern::render(of.as_str())?;
+    let regex = regex::render(of.as_str())?;
     Ok(RegexMatcher { regex, ..RegexMatcher::default() })
 }

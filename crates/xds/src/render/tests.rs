@@ -8,7 +8,7 @@ use plan::routes::{MeshClient, gateway, sidecar};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::show;
+use crate::config_dump;
 
 fn snapshot(objects: &[Value]) -> Snapshot {
     let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
@@ -57,40 +57,45 @@ fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<Backen
     std::iter::once(first).chain(further).map(Arc::new).collect()
 }
 
-fn of_sidecar(snapshot: &Snapshot, zone: &str, capture: Option<u16>, outbounds: &[(&str, &str)]) -> Input {
+fn of_sidecar(
+    snapshot: &Snapshot,
+    zone: &str,
+    capture: Option<u16>,
+    outbounds: &[(&str, &str)],
+) -> RenderInput {
     let key = |name: &str| ServiceKey::new(&"ns".into(), &name.into());
     let client = MeshClient::of_service(snapshot, &key("frontend"), &model::Labels::EMPTY);
     let (routes, _) = sidecar(snapshot, &client);
     let outbounds = outbounds.iter().map(|(at, to)| (at.parse().unwrap(), (key(to), 80))).collect();
-    Input {
+    RenderInput {
         tiers: tiers(snapshot, &routes, zone),
         routes: Arc::new(routes),
         certificates: Arc::default(),
-        entrance: Entrance::Sidecar { capture, outbounds },
-        allowed: Arc::default(),
+        listeners: EnvoyListeners::Sidecar { capture, outbounds },
+        allowlist: Arc::default(),
     }
 }
 
-fn of_gateway(snapshot: &Snapshot) -> Input {
+fn of_gateway(snapshot: &Snapshot) -> RenderInput {
     let key = ObjectKey::new(&"ns".into(), &"edge".into());
     let (routes, _) = gateway(snapshot, snapshot.gateway(&key).unwrap());
-    Input {
+    RenderInput {
         tiers: tiers(snapshot, &routes, "a"),
         routes: Arc::new(routes),
         certificates: Arc::default(),
-        entrance: Entrance::Gateway {
+        listeners: EnvoyListeners::Gateway {
             gateway: key,
             bind: "0.0.0.0".parse().unwrap(),
-            places: BTreeMap::new(),
+            port_overrides: BTreeMap::new(),
         },
-        allowed: Arc::default(),
+        allowlist: Arc::default(),
     }
 }
 
-fn shown(rendered: &Rendered, kind: Kind, name: &str) -> Value {
+fn shown(rendered: &Rendered, kind: ResourceType, name: &str) -> Value {
     let resource = rendered.resources.find(kind, name);
     let names: Vec<_> = rendered.resources.of(kind).keys().collect();
-    show::value(kind, resource.unwrap_or_else(|| panic!("{name} is not among {names:?}")))
+    config_dump::value(kind, resource.unwrap_or_else(|| panic!("{name} is not among {names:?}")))
 }
 
 fn check(value: &Value, expected: Expect) {
@@ -102,7 +107,7 @@ fn names(rendered: &Rendered) -> String {
         let names: Vec<&str> = rendered.resources.of(kind).keys().map(|name| &**name).collect();
         format!("{kind}: {}\n", names.join(", "))
     };
-    Kind::ALL.into_iter().map(of).collect()
+    ResourceType::ALL.into_iter().map(of).collect()
 }
 
 #[test]
@@ -117,9 +122,12 @@ fn a_captured_client_has_a_listener_for_each_address_and_a_way_out_for_the_rest(
         secret: 
     "#]]
     .assert_eq(&names(&rendered));
-    let handed = shown(&rendered, Kind::Listener, "outbound ns/web:80 at 10.0.0.1:80");
+    let handed = shown(&rendered, ResourceType::Listener, "outbound ns/web:80 at 10.0.0.1:80");
     assert_eq!(handed["bind_to_port"], false);
-    assert_eq!(shown(&rendered, Kind::Listener, "outbound at 127.0.0.1:15001")["use_original_dst"], true);
+    assert_eq!(
+        shown(&rendered, ResourceType::Listener, "outbound at 127.0.0.1:15001")["use_original_dst"],
+        true
+    );
 }
 
 #[test]
@@ -131,7 +139,7 @@ fn zones_are_weighted_localities_and_other_zones_a_lower_priority() {
         asking["metadata"]["annotations"] = json!({"zoneward.dev/traffic-distribution": mechanism});
         let world = snapshot(&[asking, slice("web", annotations, &endpoints)]);
         let rendered = render(of_sidecar(&world, zone, Some(15001), &[]), None);
-        let value = shown(&rendered, Kind::Endpoints, "ns/web:80");
+        let value = shown(&rendered, ResourceType::Endpoints, "ns/web:80");
         let line = |l: &Value| {
             let hosts = l["lb_endpoints"].as_array().unwrap().iter();
             let hosts: Vec<&str> = hosts
@@ -181,7 +189,7 @@ fn routes_say_what_the_policy_says() {
     let world = snapshot(&[service("web", "10.0.0.1"), service("cart", "10.0.0.2"), route]);
     let rendered = render(of_sidecar(&world, "a", Some(15001), &[]), None);
     assert_eq!(rendered.notices, []);
-    let config = shown(&rendered, Kind::Routes, "ns/web:80");
+    let config = shown(&rendered, ResourceType::Routes, "ns/web:80");
     check(
         &config["virtual_hosts"][0]["routes"],
         expect![[r#"
@@ -321,9 +329,9 @@ fn tls_without_a_certificate_goes_on_unread_by_its_server_name() {
     ]);
     let rendered = render(of_gateway(&world), None);
     assert_eq!(rendered.notices, []);
-    let listeners: Vec<_> = rendered.resources.of(Kind::Listener).values().collect();
+    let listeners: Vec<_> = rendered.resources.of(ResourceType::Listener).values().collect();
     let [listener] = listeners.as_slice() else { panic!("one port, one listener") };
-    let text = show::value(Kind::Listener, listener).to_string();
+    let text = config_dump::value(ResourceType::Listener, listener).to_string();
     for part in ["tls_inspector", "one.example", "*.two.example", "ns/web:80"] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -365,17 +373,17 @@ fn every_field_that_is_sent_has_a_name() {
     let mut gateway = of_gateway(&world);
     let without = render(gateway.clone(), None);
     assert_eq!(without.notices.len(), 2, "{:?}", without.notices);
-    let pair = KeyPair { chain: b"CHAIN".as_slice().into(), key: b"SECRET".as_slice().into() };
+    let pair = PemKeyPair { chain: b"CHAIN".as_slice().into(), key: b"SECRET".as_slice().into() };
     let key = ObjectKey::new(&"ns".into(), &"cert".into());
     gateway.certificates = Arc::new([(key, Arc::new(pair))].into());
     let gateway = render(gateway, Some(&without));
     assert_eq!(gateway.notices, []);
     let sidecar = render(of_sidecar(&world, "a", Some(15001), &[("127.0.0.1:1", "web")]), None);
     for rendered in [&gateway, &sidecar] {
-        for kind in Kind::ALL {
+        for kind in ResourceType::ALL {
             for resource in rendered.resources.of(kind).values() {
-                let value = show::value(kind, resource);
-                assert_eq!(show::unnamed(&value), [""; 0], "{kind} {}", resource.name);
+                let value = config_dump::value(kind, resource);
+                assert_eq!(config_dump::unnamed(&value), [""; 0], "{kind} {}", resource.name);
                 assert!(!value.to_string().contains("U0VDUkVU"), "keys are not shown");
             }
         }
@@ -407,7 +415,7 @@ fn many_routes(count: usize) -> Value {
 fn a_long_list_of_routes_becomes_a_tree_with_everything_that_may_match_at_each_leaf() {
     let world = snapshot(&[service("web", "10.0.0.1"), service("cart", "10.0.0.2"), many_routes(150)]);
     let rendered = render(of_sidecar(&world, "a", Some(15001), &[]), None);
-    let host = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0];
+    let host = &shown(&rendered, ResourceType::Routes, "ns/web:80")["virtual_hosts"][0];
     assert!(host["routes"].is_null());
     let map = host["matcher"]["matcher_tree"]["prefix_match_map"]["map"].as_object().unwrap();
     assert_eq!(map.len(), 151, "each prefix, and `/`");
@@ -437,13 +445,13 @@ fn what_did_not_change_is_the_same_resource_and_content_decides_versions() {
     let input = of_sidecar(&world, "a", Some(15001), &[]);
     let first = render(input.clone(), None);
     let again = render(input.clone(), Some(&first));
-    for kind in Kind::ALL {
+    for kind in ResourceType::ALL {
         for (name, resource) in first.resources.of(kind) {
             assert!(Arc::ptr_eq(resource, &again.resources.of(kind)[name]), "{kind} {name}");
         }
     }
     let anew = render(of_sidecar(&snapshot(&objects), "a", Some(15001), &[]), None);
-    assert!(first.resources.differences(&anew.resources).is_empty(), "a restart makes the same versions");
+    assert!(first.resources.changed_names(&anew.resources).is_empty(), "a restart makes the same versions");
     let moved = [("10.1.0.1", "a"), ("10.1.0.9", "a")];
     let world = snapshot(&[
         service("web", "10.0.0.1"),
@@ -451,13 +459,14 @@ fn what_did_not_change_is_the_same_resource_and_content_decides_versions() {
         slice("web", json!({}), &moved),
         many_routes(120),
     ]);
-    let changed = render(Input { tiers: of_sidecar(&world, "a", None, &[]).tiers, ..input }, Some(&first));
-    let differences = first.resources.differences(&changed.resources);
-    let differences: Vec<String> = differences
+    let changed =
+        render(RenderInput { tiers: of_sidecar(&world, "a", None, &[]).tiers, ..input }, Some(&first));
+    let changed_names = first.resources.changed_names(&changed.resources);
+    let changed_names: Vec<String> = changed_names
         .iter()
         .flat_map(|(kind, names)| names.iter().map(move |n| format!("{kind} {n}")))
         .collect();
-    assert_eq!(differences, ["endpoints ns/web:80"]);
+    assert_eq!(changed_names, ["endpoints ns/web:80"]);
 }
 
 #[test]
@@ -480,7 +489,7 @@ fn the_narrowest_listener_has_a_host_even_without_a_route_for_it() {
         ),
     ]);
     let rendered = render(of_gateway(&world), None);
-    let config = shown(&rendered, Kind::Routes, "ns/edge:80");
+    let config = shown(&rendered, ResourceType::Routes, "ns/edge:80");
     let hosts = config["virtual_hosts"].as_array().unwrap().iter();
     let hosts: Vec<String> = hosts
         .map(|h| {
@@ -491,21 +500,22 @@ fn the_narrowest_listener_has_a_host_even_without_a_route_for_it() {
 }
 
 #[test]
-fn a_place_for_a_port_that_the_gateway_does_not_have_is_told() {
+fn an_override_of_a_port_that_the_gateway_does_not_have_is_a_notice() {
     let gateway = policy(
         "MeshGateway",
         "edge",
         json!({"listeners": [{"name": "a", "port": 8080, "protocol": "HTTP"}]}),
     );
     let mut input = of_gateway(&snapshot(&[gateway]));
-    if let Entrance::Gateway { places, .. } = &mut input.entrance {
-        places.insert(80, "127.0.0.1:8080".parse().unwrap());
+    if let EnvoyListeners::Gateway { port_overrides, .. } = &mut input.listeners {
+        port_overrides.insert(80, "127.0.0.1:8080".parse().unwrap());
     }
     let told: Vec<String> = render(input, None).notices.iter().map(ToString::to_string).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        told[0]
-            .starts_with("MeshGateway ns/edge: PortNotFound: a bootstrap puts its port 80 at 127.0.0.1:8080")
+        told[0].starts_with(
+            "MeshGateway ns/edge: PortNotFound: a bootstrap binds its port 80 to 127.0.0.1:8080"
+        )
     );
 }
 
@@ -533,16 +543,19 @@ fn what_envoy_cannot_do_is_told_and_the_rest_stays() {
         notices[0].contains("spec.to[0].rules[0].matches[0]: it repeats something more than 1000 times"),
         "{notices:?}"
     );
-    assert!(notices[1].contains("changes of Content-Length are left out"), "{notices:?}");
+    assert!(notices[1].contains("changes of Content-Length are ignored"), "{notices:?}");
     assert!(notices[2].contains("--allow-file"), "{notices:?}");
-    let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
+    let routes = &shown(&rendered, ResourceType::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
     let text = json!({"inline_string": "the body of the response cannot be read"});
     assert_eq!(routes[0]["direct_response"], json!({"status": 500, "body": text}));
     let put = routes[1]["request_headers_to_add"].as_array().map(Vec::len);
     assert_eq!(put, Some(1), "the other change stays");
-    input.allowed = Arc::new(Allowed { files: ["/etc/passwd".to_owned()].into(), ..Allowed::default() });
+    input.allowlist = Arc::new(DirectResponseAllowlist {
+        files: ["/etc/passwd".to_owned()].into(),
+        ..DirectResponseAllowlist::default()
+    });
     let rendered = render(input, Some(&rendered));
     assert_eq!(rendered.notices.len(), 2);
-    let routes = &shown(&rendered, Kind::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
+    let routes = &shown(&rendered, ResourceType::Routes, "ns/web:80")["virtual_hosts"][0]["routes"];
     assert_eq!(routes[0]["direct_response"]["body"], json!({"filename": "/etc/passwd"}));
 }

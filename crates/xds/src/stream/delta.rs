@@ -1,4 +1,4 @@
-//! The incremental protocol: only what changed is sent, resource by resource.
+//! Incremental xDS: only changed resources are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,177 +7,177 @@ use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource as Sent,
 };
 
-use super::{Heard, NAMES, Published, RESPONSE_BYTES, Refusal, TooMuch, may_pass, words};
-use crate::resource::{Kind, ResourceSet, Version};
+use super::{
+    MAX_NAMES, Nack, PublishedResources, RESPONSE_BYTES, Reply, TooManyNames, is_retryable, truncate,
+};
+use crate::resource::{ContentVersion, ResourceSet, ResourceType};
 
-/// The word for everything.
-const EVERYTHING: &str = "*";
+const WILDCARD: &str = "*";
 
-/// A stream of the incremental protocol.
 #[derive(Debug, Default)]
-pub struct Delta {
-    target: Arc<Published>,
-    kinds: BTreeMap<Kind, Subscription>,
-    /// Clusters that were sent and whose endpoints have not been acknowledged: no route may lead there yet.
-    awaited: BTreeSet<Arc<str>>,
+pub struct DeltaStream {
+    target: Arc<PublishedResources>,
+    subscriptions: BTreeMap<ResourceType, DeltaSubscription>,
+    /// Clusters whose endpoints are not acknowledged: no route may refer to them yet.
+    awaiting_endpoints: BTreeSet<Arc<str>>,
     last_nonce: u64,
 }
 
 #[derive(Debug, Default)]
-struct Subscription {
+struct DeltaSubscription {
     wildcard: bool,
     names: BTreeSet<Arc<str>>,
-    /// What the client has; without a version if it is none of ours.
-    held: BTreeMap<Arc<str>, Option<Version>>,
-    /// What has to be sent though the client has it.
-    owed: BTreeSet<Arc<str>>,
-    /// Names that may need something: what is not here is as it should be.
+    /// What the client has; `None` for a version that is not ours.
+    acknowledged: BTreeMap<Arc<str>, Option<ContentVersion>>,
+    /// To be sent again although the client has it.
+    resend: BTreeSet<Arc<str>>,
+    /// Names to check; all others are up to date.
     dirty: BTreeSet<Arc<str>>,
-    refused: BTreeMap<Arc<str>, Version>,
-    /// What of it may be taken later though it stays as it is.
-    passing: BTreeSet<Arc<str>>,
-    /// Parts of responses that were refused as a whole.
-    apart: Vec<Vec<Arc<str>>>,
-    flight: Option<Flight>,
+    rejected: BTreeMap<Arc<str>, ContentVersion>,
+    /// Rejected versions that may be accepted later.
+    retryable: BTreeSet<Arc<str>>,
+    /// Parts of a rejected response, sent separately to find the resource at fault.
+    bisected: Vec<Vec<Arc<str>>>,
+    pending: Option<PendingResponse>,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct PendingResponse {
     nonce: String,
-    sent: Vec<(Arc<str>, Version)>,
+    sent: Vec<(Arc<str>, ContentVersion)>,
     removed: Vec<Arc<str>>,
 }
 
-impl Delta {
-    /// Sets what the client is to have.
-    pub fn aim(&mut self, target: Arc<Published>) {
+impl DeltaStream {
+    /// Sets the resources that the client should have.
+    pub fn set_target(&mut self, target: Arc<PublishedResources>) {
         let changed = if target.number == self.target.number + 1 {
             target.changed.clone()
         } else {
-            self.target.resources.differences(&target.resources)
+            self.target.resources.changed_names(&target.resources)
         };
         for (kind, names) in changed {
-            if let Some(subscription) = self.kinds.get_mut(&kind) {
-                let wanted = names.into_iter().filter(|name| subscription.concerns(name));
+            if let Some(subscription) = self.subscriptions.get_mut(&kind) {
+                let wanted = names.into_iter().filter(|name| subscription.includes(name));
                 let wanted: Vec<Arc<str>> = wanted.collect();
                 subscription.dirty.extend(wanted);
             }
         }
         self.target = target;
-        for (kind, subscription) in &mut self.kinds {
+        for (kind, subscription) in &mut self.subscriptions {
             let wanted = self.target.resources.of(*kind);
             subscription
-                .refused
+                .rejected
                 .retain(|name, version| wanted.get(name).is_some_and(|r| r.version == *version));
         }
     }
 
-    /// What the client is to have and refuses.
-    pub fn refused(&self) -> impl Iterator<Item = (Kind, &Arc<str>)> {
-        self.kinds
+    /// Current versions that the client rejected.
+    pub fn rejected(&self) -> impl Iterator<Item = (ResourceType, &Arc<str>)> {
+        self.subscriptions
             .iter()
-            .flat_map(|(kind, subscription)| subscription.refused.keys().map(|name| (*kind, name)))
+            .flat_map(|(kind, subscription)| subscription.rejected.keys().map(|name| (*kind, name)))
     }
 
-    /// Takes a request in.
-    pub fn hear(&mut self, request: &DeltaDiscoveryRequest) -> Result<Vec<Heard>, TooMuch> {
-        // A kind that we do not serve is one of which there is nothing.
-        let Some(kind) = Kind::of(&request.type_url) else { return Ok(Vec::new()) };
+    pub fn handle_request(&mut self, request: &DeltaDiscoveryRequest) -> Result<Vec<Reply>, TooManyNames> {
+        // Types that are not served have no resources.
+        let Some(kind) = ResourceType::of(&request.type_url) else { return Ok(Vec::new()) };
         let target = self.target.resources.clone();
-        let is_first = !self.kinds.contains_key(&kind);
-        let subscription = self.kinds.entry(kind).or_default();
+        let is_first = !self.subscriptions.contains_key(&kind);
+        let subscription = self.subscriptions.entry(kind).or_default();
         if is_first {
             subscription.open(kind, request, &target);
         }
         subscription.subscribe(kind, request, is_first, &target)?;
-        let flight = subscription.flight.take_if(|flight| flight.nonce == request.response_nonce);
-        let Some(flight) = flight else { return Ok(Vec::new()) };
+        let pending = subscription.pending.take_if(|pending| pending.nonce == request.response_nonce);
+        let Some(pending) = pending else { return Ok(Vec::new()) };
         Ok(match &request.error_detail {
-            None => self.accepted(kind, flight),
-            Some(error) => self.take_apart(kind, flight, &error.message),
+            None => self.acked(kind, pending),
+            Some(error) => self.nacked(kind, pending, &error.message),
         })
     }
 
-    fn accepted(&mut self, kind: Kind, flight: Flight) -> Vec<Heard> {
-        let names: Vec<Arc<str>> = flight.sent.iter().map(|(name, _)| name.clone()).collect();
-        if kind == Kind::Endpoints {
+    fn acked(&mut self, kind: ResourceType, pending: PendingResponse) -> Vec<Reply> {
+        let names: Vec<Arc<str>> = pending.sent.iter().map(|(name, _)| name.clone()).collect();
+        if kind == ResourceType::Endpoints {
             for name in &names {
-                self.awaited.remove(name);
+                self.awaiting_endpoints.remove(name);
             }
         }
-        if let Some(subscription) = self.kinds.get_mut(&kind) {
-            subscription.settle(flight);
+        if let Some(subscription) = self.subscriptions.get_mut(&kind) {
+            subscription.settle(pending);
         }
-        vec![Heard::Accepted { kind, names }]
+        vec![Reply::Ack { kind, names }]
     }
 
-    /// A response of several is taken apart until it is known which of them Envoy refuses.
-    fn take_apart(&mut self, kind: Kind, flight: Flight, message: &str) -> Vec<Heard> {
-        let Some(subscription) = self.kinds.get_mut(&kind) else { return Vec::new() };
-        let message = words(message);
-        let Flight { mut sent, removed, nonce } = flight;
+    /// Bisects a rejected response until the rejected resource is known.
+    fn nacked(&mut self, kind: ResourceType, pending: PendingResponse, message: &str) -> Vec<Reply> {
+        let Some(subscription) = self.subscriptions.get_mut(&kind) else { return Vec::new() };
+        let message = truncate(message);
+        let PendingResponse { mut sent, removed, nonce } = pending;
         if let [(name, version)] = sent.as_slice() {
-            let may_pass = may_pass(kind, &message);
-            subscription.refused.insert(name.clone(), *version);
-            if may_pass {
-                subscription.passing.insert(name.clone());
+            let is_retryable = is_retryable(kind, &message);
+            subscription.rejected.insert(name.clone(), *version);
+            if is_retryable {
+                subscription.retryable.insert(name.clone());
             }
-            self.awaited.remove(name);
+            self.awaiting_endpoints.remove(name);
             let (resource, version) = (Some(name.clone()), Some(*version));
-            let refusal = Refusal { kind, resource, version, message, may_pass };
-            return vec![Heard::Refused(refusal)];
+            let refusal = Nack { kind, resource, version, message, is_retryable };
+            return vec![Reply::Nack(refusal)];
         }
         let second = sent.split_off(sent.len() / 2);
         for part in [second, sent] {
             let names: Vec<Arc<str>> = part.into_iter().map(|(name, _)| name).collect();
             if !names.is_empty() {
-                subscription.apart.push(names);
+                subscription.bisected.push(names);
             }
         }
-        // Nobody can refuse to lose something; what was to go is gone for us.
-        subscription.settle(Flight { nonce, sent: Vec::new(), removed });
-        vec![Heard::Refused(Refusal { kind, resource: None, version: None, message, may_pass: false })]
+        // A removal cannot be rejected.
+        subscription.settle(PendingResponse { nonce, sent: Vec::new(), removed });
+        vec![Reply::Nack(Nack { kind, resource: None, version: None, message, is_retryable: false })]
     }
 
-    /// Stops waiting for endpoints that Envoy does not ask for.
-    pub fn wait_no_longer(&mut self) {
-        self.awaited.clear();
+    /// Stops waiting for endpoints that Envoy does not subscribe to.
+    pub fn stop_waiting(&mut self) {
+        self.awaiting_endpoints.clear();
     }
 
-    /// Whether something was refused that may be taken now.
-    pub fn may_try_again(&self) -> bool {
-        let held = |subscription: &Subscription| {
-            subscription.passing.iter().any(|name| subscription.refused.contains_key(name))
+    /// Whether a rejected version may be accepted later.
+    pub fn has_retryable(&self) -> bool {
+        let held = |subscription: &DeltaSubscription| {
+            subscription.retryable.iter().any(|name| subscription.rejected.contains_key(name))
         };
-        self.kinds.values().any(held)
+        self.subscriptions.values().any(held)
     }
 
-    /// Sends such things again. Whoever calls this waits between two tries (semantics, xDS 2).
-    pub fn try_again(&mut self) {
-        for subscription in self.kinds.values_mut() {
-            for name in std::mem::take(&mut subscription.passing) {
-                if subscription.refused.remove(&name).is_some() {
+    /// Sends retryable versions again. The caller backs off between retries (semantics, xDS 2).
+    pub fn retry_rejected(&mut self) {
+        for subscription in self.subscriptions.values_mut() {
+            for name in std::mem::take(&mut subscription.retryable) {
+                if subscription.rejected.remove(&name).is_some() {
                     subscription.dirty.insert(name);
                 }
             }
         }
     }
 
-    /// Whether something is under way or held back.
-    pub fn is_waiting(&self) -> bool {
-        !self.awaited.is_empty() || self.kinds.values().any(|subscription| subscription.flight.is_some())
+    /// Whether a response is not acknowledged or routes are held back.
+    pub fn is_pending(&self) -> bool {
+        !self.awaiting_endpoints.is_empty()
+            || self.subscriptions.values().any(|subscription| subscription.pending.is_some())
     }
 
-    /// The next response. Endpoints follow their cluster at once: Envoy acknowledges a new cluster only when it has its
-    /// endpoints. What leads to clusters waits for both.
-    pub fn speak(&mut self) -> Option<DeltaDiscoveryResponse> {
-        for kind in Kind::ALL {
-            let leads_there = matches!(kind, Kind::Listener | Kind::Routes);
-            if leads_there && self.are_clusters_pending() {
+    /// Endpoints follow their cluster at once: Envoy acknowledges a new cluster only with its endpoints. Listeners and
+    /// routes wait for both.
+    pub fn next_response(&mut self) -> Option<DeltaDiscoveryResponse> {
+        for kind in ResourceType::ALL {
+            let refers_to_clusters = matches!(kind, ResourceType::Listener | ResourceType::Routes);
+            if refers_to_clusters && self.are_clusters_pending() {
                 continue;
             }
-            let Some(subscription) = self.kinds.get_mut(&kind) else { continue };
-            if subscription.flight.is_some() {
+            let Some(subscription) = self.subscriptions.get_mut(&kind) else { continue };
+            if subscription.pending.is_some() {
                 continue;
             }
             let names = subscription.additions(kind, &self.target.resources);
@@ -185,34 +185,36 @@ impl Delta {
                 return Some(self.send(kind, names));
             }
         }
-        if self.is_waiting() {
+        if self.is_pending() {
             return None;
         }
-        Kind::ALL.into_iter().rev().find_map(|kind| self.remove(kind))
+        ResourceType::ALL.into_iter().rev().find_map(|kind| self.remove(kind))
     }
 
     fn are_clusters_pending(&self) -> bool {
         let in_flight =
-            |kind| self.kinds.get(&kind).is_some_and(|subscription| subscription.flight.is_some());
-        !self.awaited.is_empty() || in_flight(Kind::Cluster) || in_flight(Kind::Endpoints)
+            |kind| self.subscriptions.get(&kind).is_some_and(|subscription| subscription.pending.is_some());
+        !self.awaiting_endpoints.is_empty()
+            || in_flight(ResourceType::Cluster)
+            || in_flight(ResourceType::Endpoints)
     }
 
-    fn send(&mut self, kind: Kind, names: Vec<Arc<str>>) -> DeltaDiscoveryResponse {
+    fn send(&mut self, kind: ResourceType, names: Vec<Arc<str>>) -> DeltaDiscoveryResponse {
         let found = names.iter().filter_map(|name| self.target.resources.find(kind, name));
         let resources: Vec<_> = found.cloned().collect();
-        if kind == Kind::Cluster {
-            self.renew_endpoints(&names);
+        if kind == ResourceType::Cluster {
+            self.resend_endpoints(&names);
         }
         let nonce = self.nonce();
-        if let Some(subscription) = self.kinds.get_mut(&kind) {
+        if let Some(subscription) = self.subscriptions.get_mut(&kind) {
             for name in &names {
-                subscription.owed.remove(name);
+                subscription.resend.remove(name);
                 subscription.dirty.remove(name);
             }
             let sent = resources.iter().map(|resource| (resource.name.clone(), resource.version)).collect();
-            subscription.flight = Some(Flight { nonce: nonce.clone(), sent, removed: Vec::new() });
+            subscription.pending = Some(PendingResponse { nonce: nonce.clone(), sent, removed: Vec::new() });
         }
-        let sent = |resource: &Arc<crate::resource::Resource>| Sent {
+        let sent = |resource: &Arc<crate::resource::XdsResource>| Sent {
             name: resource.name.to_string(),
             version: resource.version.to_string(),
             resource: Some(resource.any(kind)),
@@ -226,23 +228,23 @@ impl Delta {
         }
     }
 
-    /// Semantics, xDS 3: a cluster that comes again waits for its endpoints, though they did not change.
-    fn renew_endpoints(&mut self, clusters: &[Arc<str>]) {
+    /// Semantics, xDS 3: Envoy needs the endpoints of an updated cluster again, even unchanged ones.
+    fn resend_endpoints(&mut self, clusters: &[Arc<str>]) {
         for name in clusters {
-            if self.target.resources.find(Kind::Endpoints, name).is_none() {
+            if self.target.resources.find(ResourceType::Endpoints, name).is_none() {
                 continue;
             }
-            self.awaited.insert(name.clone());
-            let endpoints = self.kinds.get_mut(&Kind::Endpoints);
-            if let Some(endpoints) = endpoints.filter(|endpoints| endpoints.concerns(name)) {
-                endpoints.owed.insert(name.clone());
+            self.awaiting_endpoints.insert(name.clone());
+            let endpoints = self.subscriptions.get_mut(&ResourceType::Endpoints);
+            if let Some(endpoints) = endpoints.filter(|endpoints| endpoints.includes(name)) {
+                endpoints.resend.insert(name.clone());
                 endpoints.dirty.insert(name.clone());
             }
         }
     }
 
-    fn remove(&mut self, kind: Kind) -> Option<DeltaDiscoveryResponse> {
-        let subscription = self.kinds.get_mut(&kind)?;
+    fn remove(&mut self, kind: ResourceType) -> Option<DeltaDiscoveryResponse> {
+        let subscription = self.subscriptions.get_mut(&kind)?;
         let removed = subscription.removals(kind, &self.target.resources);
         if removed.is_empty() {
             return None;
@@ -250,10 +252,10 @@ impl Delta {
         let nonce = self.nonce();
         let names = removed.iter().map(|name| name.to_string()).collect();
         for name in &removed {
-            self.awaited.remove(name);
+            self.awaiting_endpoints.remove(name);
         }
-        if let Some(subscription) = self.kinds.get_mut(&kind) {
-            subscription.flight = Some(Flight { nonce: nonce.clone(), sent: Vec::new(), removed });
+        if let Some(subscription) = self.subscriptions.get_mut(&kind) {
+            subscription.pending = Some(PendingResponse { nonce: nonce.clone(), sent: Vec::new(), removed });
         }
         Some(DeltaDiscoveryResponse {
             type_url: kind.type_url().to_owned(),
@@ -269,56 +271,56 @@ impl Delta {
     }
 }
 
-/// The name as the set has it, so that streams share its text.
-fn shared(set: &ResourceSet, kind: Kind, name: &str) -> Arc<str> {
+/// The set's own `Arc` of a name, so that streams share the text.
+fn shared(set: &ResourceSet, kind: ResourceType, name: &str) -> Arc<str> {
     set.find(kind, name).map_or_else(|| name.into(), |resource| resource.name.clone())
 }
 
-impl Subscription {
-    fn concerns(&self, name: &str) -> bool {
+impl DeltaSubscription {
+    fn includes(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
     }
 
-    /// The first request of a kind: who names nothing at the roots wants everything, and who was connected before
-    /// says what it has (semantics, xDS 4).
-    fn open(&mut self, kind: Kind, request: &DeltaDiscoveryRequest, target: &ResourceSet) {
+    /// The first request of a type: without names it subscribes to all clusters or listeners, and a client that
+    /// reconnects lists the versions that it has (semantics, xDS 4).
+    fn open(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest, target: &ResourceSet) {
         self.wildcard = kind.is_root() && request.resource_names_subscribe.is_empty();
-        for (name, version) in request.initial_resource_versions.iter().take(NAMES) {
-            self.held.insert(shared(target, kind, name), Version::parse(version));
+        for (name, version) in request.initial_resource_versions.iter().take(MAX_NAMES) {
+            self.acknowledged.insert(shared(target, kind, name), ContentVersion::parse(version));
         }
         if self.wildcard {
-            self.look_at_everything(kind, target);
+            self.mark_all_dirty(kind, target);
         }
     }
 
-    fn look_at_everything(&mut self, kind: Kind, target: &ResourceSet) {
+    fn mark_all_dirty(&mut self, kind: ResourceType, target: &ResourceSet) {
         self.dirty.extend(target.of(kind).keys().cloned());
-        self.dirty.extend(self.held.keys().cloned());
+        self.dirty.extend(self.acknowledged.keys().cloned());
     }
 
     fn subscribe(
         &mut self,
-        kind: Kind,
+        kind: ResourceType,
         request: &DeltaDiscoveryRequest,
         is_first: bool,
         target: &ResourceSet,
-    ) -> Result<(), TooMuch> {
+    ) -> Result<(), TooManyNames> {
         for name in &request.resource_names_subscribe {
-            if name == EVERYTHING {
+            if name == WILDCARD {
                 self.wildcard = true;
-                self.look_at_everything(kind, target);
+                self.mark_all_dirty(kind, target);
                 continue;
             }
             let name = shared(target, kind, name);
-            // Who asks again wants it again, and may have forgotten it.
+            // A repeated subscription requests the resource again.
             if !is_first {
-                self.owed.insert(name.clone());
+                self.resend.insert(name.clone());
             }
             self.dirty.insert(name.clone());
             self.names.insert(name);
         }
         for name in &request.resource_names_unsubscribe {
-            if name == EVERYTHING {
+            if name == WILDCARD {
                 self.wildcard = false;
                 continue;
             }
@@ -327,47 +329,46 @@ impl Subscription {
                 self.forget(name);
             }
         }
-        if self.names.len() > NAMES || self.held.len() > NAMES {
-            return Err(TooMuch(format!("more than {NAMES} names of kind {kind} are not served")));
+        if self.names.len() > MAX_NAMES || self.acknowledged.len() > MAX_NAMES {
+            return Err(TooManyNames(kind));
         }
         Ok(())
     }
 
     fn forget(&mut self, name: &str) {
-        self.held.remove(name);
-        self.owed.remove(name);
+        self.acknowledged.remove(name);
+        self.resend.remove(name);
         self.dirty.remove(name);
-        self.refused.remove(name);
+        self.rejected.remove(name);
     }
 
-    /// What the client now has.
-    fn settle(&mut self, flight: Flight) {
-        for (name, version) in flight.sent {
-            if self.concerns(&name) {
-                self.refused.remove(&name);
-                self.held.insert(name, Some(version));
+    fn settle(&mut self, pending: PendingResponse) {
+        for (name, version) in pending.sent {
+            if self.includes(&name) {
+                self.rejected.remove(&name);
+                self.acknowledged.insert(name, Some(version));
             }
         }
-        for name in flight.removed {
-            self.held.remove(&name);
-            self.refused.remove(&name);
+        for name in pending.removed {
+            self.acknowledged.remove(&name);
+            self.rejected.remove(&name);
         }
     }
 
-    /// The names to send next: a part of something refused, else whatever the client lacks, up to a bound.
-    fn additions(&mut self, kind: Kind, target: &ResourceSet) -> Vec<Arc<str>> {
-        while let Some(part) = self.apart.pop() {
+    /// The names to send next: a part of a rejected response, else all missing ones, up to the size limit.
+    fn additions(&mut self, kind: ResourceType, target: &ResourceSet) -> Vec<Arc<str>> {
+        while let Some(part) = self.bisected.pop() {
             let names: Vec<Arc<str>> =
-                part.into_iter().filter(|name| self.lacks(kind, name, target)).collect();
+                part.into_iter().filter(|name| self.needs(kind, name, target)).collect();
             if !names.is_empty() {
                 return names;
             }
         }
-        let (mut names, mut fine, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut names, mut current, mut bytes) = (Vec::new(), Vec::new(), 0);
         for name in &self.dirty {
             let Some(resource) = target.find(kind, name) else { continue };
-            if !self.lacks(kind, name, target) {
-                fine.push(name.clone());
+            if !self.needs(kind, name, target) {
+                current.push(name.clone());
                 continue;
             }
             bytes += resource.body.len() + name.len();
@@ -376,27 +377,29 @@ impl Subscription {
             }
             names.push(name.clone());
         }
-        for name in &fine {
+        for name in &current {
             self.dirty.remove(name);
         }
         names
     }
 
-    fn lacks(&self, kind: Kind, name: &Arc<str>, target: &ResourceSet) -> bool {
-        let Some(resource) = target.find(kind, name).filter(|_| self.concerns(name)) else { return false };
-        let has = self.held.get(name) == Some(&Some(resource.version)) && !self.owed.contains(name);
-        !has && self.refused.get(name) != Some(&resource.version)
+    fn needs(&self, kind: ResourceType, name: &Arc<str>, target: &ResourceSet) -> bool {
+        let Some(resource) = target.find(kind, name).filter(|_| self.includes(name)) else { return false };
+        let is_current =
+            self.acknowledged.get(name) == Some(&Some(resource.version)) && !self.resend.contains(name);
+        !is_current && self.rejected.get(name) != Some(&resource.version)
     }
 
-    /// What the client has or asked for, and is not there. Looked at once: a name that is still asked for then stays
-    /// quiet until something of that name comes.
-    fn removals(&mut self, kind: Kind, target: &ResourceSet) -> Vec<Arc<str>> {
+    /// Names that the client has or subscribes to and that do not exist. Each is reported once, until it exists again.
+    fn removals(&mut self, kind: ResourceType, target: &ResourceSet) -> Vec<Arc<str>> {
         let gone = |name: &&Arc<str>| target.find(kind, name).is_none();
         let gone: Vec<Arc<str>> = self.dirty.iter().filter(gone).cloned().collect();
         for name in &gone {
             self.dirty.remove(name);
-            self.owed.remove(name);
+            self.resend.remove(name);
         }
-        gone.into_iter().filter(|name| self.held.contains_key(name) || self.names.contains(name)).collect()
+        gone.into_iter()
+            .filter(|name| self.acknowledged.contains_key(name) || self.names.contains(name))
+            .collect()
     }
 }

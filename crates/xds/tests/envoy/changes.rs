@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use model::Labels;
 use serde_json::json;
-use xds::render::{Input, Rendered, render};
-use xds::resource::{Kind, Resource, ResourceSet};
-use xds::server::{Settings, Tls};
+use xds::render::{RenderInput, Rendered, render};
+use xds::resource::{ResourceSet, ResourceType, XdsResource};
+use xds::server::{XdsServerSettings, XdsServerTls};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, request};
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// The way to `web`, whose endpoints are these.
-    fn input(&self, endpoints: impl Iterator<Item = usize>) -> Input {
+    fn input(&self, endpoints: impl Iterator<Item = usize>) -> RenderInput {
         let world = snapshot("ns", &[], &["web", "client"], &json!(null));
         let zones = ["a", "b", "c"];
         let places = endpoints.map(|i| (self.echoes[i].address, zones[i % 3], 1.0)).collect();
@@ -129,12 +129,12 @@ fn soak_a_hundred_changes_of_endpoints_each_second_cost_no_request_and_one_resou
     );
     assert_eq!(failures, [""; 0], "of {requests}");
     assert!(requests > 500 && changes > 20 * seconds(), "{requests} requests, {changes} changes");
-    for kind in [Kind::Cluster, Kind::Listener, Kind::Routes] {
+    for kind in [ResourceType::Cluster, ResourceType::Listener, ResourceType::Routes] {
         assert_eq!(after.get(&kind), before.get(&kind), "{kind}: unchanged, and not sent again");
     }
-    assert!(after[&Kind::Endpoints] <= before[&Kind::Endpoints] + changes);
-    assert!(after[&Kind::Endpoints] > changes / 4, "changes arrive: {after:?}");
-    assert_eq!(control.ledger.notices(), []);
+    assert!(after[&ResourceType::Endpoints] <= before[&ResourceType::Endpoints] + changes);
+    assert!(after[&ResourceType::Endpoints] > changes / 4, "changes arrive: {after:?}");
+    assert_eq!(control.streams.notices(), []);
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn a_server_that_goes_and_comes_costs_nothing_and_an_envoy_that_begins_anew_gets
     let load = Load::start(world.at);
     drop(control);
     std::thread::sleep(Duration::from_millis(700));
-    let control = Control::start_at(address, &rendered.resources, Settings::default());
-    proxy.wait("a stream", || !control.ledger.streams().is_empty());
+    let control = Control::start_at(address, &rendered.resources, XdsServerSettings::default());
+    proxy.wait("a stream", || !control.streams.streams().is_empty());
     // It says what it has, and changes reach it again.
     let fewer = render(world.input(0..1), Some(&rendered));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(control.sent(), [].into(), "nothing unchanged is sent again");
     control.publish(&fewer.resources);
-    proxy.wait("one changed resource", || control.sent() == [(Kind::Endpoints, 1)].into());
+    proxy.wait("one changed resource", || control.sent() == [(ResourceType::Endpoints, 1)].into());
     let (requests, failures) = load.end();
     assert_eq!(failures, [""; 0], "of {requests}");
     drop(proxy);
@@ -164,7 +164,10 @@ fn a_server_that_goes_and_comes_costs_nothing_and_an_envoy_that_begins_anew_gets
     again.wait_for(world.at);
     assert_eq!(request(world.at, "GET", "web", "/", &[]).unwrap().backend().as_deref(), Some("e0"));
     let sent = control.sent();
-    assert_eq!((sent[&Kind::Cluster], sent[&Kind::Listener], sent[&Kind::Routes]), (1, 1, 1));
+    assert_eq!(
+        (sent[&ResourceType::Cluster], sent[&ResourceType::Listener], sent[&ResourceType::Routes]),
+        (1, 1, 1)
+    );
 }
 
 #[test]
@@ -175,21 +178,25 @@ fn a_server_that_does_not_know_yet_what_is_wanted_takes_nothing_back() {
         let control = Control::start(&rendered.resources);
         let address = control.address;
         let mut settings = bootstrap(address);
-        settings.whole = whole;
+        settings.state_of_the_world = whole;
         let proxy = envoy(&settings);
         proxy.wait_for(world.at);
         let load = Load::start(world.at);
         drop(control);
         let control = Control::start_without(address);
-        proxy.wait("a stream", || !control.ledger.streams().is_empty());
+        proxy.wait("a stream", || !control.streams.streams().is_empty());
         std::thread::sleep(Duration::from_millis(500));
-        let counts = control.ledger.counts();
+        let counts = control.streams.counters();
         assert!(counts.values().all(|count| count.responses == 0), "nothing is said: {counts:?}");
         control.publish(&rendered.resources);
         std::thread::sleep(Duration::from_millis(300));
         let (requests, failures) = load.end();
-        assert_eq!(failures, [""; 0], "of {requests}, whole: {whole}");
-        assert_eq!(control.sent().values().sum::<u64>(), 0, "it has what it is to have, whole: {whole}");
+        assert_eq!(failures, [""; 0], "of {requests}, state_of_the_world: {whole}");
+        assert_eq!(
+            control.sent().values().sum::<u64>(),
+            0,
+            "it has what it is to have, state_of_the_world: {whole}"
+        );
     }
 }
 
@@ -203,22 +210,25 @@ fn a_bad_push_is_refused_in_envoys_words_and_what_worked_goes_on() {
     let load = Load::start(world.at);
     let mut bad = ResourceSet::clone(&rendered.resources);
     // A routes message with a virtual host for no domain, and a listener without an address, beside a good cluster.
-    bad.put(Kind::Routes, Resource::new("ns/web:80", b"\x0a\x09ns/web:80\x12\x03\x0a\x01x".to_vec()));
-    bad.put(Kind::Listener, Resource::new("broken", b"\x0a\x06broken".to_vec()));
+    bad.put(
+        ResourceType::Routes,
+        XdsResource::new("ns/web:80", b"\x0a\x09ns/web:80\x12\x03\x0a\x01x".to_vec()),
+    );
+    bad.put(ResourceType::Listener, XdsResource::new("broken", b"\x0a\x06broken".to_vec()));
     control.publish(&Arc::new(bad));
-    proxy.wait("two refusals", || control.ledger.notices().len() == 2);
+    proxy.wait("two refusals", || control.streams.notices().len() == 2);
     std::thread::sleep(Duration::from_millis(300));
-    let notices: Vec<String> = control.ledger.notices().iter().map(ToString::to_string).collect();
+    let notices: Vec<String> = control.streams.notices().iter().map(ToString::to_string).collect();
     assert!(
-        notices[0].contains("Envoy ns/envoy-1: ConfigurationRefused: it refused listener broken"),
+        notices[0].contains("Envoy ns/envoy-1: ConfigurationRefused: rejected listener broken"),
         "{notices:?}"
     );
     assert!(notices[0].contains("ddress"), "Envoy's own words: {notices:?}");
-    assert!(notices[1].contains("it refused routes ns/web:80"), "{notices:?}");
-    let refused: u64 = control.ledger.counts().values().map(|count| count.refused).sum();
+    assert!(notices[1].contains("rejected routes ns/web:80"), "{notices:?}");
+    let refused: u64 = control.streams.counters().values().map(|count| count.refused).sum();
     assert!((2..=4).contains(&refused), "no hot loop: {refused}");
     control.publish(&rendered.resources);
-    proxy.wait("the refused routes forgotten", || control.ledger.notices().is_empty());
+    proxy.wait("the refused routes forgotten", || control.streams.notices().is_empty());
     let (requests, failures) = load.end();
     assert_eq!(failures, [""; 0], "of {requests}");
 }
@@ -229,27 +239,27 @@ fn the_older_protocol_serves_as_well() {
     let rendered = world.all();
     let control = Control::start(&rendered.resources);
     let mut settings = bootstrap(control.address);
-    settings.whole = true;
+    settings.state_of_the_world = true;
     let proxy = envoy(&settings);
     proxy.wait_for(world.at);
     assert_eq!(request(world.at, "GET", "web", "/", &[]).unwrap().status(), 200);
-    assert_eq!(control.ledger.streams()[0].protocol, "whole");
+    assert_eq!(control.streams.streams()[0].protocol, "whole");
 }
 
 #[test]
 fn a_token_or_a_certificate_lets_in_and_nothing_else_does() {
     let world = World::new(1);
     let rendered = world.all();
-    let settings = Settings { token: Some("open sesame".into()), ..Settings::default() };
+    let settings = XdsServerSettings { token: Some("open sesame".into()), ..XdsServerSettings::default() };
     let control = Control::start_at(free_port(), &rendered.resources, settings);
     let nobody = envoy(&bootstrap(control.address));
-    nobody.wait("a client that is turned away", || control.ledger.streams_opened().1 > 0);
-    assert!(control.ledger.streams().is_empty());
+    nobody.wait("a client that is turned away", || control.streams.streams_opened().1 > 0);
+    assert!(control.streams.streams().is_empty());
     drop(nobody);
     let mut settings = bootstrap(control.address);
     settings.token = Some("open sesame".to_owned());
     let proxy = envoy(&settings);
     proxy.wait_for(world.at);
     drop(proxy);
-    assert!(Tls::new(b"nothing", b"nothing", None).is_err());
+    assert!(XdsServerTls::new(b"nothing", b"nothing", None).is_err());
 }

@@ -1,6 +1,6 @@
 //! The embedded proxy and a real Envoy side by side: random policies, random requests, the same answers.
 //!
-//! What differs for a reason is normalised here, under the name that docs/differences.md gives it.
+//! What differs for a reason is normalised here, under the name that docs/changed_names.md gives it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use model::Labels;
 use serde_json::{Value, json};
-use xds::render::{Input, render};
-use xds::resource::{Kind, ResourceSet};
+use xds::render::{RenderInput, render};
+use xds::resource::{ResourceSet, ResourceType};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message};
@@ -192,7 +192,7 @@ fn rule(dice: &mut Dice) -> Value {
 }
 
 /// A world of policies, at a gateway or in the mesh.
-fn world(dice: &mut Dice, namespace: &str, at: SocketAddr, places: &Places) -> Input {
+fn world(dice: &mut Dice, namespace: &str, at: SocketAddr, places: &Places) -> RenderInput {
     let rules = |dice: &mut Dice| (0..1 + dice.below(6)).map(|_| rule(dice)).collect::<Vec<_>>();
     if dice.one_in(3) {
         let policies: Vec<Value> = (0..1 + dice.below(2))
@@ -351,7 +351,7 @@ fn compare(seed: u64, worlds: u64) {
         let input = world(&mut dice, &namespace, at, &places);
         let rendered = render(input.clone(), None);
         assert_eq!(rendered.notices, []);
-        for kind in Kind::ALL {
+        for kind in ResourceType::ALL {
             rendered.resources.of(kind).values().for_each(|resource| union.put(kind, resource.clone()));
         }
         pairs.push((at, embedded(&runtime, &namespace, &input)));
@@ -359,8 +359,8 @@ fn compare(seed: u64, worlds: u64) {
     let control = Control::start(&Arc::new(union));
     let proxy = envoy(&bootstrap(control.address));
     pairs.iter().for_each(|(at, _)| proxy.wait_for(*at));
-    assert_eq!(control.ledger.notices(), []);
-    let (mut differences, mut requests) = (Vec::new(), 0);
+    assert_eq!(control.streams.notices(), []);
+    let (mut changed_names, mut requests) = (Vec::new(), 0);
     for (i, (at, own)) in pairs.iter().enumerate() {
         let (mut there, mut here) = (Connection::open(*at).unwrap(), Connection::open(*own).unwrap());
         for _ in 0..40 {
@@ -385,22 +385,22 @@ fn compare(seed: u64, worlds: u64) {
             let ours = essence(&send(*own, &mut here, "ours").unwrap());
             if envoys != ours {
                 let Asked { method, host, path, headers, .. } = &asked;
-                differences.push(format!(
+                changed_names.push(format!(
                     "world {i}: {method} {host} {path} {headers:?}\n  envoy {envoys}\n  ours  {ours}"
                 ));
             }
         }
     }
-    let answers = differences.len();
+    let answers = changed_names.len();
     let (copies, differing) = compare_copies(&log);
-    differences.extend(differing);
+    changed_names.extend(differing);
     eprintln!(
         "{requests} requests, {answers} answers differ; {copies} copies, {} differ",
-        differences.len() - answers
+        changed_names.len() - answers
     );
     assert!(copies as u64 > worlds, "{copies} copies");
-    let shown: Vec<&String> = differences.iter().take(10).collect();
-    assert!(differences.is_empty(), "{} of {requests}, seed {seed}: {shown:#?}", differences.len());
+    let shown: Vec<&String> = changed_names.iter().take(10).collect();
+    assert!(changed_names.is_empty(), "{} of {requests}, seed {seed}: {shown:#?}", changed_names.len());
 }
 
 /// The copies that mirrors got by one of the proxies, in order. A copy says so behind its host.
@@ -451,21 +451,21 @@ fn compare_copies(log: &Log) -> (usize, Vec<String>) {
 }
 
 /// The embedded proxy on the same tables.
-fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &Input) -> SocketAddr {
-    let tables = proxy::Tables {
+fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &RenderInput) -> SocketAddr {
+    let tables = proxy::ProxyTables {
         routes: input.routes.clone(),
         backends: input.tiers[0].clone(),
         certificates: Arc::default(),
     };
-    let entrance = match &input.entrance {
-        xds::render::Entrance::Gateway { .. } => proxy::Entrance::Gateway { port: 8080 },
-        xds::render::Entrance::Sidecar { .. } => {
-            proxy::Entrance::Outbound { service: key(namespace, "one"), port: 80 }
+    let listeners = match &input.listeners {
+        xds::render::EnvoyListeners::Gateway { .. } => proxy::ListenerKind::Gateway { port: 8080 },
+        xds::render::EnvoyListeners::Sidecar { .. } => {
+            proxy::ListenerKind::Outbound { service: key(namespace, "one"), port: 80 }
         }
     };
-    let proxy = proxy::Proxy::new(proxy::Settings::default(), tables);
+    let proxy = proxy::Proxy::new(proxy::ProxyOptions::default(), tables);
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
-    runtime.spawn(async move { proxy.serve(listener, entrance, std::future::pending()).await });
+    runtime.spawn(async move { proxy.serve(listener, listeners, std::future::pending()).await });
     address
 }

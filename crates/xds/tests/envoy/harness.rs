@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use xds::bootstrap::Bootstrap;
-use xds::identity::{Identity, Role};
-use xds::resource::{Kind, ResourceSet};
-use xds::server::{Ledger, Settings, Source, serve};
-use xds::stream::Published;
+use xds::identity::{EnvoyIdentity, EnvoyRole};
+use xds::resource::{ResourceSet, ResourceType};
+use xds::server::{ResourceSource, StreamRegistry, XdsServerSettings, serve};
+use xds::stream::PublishedResources;
 
 use crate::process::{Envoy, free_port};
 
 /// One configuration for everybody who connects.
-struct Same(watch::Sender<Option<Arc<Published>>>);
+struct Same(watch::Sender<Option<Arc<PublishedResources>>>);
 
-impl Source for Same {
-    fn watch(&self, _: &Identity) -> Result<watch::Receiver<Option<Arc<Published>>>, String> {
+impl ResourceSource for Same {
+    fn watch(&self, _: &EnvoyIdentity) -> Result<watch::Receiver<Option<Arc<PublishedResources>>>, String> {
         Ok(self.0.subscribe())
     }
 }
@@ -26,7 +26,7 @@ impl Source for Same {
 /// A server of ours.
 pub struct Control {
     pub address: SocketAddr,
-    pub ledger: Arc<Ledger>,
+    pub streams: Arc<StreamRegistry>,
     source: Arc<Same>,
     stop: watch::Sender<bool>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -34,35 +34,39 @@ pub struct Control {
 
 impl Control {
     pub fn start(resources: &Arc<ResourceSet>) -> Self {
-        Self::start_at(free_port(), resources, Settings::default())
+        Self::start_at(free_port(), resources, XdsServerSettings::default())
     }
 
-    pub fn start_at(address: SocketAddr, resources: &Arc<ResourceSet>, settings: Settings) -> Self {
-        Self::start_with(address, Some(Published::first(resources.clone())), settings)
+    pub fn start_at(address: SocketAddr, resources: &Arc<ResourceSet>, settings: XdsServerSettings) -> Self {
+        Self::start_with(address, Some(PublishedResources::first(resources.clone())), settings)
     }
 
     /// One that does not know yet what anybody is to have, as after a restart.
     pub fn start_without(address: SocketAddr) -> Self {
-        Self::start_with(address, None, Settings::default())
+        Self::start_with(address, None, XdsServerSettings::default())
     }
 
-    fn start_with(address: SocketAddr, published: Option<Published>, settings: Settings) -> Self {
+    fn start_with(
+        address: SocketAddr,
+        published: Option<PublishedResources>,
+        settings: XdsServerSettings,
+    ) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (sender, _) = watch::channel(published.map(Arc::new));
         let source = Arc::new(Same(sender));
         let (stop, stopped) = watch::channel(false);
-        let ledger = Arc::new(Ledger::default());
+        let streams = Arc::new(StreamRegistry::default());
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).unwrap();
-        runtime.spawn(serve(listener, settings, source.clone(), ledger.clone(), stopped));
-        Self { address, ledger, source, stop, runtime: Some(runtime) }
+        runtime.spawn(serve(listener, settings, source.clone(), streams.clone(), stopped));
+        Self { address, streams, source, stop, runtime: Some(runtime) }
     }
 
     pub fn publish(&self, resources: &Arc<ResourceSet>) {
         self.source.0.send_modify(|held| {
             let next = match held {
                 Some(held) => held.next(resources.clone()),
-                None => Some(Published::first(resources.clone())),
+                None => Some(PublishedResources::first(resources.clone())),
             };
             if let Some(next) = next {
                 *held = Some(Arc::new(next));
@@ -71,8 +75,8 @@ impl Control {
     }
 
     /// How many resources of each kind were sent.
-    pub fn sent(&self) -> BTreeMap<Kind, u64> {
-        self.ledger.counts().into_iter().map(|(kind, count)| (kind, count.resources)).collect()
+    pub fn sent(&self) -> BTreeMap<ResourceType, u64> {
+        self.streams.counters().into_iter().map(|(kind, count)| (kind, count.resources)).collect()
     }
 }
 
@@ -88,12 +92,12 @@ impl Drop for Control {
 /// Some gateway: the server of these tests serves everybody the same.
 pub fn bootstrap(server: SocketAddr) -> Bootstrap {
     Bootstrap {
-        identity: Identity {
+        identity: EnvoyIdentity {
             namespace: "ns".to_owned(),
-            role: Role::Gateway {
+            role: EnvoyRole::Gateway {
                 name: "edge".to_owned(),
                 bind: "127.0.0.1".parse().unwrap(),
-                places: BTreeMap::new(),
+                port_overrides: BTreeMap::new(),
             },
             node: String::new(),
             zone: None,
@@ -104,7 +108,7 @@ pub fn bootstrap(server: SocketAddr) -> Bootstrap {
         tls: None,
         token: None,
         admin: Some(free_port()),
-        whole: false,
+        state_of_the_world: false,
     }
 }
 

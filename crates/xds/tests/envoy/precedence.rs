@@ -8,8 +8,8 @@ use model::route::RouteTable;
 use model::{Interner, Labels, Snapshot, parse};
 use plan::routes::{MeshClient, outbound};
 use serde_json::{Value, json};
-use xds::render::{Entrance, Input, render};
-use xds::resource::{Kind, ResourceSet};
+use xds::render::{EnvoyListeners, RenderInput, render};
+use xds::resource::{ResourceSet, ResourceType};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, Message, request};
@@ -31,19 +31,19 @@ fn places(log: &Log) -> (Vec<Echo>, Places) {
     (echoes, places)
 }
 
-fn run(inputs: Vec<Input>, at: &[SocketAddr], echoes: Vec<Echo>) -> Running {
+fn run(inputs: Vec<RenderInput>, at: &[SocketAddr], echoes: Vec<Echo>) -> Running {
     let mut union = ResourceSet::default();
     for input in inputs {
         let rendered = render(input, None);
         assert_eq!(rendered.notices, []);
-        for kind in Kind::ALL {
+        for kind in ResourceType::ALL {
             rendered.resources.of(kind).values().for_each(|resource| union.put(kind, resource.clone()));
         }
     }
     let control = Control::start(&Arc::new(union));
     let proxy = envoy(&bootstrap(control.address));
     at.iter().for_each(|at| proxy.wait_for(*at));
-    assert_eq!(control.ledger.notices(), [], "Envoy refuses nothing");
+    assert_eq!(control.streams.notices(), [], "Envoy refuses nothing");
     Running { _echoes: echoes, _control: control, _envoy: proxy }
 }
 
@@ -143,14 +143,15 @@ fn envoys_of_every_namespace_obey_the_owner_of_a_service_and_no_third_namespace(
         let client = MeshClient { namespace: namespace.into(), services: Vec::new(), tags: Labels::EMPTY };
         let mut routes = RouteTable::default();
         routes.put_outbound(outbound(&world, &client, one, &one.ports[0]).unwrap().0.into());
-        let entrance = Entrance::Sidecar { capture: None, outbounds: [(at, (owner.clone(), 80))].into() };
+        let listeners =
+            EnvoyListeners::Sidecar { capture: None, outbounds: [(at, (owner.clone(), 80))].into() };
         let tiers = vec![Arc::new(table(&routes, &places))];
-        Input {
+        RenderInput {
             tiers,
             routes: Arc::new(routes),
             certificates: Arc::default(),
-            entrance,
-            allowed: Arc::default(),
+            listeners,
+            allowlist: Arc::default(),
         }
     };
     // Two clients of different namespaces have different routes to one Service: an Envoy for each.

@@ -13,8 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::Labels;
 use model::route::AppProtocol;
 use serde_json::{Value, json};
-use xds::render::{Input, render};
-use xds::resource::Kind;
+use xds::render::{RenderInput, render};
+use xds::resource::ResourceType;
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, request};
@@ -84,7 +84,7 @@ fn a_tcp_gateway_shares_connections_by_weight_and_closes_those_that_lead_nowhere
     // 600 of 800, and four standard deviations of 12.
     assert!((551..650).contains(&ones), "{ones} of 800 went to one");
     assert_eq!(ask(dead), None, "a backend without endpoints");
-    assert_eq!(control.ledger.notices(), []);
+    assert_eq!(control.streams.notices(), []);
 }
 
 /// A server that speaks HTTP/2 without TLS and nothing else. It says by which version it was asked, and how it ends.
@@ -122,7 +122,7 @@ async fn answer(request: http::Request<Incoming>) -> Result<http::Response<Frame
     Ok(response)
 }
 
-fn sidecar(at: SocketAddr, server: SocketAddr, protocol: AppProtocol) -> Input {
+fn sidecar(at: SocketAddr, server: SocketAddr, protocol: AppProtocol) -> RenderInput {
     let world = snapshot("ns", &[], &["web", "client"], &json!(null));
     let input =
         sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places(&[("web", server)]));
@@ -202,7 +202,7 @@ fn grpc_calls_keep_their_messages_and_trailers_and_fail_in_grpcs_words() {
         let (head, ..) = call();
         head.status == 200 && head.headers.get("grpc-status").is_some_and(|status| status == "14")
     });
-    assert_eq!(control.sent()[&Kind::Cluster], 1);
+    assert_eq!(control.sent()[&ResourceType::Cluster], 1);
 }
 
 /// A server that agrees to every WebSocket and repeats what it hears.
@@ -264,7 +264,7 @@ fn websockets_pass_both_ways_and_outlive_a_change_of_routes() {
     control.publish(&render(changed, Some(&first)).resources);
     proxy.wait("the route", || request(at, "GET", "web", "/tea", &[]).unwrap().status() == 418);
     say(b"\x81\x85\0\0\0\0again");
-    assert_eq!(control.sent()[&Kind::Listener], 1);
+    assert_eq!(control.sent()[&ResourceType::Listener], 1);
 }
 
 #[test]
@@ -274,16 +274,16 @@ fn a_taken_port_is_told_and_served_when_it_becomes_free() {
     let squatter = TcpListener::bind(at).unwrap();
     let control = Control::start(&render(sidecar(at, echo.address, AppProtocol::Http), None).resources);
     let proxy = envoy(&bootstrap(control.address));
-    proxy.wait("the refusal", || !control.ledger.notices().is_empty());
-    let told = control.ledger.notices()[0].to_string();
+    proxy.wait("the refusal", || !control.streams.notices().is_empty());
+    let told = control.streams.notices()[0].to_string();
     assert!(told.contains("cannot bind") && told.contains("free the port"), "{told}");
-    assert!(told.contains("it is tried again"), "{told}");
+    assert!(told.contains("retried after 2 s"), "{told}");
     drop(squatter);
     let start = Instant::now();
     proxy
         .wait("an answer", || request(at, "GET", "web", "/", &[]).is_ok_and(|answer| answer.status() == 200));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    proxy.wait("the end of the Notice", || control.ledger.notices().is_empty());
-    let listeners = control.ledger.counts()[&Kind::Listener];
+    proxy.wait("the end of the Notice", || control.streams.notices().is_empty());
+    let listeners = control.streams.counters()[&ResourceType::Listener];
     assert!(listeners.refused <= 3 && listeners.responses <= 4, "no hot loop: {listeners:?}");
 }

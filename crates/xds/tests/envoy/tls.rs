@@ -17,8 +17,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
 };
-use xds::render::{Input, KeyPair, render};
-use xds::resource::Kind;
+use xds::render::{PemKeyPair, RenderInput, render};
+use xds::resource::ResourceType;
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message};
@@ -27,10 +27,10 @@ use crate::protocols::{greeted, greeter, tcp_route};
 use crate::world::{Places, gateway_input, snapshot, speaking};
 
 /// A certificate for a host, as a Secret has it, and as a client trusts it.
-fn certificate(host: &str) -> (Arc<KeyPair>, CertificateDer<'static>) {
+fn certificate(host: &str) -> (Arc<PemKeyPair>, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
-    (Arc::new(KeyPair { chain: chain.into(), key: key.into() }), made.cert.der().clone())
+    (Arc::new(PemKeyPair { chain: chain.into(), key: key.into() }), made.cert.der().clone())
 }
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
@@ -87,7 +87,7 @@ fn route(host: &str, backend: &str) -> Value {
 }
 
 /// A gateway with two hosts, each with its own certificate and backend.
-fn two_hosts(at: SocketAddr, places: &Places, pairs: &[(&str, &Arc<KeyPair>)]) -> Input {
+fn two_hosts(at: SocketAddr, places: &Places, pairs: &[(&str, &Arc<PemKeyPair>)]) -> RenderInput {
     let listeners =
         json!([listener("shop", "HTTPS", "shop.test", true), listener("api", "HTTPS", "*.api.test", true)]);
     let routes = [route("shop.test", "one"), route("*.api.test", "two")];
@@ -184,13 +184,13 @@ fn two_hosts_have_their_own_certificates_and_a_new_one_costs_no_request() {
     proxy.wait("some more", || load.done() >= so_far + 10);
     assert_eq!(load.end(), [""; 0]);
     let mut expected = before;
-    *expected.get_mut(&Kind::Secret).unwrap() += 1;
+    *expected.get_mut(&ResourceType::Secret).unwrap() += 1;
     assert_eq!(control.sent(), expected, "one Secret, and nothing else");
-    assert_eq!(control.ledger.notices(), []);
+    assert_eq!(control.streams.notices(), []);
 }
 
 /// A server that ends TLS itself and says who it is.
-fn tls_server(name: &'static str, pair: &KeyPair) -> SocketAddr {
+fn tls_server(name: &'static str, pair: &PemKeyPair) -> SocketAddr {
     let chain = CertificateDer::pem_slice_iter(&pair.chain).collect::<Result<Vec<_>, _>>().unwrap();
     let key = PrivateKeyDer::from_pem_slice(&pair.key).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -247,5 +247,5 @@ fn tls_without_a_certificate_is_carried_on_unread_by_its_server_name_and_with_on
     assert_eq!(who("ended.test", &ended_root).as_deref(), Some("raw"));
     assert_eq!(who("one.test", &two_root), None, "the certificate is that of the server behind");
     assert_eq!(who("three.test", &one_root), None, "no listener is for that name");
-    assert_eq!(control.ledger.notices(), []);
+    assert_eq!(control.streams.notices(), []);
 }

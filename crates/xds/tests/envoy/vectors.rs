@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use xds::render::{Rendered, render};
-use xds::resource::{Kind, ResourceSet};
+use xds::resource::{ResourceSet, ResourceType};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, Message, request};
@@ -61,7 +61,7 @@ impl Fixtures {
 
 fn add(union: &mut ResourceSet, rendered: &Rendered) {
     assert_eq!(rendered.notices, []);
-    for kind in Kind::ALL {
+    for kind in ResourceType::ALL {
         rendered.resources.of(kind).values().for_each(|resource| union.put(kind, resource.clone()));
     }
 }
@@ -96,7 +96,7 @@ fn requests_through_a_real_envoy_go_where_the_cases_say() {
         }
         fixtures.log.lock().unwrap().clear();
         let answer = send(to, &case["request"]);
-        failures.extend(differences(expect, &answer).into_iter().map(|d| format!("{}: {d}", case["id"])));
+        failures.extend(changed_names(expect, &answer).into_iter().map(|d| format!("{}: {d}", case["id"])));
         let start = Instant::now();
         for mirror in items(&expect["mirrors"]) {
             let name = mirror.as_str().unwrap().to_owned();
@@ -107,7 +107,7 @@ fn requests_through_a_real_envoy_go_where_the_cases_say() {
         }
     }
     assert_eq!(failures, [""; 0], "of {} cases; Envoy says: {}", cases.len(), proxy.log());
-    assert_eq!(control.ledger.notices(), [], "Envoy refuses nothing");
+    assert_eq!(control.streams.notices(), [], "Envoy refuses nothing");
     assert!(cases.len() >= 50, "{} cases", cases.len());
 }
 
@@ -128,7 +128,7 @@ fn distribution(case: &Value, to: SocketAddr) -> Vec<String> {
     expect["distribution"].as_object().unwrap().iter().filter_map(off).collect()
 }
 
-fn differences(expect: &Value, answer: &Message) -> Vec<String> {
+fn changed_names(expect: &Value, answer: &Message) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |what: &str, got: Value, wanted: &Value| {
         if !wanted.is_null() && got != *wanted {

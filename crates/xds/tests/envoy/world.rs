@@ -9,7 +9,7 @@ use model::route::{AppProtocol, BackendId, RouteTable};
 use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use plan::routes::{MeshClient, gateway, outbound};
 use serde_json::{Value, json};
-use xds::render::{Entrance, Input};
+use xds::render::{EnvoyListeners, RenderInput};
 
 pub fn items(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
@@ -57,7 +57,7 @@ pub fn snapshot(namespace: &str, resources: &[Value], others: &[&str], listeners
 }
 
 /// The same backends, spoken to in another way.
-pub fn speaking(mut input: Input, protocol: AppProtocol) -> Input {
+pub fn speaking(mut input: RenderInput, protocol: AppProtocol) -> RenderInput {
     let mut table = BackendTable::new(ConsumerLocation::default());
     for backend in input.tiers.iter().flat_map(|tier| tier.backends()) {
         table.put(Arc::new(Backend { protocol, ..Backend::clone(backend) }));
@@ -100,19 +100,19 @@ pub fn gateway_input(
     namespace: &str,
     at: &[(u16, SocketAddr)],
     places: &Places,
-) -> Input {
+) -> RenderInput {
     let gateway_key = ObjectKey::new(&namespace.into(), &"edge".into());
     let (routes, _) = gateway(snapshot, snapshot.gateway(&gateway_key).unwrap());
-    Input {
+    RenderInput {
         tiers: vec![Arc::new(table(&routes, places))],
         routes: Arc::new(routes),
         certificates: Arc::default(),
-        entrance: Entrance::Gateway {
+        listeners: EnvoyListeners::Gateway {
             gateway: gateway_key,
             bind: "127.0.0.1".parse().unwrap(),
-            places: at.iter().copied().collect(),
+            port_overrides: at.iter().copied().collect(),
         },
-        allowed: Arc::default(),
+        allowlist: Arc::default(),
     }
 }
 
@@ -124,19 +124,19 @@ pub fn sidecar_input(
     destination: &str,
     at: SocketAddr,
     places: &Places,
-) -> Input {
+) -> RenderInput {
     let client = MeshClient::of_service(snapshot, &key(namespace, client), tags);
     let service = snapshot.service(&key(namespace, destination)).unwrap();
     let mut routes = RouteTable::default();
     routes.put_outbound(outbound(snapshot, &client, service, &service.ports[0]).unwrap().0.into());
-    Input {
+    RenderInput {
         tiers: vec![Arc::new(table(&routes, places))],
         routes: Arc::new(routes),
         certificates: Arc::default(),
-        entrance: Entrance::Sidecar {
+        listeners: EnvoyListeners::Sidecar {
             capture: None,
             outbounds: [(at, (key(namespace, destination), 80))].into(),
         },
-        allowed: Arc::default(),
+        allowlist: Arc::default(),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::Labels;
 use model::backend::{BackendTable, ConsumerLocation};
 use serde_json::json;
-use xds::render::{Input, render};
+use xds::render::{RenderInput, render};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log};
@@ -32,7 +32,7 @@ fn counts(at: std::net::SocketAddr, requests: usize) -> (BTreeMap<String, usize>
 }
 
 /// A client's way to `web`, with endpoints as (name, zone, weight) in tiers.
-fn input(at: std::net::SocketAddr, echoes: &[Echo], tiers: &[&[(usize, &'static str, f32)]]) -> Input {
+fn input(at: std::net::SocketAddr, echoes: &[Echo], tiers: &[&[(usize, &'static str, f32)]]) -> RenderInput {
     let world = snapshot("ns", &[], &["web", "client"], &json!(null));
     let mut input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &Places::new());
     let id = input.routes.backends().into_iter().next().unwrap();
@@ -95,7 +95,7 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
         seen.get("e2").copied().unwrap_or(0) > 100 && seen.get("e3").copied().unwrap_or(0) > 100,
         "{seen:?}"
     );
-    let sent = control.ledger.counts();
+    let sent = control.streams.counters();
 
     // Require: nothing but the zone, so nothing at all, and soon.
     let third = render(input(at, &echoes, &[&[]]), Some(&second));
@@ -103,5 +103,5 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
     proxy.wait("503 without endpoints", || {
         Connection::open(at).unwrap().send("GET", "web", "/", &[]).unwrap().status() == 503
     });
-    assert_eq!(sent[&xds::resource::Kind::Cluster].resources, 1, "endpoints alone changed");
+    assert_eq!(sent[&xds::resource::ResourceType::Cluster].resources, 1, "endpoints alone changed");
 }

@@ -8,10 +8,10 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use mesh::run::{Plan, Shown, run};
-use mesh::source::Source;
-use mesh::{Consumer, Role};
-use proxy::{Proxy, Settings, Tables};
+use mesh::run::{EmbeddedProxyConfig, ProxyHealth, run};
+use mesh::source::ObjectSource;
+use mesh::{ProxyIdentity, ProxyRole};
+use proxy::{Proxy, ProxyOptions, ProxyTables};
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,18 +49,23 @@ async fn measure(shape: Shape) {
     println!("{} routes {shape}: written in {:.1} s", shape.routes(), start.elapsed().as_secs_f64());
     let start = Instant::now();
     let namespace = "default".into();
-    let plan = Plan {
-        consumer: Consumer { role: Role::gateway("edge", &namespace).unwrap(), node: "n".into(), zone: None },
+    let plan = EmbeddedProxyConfig {
+        identity: ProxyIdentity {
+            role: ProxyRole::gateway("edge", &namespace).unwrap(),
+            node: "n".into(),
+            zone: None,
+        },
         bind: vec!["127.0.0.1".parse().unwrap()],
         outbounds: Vec::new(),
         redirect: None,
         drain: Duration::from_secs(1),
+        clock: clock::Clock::system(),
     };
     let (stop, mut stopped) = watch::channel(false);
-    let proxy = Proxy::new(Settings::default(), Tables::default());
-    let source = Source::cluster(client.clone());
+    let proxy = Proxy::new(ProxyOptions::default(), ProxyTables::default());
+    let source = ObjectSource::cluster(client.clone());
     let end = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    let running = tokio::spawn(run(plan, source, proxy, Arc::new(Shown::new()), end));
+    let running = tokio::spawn(run(plan, source, proxy, Arc::new(ProxyHealth::new()), end));
     let mut asker = Asker::connect(port).await;
     asker.until(&shape.host(0), &shape.path(0), "0").await;
     println!("  from nothing until it answers: {:.2} s", start.elapsed().as_secs_f64());

@@ -2,7 +2,7 @@
 
 use cluster::{Event, Kind};
 use mesh::state::KINDS;
-use mesh::{Consumer, Role, State};
+use mesh::{ProxyIdentity, ProxyRole, TableCache};
 use plan::FeatureGates;
 
 use crate::watched;
@@ -11,10 +11,13 @@ use crate::world::{Shape, gateway, routes};
 pub fn run() {
     let shape = Shape { policies: routes(), rules: 1, hosts: 1 };
     println!("{} endpoints", shape.routes());
-    let consumer =
-        Consumer { role: Role::gateway("edge", &"default".into()).unwrap(), node: "n".into(), zone: None };
-    let mut state = State::new(FeatureGates::default());
-    state.follow(consumer);
+    let consumer = ProxyIdentity {
+        role: ProxyRole::gateway("edge", &"default".into()).unwrap(),
+        node: "n".into(),
+        zone: None,
+    };
+    let mut state = TableCache::new(FeatureGates::default());
+    state.add(consumer);
     let policies =
         (0..shape.policies).map(|number| Event::Put(Kind::GatewayHttpRoute, watched(&shape.policy(number))));
     phase_read(&mut state, policies.collect());
@@ -27,24 +30,24 @@ pub fn run() {
 }
 
 #[inline(never)]
-fn phase_read(state: &mut State, policies: Vec<Event>) {
+fn phase_read(state: &mut TableCache, policies: Vec<Event>) {
     for kind in KINDS {
-        state.take(Event::Listing(kind));
+        state.apply(Event::Listing(kind));
     }
-    policies.into_iter().for_each(|event| state.take(event));
-    state.take(Event::Put(Kind::Gateway, watched(&gateway(8080))));
+    policies.into_iter().for_each(|event| state.apply(event));
+    state.apply(Event::Put(Kind::Gateway, watched(&gateway(8080))));
     for kind in KINDS {
-        state.take(Event::Listed(kind));
+        state.apply(Event::Listed(kind));
     }
 }
 
 #[inline(never)]
-fn phase_first(state: &mut State) {
+fn phase_first(state: &mut TableCache) {
     assert_eq!(state.refresh().len(), 1);
 }
 
 #[inline(never)]
-fn phase_change(state: &mut State, event: Event) {
-    state.take(event);
+fn phase_change(state: &mut TableCache, event: Event) {
+    state.apply(event);
     assert_eq!(state.refresh().len(), 1);
 }

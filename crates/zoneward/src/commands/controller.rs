@@ -73,7 +73,10 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let (accepting, begun) = (office.leading(), (client.clone(), stopped.clone()));
     let conditions = tokio::spawn(async move {
         let (client, stopped) = begun;
-        while_leading(accepting, stopped.clone(), || accepted::run(client.clone(), stopped.clone())).await
+        while_leading(accepting, stopped.clone(), || {
+            accepted::run(client.clone(), clock::Clock::system(), stopped.clone())
+        })
+        .await
     });
     let ended = tokio::select! {
         ended = &mut slices => ended,

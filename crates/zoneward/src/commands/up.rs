@@ -221,7 +221,7 @@ impl Controllers {
         let conditions = {
             let (client, stopped) = (client.clone(), stopped.clone());
             async move {
-                let begin = || accepted::run(client.clone(), stopped.clone());
+                let begin = || accepted::run(client.clone(), clock::Clock::system(), stopped.clone());
                 while_leading(accepting, stopped.clone(), begin).await;
             }
         };

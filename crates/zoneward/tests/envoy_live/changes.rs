@@ -69,7 +69,7 @@ pub(crate) fn a_refusal_is_in_status_metrics_and_notices_and_what_worked_goes_on
     assert_eq!(control.metric("zoneward_xds_responses_refused_total"), 1);
     until("the Notice", || control.status()["notices"].to_string().contains("ConfigurationRefused"));
     let log = control.running.log();
-    let told = |line: &str| line.contains("Envoy default/frontend-1") && line.contains("it refused routes");
+    let told = |line: &str| line.contains("Envoy default/frontend-1") && line.contains("rejected routes");
     assert!(log.lines().any(|line| told(line) && line.contains("ConfigurationRefused")), "{log}");
     assert_eq!(control.metric("zoneward_xds_notices"), 1);
     assert_eq!(body(AT, "/page").as_deref(), Some("one"), "what it had");

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, ValueEnum};
 use model::Name;
-use xds::bootstrap::{Bootstrap, ClientTls};
-use xds::identity::{CAPTURE_PORT, Entrances, Identity, Role};
+use xds::bootstrap::{Bootstrap, XdsClientTls};
+use xds::identity::{CAPTURE_PORT, EnvoyIdentity, EnvoyRole, SidecarListeners};
 
 use crate::cli::Format;
 use mesh::run::outbound;
@@ -116,7 +116,7 @@ pub fn run(args: &BootstrapArgs) -> Result<bool> {
 fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
     let node = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok()).unwrap_or_default();
     let identity =
-        Identity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
+        EnvoyIdentity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), host.trim()));
     let wrong = || format!("--server {}: write it as HOST:PORT, as 127.0.0.1:15010", args.server);
@@ -124,9 +124,13 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty()).with_context(wrong)?;
     let text = |path: &PathBuf| path.display().to_string();
-    let tls = args.ca.as_ref().map(|authority| ClientTls {
+    let tls = args.ca.as_ref().map(|authority| XdsClientTls {
         authority: text(authority),
-        pair: args.cert.as_ref().zip(args.key.as_ref()).map(|(cert, key)| (text(cert), text(key))),
+        client_certificate: args
+            .cert
+            .as_ref()
+            .zip(args.key.as_ref())
+            .map(|(cert, key)| (text(cert), text(key))),
         server_name: args.server_name.clone().unwrap_or_else(|| host.to_owned()),
     });
     let token = args.token_file.as_deref().map(super::control::token).transpose()?;
@@ -138,23 +142,26 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         tls,
         token: token.map(|token| token.to_string()),
         admin: args.admin,
-        whole: args.protocol == Protocol::Whole,
+        state_of_the_world: args.protocol == Protocol::Whole,
     })
 }
 
-fn role(args: &BootstrapArgs) -> Result<Role> {
+fn role(args: &BootstrapArgs) -> Result<EnvoyRole> {
     let namespace = Name::new(&args.namespace);
     if let Some(gateway) = &args.gateway {
-        let mut places = BTreeMap::new();
+        let mut port_overrides = BTreeMap::new();
         for text in &args.listen {
             let wrong = || format!("--listen {text}: write it as PORT=ADDRESS:PORT, as 443=0.0.0.0:8443");
             let (port, at) = text.split_once('=').with_context(wrong)?;
-            places.insert(port.parse().ok().with_context(wrong)?, at.parse().ok().with_context(wrong)?);
+            port_overrides
+                .insert(port.parse().ok().with_context(wrong)?, at.parse().ok().with_context(wrong)?);
         }
-        return Ok(Role::Gateway { name: gateway.clone(), bind: args.bind, places });
+        return Ok(EnvoyRole::Gateway { name: gateway.clone(), bind: args.bind, port_overrides });
     }
     let from = args.from.as_deref().context("say --gateway or --from")?;
-    let mesh::Role::Sidecar(service, tags) = mesh::Role::sidecar(from, &namespace).context("--from")? else {
+    let mesh::ProxyRole::Sidecar(service, tags) =
+        mesh::ProxyRole::sidecar(from, &namespace).context("--from")?
+    else {
         bail!("--from {from}: it names no Service");
     };
     let mut outbounds = BTreeMap::new();
@@ -168,9 +175,9 @@ fn role(args: &BootstrapArgs) -> Result<Role> {
         outbounds.insert(at, format!("{}{port}", wish.service));
     }
     let capture = args.capture.or_else(|| outbounds.is_empty().then_some(CAPTURE_PORT));
-    Ok(Role::Sidecar {
+    Ok(EnvoyRole::Sidecar {
         from: service.name.to_string(),
         tags: tags.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
-        entrances: Entrances { capture, outbounds },
+        listeners: SidecarListeners { capture, outbounds },
     })
 }

@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clock::Clock;
 use tokio::sync::watch;
 use tracing::info;
-use xds::render::Allowed;
-use xds::server::{self, Settings, Tls};
+use xds::render::DirectResponseAllowlist;
+use xds::server::{self, XdsServerSettings, XdsServerTls};
+
+use cluster::{admin_server, log};
 
 use crate::cli;
-use cluster::admin_server;
-use cluster::log;
 use cluster::signals::Signals;
-use mesh::control::{Desk, pages, run as serve_envoys};
-use mesh::source::Source;
+use mesh::control::{Subscriptions, pages, run as serve_envoys};
+use mesh::source::ObjectSource;
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
@@ -78,21 +79,27 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let listener = admin_server::listen(args.listen, "--listen").await?;
     let health = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
-    let desk = Arc::new(Desk::new(settings.streams));
+    let subscriptions = Arc::new(Subscriptions::new(settings.max_streams));
     let (stop, stopped) = watch::channel(false);
-    let shown = tokio::spawn(admin_server::serve(health, pages(&desk), stopped.clone()));
-    let talking = tokio::spawn(server::serve(listener, settings, desk.clone(), desk.ledger.clone(), stopped));
-    let allowed = Allowed {
+    let shown = tokio::spawn(admin_server::serve(health, pages(&subscriptions), stopped.clone()));
+    let talking = tokio::spawn(server::serve(
+        listener,
+        settings,
+        subscriptions.clone(),
+        subscriptions.streams.clone(),
+        stopped,
+    ));
+    let allowlist = DirectResponseAllowlist {
         files: args.allow_file.iter().cloned().collect(),
         environment: args.allow_env.iter().cloned().collect(),
     };
-    serve_envoys(source, desk, allowed, signals.wait()).await;
+    serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()).await;
     stop.send_replace(true);
     talking.await.context("the server of Envoys ended badly")?;
     shown.await.context("the server of health and metrics ended badly")
 }
 
-fn settings(args: &ControlArgs) -> Result<Settings> {
+fn settings(args: &ControlArgs) -> Result<XdsServerSettings> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
         bail!(
@@ -103,12 +110,17 @@ fn settings(args: &ControlArgs) -> Result<Settings> {
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             let authority = args.client_ca.as_deref().map(read).transpose()?;
-            let tls = Tls::new(&read(certificate)?, &read(key)?, authority.as_deref());
+            let tls = XdsServerTls::new(&read(certificate)?, &read(key)?, authority.as_deref());
             Some(tls.context("--tls-cert, --tls-key, --client-ca")?)
         }
         _ => None,
     };
-    Ok(Settings { streams: args.max_streams as usize, token, tls, ..Settings::default() })
+    Ok(XdsServerSettings {
+        max_streams: args.max_streams as usize,
+        token,
+        tls,
+        ..XdsServerSettings::default()
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
@@ -128,7 +140,7 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cluster::input::Input) -> Result<Source> {
+async fn source(input: &cli::Input) -> Result<ObjectSource> {
     if !input.files.is_empty() {
         let input = cluster::input::Input {
             files: input.files.clone(),
@@ -136,10 +148,10 @@ async fn source(input: &cluster::input::Input) -> Result<Source> {
             namespace: input.namespace.clone(),
             ..cluster::input::Input::default()
         };
-        return Source::files(input);
+        return ObjectSource::files(input);
     }
     let client = cluster::connect(&input.connection)
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
-    Ok(Source::cluster(client))
+    Ok(ObjectSource::cluster(client))
 }

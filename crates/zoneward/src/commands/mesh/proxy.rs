@@ -9,17 +9,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
+use clock::{Clock, os_seed};
 use model::Name;
-use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeouts};
+use model::random::Random;
+use proxy::{
+    AccessLog, DirectResponseSources, LoadBalancerSettings, Proxy, ProxyLimits, ProxyOptions, ProxyTables,
+    ProxyTimeouts,
+};
 use tokio::sync::watch;
 
 use crate::cli;
 use cluster::admin_server::{self, Checks, Routes};
 use cluster::log;
 use cluster::signals::Signals;
-use mesh::run::{Plan, Shown, outbound};
-use mesh::source::Source;
-use mesh::{Consumer, Role, run};
+use mesh::run::{EmbeddedProxyConfig, ProxyHealth, outbound};
+use mesh::source::ObjectSource;
+use mesh::{ProxyIdentity, ProxyRole, run};
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
@@ -148,8 +153,8 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 impl Bounds {
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> ProxyLimits {
+        ProxyLimits {
             connections: self.max_connections,
             requests: self.max_requests,
             streams: self.max_streams,
@@ -158,12 +163,12 @@ impl Bounds {
             held_body_bytes: self.max_held_body_bytes,
             idle_per_endpoint: self.max_idle_per_endpoint,
             retries: self.retries,
-            ..Limits::default()
+            ..ProxyLimits::default()
         }
     }
 
-    fn timeouts(&self) -> Timeouts {
-        Timeouts {
+    fn timeouts(&self) -> ProxyTimeouts {
+        ProxyTimeouts {
             headers: self.header_timeout,
             connect: self.connect_timeout,
             response: self.response_timeout,
@@ -172,11 +177,11 @@ impl Bounds {
         }
     }
 
-    fn health(&self) -> Health {
-        Health {
-            failures: self.eject_after,
-            ejection: self.eject_for,
-            ejected_percent: self.max_ejected,
+    fn load_balancing(&self) -> LoadBalancerSettings {
+        LoadBalancerSettings {
+            consecutive_failures: self.eject_after,
+            base_ejection_time: self.eject_for,
+            max_ejection_percent: self.max_ejected,
             slow_start: self.slow_start,
         }
     }
@@ -199,17 +204,17 @@ pub fn run(args: &ProxyArgs) -> Result<bool> {
 }
 
 async fn serve(args: &ProxyArgs) -> Result<()> {
-    let settings = settings(args)?;
-    let log = settings.access_log.clone();
+    let options = options(args)?;
+    let log = options.access_log.clone();
     let mut signals = Signals::listen()?;
     let (source, namespace) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
     let listener = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
-    let proxy = Proxy::new(settings, Tables::default());
-    let shown = Arc::new(Shown::new());
+    let proxy = Proxy::new(options, ProxyTables::default());
+    let health = Arc::new(ProxyHealth::new());
     let (done, finished) = watch::channel(false);
-    let server = tokio::spawn(admin_server::serve(listener, pages(&proxy, &shown), finished));
-    let ended = run::run(plan, source, proxy, shown, signals.wait()).await;
+    let server = tokio::spawn(admin_server::serve(listener, pages(&proxy, &health), finished));
+    let ended = run::run(plan, source, proxy, health, signals.wait()).await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;
     if let Some(log) = log {
@@ -219,7 +224,7 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
 }
 
 /// Where the world comes from, and the namespace that names without one are in.
-async fn source(args: &ProxyArgs) -> Result<(Source, String)> {
+async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
@@ -229,31 +234,32 @@ async fn source(args: &ProxyArgs) -> Result<(Source, String)> {
             namespace: input.namespace.clone(),
             ..cluster::input::Input::default()
         };
-        return Ok((Source::files(input)?, namespace));
+        return Ok((ObjectSource::files(input)?, namespace));
     }
     let client = cluster::connect(&input.connection)
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    Ok((Source::cluster(client), namespace))
+    Ok((ObjectSource::cluster(client), namespace))
 }
 
-fn plan(args: &ProxyArgs, namespace: &Name) -> Result<Plan> {
+fn plan(args: &ProxyArgs, namespace: &Name) -> Result<EmbeddedProxyConfig> {
     let role = match (&args.gateway, &args.from) {
-        (Some(gateway), _) => Role::gateway(gateway, namespace).context("--gateway")?,
+        (Some(gateway), _) => ProxyRole::gateway(gateway, namespace).context("--gateway")?,
         (None, from) => {
             let from = from.as_deref().context("say --gateway or --from")?;
-            Role::sidecar(from, namespace).context("--from")?
+            ProxyRole::sidecar(from, namespace).context("--from")?
         }
     };
-    let consumer = Consumer { role, node: node(args), zone: args.zone.as_deref().map(Name::new) };
+    let consumer = ProxyIdentity { role, node: node(args), zone: args.zone.as_deref().map(Name::new) };
     let outbounds: Result<Vec<_>> = args.outbound.iter().map(|text| outbound(text, namespace)).collect();
-    Ok(Plan {
-        consumer,
+    Ok(EmbeddedProxyConfig {
+        identity: consumer,
         bind: args.bind.clone(),
         outbounds: outbounds?,
         redirect: args.redirect,
         drain: args.drain,
+        clock: Clock::system(),
     })
 }
 
@@ -264,22 +270,19 @@ fn node(args: &ProxyArgs) -> Name {
     Name::new(&given.unwrap_or_else(|| host().trim().to_lowercase()))
 }
 
-fn settings(args: &ProxyArgs) -> Result<Settings> {
-    let access_log = args.access_log.as_deref().map(access_log).transpose()?;
-    let mut seed = [0; 8];
-    // Without it the choices are the same at every start, which does no harm.
-    let _ = getrandom::fill(&mut seed);
-    Ok(Settings {
+fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
+    Ok(ProxyOptions {
         limits: args.bounds.limits(),
         timeouts: args.bounds.timeouts(),
-        health: args.bounds.health(),
-        access_log,
-        readable: Readable {
+        load_balancing: args.bounds.load_balancing(),
+        access_log: args.access_log.as_deref().map(access_log).transpose()?,
+        direct_response_sources: DirectResponseSources {
             files: args.allow_file.iter().cloned().collect(),
             variables: args.allow_env.iter().cloned().collect(),
         },
         mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
-        seed: u64::from_ne_bytes(seed),
+        clock: Clock::system(),
+        random: Random::seeded(os_seed()),
     })
 }
 
@@ -293,14 +296,16 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
 }
 
-fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
+fn pages(proxy: &Proxy, health: &Arc<ProxyHealth>) -> Routes {
     let alive = Checks::default().check("ping", || Ok(()));
-    let (asked, counted) = (shown.clone(), shown.clone());
+    let asked = health.clone();
     let ready = Checks::default().check("tables", move || asked.check());
-    let proxy = proxy.clone();
+    let mut registry = admin_server::registry("mesh-proxy");
+    health.register_metrics(&mut registry);
+    proxy.register_metrics(&mut registry);
     Routes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .metrics_and(admin_server::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
+        .metrics(registry)
 }

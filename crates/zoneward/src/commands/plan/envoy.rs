@@ -10,13 +10,13 @@ use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
 use plan::backends::{fallbacks, table as backend_table};
 use serde_json::{Value, json};
+use xds::config_dump;
 use xds::identity::CAPTURE_PORT;
-use xds::render::{Entrance, Input, Rendered, render};
-use xds::resource::{Kind, ResourceSet};
-use xds::show;
+use xds::render::{EnvoyListeners, RenderInput, Rendered, render};
+use xds::resource::{ResourceSet, ResourceType};
 
 use crate::cli::{Format, PlanRoutes};
-use crate::routes::{Routes, Scope};
+use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::World;
 use output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 
@@ -43,7 +43,7 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
 }
 
 fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(Rendered, Vec<Notice>)> {
-    let routes = Routes::plan(&args.routes, snapshot, namespace)?;
+    let routes = PlannedRoutes::plan(&args.routes, snapshot, namespace)?;
     let node = Name::new(args.node.as_deref().unwrap_or_default());
     let zone = args.zone.as_deref().map(Name::new);
     let zone = zone.or_else(|| snapshot.node(&node).and_then(|node| node.zone.clone()));
@@ -57,12 +57,12 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
             table.put(Arc::new(backend));
         }
     }
-    let input = Input {
-        entrance: entrance(&routes),
+    let input = RenderInput {
+        listeners: listeners(&routes),
         routes: Arc::new(routes.table),
         tiers: std::iter::once(first).chain(further).map(Arc::new).collect(),
         certificates: Arc::default(),
-        allowed: Arc::default(),
+        allowlist: Arc::default(),
     };
     let rendered = render(input, None);
     let mut notices = routes.notices;
@@ -72,29 +72,30 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
 }
 
 /// A destination is shown as a client reaches it whose connections are redirected; without an address, by a port.
-fn entrance(routes: &Routes) -> Entrance {
+fn listeners(routes: &PlannedRoutes) -> EnvoyListeners {
     match &routes.scope {
-        Scope::Outbound(service, port) => {
+        PlannedScope::Outbound(service, port) => {
             let outbound = routes.table.outbound(service, *port);
             let has_address = outbound.is_some_and(|outbound| !outbound.addresses.is_empty());
             let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), *port);
             let own = (!has_address).then(|| (at, (service.clone(), *port)));
-            Entrance::Sidecar {
+            EnvoyListeners::Sidecar {
                 capture: has_address.then_some(CAPTURE_PORT),
                 outbounds: own.into_iter().collect(),
             }
         }
-        Scope::Gateway(gateway, _) => Entrance::Gateway {
+        PlannedScope::Gateway(gateway, _) => EnvoyListeners::Gateway {
             gateway: gateway.clone(),
             bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            places: BTreeMap::new(),
+            port_overrides: BTreeMap::new(),
         },
     }
 }
 
 fn print_resources(set: &ResourceSet, notices: &[Notice], format: Format) -> Result<()> {
-    let all =
-        Kind::ALL.into_iter().flat_map(|kind| set.of(kind).values().map(move |resource| (kind, resource)));
+    let all = ResourceType::ALL
+        .into_iter()
+        .flat_map(|kind| set.of(kind).values().map(move |resource| (kind, resource)));
     if format == Format::Table {
         let mut rows = table(&["KIND", "NAME", "VERSION", "BYTES"]);
         for (kind, resource) in all {
@@ -111,7 +112,7 @@ fn print_resources(set: &ResourceSet, notices: &[Notice], format: Format) -> Res
     let resources: Vec<Value> = all
         .map(|(kind, resource)| {
             json!({"kind": kind.as_str(), "name": &*resource.name, "version": resource.version.to_string(),
-                "resource": show::value(kind, resource)})
+                "resource": config_dump::value(kind, resource)})
         })
         .collect();
     print_value(&json!({"resources": resources, "notices": notices_value(notices)}), format)
@@ -124,9 +125,10 @@ fn print_changes(
     format: Format,
 ) -> Result<()> {
     let (mut changes, mut text) = (Vec::new(), String::new());
-    for (kind, names) in before.differences(after) {
+    for (kind, names) in before.changed_names(after) {
         for name in names {
-            let shown = |set: &ResourceSet| set.find(kind, &name).map(|resource| show::value(kind, resource));
+            let shown =
+                |set: &ResourceSet| set.find(kind, &name).map(|resource| config_dump::value(kind, resource));
             let (old, new) = (shown(before), shown(after));
             let change = match (&old, &new) {
                 (None, _) => "added",

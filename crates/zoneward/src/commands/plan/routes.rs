@@ -9,7 +9,7 @@ use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanRoutes, RoutesAs};
-use crate::routes::{Routes, Scope};
+use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::World;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
@@ -23,7 +23,7 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
     }
     let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
+    let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);
     let parts = parts(&routes, args.host.as_deref());
     match args.output.format {
@@ -43,20 +43,20 @@ struct Part<'r> {
     routing: Option<&'r Routing>,
 }
 
-fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<Part<'r>> {
+fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<Part<'r>> {
     match &routes.scope {
-        Scope::Outbound(service, port) => {
+        PlannedScope::Outbound(service, port) => {
             let outbound = routes.table.outbound(service, *port);
             let spoken = outbound.map_or("", |outbound| outbound.protocol.as_str());
             let title = format!("to {service}:{port} ({spoken})");
             vec![Part { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
-        Scope::Gateway(..) if host.is_some() => {
+        PlannedScope::Gateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
             vec![Part { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
-        Scope::Gateway(_, listener) => {
+        PlannedScope::Gateway(_, listener) => {
             let mut parts = Vec::new();
             for port in routes.table.ports() {
                 let wanted =

@@ -9,7 +9,7 @@ use plan::routes::{RequestOutcome, RequestTrace, TracedRequest, trace};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, TraceHttp};
-use crate::routes::Routes;
+use crate::routes::PlannedRoutes;
 use cluster::input::World;
 use output::{notices_text, print_text, print_value};
 
@@ -17,7 +17,7 @@ use output::{notices_text, print_text, print_value};
 pub fn run(args: &TraceHttp) -> Result<bool> {
     let mut world = World::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
+    let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);
     let incoming = request(args)?;
     let (routing, arrival) = routes.routing(&incoming.host);

@@ -17,7 +17,7 @@ use crate::cli;
 use cluster::log::LogFormat;
 use cluster::supervisor::{self, Backoff, Program};
 use cluster::{Event, Feed, Kind, Wanted};
-use mesh::Role;
+use mesh::ProxyRole;
 use mesh::run::outbound;
 
 /// How many gateways one machine serves; each is a process.
@@ -117,7 +117,7 @@ fn sidecar(text: &str) -> Result<Sidecar> {
         || format!("--sidecar {text}: write it as CLIENT:PORT=SERVICE[:PORT], as frontend:8081=backend");
     let (from, way) = text.split_once(':').with_context(wrong)?;
     let (namespace, from) = from.split_once('/').unwrap_or(("default", from));
-    Role::sidecar(from, &Name::new(namespace)).with_context(wrong)?;
+    ProxyRole::sidecar(from, &Name::new(namespace)).with_context(wrong)?;
     outbound(way, &Name::new(namespace)).with_context(wrong)?;
     Ok(Sidecar { namespace: namespace.to_owned(), from: from.to_owned(), outbound: way.to_owned() })
 }

@@ -1,0 +1,285 @@
+//! Timeouts of downstream connections: slow headers, idle connections, and responses that the client does not read.
+//!
+//! One slow tick per connection replaces a timer per request. It compares counters that requests update: bytes without
+//! a request are headers that take too long, no change is idleness, and a response without progress is a stall. In
+//! HTTP/2 one stream may stall while others continue: body chunks are counted by the epoch in which they were queued,
+//! and none may stay queued for two epochs.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::transport_socket::{ReadAhead, TransportSocket};
+use crate::http::body_chunk::BufferBudget;
+use crate::settings::ProxyTimeouts;
+
+/// Counters that requests update and the timeout reads.
+#[derive(Debug)]
+pub(crate) struct ConnectionActivity {
+    pub(crate) budget: Arc<BufferBudget>,
+    requests_started: AtomicU64,
+    requests_ended: AtomicU64,
+    chunks_sent: AtomicU64,
+    /// Chunks that the client has not read, by the epoch in which they were queued.
+    queued: [AtomicU32; EPOCHS],
+    epoch: AtomicU8,
+}
+
+/// The current one, two before it, and the next.
+const EPOCHS: usize = 4;
+
+impl ConnectionActivity {
+    pub(crate) fn new(budget: &Arc<BufferBudget>) -> Self {
+        Self {
+            budget: budget.clone(),
+            requests_started: AtomicU64::new(0),
+            requests_ended: AtomicU64::new(0),
+            chunks_sent: AtomicU64::new(0),
+            queued: Default::default(),
+            epoch: AtomicU8::new(0),
+        }
+    }
+
+    pub(crate) fn request_started(&self) {
+        self.requests_started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn request_ended(&self) {
+        self.requests_ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests started and ended.
+    fn requests(&self) -> (u64, u64) {
+        (self.requests_started.load(Ordering::Relaxed), self.requests_ended.load(Ordering::Relaxed))
+    }
+
+    fn queued(&self, epoch: u8) -> &AtomicU32 {
+        &self.queued[usize::from(epoch) % EPOCHS]
+    }
+
+    /// Counts a chunk that waits for the client, and returns its epoch.
+    pub(crate) fn chunk_queued(&self) -> u8 {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        self.queued(epoch).fetch_add(1, Ordering::Relaxed);
+        epoch
+    }
+
+    /// The chunk was written to the client, or dropped.
+    pub(crate) fn chunk_done(&self, epoch: u8) {
+        self.chunks_sent.fetch_add(1, Ordering::Relaxed);
+        self.queued(epoch).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn has_queued(&self) -> bool {
+        self.queued.iter().any(|queued| queued.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Starts the next epoch, and reports whether a chunk has been queued for two whole ones.
+    fn next_epoch(&self) -> bool {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        self.epoch.store(epoch.wrapping_add(1), Ordering::Relaxed);
+        self.queued(epoch.wrapping_sub(2)).load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A downstream connection with its timeouts.
+pub(crate) struct DownstreamStream {
+    inner: ReadAhead<TransportSocket>,
+    activity: Arc<ConnectionActivity>,
+    timeout: ClientTimeout,
+}
+
+struct ClientTimeout {
+    tick: Option<Pin<Box<Sleep>>>,
+    /// The limit for the headers of a request; `None` in HTTP/2, where frames do not show it.
+    headers: Option<Duration>,
+    /// The limit for a client that reads nothing while the buffers of the proxy are full.
+    when_full: Duration,
+    idle: Duration,
+    period: Duration,
+    epoch_started: Instant,
+    /// The requests started and ended when bytes last arrived.
+    requests_at_read: Option<(u64, u64)>,
+    writes: u64,
+    /// The client has not read what was written last.
+    is_blocked: bool,
+    /// The state at the last tick, and since when.
+    seen: (ClientState, Instant),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ClientState {
+    /// Between requests.
+    Idle((u64, u64)),
+    /// Headers have arrived in part.
+    Headers((u64, u64)),
+    /// Requests are in flight; the number counts progress of their responses.
+    Busy((u64, u64), u64),
+    /// A response chunk has been queued for two epochs.
+    Stalled,
+}
+
+impl DownstreamStream {
+    pub(crate) fn new(
+        inner: ReadAhead<TransportSocket>,
+        activity: Arc<ConnectionActivity>,
+        is_http2: bool,
+        timeouts: &ProxyTimeouts,
+    ) -> Self {
+        let shortest = timeouts.headers.min(timeouts.idle);
+        let timeout = ClientTimeout {
+            tick: None,
+            headers: (!is_http2).then_some(timeouts.headers),
+            when_full: shortest,
+            idle: timeouts.idle,
+            period: (shortest / 2).max(Duration::from_millis(5)),
+            epoch_started: Instant::now(),
+            requests_at_read: None,
+            writes: 0,
+            is_blocked: false,
+            seen: (ClientState::Idle((0, 0)), Instant::now()),
+        };
+        Self { inner, activity, timeout }
+    }
+}
+
+impl ClientTimeout {
+    fn state(&self, activity: &ConnectionActivity) -> ClientState {
+        let requests = activity.requests();
+        if requests.0 != requests.1 || activity.has_queued() {
+            // In HTTP/2 writes may be other frames, such as PING, so only chunks count.
+            let sent = activity.chunks_sent.load(Ordering::Relaxed);
+            ClientState::Busy(requests, if self.headers.is_some() { self.writes } else { sent })
+        } else if self.headers.is_some() && self.requests_at_read == Some(requests) {
+            ClientState::Headers(requests)
+        } else {
+            ClientState::Idle(requests)
+        }
+    }
+
+    /// At a tick, returns the state that has lasted longer than its limit.
+    fn poll(&mut self, cx: &mut Context<'_>, activity: &ConnectionActivity) -> Option<ClientState> {
+        let period = self.period;
+        loop {
+            let tick = self.tick.get_or_insert_with(|| Box::pin(sleep(period)));
+            if tick.as_mut().poll(cx).is_pending() {
+                return None;
+            }
+            let now = Instant::now();
+            tick.as_mut().reset(now + period);
+            // HTTP/1.1 has one response at a time, and writes show its progress.
+            if self.headers.is_none() && now.duration_since(self.epoch_started) >= self.idle / 2 {
+                self.epoch_started = now;
+                if activity.next_epoch() {
+                    return Some(ClientState::Stalled);
+                }
+            }
+            let state = self.state(activity);
+            if state != self.seen.0 {
+                self.seen = (state, now);
+                continue;
+            }
+            let limit = self.limit(state, activity);
+            if limit.is_some_and(|limit| now.duration_since(self.seen.1) >= limit) {
+                return Some(state);
+            }
+        }
+    }
+
+    /// `None`: no limit.
+    fn limit(&self, state: ClientState, activity: &ConnectionActivity) -> Option<Duration> {
+        match state {
+            ClientState::Headers(_) => Some(self.headers.unwrap_or(self.idle)),
+            ClientState::Busy(..) if activity.has_queued() && activity.budget.is_spent() => {
+                Some(self.when_full)
+            }
+            ClientState::Busy(..) if self.is_blocked => Some(self.idle),
+            // The response has timeouts of its own.
+            ClientState::Busy(..) => None,
+            ClientState::Idle(_) | ClientState::Stalled => Some(self.idle),
+        }
+    }
+}
+
+impl DownstreamStream {
+    fn stalled(&self) -> io::Error {
+        self.activity.budget.stalled.inc();
+        io::Error::new(io::ErrorKind::TimedOut, "client stalled")
+    }
+
+    /// Counts a finished write, and checks the timeout of a blocked one.
+    fn check_write<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match result {
+            Poll::Pending => {
+                self.timeout.is_blocked = true;
+                match self.timeout.poll(cx, &self.activity) {
+                    None => Poll::Pending,
+                    Some(_) => Poll::Ready(Err(self.stalled())),
+                }
+            }
+            done => {
+                self.timeout.is_blocked = false;
+                self.timeout.writes = self.timeout.writes.wrapping_add(1);
+                done
+            }
+        }
+    }
+}
+
+impl AsyncRead for DownstreamStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let requests = this.activity.requests();
+        match Pin::new(&mut this.inner).poll_read(cx, buf) {
+            Poll::Pending => match this.timeout.poll(cx, &this.activity) {
+                None => Poll::Pending,
+                // Closing an idle connection is not an error.
+                Some(ClientState::Idle(_)) => Poll::Ready(Ok(())),
+                Some(_) => Poll::Ready(Err(this.stalled())),
+            },
+            done => {
+                this.timeout.requests_at_read = Some(requests);
+                done
+            }
+        }
+    }
+}
+
+impl AsyncWrite for DownstreamStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.check_write(cx, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.check_write(cx, result)
+    }
+}

@@ -1,0 +1,345 @@
+//! Bodies of requests, responses and mirrored requests. They stream; buffered bytes are counted (`body_chunk`), and a
+//! body without progress ends at the idle timeout.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
+
+use super::body_chunk::{BodyChunk, BodyReadAhead};
+use crate::downstream::connection::HttpConnection;
+use crate::downstream::idle_timeout::ConnectionActivity;
+use crate::proxy::ProxyShared;
+use crate::request_log::RequestLog;
+use crate::upstream::connection_pool::PooledConnection;
+
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("body exceeds the limit")]
+    TooLong,
+    #[error("body idle timeout")]
+    Stalled,
+    #[error("mirror is too slow")]
+    MirrorTooSlow,
+    #[error(transparent)]
+    Transport(#[from] hyper::Error),
+}
+
+/// The idle timeout of a body: one timer, armed only if the body has to wait, checked once per period.
+#[derive(Debug)]
+struct BodyIdleTimer {
+    limit: Duration,
+    has_progressed: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl BodyIdleTimer {
+    fn new(limit: Duration) -> Self {
+        Self { limit, has_progressed: false, timer: None }
+    }
+
+    fn progressed(&mut self) {
+        self.has_progressed = true;
+    }
+
+    /// PolledFrame while the body waits; true after a whole period without progress.
+    fn is_expired(&mut self, cx: &mut Context<'_>) -> bool {
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        while timer.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut self.has_progressed) {
+                return true;
+            }
+            timer.as_mut().reset(tokio::time::Instant::now() + limit);
+        }
+        false
+    }
+}
+
+/// The body of an upstream request.
+#[derive(Debug)]
+pub(crate) enum RequestBody {
+    Empty,
+    Client(Box<ClientBody>),
+    Mirror(MirrorBody),
+}
+
+/// Streamed from the client.
+#[derive(Debug)]
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    activity: Arc<ConnectionActivity>,
+    bytes_left: u64,
+    idle: BodyIdleTimer,
+    read_ahead: BodyReadAhead,
+    mirrors: Vec<MirrorSender>,
+    /// Counts frames: the response timeout starts when the request stops making progress.
+    progress: Arc<AtomicU64>,
+}
+
+type PolledFrame = Poll<Option<Result<Frame<BodyChunk>, BodyError>>>;
+
+impl RequestBody {
+    /// `progress` is `None` for an empty body.
+    pub(crate) fn new(
+        connection: &HttpConnection,
+        incoming: Incoming,
+        mirrors: Vec<MirrorSender>,
+        progress: Option<Arc<AtomicU64>>,
+    ) -> Self {
+        let Some(progress) = progress else { return Self::Empty };
+        let settings = &connection.proxy.settings;
+        let read_ahead =
+            BodyReadAhead::new(&connection.proxy.budget, settings.limits.buffer, &incoming.size_hint());
+        Self::Client(Box::new(ClientBody {
+            incoming,
+            activity: connection.activity.clone(),
+            bytes_left: settings.limits.body_bytes,
+            idle: BodyIdleTimer::new(settings.timeouts.idle),
+            read_ahead,
+            mirrors,
+            progress,
+        }))
+    }
+}
+
+impl ClientBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        // Waiting for room is not idleness: the bodies that hold it have timeouts of their own.
+        if self.read_ahead.poll_room(cx).is_pending() {
+            return Poll::Pending;
+        }
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Pending => {
+                self.read_ahead.clear();
+                if self.idle.is_expired(cx) { self.fail(BodyError::Stalled) } else { Poll::Pending }
+            }
+            Poll::Ready(None) => {
+                self.read_ahead.clear();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => self.fail(error.into()),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.idle.progressed();
+                self.progress.fetch_add(1, Ordering::Relaxed);
+                let frame = frame.map_data(|bytes| BodyChunk::to_endpoint(bytes, &self.activity));
+                self.read_ahead.reserve(&self.incoming.size_hint());
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                let Some(left) = self.bytes_left.checked_sub(length) else {
+                    return self.fail(BodyError::TooLong);
+                };
+                self.bytes_left = left;
+                self.mirrors.retain(|mirror| mirror.send(&frame));
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    fn fail(&mut self, error: BodyError) -> PolledFrame {
+        self.mirrors.drain(..).for_each(|mirror| mirror.cut());
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Body for RequestBody {
+    type Data = BodyChunk;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Client(body) => body.poll(cx),
+            Self::Mirror(body) => body.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Client(body) => body.incoming.is_end_stream(),
+            Self::Mirror(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Client(body) => body.incoming.size_hint(),
+            Self::Mirror(body) => body.length,
+        }
+    }
+}
+
+/// Frames that a mirror may lag behind.
+const MIRROR_LAG: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct MirrorSender {
+    frames: mpsc::Sender<Frame<BodyChunk>>,
+    is_cut: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+pub(crate) struct MirrorBody {
+    frames: mpsc::Receiver<Frame<BodyChunk>>,
+    is_cut: Arc<AtomicBool>,
+    length: SizeHint,
+}
+
+/// The body of a mirrored request, and the sender of its frames.
+pub(crate) fn mirror(length: SizeHint) -> (MirrorSender, MirrorBody) {
+    let (sender, frames) = mpsc::channel(MIRROR_LAG);
+    let is_cut = Arc::new(AtomicBool::new(false));
+    (MirrorSender { frames: sender, is_cut: is_cut.clone() }, MirrorBody { frames, is_cut, length })
+}
+
+impl MirrorSender {
+    /// Never waits: a slow mirror must not slow the request. Returns false once the mirror is cut off.
+    fn send(&self, frame: &Frame<BodyChunk>) -> bool {
+        let copied = match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => data.copy().map(Frame::data),
+            (None, Some(trailers)) => Some(Frame::trailers(HeaderMap::clone(trailers))),
+            (None, None) => return true,
+        };
+        let sent = copied.is_some_and(|copied| self.frames.try_send(copied).is_ok());
+        if !sent {
+            self.cut();
+        }
+        sent
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+    }
+}
+
+impl MirrorBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        match self.frames.poll_recv(cx) {
+            // A truncated copy must not look complete.
+            Poll::Ready(None) if self.is_cut.load(Ordering::Acquire) => {
+                Poll::Ready(Some(Err(BodyError::MirrorTooSlow)))
+            }
+            other => other.map(|frame| frame.map(Ok)),
+        }
+    }
+}
+
+/// The body of a response, with the log of its request: dropping it ends the request.
+pub(crate) struct ResponseBody {
+    content: ResponseContent,
+    request_log: RequestLog,
+}
+
+enum ResponseContent {
+    Local(Option<Bytes>),
+    Upstream(UpstreamBody),
+}
+
+struct UpstreamBody {
+    incoming: Incoming,
+    connection: PooledConnection,
+    idle: BodyIdleTimer,
+    read_ahead: BodyReadAhead,
+}
+
+impl UpstreamBody {
+    fn poll(&mut self, cx: &mut Context<'_>, activity: &Arc<ConnectionActivity>) -> PolledFrame {
+        if self.read_ahead.poll_room(cx).is_pending() {
+            return Poll::Pending;
+        }
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Pending => {
+                self.read_ahead.clear();
+                if self.idle.is_expired(cx) {
+                    return Poll::Ready(Some(Err(BodyError::Stalled)));
+                }
+                Poll::Pending
+            }
+            Poll::Ready(frame) => {
+                self.idle.progressed();
+                if frame.is_none() || self.incoming.is_end_stream() {
+                    self.read_ahead.clear();
+                    self.connection.release();
+                } else {
+                    self.read_ahead.reserve(&self.incoming.size_hint());
+                }
+                let chunk =
+                    |frame: Frame<Bytes>| frame.map_data(|bytes| BodyChunk::to_client(bytes, activity));
+                Poll::Ready(frame.map(|frame| frame.map(chunk).map_err(BodyError::from)))
+            }
+        }
+    }
+}
+
+impl ResponseBody {
+    /// The body of a local reply.
+    pub(crate) fn local(bytes: Bytes, request_log: RequestLog) -> Self {
+        Self { content: ResponseContent::Local(Some(bytes).filter(|bytes| !bytes.is_empty())), request_log }
+    }
+
+    pub(crate) fn upstream(
+        incoming: Incoming,
+        mut connection: PooledConnection,
+        proxy: &ProxyShared,
+        request_log: RequestLog,
+    ) -> Self {
+        if incoming.is_end_stream() {
+            connection.release();
+        }
+        let read_ahead =
+            BodyReadAhead::new(&proxy.budget, proxy.settings.limits.buffer, &incoming.size_hint());
+        let idle = BodyIdleTimer::new(proxy.settings.timeouts.idle);
+        let body = UpstreamBody { incoming, connection, idle, read_ahead };
+        Self { content: ResponseContent::Upstream(body), request_log }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = BodyChunk;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
+        let this = &mut *self;
+        let frame = match &mut this.content {
+            ResponseContent::Local(bytes) => {
+                let chunk = |bytes| Ok(Frame::data(BodyChunk::uncounted(bytes, this.request_log.activity())));
+                Poll::Ready(bytes.take().map(chunk))
+            }
+            ResponseContent::Upstream(body) => body.poll(cx, this.request_log.activity()),
+        };
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => {
+                this.request_log.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            Poll::Ready(Some(Err(_))) => this.request_log.is_incomplete = true,
+            _ => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            ResponseContent::Local(bytes) => bytes.is_none(),
+            ResponseContent::Upstream(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            ResponseContent::Local(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            ResponseContent::Upstream(body) => body.incoming.size_hint(),
+        }
+    }
+}

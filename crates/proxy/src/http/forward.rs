@@ -1,0 +1,161 @@
+//! Forwarding of a request to a backend: the rule's mutations, mirrors, and the translation between HTTP versions.
+//!
+//! Local replies: 503 no endpoint, or none could be reached; 502 the upstream connection failed; 504 timeout; 500 the
+//! backend cannot be resolved (semantics 1.8).
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use http::header::{self, HeaderValue};
+use http::request::Parts;
+use http::uri::{self, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::{Body, Incoming};
+
+use super::body::{RequestBody, ResponseBody};
+use super::headers::{join_cookies, path_and_query, strip_hop_by_hop};
+use super::local_reply;
+use super::mirror;
+use super::retry::{self, AttemptContext};
+use super::route_rule::CompiledRule;
+use super::upgrade::{self, UpgradeRequest};
+use crate::downstream::connection::HttpConnection;
+use crate::request_log::RequestLog;
+use crate::upstream::connection_pool::PooledConnection;
+use crate::upstream::weighted_backends::{BackendPicker, PickedBackend};
+
+pub(super) struct ForwardPlan<'s> {
+    pub(super) rule: Option<&'s CompiledRule>,
+    pub(super) backends: &'s BackendPicker,
+    /// `None`: the path stays as it is.
+    pub(super) path: Option<PathAndQuery>,
+}
+
+pub(super) async fn forward(
+    connection: &Arc<HttpConnection>,
+    plan: ForwardPlan<'_>,
+    mut parts: Parts,
+    body: Incoming,
+    is_grpc: bool,
+    mut request_log: RequestLog,
+) -> Response<ResponseBody> {
+    let proxy = &connection.proxy;
+    let backend = match plan.backends.pick(|| proxy.random.next()) {
+        Some(PickedBackend::Backend(backend)) => backend,
+        Some(PickedBackend::Error(status)) => return unresolved(*status, plan.rule, is_grpc, request_log),
+        None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, plan.rule, is_grpc, request_log),
+    };
+    let upgrade = UpgradeRequest::of(&mut parts, &proxy.random);
+    mutate(&mut parts, plan.rule, plan.path);
+    let mirrors = match plan.rule {
+        Some(rule) if !rule.mirrors.is_empty() => mirror::send(proxy, rule, &parts, &body),
+        _ => Vec::new(),
+    };
+    let progress = (!body.is_end_stream()).then(|| Arc::new(AtomicU64::new(0)));
+    let body = RequestBody::new(connection, body, mirrors, progress.clone());
+    let request = Request::from_parts(parts, body);
+    let context = AttemptContext { upgrade: upgrade.as_ref(), progress: progress.as_deref() };
+    let sent = retry::send(proxy, backend, request, &context, &mut request_log).await;
+    let (mut response, upstream) = match sent {
+        Ok(response) => response,
+        Err((status, Some(reason))) => {
+            return local_reply::error_with_reason(status, reason, is_grpc, request_log);
+        }
+        Err((status, None)) => return local_reply::error(status, is_grpc, request_log),
+    };
+    let status = response.status();
+    request_log.status = status.as_u16();
+    match upgrade {
+        Some(upgrade) if upgrade.is_accepted(status, upstream.is_http2()) => {
+            return upgrade::join(connection, upgrade, response, upstream, plan.rule, request_log);
+        }
+        // An HTTP/2 client would take any success for the tunnel.
+        Some(upgrade) if upgrade.is_connect && status.is_success() => {
+            return local_reply::error(StatusCode::BAD_GATEWAY, is_grpc, request_log);
+        }
+        // Not requested.
+        _ if status == StatusCode::SWITCHING_PROTOCOLS => {
+            return local_reply::error(StatusCode::BAD_GATEWAY, is_grpc, request_log);
+        }
+        _ => {}
+    }
+    strip_hop_by_hop(response.headers_mut());
+    if let Some(rule) = plan.rule {
+        rule.response.apply(response.headers_mut());
+    }
+    *response.version_mut() = Version::HTTP_11;
+    response.extensions_mut().clear();
+    response.map(|incoming| ResponseBody::upstream(incoming, upstream, proxy, request_log))
+}
+
+/// The reply for a backend that cannot be resolved. It stands for the rule's response, so the rule's filters apply.
+fn unresolved(
+    status: StatusCode,
+    rule: Option<&CompiledRule>,
+    is_grpc: bool,
+    request_log: RequestLog,
+) -> Response<ResponseBody> {
+    let mut response = local_reply::error(status, is_grpc, request_log);
+    if let Some(rule) = rule {
+        rule.response.apply(response.headers_mut());
+    }
+    response
+}
+
+/// Applies the rule to the request's headers and path.
+fn mutate(parts: &mut Parts, rule: Option<&CompiledRule>, path: Option<PathAndQuery>) {
+    strip_hop_by_hop(&mut parts.headers);
+    if let Some(host) = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
+        parts.headers.insert(header::HOST, host);
+    }
+    if let Some(path) = path {
+        parts.uri = Uri::from(path);
+    } else if parts.uri.authority().is_some() {
+        parts.uri = Uri::from(path_and_query(&parts.uri));
+    }
+    if let Some(rule) = rule {
+        rule.request.apply(&mut parts.headers);
+        if let Some(host) = &rule.host {
+            parts.headers.insert(header::HOST, host.clone());
+        }
+    }
+    // Extended CONNECT is written for the endpoint's HTTP version once that is known.
+    if parts.method == Method::CONNECT {
+        parts.method = Method::GET;
+    }
+    parts.extensions.clear();
+}
+
+pub(super) fn is_gateway_failure(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
+}
+
+/// Translates a request to the HTTP version of its connection.
+pub(super) fn translate(request: &mut Request<RequestBody>, upstream: &PooledConnection) {
+    if !upstream.is_http2() {
+        if request.version() == Version::HTTP_2 {
+            join_cookies(request.headers_mut());
+        }
+        *request.version_mut() = Version::HTTP_11;
+        if let Some(authority) = request.uri().authority().cloned() {
+            if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+                request.headers_mut().insert(header::HOST, host);
+            }
+            *request.uri_mut() = Uri::from(path_and_query(request.uri()));
+        }
+        return;
+    }
+    *request.version_mut() = Version::HTTP_2;
+    if request.uri().authority().is_some() {
+        return;
+    }
+    let host = request.headers_mut().remove(header::HOST);
+    let authority = host.and_then(|host| uri::Authority::try_from(host.as_bytes()).ok());
+    let mut parts = uri::Parts::default();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = authority.or_else(|| upstream.endpoint.address.to_string().parse().ok());
+    parts.path_and_query = Some(path_and_query(request.uri()));
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}

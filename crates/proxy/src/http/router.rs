@@ -1,0 +1,197 @@
+//! Routing of one request: validation, limits, the matching rule, and its action.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::{Body, Incoming};
+use hyper::ext::Protocol;
+use model::route::{self, HeaderLines, Responder, Routing, path};
+
+use super::body::ResponseBody;
+use super::forward::{self, ForwardPlan};
+use super::local_reply;
+use super::route_rule::{CompiledAction, CompiledRule};
+use crate::active_tables::{ActiveTables, MatchedRule};
+use crate::downstream::connection::{HttpConnection, RouteScope};
+use crate::proxy::ProxyShared;
+use crate::request_log::RequestLog;
+use crate::upstream::weighted_backends::BackendPicker;
+
+enum RouteDecision<'s> {
+    Reject(StatusCode),
+    Redirect(&'s CompiledRule, StatusCode, String),
+    Respond(&'s CompiledRule, StatusCode, Bytes),
+    Forward(Option<&'s CompiledRule>, &'s BackendPicker, Option<PathAndQuery>),
+}
+
+pub(crate) async fn respond(
+    connection: Arc<HttpConnection>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    let proxy = &connection.proxy;
+    let (parts, body) = request.into_parts();
+    let mut request_log = RequestLog::open(proxy, &connection.activity, connection.client, &parts);
+    let is_grpc = is_grpc(&parts.headers);
+    if let Some((status, reason)) = over_limits(proxy, &body) {
+        return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
+    }
+    let active = proxy.active_tables();
+    let decision = decide(&active, &connection, &parts);
+    request_log.route = match &decision {
+        RouteDecision::Redirect(rule, ..)
+        | RouteDecision::Respond(rule, ..)
+        | RouteDecision::Forward(Some(rule), ..) => Some(rule.stats.clone()),
+        RouteDecision::Reject(_) | RouteDecision::Forward(None, ..) => None,
+    };
+    Ok(match decision {
+        RouteDecision::Reject(status) => local_reply::error(status, is_grpc, request_log),
+        RouteDecision::Redirect(rule, status, location) => {
+            local_reply::redirect(rule, status, &location, request_log)
+        }
+        RouteDecision::Respond(rule, status, bytes) => local_reply::direct(rule, status, bytes, request_log),
+        RouteDecision::Forward(rule, backends, path) => {
+            let plan = ForwardPlan { rule, backends, path };
+            forward::forward(&connection, plan, parts, body, is_grpc, request_log).await
+        }
+    })
+}
+
+fn over_limits(proxy: &ProxyShared, body: &Incoming) -> Option<(StatusCode, &'static str)> {
+    let limits = &proxy.settings.limits;
+    if proxy.requests() > limits.requests {
+        proxy.stats.requests_over_limit.inc();
+        return Some((StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight"));
+    }
+    if proxy.budget.is_spent() {
+        proxy.stats.bodies_over_limit.inc();
+        return Some((StatusCode::SERVICE_UNAVAILABLE, "too many buffered body bytes"));
+    }
+    (body.size_hint().lower() > limits.body_bytes)
+        .then_some((StatusCode::PAYLOAD_TOO_LARGE, "request body exceeds the limit"))
+}
+
+fn decide<'s>(active: &'s ActiveTables, connection: &HttpConnection, parts: &Parts) -> RouteDecision<'s> {
+    // Plain CONNECT would open a tunnel to anywhere; extended CONNECT is an upgrade (RFC 8441).
+    if parts.method == Method::CONNECT && parts.extensions.get::<Protocol>().is_none() {
+        return RouteDecision::Reject(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let host = match host(parts) {
+        Ok(host) => host,
+        Err(MalformedHost) => return RouteDecision::Reject(StatusCode::BAD_REQUEST),
+    };
+    let routing = match routing(active, &connection.scope, host) {
+        Ok(routing) => routing,
+        Err(status) => return RouteDecision::Reject(status),
+    };
+    let given = parts.uri.path();
+    let normal = path::normalize(given);
+    let headers = RequestHeaders(&parts.headers);
+    let method = if parts.method == Method::CONNECT { "GET" } else { parts.method.as_str() };
+    let request =
+        route::RequestView { method, host, path: &normal, query: parts.uri.query(), headers: &headers };
+    let routes = match routing {
+        Routing::Http(routes) => routes,
+        // The route changed to TCP while this connection was open.
+        Routing::Tcp(split) => {
+            return match active.tcp_backends(split) {
+                Some(backends) => RouteDecision::Forward(None, backends, None),
+                None => RouteDecision::Reject(StatusCode::SERVICE_UNAVAILABLE),
+            };
+        }
+    };
+    match active.match_rule(routes, &request) {
+        Some(matched) => apply_rule(matched, &request, connection, normal != given),
+        // Semantics 1.5: in the mesh the last rule matches everything, so this is a gateway.
+        None => RouteDecision::Reject(StatusCode::NOT_FOUND),
+    }
+}
+
+fn routing<'s>(active: &'s ActiveTables, scope: &RouteScope, host: &str) -> Result<&'s Routing, StatusCode> {
+    let routes = &active.tables.routes;
+    match scope {
+        RouteScope::Outbound(service, port) => {
+            let outbound = routes.outbound(service, *port).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
+            Ok(&outbound.routing)
+        }
+        RouteScope::Gateway(port, by_name) => {
+            let port = routes.port(*port).ok_or(StatusCode::NOT_FOUND)?;
+            let listener = port.listener(host).ok_or(StatusCode::NOT_FOUND)?;
+            // The connection's certificate is not for this host (RFC 9110, 15.5.20).
+            if by_name.as_ref().is_some_and(|name| *name != listener.name) {
+                return Err(StatusCode::MISDIRECTED_REQUEST);
+            }
+            listener.routing(host).ok_or(StatusCode::NOT_FOUND)
+        }
+    }
+}
+
+fn apply_rule<'s>(
+    matched: MatchedRule<'s>,
+    request: &route::RequestView<'_>,
+    connection: &HttpConnection,
+    is_normalized: bool,
+) -> RouteDecision<'s> {
+    let rule = matched.rule;
+    match (&rule.action, &matched.model.action.responder) {
+        (CompiledAction::Forward(backends), _) => {
+            let rewrite = matched.model.action.rewrite.path.as_ref();
+            if rewrite.is_none() && !is_normalized {
+                return RouteDecision::Forward(Some(rule), backends, None);
+            }
+            let rewritten = rewrite.map(|rewrite| rewrite.apply(request.path, matched.path));
+            let path = path::join(rewritten.as_deref().unwrap_or(request.path), request.query);
+            match PathAndQuery::try_from(path) {
+                Ok(path) => RouteDecision::Forward(Some(rule), backends, Some(path)),
+                Err(_) => RouteDecision::Reject(StatusCode::BAD_REQUEST),
+            }
+        }
+        (CompiledAction::Respond(status, bytes), _) => RouteDecision::Respond(rule, *status, bytes.clone()),
+        (CompiledAction::Redirect, Responder::Redirect(redirect)) => {
+            let status = StatusCode::from_u16(redirect.status).unwrap_or(StatusCode::FOUND);
+            let location = redirect.location(request, matched.path, &connection.arrival);
+            RouteDecision::Redirect(rule, status, location)
+        }
+        (CompiledAction::Redirect, _) => RouteDecision::Reject(StatusCode::INTERNAL_SERVER_ERROR),
+    }
+}
+
+struct RequestHeaders<'a>(&'a HeaderMap);
+
+impl HeaderLines for RequestHeaders<'_> {
+    fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.get_all(name).iter().any(|value| test(value.as_bytes()))
+    }
+}
+
+struct MalformedHost;
+
+/// The host of a request; empty for HTTP/1.0 without one. Ambiguous requests are malformed.
+fn host(parts: &Parts) -> Result<&str, MalformedHost> {
+    let mut lines = parts.headers.get_all(header::HOST).iter();
+    let (line, more) = (lines.next(), lines.next());
+    if more.is_some() {
+        return Err(MalformedHost);
+    }
+    let line = line.map(|line| line.to_str()).transpose().map_err(|_| MalformedHost)?;
+    let host = match (parts.uri.authority().map(Authority::as_str), line) {
+        // RFC 9113, 8.3.1: the two must not differ.
+        (Some(authority), Some(line)) if parts.version == Version::HTTP_2 && authority != line => {
+            return Err(MalformedHost);
+        }
+        // RFC 9112, 3.2.2: the absolute form takes precedence over the Host header.
+        (Some(authority), _) => authority,
+        (None, Some(line)) => line,
+        (None, None) if parts.version == Version::HTTP_10 => "",
+        (None, None) => return Err(MalformedHost),
+    };
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]%~!$&'()*+,;=".contains(&byte);
+    if host.bytes().all(is_allowed) { Ok(host) } else { Err(MalformedHost) }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}

@@ -1,0 +1,215 @@
+//! The record of one request, from its headers to the end of its response or to its cancellation: counters and the
+//! access log line.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::request::Parts;
+use http::{HeaderValue, Method, Uri, Version, header};
+use model::Locality;
+
+use crate::downstream::idle_timeout::ConnectionActivity;
+use crate::proxy::ProxyShared;
+use crate::stats::RouteStats;
+use crate::upstream::backend::UpstreamBackend;
+
+/// Written when it is dropped.
+pub(crate) struct RequestLog {
+    proxy: Arc<ProxyShared>,
+    activity: Arc<ConnectionActivity>,
+    client: SocketAddr,
+    /// The response has no body, whatever its headers say.
+    pub(crate) is_head: bool,
+    pub(crate) started: Instant,
+    pub(crate) route: Option<Arc<RouteStats>>,
+    pub(crate) backend: Option<(Arc<UpstreamBackend>, Locality)>,
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// 0 until there is a response.
+    pub(crate) status: u16,
+    pub(crate) sent: u64,
+    /// The response body ended early.
+    pub(crate) is_incomplete: bool,
+    /// Why the proxy replied itself, where the status does not say.
+    pub(crate) reason: Option<&'static str>,
+    logged: Option<Box<LoggedFields>>,
+}
+
+/// Fields of the request that only the access log needs; `None` without one.
+struct LoggedFields {
+    method: Method,
+    uri: Uri,
+    version: Version,
+    host: Option<HeaderValue>,
+    request_id: Option<HeaderValue>,
+    trace: Option<HeaderValue>,
+}
+
+impl RequestLog {
+    pub(crate) fn open(
+        proxy: &Arc<ProxyShared>,
+        activity: &Arc<ConnectionActivity>,
+        client: SocketAddr,
+        parts: &Parts,
+    ) -> Self {
+        activity.request_started();
+        proxy.begin_request();
+        let logged = proxy.settings.access_log.is_some().then(|| {
+            Box::new(LoggedFields {
+                method: parts.method.clone(),
+                uri: parts.uri.clone(),
+                version: parts.version,
+                host: parts.headers.get(header::HOST).cloned(),
+                request_id: parts.headers.get("x-request-id").cloned(),
+                trace: parts.headers.get("traceparent").cloned(),
+            })
+        });
+        Self {
+            proxy: proxy.clone(),
+            activity: activity.clone(),
+            client,
+            is_head: parts.method == Method::HEAD,
+            started: proxy.settings.clock.now(),
+            route: None,
+            backend: None,
+            endpoint: None,
+            status: 0,
+            sent: 0,
+            is_incomplete: false,
+            reason: None,
+            logged,
+        }
+    }
+
+    pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
+        &self.activity
+    }
+
+    fn write(&self, duration: Duration) {
+        let (Some(log), Some(logged)) = (&self.proxy.settings.access_log, &self.logged) else { return };
+        let mut line = JsonLine::new();
+        line.time(&self.proxy);
+        line.text("client", &self.client.to_string());
+        line.text("protocol", protocol(logged.version));
+        line.text("method", logged.method.as_str());
+        let host = logged.uri.authority().map(|authority| authority.as_str().as_bytes());
+        line.bytes("host", host.or_else(|| logged.host.as_ref().map(HeaderValue::as_bytes)));
+        line.text("path", logged.uri.path_and_query().map_or("*", |target| target.as_str()));
+        line.number("status", self.status.into());
+        line.bytes("route", self.route.as_ref().map(|route| route.label.as_bytes()));
+        line.bytes("backend", self.backend.as_ref().map(|(backend, _)| backend.label.as_bytes()));
+        line.bytes(
+            "endpoint",
+            self.endpoint.map(|address| address.to_string()).as_deref().map(str::as_bytes),
+        );
+        line.bytes("locality", self.backend.as_ref().map(|(_, locality)| locality.as_str().as_bytes()));
+        line.number("sent", self.sent);
+        line.number("microseconds", u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        line.bytes("requestId", logged.request_id.as_ref().map(HeaderValue::as_bytes));
+        line.bytes("traceparent", logged.trace.as_ref().map(HeaderValue::as_bytes));
+        line.bytes("reason", self.reason.map(str::as_bytes));
+        if self.is_incomplete {
+            line.text("broken", "the response ended early");
+        }
+        log.line(|out| line.end_into(out));
+    }
+}
+
+impl Drop for RequestLog {
+    fn drop(&mut self) {
+        self.activity.request_ended();
+        self.proxy.end_request();
+        let duration = self.proxy.settings.clock.since(self.started);
+        if let Some(route) = &self.route {
+            route.statuses.inc(self.status);
+            route.durations.observe(duration);
+        }
+        if let Some((backend, locality)) = &self.backend {
+            backend.stats.statuses.inc(self.status);
+            backend.stats.localities[*locality as usize].inc();
+        }
+        self.write(duration);
+    }
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// A JSON object on one line.
+struct JsonLine(String);
+
+impl JsonLine {
+    fn new() -> Self {
+        Self(String::with_capacity(512))
+    }
+
+    fn key(&mut self, key: &str) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        let _ = write!(self.0, "\"{key}\":");
+    }
+
+    fn time(&mut self, proxy: &ProxyShared) {
+        self.text("time", &format!("{:.3}", proxy.settings.clock.timestamp()));
+    }
+
+    fn number(&mut self, key: &str, value: u64) {
+        self.key(key);
+        let _ = write!(self.0, "{value}");
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.key(key);
+        self.0.push('"');
+        for letter in value.chars() {
+            match letter {
+                '"' | '\\' => self.0.extend(['\\', letter]),
+                control if control.is_control() => {
+                    let _ = write!(self.0, "\\u{:04x}", control as u32);
+                }
+                plain => self.0.push(plain),
+            }
+        }
+        self.0.push('"');
+    }
+
+    /// Bytes that are not UTF-8 become replacement characters.
+    fn bytes(&mut self, key: &str, value: Option<&[u8]>) {
+        if let Some(value) = value {
+            self.text(key, &String::from_utf8_lossy(value));
+        }
+    }
+
+    fn end_into(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0.as_bytes());
+        out.push(b'}');
+    }
+}
+
+/// Writes the access log line of a TCP connection.
+pub(crate) fn log_connection(
+    proxy: &ProxyShared,
+    client: SocketAddr,
+    backend: Option<(&UpstreamBackend, Locality)>,
+    endpoint: SocketAddr,
+    bytes: (u64, u64),
+    duration: Duration,
+) {
+    let Some(log) = &proxy.settings.access_log else { return };
+    let mut line = JsonLine::new();
+    line.time(proxy);
+    line.text("client", &client.to_string());
+    line.text("protocol", "TCP");
+    line.bytes("backend", backend.map(|(backend, _)| backend.label.as_bytes()));
+    line.text("endpoint", &endpoint.to_string());
+    line.bytes("locality", backend.map(|(_, locality)| locality.as_str().as_bytes()));
+    line.number("received", bytes.0);
+    line.number("sent", bytes.1);
+    line.number("microseconds", u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    log.line(|out| line.end_into(out));
+}

@@ -1,0 +1,81 @@
+//! One endpoint: its load, its outlier state and its connection pool. It outlives tables: a new table with the same
+//! address continues with the same value, and the last reference closes the connections.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use clock::Clock;
+
+use super::connection_pool::ConnectionPool;
+use super::outlier_detection::OutlierState;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EndpointProtocol {
+    Http1,
+    Http2,
+    Tcp,
+}
+
+/// Milliseconds since the proxy started: small enough for an atomic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ProxyTime(pub(crate) u64);
+
+impl ProxyTime {
+    pub(crate) fn plus(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct UpstreamEndpoint {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: EndpointProtocol,
+    /// The start of slow start; `None` for endpoints that a backend started with.
+    pub(crate) added_at: Option<ProxyTime>,
+    pub(crate) pool: ConnectionPool,
+    pub(crate) outlier: OutlierState,
+    load: AtomicUsize,
+}
+
+impl UpstreamEndpoint {
+    pub(crate) fn new(
+        address: SocketAddr,
+        protocol: EndpointProtocol,
+        added_at: Option<ProxyTime>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            address,
+            protocol,
+            added_at,
+            pool: ConnectionPool::new(clock),
+            outlier: OutlierState::default(),
+            load: AtomicUsize::new(0),
+        }
+    }
+
+    /// Requests and connections of this proxy at the endpoint.
+    pub(crate) fn load(&self) -> usize {
+        self.load.load(Relaxed)
+    }
+
+    pub(crate) fn add_load(&self) {
+        self.load.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn remove_load(&self) {
+        self.load.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn is_ejected(&self, now: ProxyTime) -> bool {
+        self.outlier.is_ejected(now)
+    }
+
+    /// The fraction of its share that an endpoint in slow start gets: from a tenth to all of it.
+    pub(crate) fn slow_start_factor(&self, now: ProxyTime, slow_start: Duration) -> f32 {
+        let Some(added_at) = self.added_at.filter(|_| !slow_start.is_zero()) else { return 1.0 };
+        let age = now.0.saturating_sub(added_at.0) as f32 / slow_start.as_millis().max(1) as f32;
+        age.clamp(0.1, 1.0)
+    }
+}

@@ -1,0 +1,393 @@
+//! One ADS stream over gRPC: requests into the state machine, responses out.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use futures_util::Stream;
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{ResourceSource, StreamRegistry, XdsServerSettings};
+use crate::identity::EnvoyIdentity;
+use crate::resource::ResourceType;
+use crate::stream::{DeltaStream, PublishedResources, Reply, SotwStream, TooManyNames};
+
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) struct AdsService {
+    settings: Arc<XdsServerSettings>,
+    source: Arc<dyn ResourceSource>,
+    streams: Arc<StreamRegistry>,
+    free: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+}
+
+type ResponseStream<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+
+impl AdsService {
+    pub(super) fn new(
+        settings: XdsServerSettings,
+        source: Arc<dyn ResourceSource>,
+        streams: Arc<StreamRegistry>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let free = Arc::new(Semaphore::new(settings.max_streams));
+        Self { settings: Arc::new(settings), source, streams, free, stop }
+    }
+
+    fn admit<R>(&self, request: &Request<R>) -> Result<OwnedSemaphorePermit, Status> {
+        if let Some(token) = &self.settings.token {
+            let given = request.metadata().get("authorization").map(|value| value.as_bytes());
+            let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
+            if !given.is_some_and(|given| is_equal_constant_time(given, token.as_bytes())) {
+                self.streams.stream_rejected();
+                let advice = "print a bootstrap with `zoneward mesh bootstrap --token-file FILE`";
+                return Err(Status::unauthenticated(format!("missing or wrong token; {advice}")));
+            }
+        }
+        self.free.clone().try_acquire_owned().map_err(|_| {
+            self.streams.stream_rejected();
+            let max = self.settings.max_streams;
+            Status::resource_exhausted(format!(
+                "limit of {max} streams reached; raise --max-streams, or run another server"
+            ))
+        })
+    }
+
+    fn open<M: XdsProtocol>(
+        &self,
+        request: Request<Streaming<M::Request>>,
+    ) -> Result<ResponseStream<M::Response>, Status> {
+        let permit = self.admit(&request)?;
+        // At most one response waits, so none are built for a slow client.
+        let (sender, receiver) = mpsc::channel(1);
+        let (service, incoming) = (self.clone(), request.into_inner());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let mut ads = AdsStream::<M> {
+                service,
+                incoming,
+                sender,
+                machine: M::default(),
+                stream: None,
+                retry: RetryBackoff::default(),
+            };
+            if let Err(status) = ads.run().await {
+                let _ = ads.sender.send(Err(status)).await;
+            }
+            if let Some(stream) = ads.stream {
+                ads.service.streams.stream_closed(stream);
+            }
+        });
+        let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|item| (item, receiver))
+        });
+        Ok(Box::pin(stream))
+    }
+}
+
+/// The time does not depend on the number of equal bytes.
+fn is_equal_constant_time(given: &[u8], token: &[u8]) -> bool {
+    let differ = given.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b));
+    given.len() == token.len() && differ == 0
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for AdsService {
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        self.open::<SotwStream>(request).map(Response::new)
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        self.open::<DeltaStream>(request).map(Response::new)
+    }
+}
+
+/// Incremental or state-of-the-world xDS.
+trait XdsProtocol: Default + Send + 'static {
+    const NAME: &'static str;
+    type Request: Message + Default + Send + 'static;
+    type Response: Message + Send + 'static;
+
+    /// Semantics, xDS 10: only the first request has it.
+    fn node(request: &Self::Request) -> Option<&Node>;
+    fn handle_request(&mut self, request: &Self::Request) -> Result<Vec<Reply>, TooManyNames>;
+    fn set_target(&mut self, target: Arc<PublishedResources>);
+    fn next_response(&mut self) -> Option<Self::Response>;
+    fn is_pending(&self) -> bool;
+    fn stop_waiting(&mut self);
+    fn has_retryable(&self) -> bool;
+    fn retry_rejected(&mut self);
+    /// Whether the current version is rejected.
+    fn is_rejected(&self, kind: ResourceType, name: &str) -> bool;
+    /// The type of a response, with its numbers of resources and removals.
+    fn size(response: &Self::Response) -> (Option<ResourceType>, usize, usize);
+}
+
+impl XdsProtocol for DeltaStream {
+    const NAME: &'static str = "delta";
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn handle_request(&mut self, request: &Self::Request) -> Result<Vec<Reply>, TooManyNames> {
+        DeltaStream::handle_request(self, request)
+    }
+
+    fn set_target(&mut self, target: Arc<PublishedResources>) {
+        DeltaStream::set_target(self, target);
+    }
+
+    fn next_response(&mut self) -> Option<Self::Response> {
+        DeltaStream::next_response(self)
+    }
+
+    fn is_pending(&self) -> bool {
+        DeltaStream::is_pending(self)
+    }
+
+    fn stop_waiting(&mut self) {
+        DeltaStream::stop_waiting(self);
+    }
+
+    fn has_retryable(&self) -> bool {
+        DeltaStream::has_retryable(self)
+    }
+
+    fn retry_rejected(&mut self) {
+        DeltaStream::retry_rejected(self);
+    }
+
+    fn is_rejected(&self, kind: ResourceType, name: &str) -> bool {
+        self.rejected().any(|(of, rejected)| of == kind && **rejected == *name)
+    }
+
+    fn size(response: &Self::Response) -> (Option<ResourceType>, usize, usize) {
+        (ResourceType::of(&response.type_url), response.resources.len(), response.removed_resources.len())
+    }
+}
+
+impl XdsProtocol for SotwStream {
+    const NAME: &'static str = "whole";
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn handle_request(&mut self, request: &Self::Request) -> Result<Vec<Reply>, TooManyNames> {
+        SotwStream::handle_request(self, request)
+    }
+
+    fn set_target(&mut self, target: Arc<PublishedResources>) {
+        SotwStream::set_target(self, target);
+    }
+
+    fn next_response(&mut self) -> Option<Self::Response> {
+        SotwStream::next_response(self)
+    }
+
+    fn is_pending(&self) -> bool {
+        SotwStream::is_pending(self)
+    }
+
+    fn stop_waiting(&mut self) {}
+
+    fn has_retryable(&self) -> bool {
+        SotwStream::has_retryable(self)
+    }
+
+    fn retry_rejected(&mut self) {
+        SotwStream::retry_rejected(self);
+    }
+
+    /// A response is rejected as a whole, until the next one is accepted.
+    fn is_rejected(&self, _: ResourceType, _: &str) -> bool {
+        true
+    }
+
+    fn size(response: &Self::Response) -> (Option<ResourceType>, usize, usize) {
+        (ResourceType::of(&response.type_url), response.resources.len(), 0)
+    }
+}
+
+const STOPPING: &str = "server is stopping; reconnect";
+const NO_LONGER_SERVED: &str = "these resources are no longer served; reconnect";
+
+struct AdsStream<M: XdsProtocol> {
+    service: AdsService,
+    incoming: Streaming<M::Request>,
+    sender: mpsc::Sender<Result<M::Response, Status>>,
+    machine: M,
+    /// Its number in the registry, once identified.
+    stream: Option<u64>,
+    retry: RetryBackoff,
+}
+
+/// Backoff of retryable NACKs.
+#[derive(Default)]
+struct RetryBackoff {
+    due: Option<Instant>,
+    backoff: Duration,
+}
+
+const MIN_BACKOFF: Duration = Duration::from_secs(2);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+
+impl RetryBackoff {
+    /// Schedules the next retry while one is needed.
+    fn schedule(&mut self, is_needed: bool) {
+        if !is_needed {
+            self.due = None;
+        } else if self.due.is_none() {
+            self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
+            self.due = Some(Instant::now() + self.backoff);
+        }
+    }
+
+    /// Never returns if nothing is scheduled.
+    async fn wait(&self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl<M: XdsProtocol> AdsStream<M> {
+    async fn run(&mut self) -> Result<(), Status> {
+        let Some((first, mut published)) = self.first_request().await? else { return Ok(()) };
+        if !self.wait_for_resources(&mut published).await? {
+            return Ok(());
+        }
+        self.update_target(&mut published);
+        self.handle_request(&first)?;
+        let mut stop = self.service.stop.clone();
+        loop {
+            while let Some(response) = self.machine.next_response() {
+                if self.send(response).await.is_none() {
+                    return Ok(());
+                }
+            }
+            let endpoints_timeout = self.service.settings.endpoints_timeout;
+            self.retry.schedule(self.machine.has_retryable());
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return Err(Status::unavailable(STOPPING)),
+                () = self.sender.closed() => return Ok(()),
+                message = self.incoming.message() => match message {
+                    Ok(Some(request)) => self.handle_request(&request)?,
+                    // On reconnection the client lists the versions that it has.
+                    Ok(None) | Err(_) => return Ok(()),
+                },
+                changed = published.changed() => match changed {
+                    Ok(()) => self.update_target(&mut published),
+                    Err(_) => return Err(Status::unavailable(NO_LONGER_SERVED)),
+                },
+                () = tokio::time::sleep(endpoints_timeout), if self.machine.is_pending() => {
+                    self.machine.stop_waiting();
+                }
+                () = self.retry.wait() => {
+                    self.retry.due = None;
+                    self.machine.retry_rejected();
+                }
+            }
+        }
+    }
+
+    /// Waits for the first publication. After a restart that takes a moment, and comparing a client's versions with an
+    /// empty set would remove its whole configuration. `false`: the client disconnected.
+    async fn wait_for_resources(
+        &mut self,
+        published: &mut watch::Receiver<Option<Arc<PublishedResources>>>,
+    ) -> Result<bool, Status> {
+        let mut stop = self.service.stop.clone();
+        let known = async { published.wait_for(Option::is_some).await.map(drop) };
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => Err(Status::unavailable(STOPPING)),
+            () = self.sender.closed() => Ok(false),
+            known = known => known.map(|()| true).map_err(|_| Status::unavailable(NO_LONGER_SERVED)),
+        }
+    }
+
+    /// Waits for the first request, which identifies the client.
+    #[allow(clippy::type_complexity)]
+    async fn first_request(
+        &mut self,
+    ) -> Result<Option<(M::Request, watch::Receiver<Option<Arc<PublishedResources>>>)>, Status> {
+        let first = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, self.incoming.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no request received"))??;
+        let Some(first) = first else { return Ok(None) };
+        let anonymous = Node::default();
+        let node = M::node(&first).unwrap_or(&anonymous);
+        let reject = |error: String| {
+            self.service.streams.stream_rejected();
+            Status::invalid_argument(error)
+        };
+        let identity = EnvoyIdentity::parse(node).map_err(|error| reject(error.to_string()))?;
+        let published = self.service.source.watch(&identity).map_err(reject)?;
+        tracing::info!(envoy = %node.id, role = %identity.title(), protocol = M::NAME, "Envoy connected");
+        self.stream = Some(self.service.streams.stream_opened(&identity, &node.id, M::NAME));
+        Ok(Some((first, published)))
+    }
+
+    fn update_target(&mut self, published: &mut watch::Receiver<Option<Arc<PublishedResources>>>) {
+        let Some(target) = published.borrow_and_update().clone() else { return };
+        let number = target.number;
+        self.machine.set_target(target);
+        // The change may have removed the cause of a NACK.
+        self.retry.backoff = Duration::ZERO;
+        if let Some(stream) = self.stream {
+            self.service.streams.target_set(stream, number);
+            self.service.streams.retain_rejected(stream, |kind, name| self.machine.is_rejected(kind, name));
+        }
+    }
+
+    fn handle_request(&mut self, request: &M::Request) -> Result<(), Status> {
+        let replies = self
+            .machine
+            .handle_request(request)
+            .map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        for reply in &replies {
+            if let Reply::Nack(nack) = reply {
+                let resource = nack.resource.as_deref().unwrap_or("one of several");
+                tracing::warn!(kind = %nack.kind, resource, message = nack.message, "Envoy rejected a resource and keeps the version before");
+            }
+            if let Some(stream) = self.stream {
+                self.service.streams.replied(stream, reply);
+            }
+        }
+        Ok(())
+    }
+
+    /// `None`: the client disconnected.
+    async fn send(&mut self, response: M::Response) -> Option<()> {
+        if let (Some(kind), resources, removed) = M::size(&response) {
+            self.service.streams.response_sent(kind, resources, removed, response.encoded_len());
+        }
+        self.sender.send(Ok(response)).await.ok()
+    }
+}
