@@ -314,6 +314,18 @@ impl Task<'_> {
     }
 }
 
+/// Safeguards that hold a mechanism back: the reasons of condition Programmed and of the controller's metric.
+pub const SAFEGUARDS: [&str; 8] = [
+    "EndpointWithoutZone",
+    "FewerEndpointsThanZones",
+    "InsufficientNodeInformation",
+    "NoZones",
+    "OneZoneOnly",
+    "OverloadUnavoidable",
+    "TooFewEndpoints",
+    "TooManyZones",
+];
+
 /// What a mechanism did.
 #[derive(Debug)]
 struct Applied {
@@ -336,6 +348,7 @@ impl Applied {
     }
 
     fn held_back(mechanism: Mechanism, reason: &'static str, sentence: &'static str) -> Self {
+        debug_assert!(SAFEGUARDS.contains(&reason), "{reason} is missing in SAFEGUARDS");
         Self { held_back: Some((reason, sentence)), ..Self::programmed(mechanism) }
     }
 }
