@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
+use model::random::Random;
 use model::{Notice, ObjectKey};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::secret::{self, Pair};
-use cluster::{Event, Feed, Kind, Wanted};
+use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
 
 /// How many changes of Secrets may wait.
 const QUEUE: usize = 64;
@@ -19,6 +20,8 @@ pub type News = (ObjectKey, Result<Pair, Notice>);
 /// The watches.
 pub struct Secrets {
     client: Client,
+    /// Jitters the backoff of the watches.
+    random: Random,
     followed: BTreeMap<ObjectKey, Following>,
     sender: mpsc::Sender<News>,
     news: mpsc::Receiver<News>,
@@ -35,16 +38,16 @@ impl Drop for Following {
 
 impl Secrets {
     /// None yet.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, random: Random) -> Self {
         let (sender, news) = mpsc::channel(QUEUE);
-        Self { client, followed: BTreeMap::new(), sender, news }
+        Self { client, random, followed: BTreeMap::new(), sender, news }
     }
 
     /// Watches these, and no others any more. Answers with those that are not wanted now.
     pub fn want(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         for key in keys {
             let start = || {
-                let task = follow(self.client.clone(), key.clone(), self.sender.clone());
+                let task = follow(self.client.clone(), self.random.split(), key.clone(), self.sender.clone());
                 Following(tokio::spawn(task))
             };
             self.followed.entry(key.clone()).or_insert_with(start);
@@ -70,25 +73,25 @@ impl Secrets {
 }
 
 /// Passes on what becomes of one Secret.
-async fn follow(client: Client, key: ObjectKey, sender: mpsc::Sender<News>) {
+async fn follow(client: Client, random: Random, key: ObjectKey, sender: mpsc::Sender<News>) {
     let by_name = format!("metadata.name={}", key.name);
-    let wanted = Wanted::all(Kind::Secret).within(&key.namespace).fields(&by_name);
-    let mut feed = Feed::start(&client, [wanted]);
+    let wanted = WatchSpec::all(ResourceKind::Secret).namespace(&key.namespace).fields(&by_name);
+    let mut feed = WatchStream::start(&client, random, [wanted]);
     let (mut seen, mut told) = (false, false);
     loop {
         let news = match feed.next().await {
-            Event::Listing(_) => {
+            WatchEvent::ListStarted(_) => {
                 seen = false;
                 None
             }
-            Event::Put(_, object) => {
+            WatchEvent::Applied(_, object) => {
                 seen = true;
                 Some(secret::parse(&key, object.text()))
             }
-            Event::Gone(..) => Some(Err(secret::missing(&key))),
-            Event::Listed(_) => (!seen).then(|| Err(secret::missing(&key))),
+            WatchEvent::Deleted(..) => Some(Err(secret::missing(&key))),
+            WatchEvent::ListCompleted(_) => (!seen).then(|| Err(secret::missing(&key))),
             // What was seen stays while the API is away.
-            Event::Trouble(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
+            WatchEvent::Failed(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
         };
         let Some(news) = news else { continue };
         told = true;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use kube::Client;
+use model::random::Random;
 use model::{Name, Notice, ObjectKey};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use super::secrets::Secrets;
 use super::state::{KINDS, wanted};
 use cluster::input::{Documents, files};
 use cluster::log;
-use cluster::{Event, Feed, Kind};
+use cluster::{ResourceKind, WatchEvent, WatchStream};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum Input {
     /// An event of a watch, or what a file would have been as one.
-    Event(Box<Event>),
+    Event(Box<WatchEvent>),
     /// A Secret that a listener names, or why it cannot be used.
     Secret(ObjectKey, Result<Pair, Notice>),
 }
@@ -41,13 +42,13 @@ pub enum Source {
 
 impl Source {
     /// The watches of an API.
-    pub fn cluster(client: Client) -> Self {
-        let feed = Feed::start(&client, wanted());
-        Self::Cluster(Box::new(Cluster { feed, secrets: Secrets::new(client) }))
+    pub fn cluster(client: Client, mut random: Random) -> Self {
+        let feed = WatchStream::start(&client, random.split(), wanted());
+        Self::Cluster(Box::new(Cluster { feed, secrets: Secrets::new(client, random) }))
     }
 
     /// Files, read now, so that whoever names wrong ones hears of it.
-    pub fn files(input: cluster::input::Input) -> Result<Self> {
+    pub fn files(input: cluster::input::InputArgs) -> Result<Self> {
         let mut files = Files {
             stamp: Vec::new(),
             input,
@@ -93,13 +94,13 @@ impl Source {
 
 /// The watches of an API.
 pub struct Cluster {
-    feed: Feed,
+    feed: WatchStream,
     secrets: Secrets,
 }
 
 /// Objects of files.
 pub struct Files {
-    input: cluster::input::Input,
+    input: cluster::input::InputArgs,
     /// Which files there are, how long, and how old.
     stamp: Stamp,
     secrets: BTreeMap<ObjectKey, Result<Pair, Notice>>,
@@ -151,23 +152,26 @@ impl Files {
             log::notice(notice);
         }
         self.stamp = stamp;
-        let mut objects_by_kind: BTreeMap<Kind, Vec<Value>> = BTreeMap::new();
+        let mut objects_by_kind: BTreeMap<ResourceKind, Vec<Value>> = BTreeMap::new();
         for mut object in documents.objects {
             fill_in_namespace(&mut object);
             if let Some(kind) = kind_of(&object) {
                 objects_by_kind.entry(kind).or_default().push(object);
             }
         }
-        self.secrets = objects_by_kind.remove(&Kind::Secret).into_iter().flatten().map(pair).collect();
+        self.secrets =
+            objects_by_kind.remove(&ResourceKind::Secret).into_iter().flatten().map(pair).collect();
         for kind in KINDS {
-            self.queue.push_back(Input::Event(Event::Listing(kind).into()));
+            self.queue.push_back(Input::Event(WatchEvent::ListStarted(kind).into()));
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
                 match serde_json::from_value(object) {
-                    Ok(watched) => self.queue.push_back(Input::Event(Event::Put(kind, watched).into())),
+                    Ok(watched) => {
+                        self.queue.push_back(Input::Event(WatchEvent::Applied(kind, watched).into()))
+                    }
                     Err(error) => warn!(kind = kind.as_str(), %error, "cannot parse an object"),
                 }
             }
-            self.queue.push_back(Input::Event(Event::Listed(kind).into()));
+            self.queue.push_back(Input::Event(WatchEvent::ListCompleted(kind).into()));
         }
         let wanted = std::mem::take(&mut self.wanted);
         self.want(&wanted);
@@ -185,9 +189,9 @@ impl Files {
     }
 }
 
-fn kind_of(object: &Value) -> Option<Kind> {
+fn kind_of(object: &Value) -> Option<ResourceKind> {
     let kind = object["kind"].as_str()?;
-    KINDS.into_iter().chain([Kind::Secret]).find(|known| known.as_str() == kind)
+    KINDS.into_iter().chain([ResourceKind::Secret]).find(|known| known.as_str() == kind)
 }
 
 /// As an API server would have it.

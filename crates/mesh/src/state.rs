@@ -20,26 +20,26 @@ use super::secret::Pair;
 use super::touch::Touched;
 pub use super::view::Turned;
 use super::view::{Round, View};
-use cluster::{Change, Event, Kind, Wanted, WatchCache};
+use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec};
 
 /// What is watched.
-pub const KINDS: [Kind; 8] = [
-    Kind::Service,
-    Kind::Slice,
-    Kind::Pod,
-    Kind::Node,
-    Kind::HttpRoute,
-    Kind::GatewayHttpRoute,
-    Kind::TcpRoute,
-    Kind::Gateway,
+pub const KINDS: [ResourceKind; 8] = [
+    ResourceKind::Service,
+    ResourceKind::Slice,
+    ResourceKind::Pod,
+    ResourceKind::Node,
+    ResourceKind::HttpRoute,
+    ResourceKind::GatewayHttpRoute,
+    ResourceKind::TcpRoute,
+    ResourceKind::Gateway,
 ];
 
 /// The watches: everything of the kinds that decide, of Pods the metadata alone. Secrets are watched one by one, see
 /// [`State::secrets`].
-pub fn wanted() -> Vec<Wanted> {
+pub fn wanted() -> Vec<WatchSpec> {
     let wanted = |kind| match kind {
-        Kind::Pod => Wanted::all(kind).metadata_only(),
-        _ => Wanted::all(kind),
+        ResourceKind::Pod => WatchSpec::all(kind).metadata_only(),
+        _ => WatchSpec::all(kind),
     };
     KINDS.into_iter().map(wanted).collect()
 }
@@ -76,9 +76,9 @@ pub struct State {
     touched: Touched,
     pairs: BTreeMap<ObjectKey, Arc<Pair>>,
     /// What there is to say about objects, as long as they are so.
-    remarks: BTreeMap<(Kind, ObjectKey), Vec<Notice>>,
+    remarks: BTreeMap<(ResourceKind, ObjectKey), Vec<Notice>>,
     /// Kinds that cannot be had for now, and why.
-    troubles: BTreeMap<Kind, String>,
+    troubles: BTreeMap<ResourceKind, String>,
 }
 
 impl State {
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// The kinds that cannot be had for now, and why.
-    pub fn troubles(&self) -> &BTreeMap<Kind, String> {
+    pub fn troubles(&self) -> &BTreeMap<ResourceKind, String> {
         &self.troubles
     }
 
@@ -128,13 +128,13 @@ impl State {
     }
 
     /// Takes an event of a watch in.
-    pub fn take(&mut self, event: Event) {
+    pub fn take(&mut self, event: WatchEvent) {
         for change in self.mirror.read(event) {
             self.apply(change);
         }
     }
 
-    fn apply(&mut self, change: Change) {
+    fn apply(&mut self, change: ObjectChange) {
         // What comes before the lists are whole is looked at once, when they are.
         let listed = self.is_listed();
         if listed {
@@ -145,26 +145,26 @@ impl State {
         self.touched.everything |= self.is_listed() && !listed;
     }
 
-    fn remark(&mut self, change: &Change) {
+    fn remark(&mut self, change: &ObjectChange) {
         match change {
-            Change::Put(object, notices) => {
+            ObjectChange::Applied(object, notices) => {
                 if let Some((kind, key)) = kind_and_key(object) {
                     self.set_remarks(kind, key, notices);
                 }
             }
-            Change::Unreadable(kind, key, notices) => self.set_remarks(*kind, key.clone(), notices),
-            Change::Gone(kind, key) => self.set_remarks(*kind, key.clone(), &[]),
-            Change::Trouble(kind, why) => drop(self.troubles.insert(*kind, why.clone())),
-            Change::Listed(kind, seen) => {
+            ObjectChange::Unreadable(kind, key, notices) => self.set_remarks(*kind, key.clone(), notices),
+            ObjectChange::Deleted(kind, key) => self.set_remarks(*kind, key.clone(), &[]),
+            ObjectChange::Failed(kind, why) => drop(self.troubles.insert(*kind, why.clone())),
+            ObjectChange::Listed(kind, seen) => {
                 self.troubles.remove(kind);
                 // Objects that could not be used are not in the snapshot, so nobody else notices that they went.
                 self.remarks.retain(|(of, key), _| of != kind || seen.contains(key));
             }
-            Change::Other(..) => {}
+            ObjectChange::Other(..) => {}
         }
     }
 
-    fn set_remarks(&mut self, kind: Kind, key: ObjectKey, notices: &[Notice]) {
+    fn set_remarks(&mut self, kind: ResourceKind, key: ObjectKey, notices: &[Notice]) {
         if notices.is_empty() {
             self.remarks.remove(&(kind, key));
         } else {
@@ -180,7 +180,7 @@ impl State {
     /// Takes a Secret in, or says that there is none, or none that can be used.
     pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<Pair, Notice>) {
         let before = self.pairs.remove(key);
-        self.set_remarks(Kind::Secret, key.clone(), &[]);
+        self.set_remarks(ResourceKind::Secret, key.clone(), &[]);
         match pair {
             Ok(pair) if before.as_deref() == Some(&pair) => {
                 self.pairs.extend(before.map(|before| (key.clone(), before)));
@@ -190,7 +190,7 @@ impl State {
                 self.touched.secrets.insert(key.clone());
             }
             Err(notice) => {
-                self.set_remarks(Kind::Secret, key.clone(), &[notice]);
+                self.set_remarks(ResourceKind::Secret, key.clone(), &[notice]);
                 if before.is_some() {
                     self.touched.secrets.insert(key.clone());
                 }
@@ -201,7 +201,7 @@ impl State {
     /// Forgets Secrets that nobody names any more.
     pub fn forget_secret(&mut self, key: &ObjectKey) {
         self.pairs.remove(key);
-        self.set_remarks(Kind::Secret, key.clone(), &[]);
+        self.set_remarks(ResourceKind::Secret, key.clone(), &[]);
     }
 
     /// Makes anew what changes have touched since the last time, and says whose tables are others now.
@@ -258,15 +258,15 @@ impl State {
     }
 }
 
-fn kind_and_key(object: &Object) -> Option<(Kind, ObjectKey)> {
+fn kind_and_key(object: &Object) -> Option<(ResourceKind, ObjectKey)> {
     Some(match object {
-        Object::Service(o) => (Kind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
-        Object::Slice(o) => (Kind::Slice, o.key.clone()),
-        Object::Pod(o) => (Kind::Pod, o.key.clone()),
-        Object::HttpRoute(o) => (Kind::HttpRoute, o.key.clone()),
-        Object::GatewayHttpRoute(o) => (Kind::GatewayHttpRoute, o.key.clone()),
-        Object::TcpRoute(o) => (Kind::TcpRoute, o.key.clone()),
-        Object::Gateway(o) => (Kind::Gateway, o.key.clone()),
+        Object::Service(o) => (ResourceKind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
+        Object::Slice(o) => (ResourceKind::Slice, o.key.clone()),
+        Object::Pod(o) => (ResourceKind::Pod, o.key.clone()),
+        Object::HttpRoute(o) => (ResourceKind::HttpRoute, o.key.clone()),
+        Object::GatewayHttpRoute(o) => (ResourceKind::GatewayHttpRoute, o.key.clone()),
+        Object::TcpRoute(o) => (ResourceKind::TcpRoute, o.key.clone()),
+        Object::Gateway(o) => (ResourceKind::Gateway, o.key.clone()),
         Object::Node(_) | Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {
             return None;
         }

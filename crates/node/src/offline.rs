@@ -16,7 +16,7 @@ use super::config::{
 };
 use super::running_config::{self, RunningConfig};
 use super::{local_addresses, unknown};
-use cluster::input::{Input, World};
+use cluster::input::{InputArgs, LoadedObjects};
 
 /// Which node, and what it is told.
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ impl NodeChoice {
     }
 
     /// Where its objects come from: without a word about that, from where the running proxy has them.
-    pub fn input(&self, input: &Input) -> Input {
+    pub fn input(&self, input: &InputArgs) -> InputArgs {
         let mut input = input.for_node();
         let connection = &input.connection;
         let said = connection.kubeconfig.is_some()
@@ -162,7 +162,7 @@ pub struct NodeWorld {
 
 impl NodeWorld {
     /// The node in the world that was read.
-    pub fn new(choice: &NodeChoice, world: &World) -> Result<Self> {
+    pub fn new(choice: &NodeChoice, world: &LoadedObjects) -> Result<Self> {
         let mut notices = choice.notices.clone();
         let node = node(choice, world, &mut notices)?;
         let cidrs: Vec<_> = world.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
@@ -175,7 +175,7 @@ impl NodeWorld {
 }
 
 /// The Node object; without one, a node that has only its name and the addresses given by hand.
-fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
+fn node(choice: &NodeChoice, world: &LoadedObjects, notices: &mut Vec<Notice>) -> Result<Node> {
     let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
         let message = "no Node is in the input: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));

@@ -9,7 +9,7 @@ use model::Timestamp;
 use model::forward::Packet;
 use plan::FeatureGates;
 
-pub use cluster::input::Input;
+pub use cluster::input::InputArgs;
 use cluster::object_name::ObjectName;
 use node::config::flags::{GateList, parse_gates};
 pub use node::offline::{NodeArgs, ProxyMode};
@@ -338,7 +338,7 @@ pub struct Up {
 pub struct PlanSlices {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -408,7 +408,7 @@ pub struct Controller {
     pub lease_namespace: String,
     /// Who of several leads.
     #[command(flatten)]
-    pub leader: cluster::leader::LeaderArgs,
+    pub leader: cluster::leader_election::LeaderArgs,
     /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10270,
     /// or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
@@ -446,7 +446,7 @@ impl Controller {
             },
             concurrent_syncs: self.concurrent_syncs.into(),
             lease_namespace: self.lease_namespace.clone(),
-            clock: clock::Clock::system(),
+            ..controller::ControllerConfig::default()
         }
     }
 }
@@ -465,7 +465,7 @@ pub enum PreferBy {
 pub struct PlanAddresses {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -482,7 +482,7 @@ pub struct PlanAddresses {
 pub struct PlanValidate {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -496,7 +496,7 @@ pub struct TraceSelect {
     pub service: Option<ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -531,7 +531,7 @@ pub struct RouteArgs {
 pub struct PlanRoutes {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -570,7 +570,7 @@ pub enum RoutesAs {
 pub struct TraceHttp {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -588,7 +588,7 @@ pub struct TraceHttp {
 pub struct TracePacket {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -611,7 +611,7 @@ pub struct TracePacket {
 pub struct PlanNode {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,

@@ -9,7 +9,7 @@ use plan::routes::{Client, gateway, never_matching_within, outbound, unused_targ
 
 use mesh::destination_port;
 
-use crate::cli::{Input, RouteArgs};
+use crate::cli::{InputArgs, RouteArgs};
 use cluster::object_name::ObjectName;
 
 /// The routes that a command is about.
@@ -83,13 +83,13 @@ impl Routes {
 
 impl RouteArgs {
     /// Where the objects come from: where a flag names a namespace, from all of them.
-    pub fn input(&self, given: &Input) -> Input {
+    pub fn input(&self, given: &InputArgs) -> InputArgs {
         let has_namespace = |text: &String| {
             let name = text.split([',', ':']).next().unwrap_or_default();
             name.parse::<ObjectName>().is_ok_and(|name| name.namespace.is_some())
         };
         let all = [&self.from, &self.to, &self.gateway].into_iter().flatten().any(has_namespace);
-        Input { all_namespaces: given.all_namespaces || all, ..given.clone() }
+        InputArgs { all_namespaces: given.all_namespaces || all, ..given.clone() }
     }
 }
 

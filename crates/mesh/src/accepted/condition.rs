@@ -6,7 +6,7 @@ use model::{Notice, ObjectRef};
 use plan::routes::{Finding, Holds, Standing};
 use serde_json::{Value, json};
 
-use cluster::Kind;
+use cluster::ResourceKind;
 use cluster::events;
 
 /// Whether the object is valid.
@@ -57,7 +57,7 @@ impl Record {
     /// What has to be written; nothing if the status says so already. `standing` is that of a valid object.
     pub(super) fn work(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         about: &ObjectRef,
         standing: Option<Standing>,
         now: Timestamp,

@@ -10,7 +10,7 @@ use xds::identity::Identity;
 use xds::server::{Ledger, Source};
 use xds::stream::Published;
 
-use cluster::Kind;
+use cluster::ResourceKind;
 
 type Sender = watch::Sender<Option<Arc<Published>>>;
 
@@ -67,8 +67,9 @@ impl Desk {
         is_alone
     }
 
-    pub(super) fn set_ready(&self, listed: bool, troubles: &BTreeMap<Kind, String>) {
-        let why = |(kind, why): (&Kind, &String)| format!("{} cannot be watched: {why}", kind.as_str());
+    pub(super) fn set_ready(&self, listed: bool, troubles: &BTreeMap<ResourceKind, String>) {
+        let why =
+            |(kind, why): (&ResourceKind, &String)| format!("{} cannot be watched: {why}", kind.as_str());
         let troubles: Vec<String> = troubles.iter().map(why).collect();
         self.state().unready = (!listed).then(|| format!("no objects yet; {}", troubles.join("; ")));
     }

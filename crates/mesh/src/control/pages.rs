@@ -8,20 +8,20 @@ use xds::resource::Kind;
 use xds::server::{Count, Refused, StreamStatus};
 
 use super::Desk;
-use cluster::admin_server::{self, Checks, Page, Routes};
+use cluster::admin_server::{self, AdminPage, AdminRoutes, HealthChecks};
 use output::notices_value;
 
 /// The pages.
-pub fn pages(desk: &Arc<Desk>) -> Routes {
-    let alive = Checks::default().check("ping", || Ok(()));
+pub fn pages(desk: &Arc<Desk>) -> AdminRoutes {
+    let alive = HealthChecks::default().check("ping", || Ok(()));
     let (asked, counted, shown) = (desk.clone(), desk.clone(), desk.clone());
-    let ready = Checks::default().check("objects", move || asked.check());
-    Routes::default()
+    let ready = HealthChecks::default().check("objects", move || asked.check());
+    AdminRoutes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .metrics_and(admin_server::registry("mesh-control"), move || metrics(&counted))
-        .page("/status", move |_| Page::json(StatusCode::OK, &status(&shown)))
+        .metrics_with_text(admin_server::registry("mesh-control"), move || metrics(&counted))
+        .page("/status", move |_| AdminPage::json(StatusCode::OK, &status(&shown)))
 }
 
 fn status(desk: &Desk) -> Value {

@@ -42,7 +42,7 @@ fn main() {
 
 async fn measure(shape: Shape) {
     let api = world::store().await;
-    let client = cluster::in_process(api);
+    let client = cluster::in_process(api, &clock::Clock::system());
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = Instant::now();
     world::fill(&client, shape, port).await;
@@ -58,7 +58,7 @@ async fn measure(shape: Shape) {
     };
     let (stop, mut stopped) = watch::channel(false);
     let proxy = Proxy::new(Settings::default(), Tables::default());
-    let source = Source::cluster(client.clone());
+    let source = Source::cluster(client.clone(), model::random::Random::seeded(1));
     let end = async move { drop(stopped.wait_for(|stop| *stop).await) };
     let running = tokio::spawn(run(plan, source, proxy, Arc::new(Shown::new()), end));
     let mut asker = Asker::connect(port).await;
@@ -134,6 +134,6 @@ fn whole(text: &[u8]) -> Option<String> {
 }
 
 /// Used by the counted parts, too.
-fn watched(object: &Value) -> cluster::Watched {
+fn watched(object: &Value) -> cluster::WatchedObject {
     serde_json::from_value(object.clone()).unwrap()
 }

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
+use clock::Clock;
 use model::Name;
+use model::random::Random;
 use proxy::{AccessLog, Health, Limits, Proxy, Readable, Settings, Tables, Timeouts};
 use tokio::sync::watch;
 
 use crate::cli;
-use cluster::admin_server::{self, Checks, Routes};
+use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
 use mesh::run::{Plan, Shown, outbound};
@@ -33,7 +35,7 @@ const REDIRECT_PORT: &str = "15001";
 pub struct ProxyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// Be this MeshGateway, or one listener of it
     #[arg(long, value_name = "NAME[:LISTENER]")]
     pub gateway: Option<String>,
@@ -204,7 +206,8 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let (source, namespace) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
-    let listener = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
+    let listener =
+        admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(settings, Tables::default());
     let shown = Arc::new(Shown::new());
     let (done, finished) = watch::channel(false);
@@ -223,19 +226,19 @@ async fn source(args: &ProxyArgs) -> Result<(Source, String)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let input = cluster::input::Input {
+        let input = cluster::input::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cluster::input::Input::default()
+            ..cluster::input::InputArgs::default()
         };
         return Ok((Source::files(input)?, namespace));
     }
-    let client = cluster::connect(&input.connection)
+    let client = cluster::connect(&input.connection, &Clock::system())
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    Ok((Source::cluster(client), namespace))
+    Ok((Source::cluster(client, Random::seeded(clock::os_seed())), namespace))
 }
 
 fn plan(args: &ProxyArgs, namespace: &Name) -> Result<Plan> {
@@ -293,14 +296,14 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
 }
 
-fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {
-    let alive = Checks::default().check("ping", || Ok(()));
+fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> AdminRoutes {
+    let alive = HealthChecks::default().check("ping", || Ok(()));
     let (asked, counted) = (shown.clone(), shown.clone());
-    let ready = Checks::default().check("tables", move || asked.check());
+    let ready = HealthChecks::default().check("tables", move || asked.check());
     let proxy = proxy.clone();
-    Routes::default()
+    AdminRoutes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
-        .metrics_and(admin_server::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
+        .metrics_with_text(admin_server::registry("mesh-proxy"), move || counted.metrics() + &proxy.metrics())
 }

@@ -22,7 +22,7 @@ use plan::select;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{notices_text, print_text, print_value};
 
@@ -33,7 +33,7 @@ const ONE_SLOT: f64 = 1.0 / 256.0;
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = World::read(&choice.input(&args.input))?;
+    let mut world = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &world)?;
     world.notices.append(&mut node.notices);
     let program = if args.live { held()? } else { sent(&node)? };
@@ -99,7 +99,7 @@ fn trace<'a>(
     packet: &'a forward::Packet,
     program: &Program,
     node: &'a NodeWorld,
-    world: &World,
+    world: &LoadedObjects,
 ) -> Result<Trace<'a>> {
     let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
     sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
@@ -135,7 +135,7 @@ fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String
 }
 
 /// From the Service down to the choice of endpoints, then what the node does with this packet.
-fn reasons(decision: &Decision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
+fn reasons(decision: &Decision<'_>, node: &NodeWorld, world: &LoadedObjects) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
         let port = &frontend.port;
