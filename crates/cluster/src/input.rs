@@ -1,4 +1,4 @@
-//! InputArgs of commands: objects from YAML or JSON files, single or in lists; without files, from the cluster.
+//! Input of commands: objects from YAML or JSON files, single or in lists; without files, from the cluster.
 //!
 //! A malformed document becomes a Notice; the others are used.
 

@@ -2,7 +2,7 @@
 //! and condition of ServiceCIDRs, keep the default ServiceCIDR, and repair IPAddresses of Services.
 //!
 //! ```text
-//! watches -> WatchCache -> plan::addresses (what differs, what to do) -> AddressWriter, on what the API has now
+//! watches -> WatchCache -> plan::addresses (AddressPlan, CidrAction) -> AddressWriter, which re-reads before it writes
 //! ```
 
 mod address_writer;

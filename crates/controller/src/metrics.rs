@@ -169,7 +169,6 @@ impl ControllerMetrics {
         }
     }
 
-    /// Registers everything.
     pub fn register(&self, registry: &mut Registry) {
         let upstream = registry.sub_registry_with_prefix(SUBSYSTEM);
         upstream.register(

@@ -106,7 +106,7 @@ fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
     let work = next(&mut reconciler, 0).expect("a slice to make");
     assert_eq!((work.creates.len(), work.updates.len()), (1, 0));
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
-    // A second pod comes before the watch shows the slice.
+    // A second Pod is created before the watch shows the slice.
     reconciler
         .observe(WatchEvent::Applied(ResourceKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
     assert!(next(&mut reconciler, 2).is_none(), "the cache is stale");
@@ -230,7 +230,7 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
 fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
     let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
-    // Deposed with the write under way: it was carried out, and the answer is lost.
+    // Leadership is lost with the write in flight: it succeeds, and its response is lost.
     reconciler.stand_by();
     assert!(next(&mut reconciler, 1).is_none() && reconciler.due().is_none());
     assert!(reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH).is_none());
