@@ -1,12 +1,12 @@
-//! A small HTTP server for those who look after us: health, metrics, and what else a part has to show. What it
-//! answers is a table of paths; connections, headers and the farewell are bounded.
+//! The admin HTTP server of every daemon: health, metrics and debug pages from a table of routes. Connections, headers and
+//! the drain are bounded.
 
-pub mod controllers;
-mod counters;
-pub mod embedded_api;
+pub mod controller_health;
 mod exposition;
 mod health;
-mod process;
+mod process_metrics;
+pub mod store_metrics;
+mod unsuffixed_counter;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use clock::Clock;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
@@ -29,143 +30,140 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::supervisor;
-pub use counters::BareCounter;
-pub use health::Checks;
-pub use process::registry;
+pub use health::HealthChecks;
+pub use process_metrics::registry;
+pub use unsuffixed_counter::UnsuffixedCounter;
 
-/// How many connections may be open: a few probes and scrapers come, no crowd.
-const CONNECTIONS: usize = 128;
-/// How long a client may take to send its headers, and to come back on an open connection.
-const HEADERS: Duration = Duration::from_secs(30);
-/// How long answers under way may take after the stop.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How long until a port is tried again that somebody else has.
-const AGAIN: Duration = Duration::from_secs(5);
-/// How often an address that stays taken is logged.
+/// Most open connections: probes and scrapers.
+const MAX_CONNECTIONS: usize = 128;
+/// Time for a client to send its headers, and idle timeout of a connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for responses in flight after a stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between attempts to bind an address.
+const BIND_RETRY: Duration = Duration::from_secs(5);
+/// Interval between log lines about an address that cannot be bound.
 const REMINDER: Duration = Duration::from_secs(60);
 const BACKLOG: u32 = 128;
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// The status.
+pub struct AdminPage {
     pub status: StatusCode,
-    /// What the body is.
     pub content_type: &'static str,
-    /// The body.
     pub body: String,
-    /// A header that is not usual.
     pub header: Option<(&'static str, String)>,
 }
 
-impl Page {
-    /// Plain text.
+impl AdminPage {
     pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
         Self { status, content_type: TEXT, body: body.into(), header: None }
     }
 
-    /// JSON.
     pub fn json(status: StatusCode, body: &serde_json::Value) -> Self {
         Self { status, content_type: "application/json", body: body.to_string(), header: None }
     }
 
-    /// The same with one more header.
     pub fn with_header(self, name: &'static str, value: String) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 }
 
-type Handler = Arc<dyn Fn(&Parts) -> Page + Send + Sync>;
+type Handler = Arc<dyn Fn(&Parts) -> AdminPage + Send + Sync>;
 
-/// What is answered where.
+/// The handlers by path.
 #[derive(Clone, Default)]
-pub struct Routes {
+pub struct AdminRoutes {
     handlers: BTreeMap<&'static str, Handler>,
-    otherwise: Option<Handler>,
+    fallback: Option<Handler>,
 }
 
-impl Routes {
-    /// Answers a path by a function, which must not wait.
+impl AdminRoutes {
+    /// Adds a handler, which must not block.
     pub fn page(
         mut self,
         path: &'static str,
-        handler: impl Fn(&Parts) -> Page + Send + Sync + 'static,
+        handler: impl Fn(&Parts) -> AdminPage + Send + Sync + 'static,
     ) -> Self {
         self.handlers.insert(path, Arc::new(handler));
         self
     }
 
-    /// Answers a path by checks: 200 when all are fine, else 503 and which are not.
-    pub fn checks(self, path: &'static str, checks: Checks) -> Self {
+    /// Adds a health endpoint: 200, or 503 with the failed checks.
+    pub fn checks(self, path: &'static str, checks: HealthChecks) -> Self {
         self.page(path, move |head| checks.page(head.uri.query().unwrap_or_default()))
     }
 
-    /// Answers every path that has no answer of its own.
-    pub fn otherwise(mut self, handler: impl Fn(&Parts) -> Page + Send + Sync + 'static) -> Self {
-        self.otherwise = Some(Arc::new(handler));
+    /// Sets the handler of all other paths.
+    pub fn fallback(mut self, handler: impl Fn(&Parts) -> AdminPage + Send + Sync + 'static) -> Self {
+        self.fallback = Some(Arc::new(handler));
         self
     }
 
-    /// Shows metrics at `/metrics`.
+    /// Serves `/metrics`.
     pub fn metrics(self, registry: Registry) -> Self {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
-    fn answer(&self, head: &Parts) -> Page {
+    fn respond(&self, head: &Parts) -> AdminPage {
         if !matches!(head.method, Method::GET | Method::HEAD) {
-            return Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+            return AdminPage::text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
         }
-        match self.handlers.get(head.uri.path()).or(self.otherwise.as_ref()) {
+        match self.handlers.get(head.uri.path()).or(self.fallback.as_ref()) {
             Some(handler) => handler(head),
             None => {
                 let paths: Vec<&str> = self.handlers.keys().copied().collect();
-                Page::text(StatusCode::NOT_FOUND, format!("not here; there is {}\n", paths.join(", ")))
+                AdminPage::text(StatusCode::NOT_FOUND, format!("not found; paths: {}\n", paths.join(", ")))
             }
         }
     }
 }
 
-/// Metrics: as OpenMetrics to whoever accepts that, else as Prometheus' text.
-pub fn metrics(registry: &Registry, head: &Parts) -> Page {
+/// Metrics as OpenMetrics if the client accepts it, else in Prometheus' text format.
+pub fn metrics(registry: &Registry, head: &Parts) -> AdminPage {
     let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     exposition::page(registry, accept.collect::<Vec<_>>().join(",").as_str())
 }
 
-/// Listens for health and metrics where the flag says, or at the usual address. Several daemons on one machine are
-/// nothing unusual: the usual port may be taken, and so may the one that `zoneward up` gives to a child.
-pub async fn listen_or_near(wish: Option<SocketAddr>, usual: SocketAddr, flag: &str) -> Result<TcpListener> {
-    let (wish, usual) = match wish {
+/// Listens for health and metrics at the address of the flag, or at the default. Several daemons may share a machine: if
+/// the default port is in use, or the one that `zoneward up` passes to a child, the kernel chooses a free port.
+pub async fn listen_or_fallback_port(
+    flag_address: Option<SocketAddr>,
+    default: SocketAddr,
+    flag: &str,
+) -> Result<TcpListener> {
+    let (required, preferred) = match flag_address {
         Some(given) if supervisor::is_child() => (None, given),
-        wish => (wish, usual),
+        given => (given, default),
     };
-    let listener = match wish {
+    let listener = match required {
         Some(address) => listen(address, flag).await?,
-        None => match TcpListener::bind(usual).await {
+        None => match TcpListener::bind(preferred).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                warn!(address = %usual, flag, "address for health and metrics is in use; taking a free port");
-                listen(SocketAddr::new(usual.ip(), 0), flag).await?
+                warn!(address = %preferred, flag, "address for health and metrics is in use; taking a free port");
+                listen(SocketAddr::new(preferred.ip(), 0), flag).await?
             }
-            bound => bound.with_context(|| format!("listening on {usual}: choose with {flag}"))?,
+            bound => bound.with_context(|| format!("listening on {preferred}: set another with {flag}"))?,
         },
     };
-    let address = listener.local_addr().context("asking for the address that we listen on")?;
+    let address = listener.local_addr().context("reading the listener's address")?;
     info!(url = %format_args!("http://{address}"), "serving health and metrics");
     Ok(listener)
 }
 
-/// Listens, so that whoever gives a wrong address hears of it before anything else begins.
+/// Listens on the address of a flag.
 pub async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
-        .with_context(|| format!("listening on {address}: choose another address with {flag}"))
+        .with_context(|| format!("listening on {address}: set another address with {flag}"))
 }
 
-/// Listens on just this address: one of IPv6 stands for itself alone, so that `::` and `0.0.0.0` go together.
-pub fn listen_alone(address: SocketAddr) -> std::io::Result<TcpListener> {
+/// Listens on this address only: IPv6 sockets are v6-only, so that `::` and `0.0.0.0` can coexist.
+pub fn listen_single_family(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = match address.ip() {
         IpAddr::V4(_) => TcpSocket::new_v4()?,
         IpAddr::V6(_) => {
@@ -179,89 +177,82 @@ pub fn listen_alone(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves at an address; where that cannot be listened on, it is tried again every five seconds.
-pub async fn keep_serving(
+/// Serves at an address; if it cannot be bound, retries every five seconds.
+pub async fn serve_with_retry(
     name: &'static str,
     address: SocketAddr,
-    routes: Routes,
+    routes: AdminRoutes,
+    clock: Clock,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut outage = Taken::default();
+    let mut logged: Option<Instant> = None;
     loop {
-        match listen_alone(address) {
+        match listen_single_family(address) {
             Ok(listener) => {
                 info!(server = name, %address, "listening");
                 return serve(listener, routes, stop).await;
             }
-            Err(error) => outage.failed(name, address, &error),
+            Err(error) if logged.is_none_or(|logged| clock.since(logged) >= REMINDER) => {
+                logged = Some(clock.now());
+                error!(server = name, %address, %error, "cannot listen; retrying every 5 s");
+            }
+            Err(_) => {}
         }
         tokio::select! {
-            () = tokio::time::sleep(AGAIN) => {}
+            biased;
             _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(BIND_RETRY) => {}
         }
     }
 }
 
-/// An address that is taken, as log lines: one at once, then one a minute.
-#[derive(Default)]
-struct Taken {
-    said: Option<Instant>,
-}
-
-impl Taken {
-    fn failed(&mut self, name: &str, address: SocketAddr, error: &io::Error) {
-        if self.said.is_none_or(|said| said.elapsed() >= REMINDER) {
-            self.said = Some(Instant::now());
-            tracing::error!(server = name, %address, %error, "cannot listen; retrying every 5 s");
-        }
-    }
-}
-
-/// Serves until `stop` turns true, or nobody is left who could turn it.
-pub async fn serve(listener: TcpListener, routes: Routes, mut stop: watch::Receiver<bool>) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+/// Serves until `stop` is true or its sender is dropped.
+pub async fn serve(listener: TcpListener, routes: AdminRoutes, mut stop: watch::Receiver<bool>) {
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
             _ = stop.wait_for(|stop| *stop) => break,
+            accepted = listener.accept() => accepted,
         };
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = accepted else {
-            // Without descriptors, waiting a little is all that helps.
+            // Out of file descriptors: wait for some to be closed.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let Ok(permit) = free.clone().try_acquire_owned() else { continue };
-        let connection = talk(stream, routes.clone(), stop.clone());
+        let connection = serve_connection(stream, routes.clone(), stop.clone());
         connections.spawn(async move {
             let _permit = permit;
             connection.await;
         });
     }
-    let farewell = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let drain = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
 }
 
-async fn talk(stream: TcpStream, routes: Routes, mut stop: watch::Receiver<bool>) {
+async fn serve_connection(stream: TcpStream, routes: AdminRoutes, mut stop: watch::Receiver<bool>) {
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let answer = response(&routes, &request.into_parts().0);
-        async move { Ok::<_, Infallible>(answer) }
+        let response = response(&routes, &request.into_parts().0);
+        async move { Ok::<_, Infallible>(response) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
-        // A client that breaks off is no news.
-        _ = connection.as_mut() => return,
+        biased;
         _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+        // Errors of a client are not logged.
+        _ = connection.as_mut() => return,
     }
     let _ = connection.await;
 }
 
-fn response(routes: &Routes, head: &Parts) -> Response<Full<Bytes>> {
-    let page = routes.answer(head);
+fn response(routes: &AdminRoutes, head: &Parts) -> Response<Full<Bytes>> {
+    let page = routes.respond(head);
     let mut response = Response::new(Full::new(Bytes::from(page.body)));
     *response.status_mut() = page.status;
     let headers = response.headers_mut();

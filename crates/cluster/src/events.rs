@@ -1,5 +1,5 @@
-//! Notices as Events on the object that they are about, for every daemon. The name of an Event is a hash of its content,
-//! so a restarted controller updates the existing Event instead of creating another.
+//! Event recorder of every daemon: Notices as Events on the object that they are about. The name of an Event is a hash of its
+//! content, so a restarted controller updates the existing Event instead of creating another.
 
 use http::Method;
 use jiff::Timestamp;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::write::{JSON, MERGE_PATCH, send};
 
-/// The API refuses longer messages.
-const LONGEST_MESSAGE: usize = 1_000;
+/// The API rejects longer messages.
+const MAX_MESSAGE: usize = 1_000;
 
 /// The component that records an Event.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub fn event(source: EventSource<'_>, notice: &Notice, uid: Option<&str>, now: T
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"namespace": namespace, "name": name(notice, uid)},
         "involvedObject": involved,
-        "type": kind, "reason": notice.reason, "message": cut(&notice.message), "action": source.action,
+        "type": kind, "reason": notice.reason, "message": truncated(&notice.message), "action": source.action,
         "count": 1, "firstTimestamp": time, "lastTimestamp": time,
         "source": reporter,
         "reportingComponent": source.controller, "reportingInstance": source.host.unwrap_or(source.component),
@@ -78,9 +78,9 @@ pub async fn record(client: &Client, event: &Value) -> Result<(), Error> {
     match send::<Value>(client, Method::POST, &path, JSON, event).await {
         Err(Error::Api(status)) if status.code == 409 => {
             let name = event["metadata"]["name"].as_str().unwrap_or_default();
-            let again = json!({"lastTimestamp": event["lastTimestamp"]});
+            let patch = json!({"lastTimestamp": event["lastTimestamp"]});
             let path = format!("{path}/{name}");
-            send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &again).await.map(drop)
+            send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &patch).await.map(drop)
         }
         other => other.map(drop),
     }
@@ -95,8 +95,8 @@ fn api_version(object: &ObjectRef) -> &'static str {
     }
 }
 
-fn cut(message: &str) -> &str {
-    let mut end = message.len().min(LONGEST_MESSAGE);
+fn truncated(message: &str) -> &str {
+    let mut end = message.len().min(MAX_MESSAGE);
     while !message.is_char_boundary(end) {
         end -= 1;
     }
@@ -106,7 +106,7 @@ fn cut(message: &str) -> &str {
 fn name(notice: &Notice, uid: Option<&str>) -> String {
     let texts = [uid.unwrap_or_default(), notice.object.kind.as_str(), notice.reason, &notice.message];
     let hash = texts.iter().fold(BASIS_64, |hash, text| fnv1a_64(fnv1a_64(hash, text.as_bytes()), &[0xff]));
-    // An IPv6 address has colons, a name of an Event may not.
+    // Names of Events must not contain the colons of IPv6 addresses.
     let plain = |c| if c == ':' { '-' } else { c };
     let object: String = notice.object.name.chars().take(200).map(plain).collect();
     format!("{}.{hash:016x}", object.trim_end_matches(['-', '.']))
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_words_about_the_same_object_are_the_same_event() {
+    fn equal_notices_are_the_same_event() {
         let say = |message: &str| {
             let notice =
                 Notice::new(ObjectRef::new("Service", "shop", "web"), event_reason::PROGRAMMED, message);
@@ -127,11 +127,11 @@ mod tests {
         assert_eq!(one["metadata"]["name"], same["metadata"]["name"]);
         assert_ne!(one["metadata"]["name"], other["metadata"]["name"]);
         assert_eq!(one["type"], "Normal");
-        assert_eq!(say(&"ä".repeat(900))["message"].as_str().map(str::len), Some(LONGEST_MESSAGE));
+        assert_eq!(say(&"ä".repeat(900))["message"].as_str().map(str::len), Some(MAX_MESSAGE));
     }
 
     #[test]
-    fn an_ipv6_address_makes_a_name_that_the_api_takes() {
+    fn an_ipv6_address_makes_a_valid_event_name() {
         let notice = Notice::new(ObjectRef::new("IPAddress", "", "fd00::"), "IPAddressNotAllocated", "m");
         let event = event(ADDRESS_CONTROLLER, &notice, None, Timestamp::UNIX_EPOCH);
         let name = event["metadata"]["name"].as_str().unwrap_or_default();

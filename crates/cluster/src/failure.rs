@@ -1,14 +1,14 @@
-//! Errors of the API for people: the cause in its own words, and what to do. The only formatter of `kube::Error`, whose
-//! own text repeats itself and carries Debug output.
+//! API errors as text: the cause and what to do. The only formatter of `kube::Error`, whose own text repeats itself and
+//! contains Debug output.
 
 use std::error::Error as StdError;
 
 use kube::runtime::watcher;
 
-/// The causes of an error in one line, each once; those of the API with advice.
+/// The causes of an error in one line, without repetitions; API errors with advice.
 ///
 /// ```text
-/// the API at https://10.0.0.1:6443: listing services: connection refused. Is it running? ...
+/// the API at https://10.0.0.1:6443: listing services: connection refused. Check that it runs ...
 /// ```
 pub fn text(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -17,15 +17,15 @@ pub fn text(error: &anyhow::Error) -> String {
             parts.push(api_text(api));
             break;
         }
-        let said = cause.to_string();
-        if parts.last().is_none_or(|last| !last.ends_with(&said)) {
-            parts.push(said);
+        let text = cause.to_string();
+        if parts.last().is_none_or(|last| !last.ends_with(&text)) {
+            parts.push(text);
         }
     }
     parts.join(": ")
 }
 
-/// The cause and what to do about it.
+/// The cause and advice.
 pub fn api_text(error: &kube::Error) -> String {
     match advice(error) {
         Some(advice) => format!("{}. {advice}", cause(error).trim_end_matches('.')),
@@ -33,28 +33,28 @@ pub fn api_text(error: &kube::Error) -> String {
     }
 }
 
-/// What the API said, or why it cannot be reached.
+/// The message of the API, or why it is unreachable.
 pub fn cause(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => said(status),
+        kube::Error::Api(status) => status_text(status),
         kube::Error::Service(error) => innermost(error.as_ref()),
         other => other.source().map_or_else(|| other.to_string(), innermost),
     }
 }
 
-/// Why a watch broke.
+/// Why a watch failed.
 pub fn watch_cause(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => cause(error),
-        watcher::Error::WatchError(status) => said(status),
+        watcher::Error::WatchError(status) => status_text(status),
         watcher::Error::NoResourceVersion => error.to_string(),
     }
 }
 
-/// The API's own sentence; a proxy in between may have given none.
-fn said(status: &kube::core::Status) -> String {
+/// The message of a Status; a load balancer may have sent none.
+fn status_text(status: &kube::core::Status) -> String {
     match (status.message.is_empty(), status.reason.is_empty()) {
         (false, _) => status.message.clone(),
         (true, false) => format!("{} ({})", status.reason, status.code),
@@ -62,7 +62,7 @@ fn said(status: &kube::core::Status) -> String {
     }
 }
 
-/// The last cause says what happened; those around it say only through which layers it came.
+/// The innermost cause is what happened; the outer ones name layers.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut last = error;
     while let Some(inner) = last.source() {
@@ -77,21 +77,21 @@ const FORBIDDEN: u16 = 403;
 fn advice(error: &kube::Error) -> Option<&'static str> {
     match error {
         kube::Error::Api(status) if status.code == UNAUTHORIZED => Some(
-            "The credentials of the kubeconfig do not count there: renew them, or give another with --kubeconfig FILE",
+            "The API rejects the credentials of the kubeconfig: renew them, or use another one with --kubeconfig FILE",
         ),
         kube::Error::Api(status) if status.code == FORBIDDEN => Some(
-            "This user lacks the right: bind a role to it, or give another kubeconfig with --kubeconfig FILE",
+            "This user lacks the permission: bind a role to it, or use another kubeconfig with --kubeconfig FILE",
         ),
         kube::Error::Api(_) => None,
-        kube::Error::Auth(_) => {
-            Some("The kubeconfig's way to log in failed: try it with kubectl, or give --kubeconfig FILE")
-        }
-        kube::Error::Service(error) if is_certificate(error.as_ref()) => Some(
-            "The kubeconfig is for another API, or its authority has changed: fetch the kubeconfig again",
+        kube::Error::Auth(_) => Some(
+            "Authentication of the kubeconfig failed: try it with kubectl, or use another one with --kubeconfig FILE",
         ),
-        kube::Error::Service(_) | kube::Error::HyperError(_) => {
-            Some("Check that it runs and can be reached; --kubeconfig FILE and --context NAME choose another")
-        }
+        kube::Error::Service(error) if is_certificate(error.as_ref()) => Some(
+            "The kubeconfig belongs to another API, or the API's CA has changed: fetch the kubeconfig again",
+        ),
+        kube::Error::Service(_) | kube::Error::HyperError(_) => Some(
+            "Check that it runs and is reachable, or select another API with --kubeconfig FILE and --context NAME",
+        ),
         _ => None,
     }
 }
@@ -111,18 +111,18 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_api_is_told_once_with_advice_and_without_debug_output() {
+    fn an_api_error_has_advice_and_no_debug_output() {
         let result: Result<(), _> = Err(api(403, "services is forbidden: User \"x\" cannot list"));
         let error = result.context("listing services").context("the API at https://a:1").unwrap_err();
         assert_eq!(
             text(&error),
             "the API at https://a:1: listing services: services is forbidden: User \"x\" cannot list. This user \
-             lacks the right: bind a role to it, or give another kubeconfig with --kubeconfig FILE"
+             lacks the permission: bind a role to it, or use another kubeconfig with --kubeconfig FILE"
         );
     }
 
     #[test]
-    fn an_api_that_is_away_is_told_by_the_last_cause() {
+    fn an_unreachable_api_is_reported_with_the_innermost_cause() {
         let refused = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let error = kube::Error::Service(Box::new(refused));
         assert!(

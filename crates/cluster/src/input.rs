@@ -1,6 +1,6 @@
-//! Objects from files: YAML or JSON, one or many to a file, single or in lists; without files, from the cluster.
+//! Input of commands: objects from YAML or JSON files, single or in lists; without files, from the cluster.
 //!
-//! One document that cannot be read is one Notice; the others count.
+//! A malformed document becomes a Notice; the others are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -8,27 +8,35 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clock::Clock;
 use model::{Interner, Name, Node, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse, suggestion};
 use serde_json::Value;
 
-use crate::Kind;
+use crate::ResourceKind;
 use crate::object_name::ObjectName;
 
-/// What a command reads from a cluster.
-const KINDS: [Kind; 7] =
-    [Kind::Namespace, Kind::Node, Kind::Service, Kind::Slice, Kind::Pod, Kind::ServiceCidr, Kind::IpAddress];
+/// The kinds that commands read from a cluster.
+const KINDS: [ResourceKind; 7] = [
+    ResourceKind::Namespace,
+    ResourceKind::Node,
+    ResourceKind::Service,
+    ResourceKind::Slice,
+    ResourceKind::Pod,
+    ResourceKind::ServiceCidr,
+    ResourceKind::IpAddress,
+];
 
-/// Where objects come from.
+/// The flags that select the input.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Input {
-    /// Kubernetes YAML or JSON: a file, a folder, or - for standard input; may be repeated [default: the cluster]
+pub struct InputArgs {
+    /// Kubernetes YAML or JSON: a file, a directory, or - for standard input; repeatable [default: the cluster]
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
     pub files: Vec<PathBuf>,
-    /// Go into the folders of a folder, too
+    /// Read subdirectories recursively
     #[arg(short = 'R', long, requires = "files")]
     pub recursive: bool,
-    /// Only Services of this namespace; also the namespace of objects that name none [default: all of the files, the
-    /// context's of the cluster]
+    /// Only Services of this namespace, and the namespace of objects in files without one [default: all namespaces of
+    /// files, the context's namespace of a cluster]
     #[arg(short = 'n', long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
     /// Services of all namespaces
@@ -39,61 +47,57 @@ pub struct Input {
     pub connection: crate::Connection,
 }
 
-impl Input {
-    /// The same for a node, whose rules know no namespaces: all of them, unless one is named.
-    pub fn for_node(&self) -> Input {
-        Input { all_namespaces: self.namespace.is_none(), ..self.clone() }
+impl InputArgs {
+    /// The input of a node, which serves all namespaces unless one is set.
+    pub fn for_node(&self) -> InputArgs {
+        InputArgs { all_namespaces: self.namespace.is_none(), ..self.clone() }
     }
 }
 
-/// Everything that was read.
+/// Parsed objects of an input.
 #[derive(Default)]
-pub struct World {
-    /// The objects that the brain knows, parsed.
+pub struct LoadedObjects {
     pub snapshot: Snapshot,
-    /// The EndpointSlices as they were written, for changing them in place.
+    /// The JSON of EndpointSlices, for in-place updates.
     pub stored_slices: BTreeMap<ObjectKey, Value>,
-    /// Kind and name of what controls each pod, as far as it says so.
+    /// Kind and name of the controlling owner of each Pod.
     pub pod_owners: BTreeMap<ObjectKey, (Name, Name)>,
-    /// Of each owner's pods, the first as it was written, by the owner's namespace, kind and name.
+    /// JSON of one Pod per owner, by the owner's namespace, kind and name.
     pub sample_pods: BTreeMap<(Name, Name, Name), Value>,
-    /// What was wrong with some of them.
     pub notices: Vec<Notice>,
-    /// The Services that are there but malformed.
+    /// Malformed Services.
     pub unreadable_services: Vec<ServiceKey>,
-    /// Whether some document could not be read at all.
+    /// Whether a document could not be parsed at all.
     pub unreadable: bool,
 }
 
-/// There is always this one.
+/// Exists in every cluster.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The namespace that an object is, or is in.
+/// The namespace of an object, or the name of a Namespace.
 fn namespace_of(object: &Value) -> Option<&str> {
     let field = if object["kind"] == "Namespace" { "name" } else { "namespace" };
     object["metadata"][field].as_str()
 }
 
-/// The documents, not yet looked into.
+/// The objects of an input as JSON.
 pub struct Documents {
-    /// Each object, lists taken apart, with a namespace filled in where `-n` says so.
+    /// Items of lists are separate objects; `-n` sets missing namespaces.
     pub objects: Vec<Value>,
-    /// What could not be read.
     pub notices: Vec<Notice>,
 }
 
-impl World {
-    /// Reads and parses everything that `-f` names, or what the cluster has.
-    pub fn read(input: &Input) -> Result<Self> {
-        let mut world = Self::default();
+impl LoadedObjects {
+    /// Reads and parses the files of `-f`, or the objects of the cluster.
+    pub fn read(input: &InputArgs) -> Result<Self> {
+        let mut loaded = Self::default();
         let documents = Documents::read(input)?;
         documents.check_namespace(input)?;
-        world.add_documents(documents);
-        Ok(world)
+        loaded.add_documents(documents);
+        Ok(loaded)
     }
 
-    /// The Node of that name; an error where there are Nodes and it is none of them. Without any Node, whether it
-    /// exists cannot be said, and it is `None`.
+    /// A Node by name: an error if the input has Nodes and not this one, `None` if it has no Nodes.
     pub fn node(&self, name: &str) -> Result<Option<&Node>> {
         let found = self.snapshot.node(name);
         let names = || self.snapshot.nodes().keys().map(|name| name.as_str());
@@ -103,7 +107,7 @@ impl World {
         Ok(found)
     }
 
-    /// An error where the name means none of these Services, nor one that is there but malformed.
+    /// An error unless the name matches a Service, well-formed or not.
     pub fn check_service(&self, name: &ObjectName, namespace: Option<&str>) -> Result<()> {
         let keys =
             || self.snapshot.services().map(|(service, _)| &service.key).chain(&self.unreadable_services);
@@ -113,8 +117,8 @@ impl World {
         bail!("{}", name.unknown(namespace, keys()))
     }
 
-    /// Reads more; an object takes the place of the one with the same name.
-    pub fn add(&mut self, input: &Input) -> Result<()> {
+    /// Adds another input, which replaces objects with the same name.
+    pub fn add(&mut self, input: &InputArgs) -> Result<()> {
         self.add_documents(Documents::read(input)?);
         Ok(())
     }
@@ -149,7 +153,7 @@ impl World {
     }
 }
 
-/// How many names a message lists.
+/// Most names in a message.
 const SHOWN: usize = 10;
 
 /// `there is no Node nod-a1; did you mean "node-a1"?`
@@ -164,11 +168,11 @@ fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Cl
 }
 
 impl Documents {
-    /// Reads everything that `-f` names; without `-f`, the cluster's objects.
-    pub fn read(input: &Input) -> Result<Self> {
+    /// Reads the files of `-f`; without `-f`, the cluster.
+    pub fn read(input: &InputArgs) -> Result<Self> {
         let mut documents = Self { objects: Vec::new(), notices: Vec::new() };
         if input.files.is_empty() {
-            documents.objects = live(input)?;
+            documents.objects = list_cluster(input)?;
             return Ok(documents);
         }
         for path in &input.files {
@@ -190,8 +194,8 @@ impl Documents {
         Ok(documents)
     }
 
-    /// An error where `-n` names a namespace that no object is in.
-    pub fn check_namespace(&self, input: &Input) -> Result<()> {
+    /// An error if no object is in the namespace of `-n`.
+    pub fn check_namespace(&self, input: &InputArgs) -> Result<()> {
         let Some(namespace) = input.namespace.as_deref().filter(|n| *n != DEFAULT_NAMESPACE) else {
             return Ok(());
         };
@@ -222,7 +226,7 @@ impl Documents {
     fn add_value(&mut self, source: &str, value: Value) {
         let kind = value["kind"].as_str().unwrap_or_default().to_owned();
         if !value.is_object() || kind.is_empty() {
-            let what = "a document is no Kubernetes object: it has no kind".to_owned();
+            let what = "a document is not a Kubernetes object: it has no kind".to_owned();
             return self.unreadable(source, what);
         }
         match (kind.strip_suffix("List"), value) {
@@ -230,7 +234,7 @@ impl Documents {
                 let api_version = list.get("apiVersion").cloned().unwrap_or_default();
                 let Some(Value::Array(items)) = list.remove("items") else { return };
                 for mut item in items {
-                    // The items of a typed list, as a ServiceList, carry no kind of their own.
+                    // Items of a typed list, as ServiceList, have no kind.
                     if let Some(item) = item.as_object_mut().filter(|_| !item_kind.is_empty()) {
                         item.entry("kind").or_insert_with(|| item_kind.into());
                         item.entry("apiVersion").or_insert_with(|| api_version.clone());
@@ -243,7 +247,7 @@ impl Documents {
     }
 
     fn unreadable(&mut self, source: &str, message: String) {
-        let advice = "It is left out; everything else counts.";
+        let advice = "It is ignored; the other documents are used.";
         self.notices.push(Notice::new(
             ObjectRef::new("File", "", source),
             "Unreadable",
@@ -252,20 +256,21 @@ impl Documents {
     }
 }
 
-/// What the cluster has: everything where it has no namespace, else what `-n`, `-A` or the context says.
-fn live(input: &Input) -> Result<Vec<Value>> {
+/// Lists the objects of the cluster: cluster-scoped ones, and those of the namespaces that `-n`, `-A` or the context select.
+fn list_cluster(input: &InputArgs) -> Result<Vec<Value>> {
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     runtime.block_on(async {
-        let (client, address) =
-            crate::open(&input.connection).await.context("no -f is given, so the cluster is asked")?;
+        let (client, address) = crate::open(&input.connection, &Clock::system())
+            .await
+            .context("reading from the cluster, because -f is not set")?;
         let namespace = match (&input.namespace, input.all_namespaces) {
             (_, true) => None,
             (Some(namespace), _) => Some(namespace.as_str()),
             (None, false) => Some(client.default_namespace()),
         };
         let mut objects = Vec::new();
-        // A cluster without the definitions of routes has none, which is no mistake.
-        for kind in KINDS.into_iter().chain(Kind::MESH) {
+        // Listing a kind without its CustomResourceDefinition returns nothing.
+        for kind in KINDS.into_iter().chain(ResourceKind::MESH) {
             let listed = crate::list(&client, kind, namespace).await;
             objects.extend(listed.with_context(|| format!("the API at {address}"))?);
         }
@@ -273,41 +278,42 @@ fn live(input: &Input) -> Result<Vec<Value>> {
     })
 }
 
-/// Kind and name of the owner that controls a Pod.
+/// Kind and name of a Pod's controlling owner.
 fn controlling_owner(pod: &Value, interner: &mut Interner) -> Option<(Name, Name)> {
     let owners = pod["metadata"]["ownerReferences"].as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
     Some((interner.name(owner["kind"].as_str()?), interner.name(owner["name"].as_str()?)))
 }
 
-/// The files that a path stands for: itself, or those of a folder that look like manifests, by name.
+/// The file itself, or the manifests of a directory, sorted by name.
 pub fn files(path: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut directories = vec![path.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries =
+            std::fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
         for entry in entries {
-            let entry = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+            let entry = entry.with_context(|| format!("reading {}", directory.display()))?.path();
             let is_manifest = entry.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
             if entry.is_dir() && recursive {
-                folders.push(entry);
+                directories.push(entry);
             } else if is_manifest {
                 files.push(entry);
             }
         }
     }
     if files.is_empty() {
-        let hint = if recursive { "" } else { " (add -R to look into its folders)" };
-        bail!("{}: no .yaml, .yml or .json file in this folder{hint}", path.display());
+        let hint = if recursive { "" } else { " (-R reads its subdirectories)" };
+        bail!("{}: no .yaml, .yml or .json file in this directory{hint}", path.display());
     }
     files.sort();
     Ok(files)
 }
 
-/// The values of a text that is JSON all through; YAML that only looks like it gives `None`.
+/// The values of a JSON text; `None` for YAML that starts like JSON.
 fn json_values(text: &str) -> Option<Vec<Value>> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -315,8 +321,8 @@ fn json_values(text: &str) -> Option<Vec<Value>> {
     serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<Value>, _>>().ok()
 }
 
-/// The documents of a YAML text with the lines that they start at. Cut here rather than by the parser, so that
-/// a mistake in one document does not hide the others.
+/// The documents of a YAML text with their first lines. They are split before parsing, so that a malformed document does not
+/// hide the others.
 fn yaml_documents(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut offset) = (0, 1, 0);
@@ -336,13 +342,13 @@ fn yaml_documents(text: &str) -> Vec<(usize, &str)> {
     documents
 }
 
-/// A cluster's objects are many; the limits against aliases that multiply stay as they are.
+/// Raises the size limits for dumps of large clusters; the limits on aliases stay.
 fn parse_yaml(document: &str) -> Result<Value, String> {
-    const MANY: usize = 100_000_000;
+    const MAX_NODES: usize = 100_000_000;
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_events: MANY,
-            max_nodes: MANY,
+            max_events: MAX_NODES,
+            max_nodes: MAX_NODES,
             max_total_scalar_bytes: 1 << 30,
         },
     };
@@ -376,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_lists_and_json_streams_are_taken_apart() {
+    fn documents_lists_and_json_streams_are_split() {
         let (names, notices) = read(
             "# a comment\n---\nkind: Service\nmetadata: {name: a}\n---\n\n--- # empty\n---\nkind: List\nitems:\n- {kind: Pod, metadata: {name: b}}\n",
         );
@@ -406,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_a_kind_is_named() {
+    fn a_document_without_a_kind_is_reported() {
         let (names, notices) = read("just: text\n");
         assert!(names.is_empty());
         assert!(notices[0].contains("it has no kind"), "{notices:?}");

@@ -1,31 +1,32 @@
 //! The runtime that every daemon and command shares: API client, watches and their cache, events, leader election,
 //! admin server (health, metrics), supervision of child processes, logs.
 //!
-//! There is one way to the API: a `kube::Client` for a cluster, for the embedded API by its socket, or for the embedded
-//! API in the same process. Controllers, the node proxy and `simulate` all use it.
+//! All access to the API is a `kube::Client`: of a cluster, of the embedded API over its socket, or of the embedded API in
+//! the same process.
 
 pub mod admin_server;
+pub mod api_outage;
 pub mod events;
 pub mod failure;
 pub mod input;
-mod kind;
-pub mod leader;
+pub mod leader_election;
 mod list;
 pub mod log;
 pub mod object_name;
-pub mod outage;
-pub mod requests;
+mod request_metrics;
+mod resource_kind;
 pub mod signals;
-mod socket;
 pub mod supervisor;
-mod watch;
+mod unix_socket_client;
 mod watch_cache;
+mod watch_stream;
 pub mod write;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clock::Clock;
 use kube::Client;
 use kube::client::ClientBuilder;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -33,25 +34,25 @@ use store::api::{Api, Caller};
 use store::server::LocalApi;
 use tower::Layer;
 
-pub use kind::Kind;
 pub use list::list;
-use requests::Counting;
-pub use watch::{Event, Feed, Wanted, Watched};
-pub use watch_cache::{Change, WatchCache};
+use request_metrics::RequestMetricsLayer;
+pub use resource_kind::ResourceKind;
+pub use watch_cache::{ObjectChange, WatchCache};
+pub use watch_stream::{WatchEvent, WatchSpec, WatchStream, WatchedObject};
 
-/// Which API to speak to.
+/// The flags that select the API.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Connection {
-    /// The kubeconfig to use [default: $KUBECONFIG, ~/.kube/config, or the pod's own service account]
+    /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig to use [default: its current one]
+    /// Context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The unix socket of an embedded API, which `zoneward up` makes as api.sock in its data directory
+    /// Unix socket of an embedded API: api.sock in the data directory of `zoneward up`
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "context"])]
     pub api_socket: Option<PathBuf>,
-    /// The address of the API in the place of the kubeconfig's, as kube-proxy's --master says it.
+    /// The address of the API instead of the kubeconfig's, as kube-proxy's --master.
     #[arg(skip)]
     pub server: Option<String>,
 }
@@ -61,24 +62,24 @@ impl Connection {
     pub fn is_named(&self) -> bool {
         let flags = self.kubeconfig.is_some() || self.context.is_some() || self.api_socket.is_some();
         let variable = std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty());
-        let usual = || std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
-        flags || variable || usual() || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+        let default_file = || std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
+        flags || variable || default_file() || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
 }
 
-/// A client for the API that the flags name. Nothing is sent yet.
-pub async fn connect(connection: &Connection) -> Result<Client> {
-    open(connection).await.map(|(client, _)| client)
+/// A client for the API that the flags select. Nothing is sent yet. `clock` times its requests and outages.
+pub async fn connect(connection: &Connection, clock: &Clock) -> Result<Client> {
+    open(connection, clock).await.map(|(client, _)| client)
 }
 
-/// The same, with the address of the API for messages.
-pub async fn open(connection: &Connection) -> Result<(Client, String)> {
+/// As [`connect`], with the address of the API for messages.
+pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, String)> {
     if let Some(path) = &connection.api_socket {
-        return Ok((socket::client(path), path.display().to_string()));
+        return Ok((unix_socket_client::client(path, clock), path.display().to_string()));
     }
     let mut config = match (&connection.kubeconfig, &connection.context) {
         (None, None) => Config::infer().await.context(
-            "no way to a cluster: give --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account",
+            "no cluster configured: use --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account",
         )?,
         (file, context) => {
             let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
@@ -95,11 +96,15 @@ pub async fn open(connection: &Connection) -> Result<(Client, String)> {
     }
     let server = config.cluster_url.clone();
     let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
-    let builder = ClientBuilder::try_from(config).with_context(|| format!("a client for {server}"))?;
-    Ok((builder.with_layer(&Counting::new(&host)).build(), server.to_string()))
+    let builder =
+        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
+    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
 }
 
-/// A client for the embedded API in this process, with all rights.
-pub fn in_process(api: Api) -> Client {
-    Client::new(Counting::new("in-process").layer(LocalApi::new(api, Caller::own())), "default")
+/// A client for the embedded API in this process, with all permissions.
+pub fn in_process(api: Api, clock: &Clock) -> Client {
+    Client::new(
+        RequestMetricsLayer::new("in-process", clock).layer(LocalApi::new(api, Caller::own())),
+        "default",
+    )
 }

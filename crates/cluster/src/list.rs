@@ -1,28 +1,27 @@
-//! Everything of a kind at once, page by page, for commands that look at a cluster and go.
+//! Paged lists of a kind, for commands that read a cluster once.
 
 use anyhow::{Context, Result};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 
-use super::Kind;
+use super::ResourceKind;
 
-/// Objects per page, as kubectl asks for them.
+/// Objects per page, as in kubectl.
 const PAGE: u32 = 500;
-/// The place in the list is no longer known to the API.
+/// The continue token has expired.
 const GONE: u16 = 410;
-/// The API has no such kind.
+/// The API does not serve the kind.
 const NOT_FOUND: u16 = 404;
 
-impl Kind {
-    /// Whether its objects live in namespaces.
+impl ResourceKind {
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Node | Self::Namespace | Self::ServiceCidr | Self::IpAddress)
     }
 }
 
-/// All objects of a kind, of one namespace where it has namespaces; none where the API does not know the kind.
-pub async fn list(client: &Client, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>> {
+/// Lists the objects of a kind, in one namespace if the kind is namespaced; empty if the API does not serve the kind.
+pub async fn list(client: &Client, kind: ResourceKind, namespace: Option<&str>) -> Result<Vec<Value>> {
     let resource = kind.resource();
     let api: Api<DynamicObject> = match namespace.filter(|_| kind.is_namespaced()) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -36,7 +35,7 @@ pub async fn list(client: &Client, kind: Kind, namespace: Option<&str>) -> Resul
             Ok(list) => list,
             Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(Vec::new()),
             Err(kube::Error::Api(status)) if status.code == GONE && page.continue_token.is_some() => {
-                // The list took too long for the API's memory: once more, in one piece.
+                // Restart without pages.
                 objects.clear();
                 page = ListParams::default();
                 continue;

@@ -1,5 +1,5 @@
-//! Logs: structured lines on standard error. `RUST_LOG` says how much, `--logging-format` says how they look. A line is
-//! a constant message with fields.
+//! Structured logs on standard error. `RUST_LOG` sets the levels, `--logging-format` the format. A line is a constant message
+//! with fields.
 
 use clap::{Args, ValueEnum};
 use model::Notice;
@@ -9,16 +9,15 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// The level without `RUST_LOG`.
-const USUAL: &str = "info";
+/// The filter without `RUST_LOG`.
+const DEFAULT_FILTER: &str = "info";
 
-/// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Human-readable text
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -35,65 +34,64 @@ impl LogFormat {
 /// `--logging-format`, by kube-proxy's name; `--log-format` is an alias.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LogArgs {
-    /// How log lines look; RUST_LOG says how much is logged, as debug or zoneward=debug,kube=info [default: info]
+    /// Log format; RUST_LOG sets the levels, as debug or zoneward=debug,kube=info [default: info]
     #[arg(long, visible_alias = "log-format", value_name = "FORMAT", default_value = "text")]
     pub logging_format: LogFormat,
 }
 
-/// Sends logs to standard error. A subscriber that this process already has stays.
+/// Starts logging. An existing subscriber of the process is kept.
 pub fn start(args: &LogArgs) {
-    start_at(args.logging_format, USUAL);
+    start_at(args.logging_format, DEFAULT_FILTER);
 }
 
-/// The same, with the filter that counts without `RUST_LOG`.
-pub fn start_at(format: LogFormat, usual: &str) {
-    let wish = std::env::var("RUST_LOG").ok();
-    let (filter, complaint) = filter(wish.as_deref(), usual);
-    let asks_for_client = wish.as_deref().is_some_and(asks_for_client);
-    let repeated = filter_fn(move |line| asks_for_client || !is_repeated(line));
-    // No colours: the feature `ansi` is not compiled in, and asking for it prints a complaint.
+/// As [`start`], with a default filter.
+pub fn start_at(format: LogFormat, default: &str) {
+    let variable = std::env::var("RUST_LOG").ok();
+    let (filter, invalid) = filter(variable.as_deref(), default);
+    let client_details = variable.as_deref().is_some_and(requests_client_details);
+    let repeated = filter_fn(move |line| client_details || !is_repeated(line));
+    // The feature `ansi` is not compiled in, and enabling it prints a warning.
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
     let lines = match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let started = tracing_subscriber::registry().with(filter).with(repeated).with(lines).try_init();
-    if let (Ok(()), Some((wish, error))) = (started, complaint) {
+    if let (Ok(()), Some((value, error))) = (started, invalid) {
         tracing::warn!(
-            value = wish,
+            value,
             error,
-            used = usual,
-            "RUST_LOG cannot be read: write it as debug or zoneward=debug,kube=info"
+            used = default,
+            "invalid RUST_LOG: write it as debug or zoneward=debug,kube=info"
         );
     }
 }
 
-/// Whether details of the API client are asked for, as `kube=debug` or `kube_client::client=trace`.
-fn asks_for_client(wish: &str) -> bool {
+/// Whether `RUST_LOG` enables details of the API client, as `kube=debug` or `kube_client::client=trace`.
+fn requests_client_details(directives: &str) -> bool {
     let details = |directive: &str| matches!(directive.split_once('='), Some((target, "debug" | "trace")) if target.trim().starts_with("kube"));
-    wish.split(',').any(details)
+    directives.split(',').any(details)
 }
 
-/// Lines of the API client for each failed request and broken watch: [`crate::outage`] logs those once per
-/// change of state.
+/// Lines of the API client about each failed request and watch: [`crate::api_outage`] logs failures once.
 fn is_repeated(line: &Metadata<'_>) -> bool {
     const TARGETS: [&str; 3] =
         ["kube_client::client", "kube_client::client::builder", "kube_runtime::watcher"];
     *line.level() <= Level::WARN && TARGETS.contains(&line.target())
 }
 
-/// The filter, and what is wrong with the one that was asked for. A bad value must not cost the logs.
-fn filter(wish: Option<&str>, usual: &str) -> (EnvFilter, Option<(String, String)>) {
-    match wish.filter(|wish| !wish.trim().is_empty()) {
-        None => (EnvFilter::new(usual), None),
-        Some(wish) => match EnvFilter::try_new(expand(wish)) {
+/// The filter, and an invalid value with its error: the default then applies.
+fn filter(variable: Option<&str>, default: &str) -> (EnvFilter, Option<(String, String)>) {
+    match variable.filter(|value| !value.trim().is_empty()) {
+        None => (EnvFilter::new(default), None),
+        Some(value) => match EnvFilter::try_new(expand(value)) {
             Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(usual), Some((wish.to_owned(), error.to_string()))),
+            Err(error) => (EnvFilter::new(default), Some((value.to_owned(), error.to_string()))),
         },
     }
 }
 
-/// Our crates, which are the targets of our log lines.
+/// The crates of this workspace, which are the targets of its log lines.
 const CRATES: [&str; 11] = [
     "cluster",
     "controller",
@@ -108,7 +106,7 @@ const CRATES: [&str; 11] = [
     "zoneward",
 ];
 
-/// `zoneward=LEVEL` stands for all crates of this program: users know the program, not its crates.
+/// Expands `zoneward=LEVEL` to all crates of the workspace.
 fn expand(directives: &str) -> String {
     let expanded = directives.split(',').map(|directive| match directive.trim().split_once('=') {
         Some(("zoneward", level)) => CRATES.map(|name| format!("{name}={level}")).join(","),
@@ -117,7 +115,7 @@ fn expand(directives: &str) -> String {
     expanded.collect::<Vec<_>>().join(",")
 }
 
-/// One Notice as a line.
+/// Logs a Notice.
 pub fn notice(notice: &Notice) {
     tracing::warn!(object = %notice.object, reason = notice.reason, detail = notice.message, "notice");
 }
@@ -127,17 +125,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_that_cannot_be_read_is_named_and_info_is_used() {
-        assert_eq!(filter(None, USUAL).0.to_string(), "info");
-        assert_eq!(filter(Some(" "), USUAL).0.to_string(), "info");
-        assert_eq!(filter(Some("debug"), USUAL).0.to_string(), "debug");
-        let all = filter(Some("zoneward=debug,kube=warn"), USUAL).0.to_string();
+    fn an_invalid_filter_is_reported_and_the_default_applies() {
+        assert_eq!(filter(None, DEFAULT_FILTER).0.to_string(), "info");
+        assert_eq!(filter(Some(" "), DEFAULT_FILTER).0.to_string(), "info");
+        assert_eq!(filter(Some("debug"), DEFAULT_FILTER).0.to_string(), "debug");
+        let all = filter(Some("zoneward=debug,kube=warn"), DEFAULT_FILTER).0.to_string();
         assert!(
             all.contains("node=debug") && all.contains("zoneward=debug") && all.contains("kube=warn"),
             "{all}"
         );
-        let (used, complaint) = filter(Some("zoneward=loud=very"), USUAL);
+        let (used, invalid) = filter(Some("zoneward=loud=very"), DEFAULT_FILTER);
         assert_eq!(used.to_string(), "info");
-        assert!(complaint.is_some_and(|(wish, _)| wish == "zoneward=loud=very"));
+        assert!(invalid.is_some_and(|(value, _)| value == "zoneward=loud=very"));
     }
 }

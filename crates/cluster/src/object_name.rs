@@ -1,34 +1,32 @@
-//! A Service as a user names it: `web`, `svc/web`, `shop/web` or `svc/shop/web`.
+//! Names of Services on the command line: `web`, `svc/web`, `shop/web` or `svc/shop/web`.
 //!
-//! As in kubectl, a first word `svc`, `service` or `services` is the kind. A namespace in the name is for commands that
-//! name objects of two namespaces; elsewhere `-n` says it.
+//! As in kubectl, a first word `svc`, `service` or `services` is the kind. Only commands that name objects of two namespaces
+//! accept a namespace in the name; others take it from `-n`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::{Name, ServiceKey, suggestion};
 
-/// What kubectl takes for the kind of a Service.
+/// The names of kind Service in kubectl.
 const KINDS: [&str; 3] = ["svc", "service", "services"];
 
-/// A name on the command line, with its namespace if it says one.
+/// A name on the command line, with its namespace if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectName {
-    /// The namespace before the slash.
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 
 impl ObjectName {
-    /// The Service that is meant where `namespace` holds for names without one.
+    /// The key, with `namespace` for names without one.
     pub fn key(&self, namespace: &str) -> ServiceKey {
         let namespace = self.namespace.as_deref().unwrap_or(namespace);
         ServiceKey::new(&Name::new(namespace), &Name::new(&self.name))
     }
 
-    /// Whether this Service is meant. Without a namespace in the name, `namespace` decides; without either, the name
-    /// alone does.
+    /// Whether this is the name of a Service. `namespace` applies to names without one; without either, every namespace
+    /// matches.
     pub fn is(&self, key: &ServiceKey, namespace: Option<&str>) -> bool {
         let namespace = self.namespace.as_deref().or(namespace);
         key.name == self.name.as_str() && namespace.is_none_or(|namespace| key.namespace == namespace)
@@ -61,16 +59,16 @@ impl ObjectName {
     }
 }
 
-/// Reads the name of a Service whose namespace can only come from `-n`.
+/// Parses a name without a namespace, for commands with `-n`.
 pub fn plain(text: &str) -> Result<String, String> {
     let name: ObjectName = text.parse()?;
     match name.namespace {
-        Some(namespace) => Err(format!("give the namespace by itself: {} -n {namespace}", name.name)),
+        Some(namespace) => Err(format!("use -n for the namespace: {} -n {namespace}", name.name)),
         None => Ok(name.name),
     }
 }
 
-/// How many names a message lists.
+/// Most names in a message.
 const SHOWN: usize = 5;
 
 impl FromStr for ObjectName {
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_word_svc_is_the_kind_and_any_other_the_namespace() {
+    fn a_first_word_svc_is_the_kind_and_any_other_is_the_namespace() {
         let named = |namespace: Option<&str>, name: &str| (namespace.map(str::to_owned), name.to_owned());
         assert_eq!(read("web"), named(None, "web"));
         assert_eq!(read("svc/web"), named(None, "web"));
@@ -120,14 +118,14 @@ mod tests {
         assert_eq!(read("shop/web"), named(Some("shop"), "web"));
         assert_eq!(read("svc/shop/web"), named(Some("shop"), "web"));
         assert_eq!(plain("svc/web").as_deref(), Ok("web"));
-        assert_eq!(plain("shop/web"), Err("give the namespace by itself: web -n shop".to_owned()));
+        assert_eq!(plain("shop/web"), Err("use -n for the namespace: web -n shop".to_owned()));
         for bad in ["", "/", "svc/", "shop/", "/web", "a/b/c", "svc/a/b/c", "my web"] {
             assert!(bad.parse::<ObjectName>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn the_namespace_of_the_flag_counts_where_the_name_has_none() {
+    fn the_namespace_of_the_flag_applies_to_names_without_one() {
         let key = ServiceKey::new(&Name::new("shop"), &Name::new("web"));
         let is = |text: &str, namespace| text.parse::<ObjectName>().unwrap().is(&key, namespace);
         assert!(is("web", None) && is("svc/web", Some("shop")) && is("shop/web", Some("other")));
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_service_is_told_with_the_nearest_one() {
+    fn an_unknown_service_is_reported_with_the_nearest_name() {
         let keys = [("shop", "cart"), ("shop", "web"), ("bank", "ledger")]
             .map(|(namespace, name)| ServiceKey::new(&Name::new(namespace), &Name::new(name)));
         let said = |text: &str, namespace| text.parse::<ObjectName>().unwrap().unknown(namespace, &keys);

@@ -1,4 +1,4 @@
-//! Writes to the API as plain JSON: one request, with a deadline.
+//! Single requests to the API with JSON bodies and a deadline.
 
 use std::time::Duration;
 
@@ -7,13 +7,9 @@ use kube::{Client, Error};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Content type of a whole object.
 pub const JSON: &str = "application/json";
-/// Content type of a JSON patch.
 pub const JSON_PATCH: &str = "application/json-patch+json";
-/// Content type of a merge patch.
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
-/// Content type of a strategic merge patch.
 pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
 /// Deadline of one request.
@@ -35,7 +31,7 @@ pub async fn send<T: DeserializeOwned>(
     }
     let request = request.body(bytes).map_err(Error::HttpError)?;
     match tokio::time::timeout(TIMEOUT, client.request(request)).await {
-        Ok(answer) => answer,
+        Ok(response) => response,
         Err(_) => Err(Error::Service("the API did not answer in time".into())),
     }
 }

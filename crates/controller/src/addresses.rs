@@ -2,10 +2,10 @@
 //! and condition of ServiceCIDRs, keep the default ServiceCIDR, and repair IPAddresses of Services.
 //!
 //! ```text
-//! watches -> WatchCache -> plan::cluster_ips (what differs, what to do) -> AddressWriter, on what the API has now
+//! watches -> WatchCache -> plan::cluster_ips (AddressPlan, CidrAction) -> AddressWriter, which re-reads before it writes
 //! ```
 
-mod writes;
+mod address_writer;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
+use model::random::Random;
 use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
 use plan::cluster_ips::service_cidr::DEFAULT_NAME;
 use plan::cluster_ips::{
@@ -21,11 +22,11 @@ use plan::cluster_ips::{
 use tokio::sync::watch;
 use tracing::warn;
 
+use address_writer::AddressWriter;
 use cluster::log;
-use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure};
-use writes::AddressWriter;
+use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec, WatchStream, failure};
 
-const KINDS: [Kind; 3] = [Kind::Service, Kind::ServiceCidr, Kind::IpAddress];
+const KINDS: [ResourceKind; 3] = [ResourceKind::Service, ResourceKind::ServiceCidr, ResourceKind::IpAddress];
 /// Semantics E2: resync period of the default ServiceCIDR.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(10);
 /// Semantics E5: resync period of everything else.
@@ -37,10 +38,16 @@ const RETRY: Duration = Duration::from_secs(1);
 const EVENT_BATCH: usize = 1_024;
 
 /// Runs until `stop` is true. `ranges` are those of `--service-cluster-ip-range`.
-pub async fn run(client: Client, ranges: Vec<IpNet>, clock: Clock, mut stop: watch::Receiver<bool>) {
-    let feed = Feed::start(&client, KINDS.map(Wanted::all));
+pub async fn run(
+    client: Client,
+    ranges: Vec<IpNet>,
+    clock: Clock,
+    random: Random,
+    mut stop: watch::Receiver<bool>,
+) {
+    let watches = WatchStream::start(&client, random, KINDS.map(WatchSpec::all));
     let mut controller =
-        AddressController::new(AddressWriter::new(client, clock.clone()), feed, ranges, clock);
+        AddressController::new(AddressWriter::new(client, clock.clone()), watches, ranges, clock);
     tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => {}
@@ -51,7 +58,7 @@ pub async fn run(client: Client, ranges: Vec<IpNet>, clock: Clock, mut stop: wat
 struct AddressController {
     writer: AddressWriter,
     clock: Clock,
-    feed: Feed,
+    watches: WatchStream,
     cache: WatchCache,
     ranges: Vec<IpNet>,
     /// Services that exist and cannot be parsed: they keep their addresses.
@@ -66,12 +73,12 @@ struct AddressController {
 }
 
 impl AddressController {
-    fn new(writer: AddressWriter, feed: Feed, ranges: Vec<IpNet>, clock: Clock) -> Self {
+    fn new(writer: AddressWriter, watches: WatchStream, ranges: Vec<IpNet>, clock: Clock) -> Self {
         let now = clock.now();
         Self {
             writer,
             clock,
-            feed,
+            watches,
             cache: WatchCache::default(),
             ranges,
             unreadable: BTreeSet::new(),
@@ -88,7 +95,7 @@ impl AddressController {
             let wake = self.repair_at.min(self.cidrs_at).min(self.default_at);
             tokio::select! {
                 biased;
-                event = self.feed.next() => self.apply_events(event),
+                event = self.watches.next() => self.apply_events(event),
                 () = tokio::time::sleep_until(wake.into()), if self.cache.has_listed(&KINDS) => {}
             }
             if !self.cache.has_listed(&KINDS) {
@@ -111,10 +118,10 @@ impl AddressController {
         }
     }
 
-    fn apply_events(&mut self, first: Event) {
+    fn apply_events(&mut self, first: WatchEvent) {
         let mut next = Some(first);
         for _ in 0..EVENT_BATCH {
-            let Some(event) = next.take().or_else(|| self.feed.ready()) else { return };
+            let Some(event) = next.take().or_else(|| self.watches.ready()) else { return };
             for change in self.cache.read(event) {
                 self.schedule(&change);
                 self.cache.apply(change);
@@ -123,31 +130,33 @@ impl AddressController {
     }
 
     /// Schedules the syncs that a change needs, before it is applied.
-    fn schedule(&mut self, change: &Change) {
+    fn schedule(&mut self, change: &ObjectChange) {
         let snapshot = self.cache.snapshot();
         let settled = self.clock.now() + SETTLE;
         let (mut addresses, mut cidrs) = (false, false);
         match change {
-            Change::Put(Object::Service(new), _) => {
+            ObjectChange::Applied(Object::Service(new), _) => {
                 self.unreadable.remove(&new.key);
                 let old = snapshot.service(&new.key);
                 addresses = old.is_none_or(|old| {
                     old.cluster_ips != new.cluster_ips || old.kind != new.kind || old.uid != new.uid
                 });
             }
-            Change::Put(Object::IpAddress(_), _) | Change::Gone(Kind::IpAddress, _) => {
+            ObjectChange::Applied(Object::IpAddress(_), _)
+            | ObjectChange::Deleted(ResourceKind::IpAddress, _) => {
                 addresses = true;
                 cidrs = snapshot.service_cidrs().any(|cidr| cidr.deleting.is_some());
             }
-            Change::Put(Object::ServiceCidr(_), _) | Change::Gone(Kind::ServiceCidr, _) => {
+            ObjectChange::Applied(Object::ServiceCidr(_), _)
+            | ObjectChange::Deleted(ResourceKind::ServiceCidr, _) => {
                 (addresses, cidrs) = (true, true);
                 self.default_at = self.default_at.min(settled);
             }
-            Change::Gone(Kind::Service, key) => {
+            ObjectChange::Deleted(ResourceKind::Service, key) => {
                 self.unreadable.remove(&ServiceKey::new(&key.namespace, &key.name));
                 addresses = true;
             }
-            Change::Unreadable(Kind::Service, key, _) => {
+            ObjectChange::Unreadable(ResourceKind::Service, key, _) => {
                 self.unreadable.insert(ServiceKey::new(&key.namespace, &key.name));
             }
             _ => {}
@@ -189,8 +198,8 @@ impl AddressController {
         let ips: Vec<&IpAddress> = snapshot.ip_addresses().collect();
         let now = self.clock.timestamp().into();
         let decide = |cidr: &&ServiceCidr| (cidr.name.clone(), sync_service_cidr(cidr, &all, &ips, now));
-        let wanted: Vec<(Name, Vec<CidrAction>)> = all.iter().map(decide).collect();
-        for (name, action) in wanted
+        let actions: Vec<(Name, Vec<CidrAction>)> = all.iter().map(decide).collect();
+        for (name, action) in actions
             .into_iter()
             .flat_map(|(name, list)| list.into_iter().map(move |action| (name.clone(), action)))
         {

@@ -1,5 +1,5 @@
-//! The conditions of a Service: what they should be, and the strategic merge patch that makes them so. Other
-//! writers' conditions survive, and nothing is written unless one of ours turns.
+//! The conditions of a Service, as a strategic merge patch. Conditions of other writers are preserved, and nothing is written
+//! unless one of ours changes.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use plan::hints::conditions::{
 use plan::hints::{self, Condition, HintOutcome, NodeAcks};
 use serde_json::{Value, json};
 
-/// What the nodes say about a Service.
+/// Acknowledgements of a Service's slices by the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AckState {
-    /// All that matter have spoken, or had time to.
+    /// All nodes have acknowledged, or their grace period is over.
     Settled(NodeAcks),
-    /// Some have not reached the slices yet and may still do so in time: what was said before stands.
+    /// Some nodes are behind within their grace period: the last reported condition stands.
     Open,
     /// Nodes are behind, and the condition still lists others: its update waits.
     Deferred,
@@ -35,50 +35,50 @@ impl AckState {
     }
 }
 
-/// What is to be done about a Service's conditions.
 #[derive(Debug, Default)]
-pub struct Turned {
-    /// The patch of its status; none if nothing turned, or if it was sent and is on its way.
+pub struct ConditionUpdate {
+    /// Patch of the status; `None` if nothing changes, or if the change was sent already.
     pub patch: Option<Value>,
-    /// The conditions that the API has not shown yet.
+    /// Sent conditions that the watch has not shown yet.
     pub awaited: Option<Labels>,
     /// Whether an update of the nodes that are behind waits, because the last one is recent.
     pub deferred: bool,
 }
 
-/// Compares what a Service's conditions should be with those that are `stored`, and with those `sent` before. `age` is the
-/// time since conditions were last sent.
-pub fn turned(
+/// Compares the desired conditions with the `stored` ones and with those `sent` before. `age` is the time since conditions
+/// were last sent.
+pub fn update(
     outcomes: &[HintOutcome],
     acks: &AckState,
     stored: &Labels,
     sent: Option<&Labels>,
     age: Option<Duration>,
     now: Timestamp,
-) -> Turned {
-    let wanted = wanted(outcomes, acks);
+) -> ConditionUpdate {
+    let desired = desired(outcomes, acks);
     let text = sent.and_then(|sent| sent.value(HONORED)).or_else(|| stored.value(HONORED));
     let previous = text.zip(age).map(|(text, age)| PreviousHonored { text, age });
     let damped = |c: &Condition| if c.kind == HONORED { c.clone().or_previous(previous) } else { c.clone() };
-    let conditions: Vec<Condition> = wanted.iter().map(damped).collect();
-    let deferred = conditions != wanted;
-    if stand(&conditions, stored) {
-        return Turned { deferred, ..Turned::default() };
+    let conditions: Vec<Condition> = desired.iter().map(damped).collect();
+    let deferred = conditions != desired;
+    if are_stored(&conditions, stored) {
+        return ConditionUpdate { deferred, ..ConditionUpdate::default() };
     }
     let texts = texts(&conditions);
-    let on_its_way = sent == Some(&texts);
-    Turned { patch: (!on_its_way).then(|| patch(&conditions, stored, now)), awaited: Some(texts), deferred }
+    let is_sent = sent == Some(&texts);
+    let patch = (!is_sent).then(|| patch(&conditions, stored, now));
+    ConditionUpdate { patch, awaited: Some(texts), deferred }
 }
 
-/// What the conditions of a Service become if the API refuses its slices.
+/// The conditions of a Service if the API rejects its slices.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct RejectedWrite {
     conditions: [Condition; 3],
     stored: Labels,
 }
 
-impl Refusal {
-    /// None for a Service that asks for nothing: it has no conditions.
+impl RejectedWrite {
+    /// `None` for a Service that requests no mechanism: it has no conditions.
     pub fn of(outcomes: &[HintOutcome], stored: &Labels) -> Option<Self> {
         if !outcomes.iter().any(|outcome| outcome.requested) {
             return None;
@@ -87,19 +87,19 @@ impl Refusal {
         Some(Self { conditions, stored: stored.clone() })
     }
 
-    /// The patch of the Service's status that says so, once: the API's words differ with each attempt.
-    pub fn patch(&self, why: &str, now: Timestamp) -> Option<Value> {
+    /// The patch of the Service's status, once: the message may differ with each attempt.
+    pub fn patch(&self, message: &str, now: Timestamp) -> Option<Value> {
         let reported = condition_text(ConditionStatus::False.as_str(), WRITE_REFUSED, "");
         let stored = self.stored.value(PROGRAMMED);
         if stored.is_some_and(|text| text.starts_with(reported.trim_end())) {
             return None;
         }
-        Some(patch(&after_refusal(self.conditions.clone(), why), &self.stored, now))
+        Some(patch(&after_refusal(self.conditions.clone(), message), &self.stored, now))
     }
 }
 
-/// The conditions that a Service should have. None where it asks for nothing.
-fn wanted(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
+/// The desired conditions; none if the Service requests no mechanism.
+fn desired(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
     if !outcomes.iter().any(|outcome| outcome.requested) {
         return Vec::new();
     }
@@ -111,13 +111,13 @@ fn wanted(outcomes: &[HintOutcome], acks: &AckState) -> Vec<Condition> {
     let all = hints::conditions(outcomes, settled);
     let open = *acks == AckState::Open && all.iter().any(|c| c.kind == HONORED && c.reason == NODES_BEHIND);
     if open {
-        // Semantics M7: written when it turns. A pod that came a moment ago turns nothing.
+        // Semantics M7: written when it changes. A new Pod alone changes nothing.
         return all.into_iter().filter(|c| c.kind != HONORED).collect();
     }
     all.into()
 }
 
-/// Conditions as they are compared.
+/// Conditions as texts for comparison.
 fn texts(conditions: &[Condition]) -> Labels {
     let texts: Vec<(&str, String)> = conditions
         .iter()
@@ -126,8 +126,8 @@ fn texts(conditions: &[Condition]) -> Labels {
     texts.iter().map(|(kind, text)| (*kind, text.as_str())).collect()
 }
 
-/// Whether a stored Service has these conditions already. One that is only not mentioned stays.
-fn stand(conditions: &[Condition], stored: &Labels) -> bool {
+/// Whether the Service has these conditions. Other conditions are ignored.
+fn are_stored(conditions: &[Condition], stored: &Labels) -> bool {
     if conditions.is_empty() {
         return stored.iter().all(|(kind, _)| !is_ours(kind));
     }
@@ -138,8 +138,7 @@ fn is_ours(kind: &str) -> bool {
     kind.starts_with(annotation::CONDITION_PREFIX)
 }
 
-/// The patch of `status` that leads from the stored conditions to these. A time is given where the status turns;
-/// elsewhere the stored one stays.
+/// The patch of `status` from the stored conditions to these. Only a changed status sets lastTransitionTime.
 fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut entries = Vec::new();
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_given_only_where_a_condition_turns() {
+    fn only_a_changed_status_sets_the_transition_time() {
         let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
         let honored = condition(HONORED, ConditionStatus::True);
         let before = texts(&[accepted.clone(), condition(HONORED, ConditionStatus::False)]);
@@ -182,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_a_service_that_asks_for_nothing_are_taken_away() {
+    fn conditions_of_a_service_without_a_mechanism_are_removed() {
         let before = texts(&[condition(HONORED, ConditionStatus::True)]);
-        assert!(!stand(&[], &before) && stand(&[], &Labels::EMPTY));
+        assert!(!are_stored(&[], &before) && are_stored(&[], &Labels::EMPTY));
         let patch = patch(&[], &before, Timestamp::UNIX_EPOCH);
         assert_eq!(patch["status"]["conditions"], json!([{"$patch": "delete", "type": HONORED}]));
     }

@@ -1,5 +1,5 @@
-//! The way back to kube-controller-manager: takes off EndpointSlices and Services what only Zoneward writes, once. That
-//! controller keeps annotations that it does not know, so a slice that it took over would still say `RequireZone`.
+//! `zoneward controller --hand-back`: removes from EndpointSlices and Services what only Zoneward writes, for the return to
+//! kube-controller-manager. That controller preserves unknown annotations, so its slices would still request `RequireZone`.
 
 use anyhow::{Context, Result, bail};
 use http::Method;
@@ -8,48 +8,47 @@ use model::annotation;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use cluster::Kind;
+use cluster::ResourceKind;
 use cluster::write::{MERGE_PATCH, STRATEGIC_MERGE, send};
 
-/// The annotations that we write on slices. Hints and the time of the last change are fields that Kubernetes' own
-/// controller writes, too: it puts them right when it takes over. It does not touch slices of `expose`, so their hints go.
+/// Our annotations on slices. kube-controller-manager rewrites hints and trigger times itself, except on slices of `expose`,
+/// whose hints are removed here.
 const ANNOTATIONS: [&str; 4] =
     [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
-/// How often a slice is read again because it changed meanwhile.
+/// Most retries after a conflict.
 const ATTEMPTS: usize = 5;
 const NOT_FOUND: u16 = 404;
 const CONFLICT: u16 = 409;
 
-/// What was taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HandedBack {
-    /// Slices that lost our annotations and hints: where they are, and what these said.
+pub struct HandBackReport {
+    /// Slices without our annotations and hints now, and the removed values.
     pub annotations: Vec<(String, String)>,
-    /// Slices that stood beside those of Kubernetes' own controller, and were deleted.
+    /// Deleted slices of --coexist.
     pub deleted: Vec<String>,
-    /// Services that lost our conditions.
+    /// Services without our conditions now.
     pub conditions: Vec<String>,
 }
 
-/// Hands all slices back, as long as we lead.
-pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Result<HandedBack> {
-    let mut done = HandedBack::default();
-    for slice in cluster::list(client, Kind::Slice, None).await? {
-        check_leads(leading)?;
+/// Runs once over all slices and Services while this process leads.
+pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Result<HandBackReport> {
+    let mut done = HandBackReport::default();
+    for slice in cluster::list(client, ResourceKind::Slice, None).await? {
+        check_leading(leading)?;
         if slice["metadata"]["labels"].get(annotation::COEXIST_SERVICE_NAME).is_some() {
             delete(client, &slice, &mut done).await?;
         } else {
             clear_slice(client, slice, &mut done).await?;
         }
     }
-    for service in cluster::list(client, Kind::Service, None).await? {
-        check_leads(leading)?;
+    for service in cluster::list(client, ResourceKind::Service, None).await? {
+        check_leading(leading)?;
         clear_conditions(client, &service, &mut done).await?;
     }
     Ok(done)
 }
 
-fn check_leads(leading: &watch::Receiver<bool>) -> Result<()> {
+fn check_leading(leading: &watch::Receiver<bool>) -> Result<()> {
     match *leading.borrow() {
         true => Ok(()),
         false => bail!("the leader lease was lost before all slices were handed back: run this again"),
@@ -57,7 +56,7 @@ fn check_leads(leading: &watch::Receiver<bool>) -> Result<()> {
 }
 
 /// Our annotations of a slice, as `key: value`.
-fn ours(slice: &Value) -> Vec<(&'static str, String)> {
+fn own_annotations(slice: &Value) -> Vec<(&'static str, String)> {
     let value = |key: &&'static str| {
         let value = slice["metadata"]["annotations"].get(*key)?.as_str()?;
         Some((*key, format!("{key}: {value}")))
@@ -65,7 +64,7 @@ fn ours(slice: &Value) -> Vec<(&'static str, String)> {
     ANNOTATIONS.iter().filter_map(value).collect()
 }
 
-/// The endpoints of a slice of `expose` without their hints, and how many had some.
+/// The endpoints of a slice of `expose` without hints, and how many had hints.
 fn without_hints(slice: &Value) -> Option<(Vec<Value>, usize)> {
     if slice["metadata"]["labels"][annotation::MANAGED_BY] != annotation::EXPOSE_CONTROLLER_NAME {
         return None;
@@ -77,9 +76,9 @@ fn without_hints(slice: &Value) -> Option<(Vec<Value>, usize)> {
     (hinted > 0).then_some((endpoints, hinted))
 }
 
-/// What takes our part off a slice, and what it was; none if there is nothing of ours.
-fn cleared(slice: &Value) -> Option<(Value, String)> {
-    let (found, hints) = (ours(slice), without_hints(slice));
+/// The patch that removes our annotations and hints, and their text; `None` if there are none.
+fn removal(slice: &Value) -> Option<(Value, String)> {
+    let (found, hints) = (own_annotations(slice), without_hints(slice));
     if found.is_empty() && hints.is_none() {
         return None;
     }
@@ -94,39 +93,41 @@ fn cleared(slice: &Value) -> Option<(Value, String)> {
     Some((patch, reported.join(", ")))
 }
 
-async fn clear_slice(client: &Client, mut slice: Value, done: &mut HandedBack) -> Result<()> {
-    let place = place(&slice);
+async fn clear_slice(client: &Client, mut slice: Value, done: &mut HandBackReport) -> Result<()> {
+    let name = full_name(&slice);
     let path = path("/apis/discovery.k8s.io/v1", "endpointslices", &slice);
     for _ in 0..ATTEMPTS {
-        let Some((patch, reported)) = cleared(&slice) else { return Ok(()) };
+        let Some((patch, reported)) = removal(&slice) else { return Ok(()) };
         match send::<Value>(client, Method::PATCH, &path, MERGE_PATCH, &patch).await {
             Ok(_) => {
-                done.annotations.push((place, reported));
+                done.annotations.push((name, reported));
                 return Ok(());
             }
             Err(Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),
             Err(Error::Api(status)) if status.code == CONFLICT => {}
-            Err(error) => return Err(error).with_context(|| format!("changing EndpointSlice {place}")),
+            Err(error) => return Err(error).with_context(|| format!("changing EndpointSlice {name}")),
         }
         slice = match send(client, Method::GET, &path, "", &Value::Null).await {
             Err(Error::Api(status)) if status.code == NOT_FOUND => return Ok(()),
-            found => found.with_context(|| format!("reading EndpointSlice {place}"))?,
+            found => found.with_context(|| format!("reading EndpointSlice {name}"))?,
         };
     }
-    bail!("EndpointSlice {place} changes all the time: stop what writes it, and run this again")
+    bail!("EndpointSlice {name} keeps changing: stop its other writers and run this again")
 }
 
-async fn delete(client: &Client, slice: &Value, done: &mut HandedBack) -> Result<()> {
+async fn delete(client: &Client, slice: &Value, done: &mut HandBackReport) -> Result<()> {
     let path = path("/apis/discovery.k8s.io/v1", "endpointslices", slice);
     match send::<Value>(client, Method::DELETE, &path, "", &Value::Null).await {
-        Ok(_) => done.deleted.push(place(slice)),
+        Ok(_) => done.deleted.push(full_name(slice)),
         Err(Error::Api(status)) if status.code == NOT_FOUND => {}
-        Err(error) => return Err(error).with_context(|| format!("deleting EndpointSlice {}", place(slice))),
+        Err(error) => {
+            return Err(error).with_context(|| format!("deleting EndpointSlice {}", full_name(slice)));
+        }
     }
     Ok(())
 }
 
-async fn clear_conditions(client: &Client, service: &Value, done: &mut HandedBack) -> Result<()> {
+async fn clear_conditions(client: &Client, service: &Value, done: &mut HandBackReport) -> Result<()> {
     let conditions = service["status"]["conditions"].as_array().into_iter().flatten();
     let kinds = conditions.filter_map(|condition| condition["type"].as_str());
     let ours = kinds.filter(|kind| kind.starts_with(annotation::CONDITION_PREFIX));
@@ -137,10 +138,11 @@ async fn clear_conditions(client: &Client, service: &Value, done: &mut HandedBac
     let patch = json!({"status": {"conditions": deletes}});
     let path = format!("{}/status", path("/api/v1", "services", service));
     match send::<Value>(client, Method::PATCH, &path, STRATEGIC_MERGE, &patch).await {
-        Ok(_) => done.conditions.push(place(service)),
+        Ok(_) => done.conditions.push(full_name(service)),
         Err(Error::Api(status)) if status.code == NOT_FOUND => {}
         Err(error) => {
-            return Err(error).with_context(|| format!("changing the status of Service {}", place(service)));
+            return Err(error)
+                .with_context(|| format!("changing the status of Service {}", full_name(service)));
         }
     }
     Ok(())
@@ -150,7 +152,7 @@ fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
-fn place(object: &Value) -> String {
+fn full_name(object: &Value) -> String {
     format!("{}/{}", text(object, "namespace"), text(object, "name"))
 }
 
@@ -158,26 +160,26 @@ fn path(root: &str, plural: &str, object: &Value) -> String {
     format!("{root}/namespaces/{}/{plural}/{}", text(object, "namespace"), text(object, "name"))
 }
 
-impl HandedBack {
-    /// One line per object, the sums, and what comes next.
+impl HandBackReport {
+    /// One line per object, the totals, and the next step.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for (slice, reported) in &self.annotations {
             text += &format!("EndpointSlice {slice}: removed {reported}\n");
         }
         for slice in &self.deleted {
-            text += &format!("EndpointSlice {slice}: deleted, only Zoneward's nodes used it\n");
+            text += &format!("EndpointSlice {slice}: deleted; only Zoneward's nodes used it\n");
         }
         for service in &self.conditions {
-            text += &format!("Service {service}: removed our conditions\n");
+            text += &format!("Service {service}: removed Zoneward's conditions\n");
         }
         text += &format!(
-            "Handed back: {} without our annotations, {} deleted, {} without our conditions.\n",
+            "Handed back: {} without Zoneward's annotations, {} deleted, {} without Zoneward's conditions.\n",
             output::count(self.annotations.len(), "EndpointSlice"),
             self.deleted.len(),
             output::count(self.conditions.len(), "Service"),
         );
-        text + "Now let kube-controller-manager's EndpointSlice controller run again: take -endpointslice-controller out of \
-                its --controllers.\n"
+        text + "Now enable kube-controller-manager's EndpointSlice controller: remove -endpointslice-controller from its \
+                --controllers.\n"
     }
 }

@@ -13,19 +13,19 @@
 pub mod addresses;
 pub mod conditions;
 pub mod hand_back;
+mod last_sync;
 pub mod metrics;
 pub mod node_leases;
 mod plan_counts;
-pub mod service_state;
 pub mod slice_reconciler;
 pub mod slice_writes;
-mod work;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
 use kube::Client;
+use model::random::Random;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
 use plan::work_queue::MonotonicTime;
 use serde_json::Value;
@@ -34,8 +34,8 @@ use tokio::task::{self, JoinSet};
 use tracing::{debug, info};
 
 use cluster::events;
-use cluster::{Event, Feed, Kind, Wanted};
-pub use metrics::Metrics;
+use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
+pub use metrics::ControllerMetrics;
 pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
@@ -58,6 +58,8 @@ pub struct ControllerConfig {
     /// Namespace of the node proxies' Leases.
     pub lease_namespace: String,
     pub clock: Clock,
+    /// Jitters the backoff of the watches.
+    pub random: Random,
 }
 
 impl Default for ControllerConfig {
@@ -68,6 +70,7 @@ impl Default for ControllerConfig {
             concurrent_syncs: 5,
             lease_namespace: "kube-system".to_owned(),
             clock: Clock::system(),
+            random: Random::seeded(clock::os_seed()),
         }
     }
 }
@@ -103,7 +106,7 @@ impl ControllerExit {
 pub async fn run(
     client: Client,
     config: ControllerConfig,
-    metrics: Metrics,
+    metrics: ControllerMetrics,
     mut leading: watch::Receiver<bool>,
     mut stop: watch::Receiver<bool>,
 ) -> ControllerExit {
@@ -124,7 +127,7 @@ pub async fn run(
                 Err(_) => return ControllerExit::ElectionFailed,
             },
             Some(done) = running.writers.join_next_with_id() => running.write_finished(done),
-            event = running.feed.next() => running.apply_events(event),
+            event = running.watches.next() => running.apply_events(event),
             _ = tick.tick() => {
                 let now = running.now();
                 running.reconciler.tick(now);
@@ -136,16 +139,22 @@ pub async fn run(
     ControllerExit::Stopped
 }
 
-fn wanted(config: &ControllerConfig) -> Vec<Wanted> {
-    let kinds = [Kind::Service, Kind::Slice, Kind::Pod, Kind::Node, Kind::Namespace];
+fn watch_specs(config: &ControllerConfig) -> Vec<WatchSpec> {
+    let kinds = [
+        ResourceKind::Service,
+        ResourceKind::Slice,
+        ResourceKind::Pod,
+        ResourceKind::Node,
+        ResourceKind::Namespace,
+    ];
     let node_proxies = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
-    let leases = Wanted::all(Kind::Lease).within(&config.lease_namespace).labels(&node_proxies);
-    kinds.into_iter().map(Wanted::all).chain([leases]).collect()
+    let leases = WatchSpec::all(ResourceKind::Lease).namespace(&config.lease_namespace).labels(&node_proxies);
+    kinds.into_iter().map(WatchSpec::all).chain([leases]).collect()
 }
 
 struct ControllerLoop {
     reconciler: SliceReconciler,
-    feed: Feed,
+    watches: WatchStream,
     client: Client,
     writers: JoinSet<WriteResult>,
     /// The Service of each writer; writers of Events have none.
@@ -162,11 +171,11 @@ struct ControllerLoop {
 }
 
 impl ControllerLoop {
-    fn new(client: Client, config: &ControllerConfig, metrics: Metrics) -> Self {
+    fn new(client: Client, config: &ControllerConfig, metrics: ControllerMetrics) -> Self {
         let concurrent_syncs = config.concurrent_syncs.max(1);
         Self {
             reconciler: SliceReconciler::new(config.settings.clone(), metrics),
-            feed: Feed::start(&client, wanted(config)),
+            watches: WatchStream::start(&client, config.random.clone(), watch_specs(config)),
             client,
             writers: JoinSet::new(),
             services: HashMap::new(),
@@ -226,8 +235,8 @@ impl ControllerLoop {
     }
 
     fn write(&mut self, work: SliceWrites) -> task::Id {
-        let client = self.client.clone();
-        self.writers.spawn(async move { slice_writes::commit(&client, work).await }).id()
+        let (client, clock) = (self.client.clone(), self.clock.clone());
+        self.writers.spawn(async move { slice_writes::commit(&client, &clock, work).await }).id()
     }
 
     fn wake_at(&self) -> Instant {
@@ -258,11 +267,11 @@ impl ControllerLoop {
         self.write_events();
     }
 
-    fn apply_events(&mut self, first: Event) {
+    fn apply_events(&mut self, first: WatchEvent) {
         let now = self.now();
         let mut next = Some(first);
         for _ in 0..EVENT_BATCH {
-            let Some(event) = next.take().or_else(|| self.feed.ready()) else { break };
+            let Some(event) = next.take().or_else(|| self.watches.ready()) else { break };
             let notices = self.reconciler.observe(event, now);
             if !notices.is_empty() {
                 self.record(&notices);

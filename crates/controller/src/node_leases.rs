@@ -1,5 +1,5 @@
-//! What the nodes say of themselves: one Lease per node proxy, whose annotations name the newest EndpointSlice version
-//! that the node has programmed and the Services that it could not (semantics M7).
+//! Acknowledgements of the node proxies: the annotations of a node's Lease name the newest EndpointSlice version that it has
+//! programmed, and the Services that it failed to program (semantics M7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,65 +11,59 @@ use plan::work_queue::MonotonicTime;
 
 use super::conditions::AckState;
 
-/// How long a node may take to program what was just written before it counts as behind: three renewals.
+/// Grace period before a node counts as behind: three renewals.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// What one node has programmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Report {
+struct NodeReport {
     revision: u64,
     failed: BTreeSet<ServiceKey>,
 }
 
-/// The nodes that run a node proxy.
+/// The Leases of all node proxies.
 #[derive(Debug, Default)]
-pub struct Leases {
-    reports: BTreeMap<Name, Report>,
+pub struct NodeLeases {
+    reports: BTreeMap<Name, NodeReport>,
 }
 
-/// What a changed Lease means.
+/// The effect of a changed Lease.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct LeaseChange {
-    /// Services that a node names as failed, or no longer does.
+pub struct NodeLeaseChange {
+    /// Services that a node started or stopped to report as failed.
     pub services: BTreeSet<ServiceKey>,
-    /// A node that was not there, or that begins anew: in time, it has to have everything.
-    pub from_the_start: bool,
+    /// The node is new or restarted, and programs everything again.
+    pub restarted: bool,
 }
 
-impl Leases {
-    /// A Lease came or changed.
-    pub fn applied(&mut self, lease: &Lease) -> LeaseChange {
-        let Some(node) = node_of(lease) else { return LeaseChange::default() };
+impl NodeLeases {
+    pub fn applied(&mut self, lease: &Lease) -> NodeLeaseChange {
+        let Some(node) = node_of(lease) else { return NodeLeaseChange::default() };
         let annotations = lease.metadata.annotations.as_ref();
         let value = |key: &str| annotations.and_then(|all| all.get(key)).map(String::as_str);
-        let report = Report {
+        let report = NodeReport {
             revision: value(annotation::PROGRAMMED_REVISION).and_then(|v| v.trim().parse().ok()).unwrap_or(0),
             failed: value(annotation::FAILED_SERVICES).map(failed_services).unwrap_or_default(),
         };
         let before = self.reports.insert(node, report.clone());
         let old = before.as_ref().map(|before| before.failed.clone()).unwrap_or_default();
-        LeaseChange {
+        NodeLeaseChange {
             services: &old ^ &report.failed,
-            from_the_start: before.is_none_or(|before| before.revision > report.revision),
+            restarted: before.is_none_or(|before| before.revision > report.revision),
         }
     }
 
-    /// A Lease went.
-    pub fn removed(&mut self, lease: &str) -> LeaseChange {
+    pub fn deleted(&mut self, lease: &str) -> NodeLeaseChange {
         let node = lease.strip_prefix(annotation::NODE_LEASE_PREFIX);
         let before = node.and_then(|node| self.reports.remove(node));
-        LeaseChange {
-            services: before.map(|before| before.failed).unwrap_or_default(),
-            from_the_start: false,
-        }
+        NodeLeaseChange { services: before.map(|before| before.failed).unwrap_or_default(), restarted: false }
     }
 
-    /// The watch began anew: what follows is all there is.
-    pub fn restarted(&mut self) {
+    /// Called when the Leases are listed again.
+    pub fn clear(&mut self) {
         self.reports.clear();
     }
 
-    /// What the ready nodes say of a Service whose slices have had this version since then.
+    /// The acknowledgements of the ready nodes for a Service, whose slices have this version since that time.
     pub fn acks(
         &self,
         snapshot: &Snapshot,
@@ -79,20 +73,20 @@ impl Leases {
     ) -> AckState {
         let (revision, written) = since;
         let mut acks = NodeAcks::default();
-        let mut may_come = false;
+        let mut may_follow = false;
         let ready = |node: &Name| snapshot.node(node).is_some_and(|node| node.ready);
         for (node, report) in self.reports.iter().filter(|(node, _)| ready(node)) {
             if report.failed.contains(service) {
                 acks.add_behind(node);
             } else if report.revision < revision {
                 acks.add_behind(node);
-                may_come = true;
+                may_follow = true;
             } else {
                 acks.reached += 1;
             }
         }
-        let in_time = written.after(GRACE) > now;
-        if may_come && in_time { AckState::Open } else { AckState::Settled(acks) }
+        let in_grace = written.after(GRACE) > now;
+        if may_follow && in_grace { AckState::Open } else { AckState::Settled(acks) }
     }
 }
 
@@ -133,18 +127,18 @@ mod tests {
     }
 
     #[test]
-    fn every_ready_node_that_runs_a_proxy_has_to_reach_the_slices() {
+    fn every_ready_node_with_a_proxy_must_program_the_slices() {
         let (snapshot, service) = (snapshot(), ServiceKey::new(&"shop".into(), &"web".into()));
-        let mut leases = Leases::default();
-        let acks = |leases: &Leases, now| leases.acks(&snapshot, &service, (10, at(0)), at(now));
+        let mut leases = NodeLeases::default();
+        let acks = |leases: &NodeLeases, now| leases.acks(&snapshot, &service, (10, at(0)), at(now));
         assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks::default()));
-        assert!(leases.applied(&lease("n1", "10", "")).from_the_start);
+        assert!(leases.applied(&lease("n1", "10", "")).restarted);
         leases.applied(&lease("n2", "9", ""));
         leases.applied(&lease("gone", "1", ""));
-        assert_eq!(acks(&leases, 29), AckState::Open, "n2 may still come");
+        assert_eq!(acks(&leases, 29), AckState::Open, "n2 is in its grace period");
         let n2_behind = AckState::Settled(NodeAcks { reached: 1, waiting: 1, behind: vec!["n2".into()] });
         assert_eq!(acks(&leases, 30), n2_behind);
-        assert_eq!(leases.applied(&lease("n2", "11", "")), LeaseChange::default());
+        assert_eq!(leases.applied(&lease("n2", "11", "")), NodeLeaseChange::default());
         assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks { reached: 2, ..NodeAcks::default() }));
         let change = leases.applied(&lease("n2", "11", "shop/web, shop/api"));
         assert_eq!(change.services.len(), 2);

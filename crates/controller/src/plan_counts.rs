@@ -1,4 +1,4 @@
-//! A plan in numbers, for the metrics.
+//! The metrics of a plan.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use model::{Service, Slice};
 use plan::hints::HintOutcome;
 use plan::slices::SlicePlan;
 
+use super::last_sync::ServiceCounts;
 use super::metrics::SyncCounts;
-use super::service_state::ServiceCounts;
-use super::work::find;
+use super::slice_writes::find;
 
-/// The highest version among stored slices.
+/// The highest resourceVersion of the stored slices.
 pub(super) fn highest_revision(slices: &[Slice]) -> u64 {
     let versions = slices.iter().filter_map(|slice| slice.resource_version.as_ref()?.parse().ok());
     versions.max().unwrap_or(0)
 }
 
-/// What a Service adds to the gauges once the plan is written.
+/// The contribution of a Service to the gauges after the plan is written.
 pub(super) fn counts(
     service: &Service,
     plan: &SlicePlan,
@@ -45,7 +45,7 @@ pub(super) fn counts(
     }
 }
 
-/// What a plan changes, in endpoints.
+/// The changes of a plan.
 pub(super) fn count_changes(plan: &SlicePlan, stored: &[Slice]) -> SyncCounts {
     let mut changes = SyncCounts {
         creates: plan.creates.len(),

@@ -1,5 +1,5 @@
-//! The controller's head: the world as last seen, the queue over it, and the plan for one Service at a time. It waits
-//! for nothing and writes nothing: changes come in, work goes out, and what became of it comes back.
+//! The reconciler without I/O: watch cache, work queue, and the plan of one Service at a time. Watch events and results of
+//! writes come in, writes go out.
 
 mod leadership;
 
@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use model::{Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Slice, annotation};
+use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, annotation};
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
-use plan::hints::{self, ClusterTopology, NodeAcks};
+use plan::hints::{self, ClusterTopology, HintOutcome, NodeAcks};
 use plan::planner::Planner;
-use plan::slices::{self, SliceMode};
+use plan::slices::{self, SliceMode, SlicePlan};
 use plan::work_queue::{
     Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceVersion, SyncOutcome,
     WorkQueue, node_changed, services_on_node,
@@ -20,60 +20,60 @@ use serde_json::Value;
 use tracing::{debug, info, warn};
 
 use super::conditions::{self, AckState};
-use super::metrics::{Metrics, SyncCounts};
-use super::node_leases::{GRACE, LeaseChange, Leases};
+use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
+use super::metrics::{ControllerMetrics, SyncCounts};
+use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
 use super::plan_counts::{count_changes, counts, highest_revision};
-use super::service_state::{ServiceCounts, ServiceState, ServiceStates};
-use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult};
-use super::work::{events_of, find, stored_slice, updates};
+use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
 use cluster::events;
-use cluster::{Change, Event, Kind, WatchCache, outage};
+use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, api_outage};
 
-/// The manager that an API server notes for Kubernetes' own controller.
-const KUBERNETES_WRITER: &str = "kube-controller-manager";
-/// What has to be listed before anything is planned: absence would say nothing before that.
-const WATCHED: [Kind; 5] = [Kind::Service, Kind::Slice, Kind::Pod, Kind::Node, Kind::Namespace];
-/// How often in a row writing fails before the Service's owner is told.
+/// Field manager of the upstream EndpointSlice controller.
+const UPSTREAM_MANAGER: &str = "kube-controller-manager";
+/// Kinds that must sync before anything is planned.
+const WATCHED: [ResourceKind; 5] = [
+    ResourceKind::Service,
+    ResourceKind::Slice,
+    ResourceKind::Pod,
+    ResourceKind::Node,
+    ResourceKind::Namespace,
+];
+/// Consecutive failed writes before an Event is recorded.
 const FAILURES_BEFORE_EVENT: u32 = 4;
 const FAILED_TO_UPDATE: &str = "FailedToUpdateEndpointSlices";
-/// How often the nodes' reports are looked through.
+/// Interval between checks of the node acknowledgements.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// What an operator can choose.
+/// Options of the plan and the queue.
 #[derive(Clone, Debug, Default)]
 pub struct ReconcilerSettings {
-    /// Gates and defaults.
     pub hints: hints::HintConfig,
-    /// How slices are packed, and whether another controller writes some, too.
     pub slices: slices::SliceOptions,
-    /// How long things wait.
     pub timing: QueueTiming,
 }
 
-/// The controller without its hands.
 #[derive(Debug)]
 pub struct SliceReconciler {
     cache: WatchCache,
     selectors: SelectorIndex,
     queue: WorkQueue,
     expectations: Expectations,
-    memories: ServiceStates,
+    last_syncs: LastSyncs,
     planner: Planner,
     facts_changed: bool,
-    leases: Leases,
-    /// Services whose nodes have not all reached their slices.
-    open: BTreeMap<ServiceKey, AckState>,
-    /// When Services that were honored have to be looked at again, because a node began anew.
+    leases: NodeLeases,
+    /// Services that some nodes have not acknowledged.
+    unacknowledged: BTreeMap<ServiceKey, AckState>,
+    /// When to check all acknowledgements again after a node restarted.
     recheck: Option<MonotonicTime>,
     in_flight: BTreeMap<ServiceKey, InFlight>,
     synced: bool,
-    /// Whether plans are made, see [`Head::lead`].
     leading: bool,
     competing_slice: Option<ObjectKey>,
-    metrics: Metrics,
+    metrics: ControllerMetrics,
 }
 
-/// Whom a change concerns.
+/// The Services that a change affects.
 enum Affected {
     Nothing,
     Now(ServiceKey),
@@ -82,16 +82,15 @@ enum Affected {
     Node(Name, NodeChange),
 }
 
-/// What becomes true when the writing succeeds.
+/// The state after a successful write.
 #[derive(Debug)]
 struct InFlight {
-    kept: ServiceState,
+    next: LastSync,
     changes: SyncCounts,
 }
 
 impl SliceReconciler {
-    /// A head that has seen nothing.
-    pub fn new(settings: ReconcilerSettings, metrics: Metrics) -> Self {
+    pub fn new(settings: ReconcilerSettings, metrics: ControllerMetrics) -> Self {
         let cache = WatchCache::default();
         Self {
             planner: Planner::new(cache.snapshot(), settings.hints, settings.slices),
@@ -100,10 +99,10 @@ impl SliceReconciler {
             metrics,
             selectors: SelectorIndex::default(),
             expectations: Expectations::default(),
-            memories: ServiceStates::new(),
+            last_syncs: LastSyncs::new(),
             facts_changed: false,
-            leases: Leases::default(),
-            open: BTreeMap::new(),
+            leases: NodeLeases::default(),
+            unacknowledged: BTreeMap::new(),
             recheck: None,
             in_flight: BTreeMap::new(),
             synced: false,
@@ -112,17 +111,17 @@ impl SliceReconciler {
         }
     }
 
-    /// Whether every kind has been listed.
+    /// Whether all kinds have synced.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Whether nothing waits and nothing is under way.
+    /// Whether the queue is empty and no write is in flight.
     pub fn is_idle(&self) -> bool {
         self.synced && self.queue.is_idle()
     }
 
-    /// A slice that Kubernetes' own controller wrote since we began, if there is one.
+    /// A slice that the upstream controller wrote since this process started.
     pub fn competing_slice(&self) -> Option<&ObjectKey> {
         self.competing_slice.as_ref()
     }
@@ -132,20 +131,20 @@ impl SliceReconciler {
         if self.plans() { self.queue.due() } else { None }
     }
 
-    /// Something happened. The answer is what is to be said about objects that are not right.
-    pub fn observe(&mut self, event: Event, now: MonotonicTime) -> Vec<Notice> {
-        if let Event::Listing(Kind::Lease) = &event {
-            self.leases.restarted();
+    /// Applies a watch event. Returns Notices about malformed objects.
+    pub fn observe(&mut self, event: WatchEvent, now: MonotonicTime) -> Vec<Notice> {
+        if let WatchEvent::ListStarted(ResourceKind::Lease) = &event {
+            self.leases.clear();
         }
         let mut notices = Vec::new();
         for change in self.cache.read(event) {
             match &change {
-                Change::Put(_, reported) | Change::Unreadable(_, _, reported) => {
+                ObjectChange::Applied(_, reported) | ObjectChange::Unreadable(_, _, reported) => {
                     notices.extend(reported.iter().cloned())
                 }
                 _ => {}
             }
-            self.take(change, now);
+            self.apply(change, now);
         }
         if !self.synced && self.cache.has_listed(&WATCHED) {
             self.synced = true;
@@ -154,27 +153,29 @@ impl SliceReconciler {
         notices
     }
 
-    fn take(&mut self, change: Change, now: MonotonicTime) {
+    fn apply(&mut self, change: ObjectChange, now: MonotonicTime) {
         match change {
-            Change::Put(Object::Slice(slice), notices) => self.put_slice(slice, notices, now),
-            Change::Put(object, notices) => self.put(object, notices, now),
-            Change::Gone(kind, key) => self.gone(kind, &key, Change::Gone(kind, key.clone()), now),
-            Change::Unreadable(kind, key, notices) => {
-                self.gone(kind, &key, Change::Unreadable(kind, key.clone(), notices), now);
+            ObjectChange::Applied(Object::Slice(slice), notices) => self.slice_applied(slice, notices, now),
+            ObjectChange::Applied(object, notices) => self.applied(object, notices, now),
+            ObjectChange::Deleted(kind, key) => {
+                self.deleted(kind, &key, ObjectChange::Deleted(kind, key.clone()), now)
             }
-            Change::Other(Kind::Lease, lease) => match serde_json::from_str(lease.text()) {
+            ObjectChange::Unreadable(kind, key, notices) => {
+                self.deleted(kind, &key, ObjectChange::Unreadable(kind, key.clone(), notices), now);
+            }
+            ObjectChange::Other(ResourceKind::Lease, lease) => match serde_json::from_str(lease.text()) {
                 Ok(lease) => {
                     let change = self.leases.applied(&lease);
                     self.lease_changed(change, now);
                 }
-                Err(error) => debug!(lease = lease.name(), %error, "cannot parse a Lease"),
+                Err(error) => debug!(lease = lease.name(), %error, "failed to parse a Lease"),
             },
             other => self.cache.apply(other),
         }
     }
 
-    /// An object came or changed.
-    fn put(&mut self, object: Object, notices: Vec<Notice>, now: MonotonicTime) {
+    /// An object was created or changed.
+    fn applied(&mut self, object: Object, notices: Vec<Notice>, now: MonotonicTime) {
         let snapshot = self.cache.snapshot();
         let affected = match &object {
             Object::Service(service) => {
@@ -196,11 +197,11 @@ impl SliceReconciler {
             }
             _ => Affected::Nothing,
         };
-        self.cache.apply(Change::Put(object, notices));
+        self.cache.apply(ObjectChange::Applied(object, notices));
         self.enqueue_affected(affected, now);
     }
 
-    fn put_slice(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: MonotonicTime) {
+    fn slice_applied(&mut self, slice: Box<Slice>, notices: Vec<Notice>, now: MonotonicTime) {
         let before = self.cache.snapshot().slice(&slice.key);
         let known =
             before.is_some_and(|b| b.resource_version == slice.resource_version && b.uid == slice.uid);
@@ -208,24 +209,24 @@ impl SliceReconciler {
         let service = slice.service();
         let uid = before.and_then(|before| before.uid.clone());
         if let Some(old) = old_service.as_ref().filter(|old| service.as_ref() != Some(old)) {
-            // It belongs to another Service now: the old one need not wait for it.
+            // The slice belongs to another Service now: the old one must not expect it.
             self.expectations.saw_gone(old, uid.as_ref());
         }
-        if !self.cache.is_listing(Kind::Slice) {
+        if !self.cache.is_listing(ResourceKind::Slice) {
             self.expectations.reached(SliceVersion::of(&slice));
         }
         let foreign = match &service {
             Some(service) => self.expectations.saw(service, &slice) && !known,
             None => true,
         };
-        if self.synced && foreign && self.is_written_by_kubernetes(&slice) {
+        if self.synced && foreign && self.is_written_upstream(&slice) {
             self.competing_slice = Some(slice.key.clone());
         }
-        self.cache.apply(Change::Put(Object::Slice(slice), notices));
+        self.cache.apply(ObjectChange::Applied(Object::Slice(slice), notices));
         if let Some(old) = old_service.filter(|old| service.as_ref() != Some(old)) {
             self.enqueue(&old, now);
         }
-        // Our own write is no reason to look again, unless somebody waits for just that.
+        // Our own write does not requeue the Service, unless its last sync failed.
         if let Some(service) = service
             && (foreign || self.queue.failures(&service) > 0)
         {
@@ -233,48 +234,52 @@ impl SliceReconciler {
         }
     }
 
-    /// Semantics M8: a slice under our managed-by name that another controller wrote.
-    fn is_written_by_kubernetes(&self, slice: &Slice) -> bool {
+    /// Semantics M8: a slice with our managed-by label that the upstream controller wrote.
+    fn is_written_upstream(&self, slice: &Slice) -> bool {
         self.planner.slices.mode == SliceMode::Exclusive
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
-            && slice.written_by.as_ref().is_some_and(|name| name == KUBERNETES_WRITER)
+            && slice.written_by.as_ref().is_some_and(|name| name == UPSTREAM_MANAGER)
     }
 
-    /// An object went, or cannot be read any more.
-    fn gone(&mut self, kind: Kind, key: &ObjectKey, change: Change, now: MonotonicTime) {
+    /// An object was deleted, or cannot be parsed any more.
+    fn deleted(&mut self, kind: ResourceKind, key: &ObjectKey, change: ObjectChange, now: MonotonicTime) {
         let snapshot = self.cache.snapshot();
         let affected = match kind {
-            Kind::Service => {
+            ResourceKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.selectors.remove(&key);
                 Affected::Now(key)
             }
-            Kind::Slice => match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
-                Some((service, slice)) => {
-                    let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
-                    let waits = self.queue.failures(&service) > 0;
-                    if unexpected || waits { Affected::Now(service) } else { Affected::Nothing }
+            ResourceKind::Slice => {
+                match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
+                    Some((service, slice)) => {
+                        let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
+                        let waits = self.queue.failures(&service) > 0;
+                        if unexpected || waits { Affected::Now(service) } else { Affected::Nothing }
+                    }
+                    None => Affected::Nothing,
                 }
-                None => Affected::Nothing,
-            },
-            Kind::Pod if self.plans() => {
+            }
+            ResourceKind::Pod if self.plans() => {
                 Affected::Batched(self.selectors.affected_by_pod(snapshot.pod(key), None))
             }
-            Kind::Node => Affected::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None)),
-            Kind::Namespace => Affected::Namespace(key.name.clone()),
-            Kind::Lease => {
-                let change = self.leases.removed(&key.name);
+            ResourceKind::Node => {
+                Affected::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None))
+            }
+            ResourceKind::Namespace => Affected::Namespace(key.name.clone()),
+            ResourceKind::Lease => {
+                let change = self.leases.deleted(&key.name);
                 self.lease_changed(change, now);
                 Affected::Nothing
             }
-            Kind::Pod
-            | Kind::ServiceCidr
-            | Kind::IpAddress
-            | Kind::Secret
-            | Kind::HttpRoute
-            | Kind::GatewayHttpRoute
-            | Kind::TcpRoute
-            | Kind::Gateway => Affected::Nothing,
+            ResourceKind::Pod
+            | ResourceKind::ServiceCidr
+            | ResourceKind::IpAddress
+            | ResourceKind::Secret
+            | ResourceKind::HttpRoute
+            | ResourceKind::GatewayHttpRoute
+            | ResourceKind::TcpRoute
+            | ResourceKind::Gateway => Affected::Nothing,
         };
         self.cache.apply(change);
         self.enqueue_affected(affected, now);
@@ -318,35 +323,34 @@ impl SliceReconciler {
         }
         if change.facts {
             self.facts_changed = true;
-            let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
-            let asking = asking.map(|(key, _)| key.clone()).collect();
-            self.enqueue_batched(asking, now);
+            let requesting = self.last_syncs.iter().filter(|(_, last)| last.requested);
+            let requesting = requesting.map(|(key, _)| key.clone()).collect();
+            self.enqueue_batched(requesting, now);
         }
     }
 
-    /// A node reported.
-    fn lease_changed(&mut self, change: LeaseChange, now: MonotonicTime) {
+    fn lease_changed(&mut self, change: NodeLeaseChange, now: MonotonicTime) {
         for key in change.services {
             self.enqueue(&key, now);
         }
-        if change.from_the_start {
+        if change.restarted {
             self.recheck = Some(now.after(GRACE));
         }
     }
 
-    /// Looks through the Services that wait for their nodes.
+    /// Checks the Services that wait for acknowledgements.
     pub fn tick(&mut self, now: MonotonicTime) {
         if self.recheck.is_some_and(|at| at <= now) {
             self.recheck = None;
-            let asking = self.memories.iter().filter(|(_, kept)| kept.requested);
-            for key in asking.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-                self.open.entry(key).or_insert(AckState::Open);
+            let requesting = self.last_syncs.iter().filter(|(_, last)| last.requested);
+            for key in requesting.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+                self.unacknowledged.entry(key).or_insert(AckState::Open);
             }
         }
-        let turned = self.open.iter().filter(|(key, before)| {
-            let kept = self.memories.get(*key);
-            let since = kept.map(|kept| kept.revision).unwrap_or_default();
-            let sent = kept.and_then(|kept| kept.conditions_sent);
+        let turned = self.unacknowledged.iter().filter(|(key, before)| {
+            let last = self.last_syncs.get(*key);
+            let since = last.map(|last| last.revision).unwrap_or_default();
+            let sent = last.and_then(|last| last.conditions_sent);
             let acks = self.leases.acks(self.cache.snapshot(), key, since, now);
             let is_recent = sent.is_some_and(|sent| now.0.saturating_sub(sent.0) < NODES_BEHIND_INTERVAL);
             acks != **before && !(is_recent && acks.are_behind() && before.are_behind())
@@ -354,18 +358,18 @@ impl SliceReconciler {
         for key in turned.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.enqueue(&key, now);
         }
-        self.metrics.waiting(self.queue.waiting());
+        self.metrics.set_queue_depth(self.queue.waiting());
     }
 
-    /// The work of the next Service that is due and has some. Services without are done in passing.
-    pub fn next(&mut self, now: MonotonicTime, clock: Timestamp) -> Option<SliceWrites> {
-        // Bounded, so that changes that come meanwhile are seen.
+    /// The writes of the next due Service. Services without changes are done on the way.
+    pub fn next(&mut self, now: MonotonicTime, wall: Timestamp) -> Option<SliceWrites> {
+        // Bounded, so that watch events are applied in between.
         for _ in 0..64 {
             if !self.plans() {
                 return None;
             }
             let key = self.queue.next(now)?;
-            match self.begin(&key, now, clock) {
+            match self.begin(&key, now, wall) {
                 Ok(work) => return Some(work),
                 Err(outcome) => self.queue.done(&key, outcome, now),
             }
@@ -377,12 +381,12 @@ impl SliceReconciler {
         &mut self,
         key: &ServiceKey,
         now: MonotonicTime,
-        clock: Timestamp,
+        wall: Timestamp,
     ) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
         if self.expectations.is_stale(key, stored, now) {
             self.metrics.synced("stale");
-            debug!(service = %key, "the cache does not show our last write yet");
+            debug!(service = %key, "the watch cache lags behind the last write; retrying");
             return Err(SyncOutcome::Failed);
         }
         if std::mem::take(&mut self.facts_changed) {
@@ -390,64 +394,64 @@ impl SliceReconciler {
         }
         let snapshot = self.cache.snapshot();
         let Some(service) = snapshot.service(key) else { return self.begin_orphans(key) };
-        let unknown = ServiceState::default();
-        let kept = self.memories.get(key).unwrap_or(&unknown);
-        let memory = |family| kept.memory(family, stored);
-        let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &kept.trigger, memory);
+        let unknown = LastSync::default();
+        let last = self.last_syncs.get(key).unwrap_or(&unknown);
+        let memory = |family| last.memory(family, stored);
+        let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &last.trigger, memory);
         let revision = highest_revision(stored);
-        let since = if kept.revision.0 == revision { kept.revision } else { (revision, now) };
+        let since = if last.revision.0 == revision { last.revision } else { (revision, now) };
         let acks = match plan::select::not_proxied(service) {
-            // Nodes do not program it, so none of them can be behind.
+            // Nodes do not program it.
             Some(_) => AckState::Settled(NodeAcks::default()),
             None => self.leases.acks(snapshot, key, since, now),
         };
-        let age = kept.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
-        let turned =
-            conditions::turned(&outcomes, &acks, &service.conditions, kept.sent.as_ref(), age, clock);
+        let age = last.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
+        let update = conditions::update(&outcomes, &acks, &service.conditions, last.sent.as_ref(), age, wall);
         let writes = !plan.is_noop();
-        let on_refusal = writes.then(|| conditions::Refusal::of(&outcomes, &service.conditions)).flatten();
-        let events = events_of(service, kept, &plan, &outcomes, clock);
-        let mut after = kept.after(&plan, &outcomes);
-        after.revision = since;
-        after.sent = turned.awaited;
-        after.conditions_sent = if turned.patch.is_some() { Some(now) } else { kept.conditions_sent };
-        after.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
-        let mechanism = after.counts.mechanism.as_str();
+        let on_rejection =
+            writes.then(|| conditions::RejectedWrite::of(&outcomes, &service.conditions)).flatten();
+        let events = new_events(service, last, &plan, &outcomes, wall);
+        let mut next = last.after(&plan, &outcomes);
+        next.revision = since;
+        next.sent = update.awaited;
+        next.conditions_sent = if update.patch.is_some() { Some(now) } else { last.conditions_sent };
+        next.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
+        let mechanism = next.counts.mechanism.as_str();
         debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
             deletes = plan.deletes.len(), unchanged = plan.unchanged.len(), mechanism,
             missing_nodes = plan.missing_nodes.len(), "planned");
-        let requested = after.requested;
+        let requested = next.requested;
         let changes = count_changes(&plan, stored);
         let work = SliceWrites {
             service: key.clone(),
             uid: service.uid.clone(),
-            updates: updates(stored, plan.updates),
-            deletes: plan.deletes.iter().filter_map(|key| find(stored, key)).map(stored_slice).collect(),
+            updates: with_stored(stored, plan.updates),
+            deletes: plan.deletes.iter().filter_map(|key| find(stored, key)).map(StoredSlice::from).collect(),
             creates: plan.creates,
             orphans: false,
-            conditions: turned.patch,
-            on_refusal,
+            conditions: update.patch,
+            on_rejection,
             events,
         };
-        self.note_acks(key, requested, if turned.deferred { AckState::Deferred } else { acks });
+        self.note_acks(key, requested, if update.deferred { AckState::Deferred } else { acks });
         if work.is_empty() {
-            self.keep(key, after);
+            self.keep(key, next);
             self.metrics.synced("success");
             return Err(SyncOutcome::Done);
         }
-        self.in_flight.insert(key.clone(), InFlight { kept: after, changes });
+        self.in_flight.insert(key.clone(), InFlight { next, changes });
         Ok(work)
     }
 
-    /// Slices of ours without a Service are deleted once the API says that there is none.
+    /// Deletes our slices without a Service, after a check that the API has no such Service.
     fn begin_orphans(&mut self, key: &ServiceKey) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
         let orphans = slices::orphans(stored, self.planner.slices.mode);
-        let deletes: Vec<StoredSlice> = orphans.map(stored_slice).collect();
-        if let Some(kept) = self.memories.remove(key) {
-            self.metrics.recount(&kept.counts, &ServiceCounts::default());
+        let deletes: Vec<StoredSlice> = orphans.map(StoredSlice::from).collect();
+        if let Some(last) = self.last_syncs.remove(key) {
+            self.metrics.recount(&last.counts, &ServiceCounts::default());
         }
-        self.open.remove(key);
+        self.unacknowledged.remove(key);
         if deletes.is_empty() {
             self.expectations.forget(key);
             return Err(SyncOutcome::Done);
@@ -458,20 +462,20 @@ impl SliceReconciler {
 
     fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: AckState) {
         if requested && (acks == AckState::Open || acks.are_behind()) {
-            self.open.insert(key.clone(), acks);
+            self.unacknowledged.insert(key.clone(), acks);
         } else {
-            self.open.remove(key);
+            self.unacknowledged.remove(key);
         }
     }
 
-    fn keep(&mut self, key: &ServiceKey, kept: ServiceState) {
-        let after = kept.counts.clone();
-        let before = self.memories.insert(key.clone(), kept).map(|kept| kept.counts).unwrap_or_default();
+    fn keep(&mut self, key: &ServiceKey, last: LastSync) {
+        let after = last.counts.clone();
+        let before = self.last_syncs.insert(key.clone(), last).map(|last| last.counts).unwrap_or_default();
         self.metrics.recount(&before, &after);
     }
 
-    /// Work came to its end. The answer is an Event about that, if it is worth one.
-    pub fn done(&mut self, done: WriteResult, now: MonotonicTime, clock: Timestamp) -> Option<Value> {
+    /// Applies the result of a write. Returns an Event about repeated failures.
+    pub fn done(&mut self, done: WriteResult, now: MonotonicTime, wall: Timestamp) -> Option<Value> {
         let key = &done.service;
         let newest = done.written.iter().filter_map(|(_, version)| version.revision).max();
         for (uid, version) in done.written {
@@ -485,16 +489,16 @@ impl SliceReconciler {
         self.metrics.wrote(&done.slices);
         let in_flight = self.in_flight.remove(key);
         let Some(failure) = done.failure else {
-            if let Some(InFlight { mut kept, changes }) = in_flight {
+            if let Some(InFlight { mut next, changes }) = in_flight {
                 if changes.slices() > 0 {
-                    self.metrics.changed(&changes, &kept.counts);
+                    self.metrics.changed(&changes, &next.counts);
                 }
-                if let Some(newest) = newest.filter(|_| kept.requested) {
-                    // From here on the nodes have their time to follow.
-                    kept.revision = (newest, now);
-                    self.open.insert(key.clone(), AckState::Open);
+                if let Some(newest) = newest.filter(|_| next.requested) {
+                    // The grace period of the nodes starts.
+                    next.revision = (newest, now);
+                    self.unacknowledged.insert(key.clone(), AckState::Open);
                 }
-                self.keep(key, kept);
+                self.keep(key, next);
             }
             self.metrics.synced("success");
             self.queue.done(key, SyncOutcome::Done, now);
@@ -502,37 +506,56 @@ impl SliceReconciler {
         };
         self.metrics.synced("error");
         self.queue.done(key, SyncOutcome::Failed, now);
-        if let (WriteFailure::Refused(_), Some(kept)) = (&failure, self.memories.get_mut(key)) {
-            // Conditions that were on their way have been overtaken by the refusal.
-            kept.sent = None;
+        if let (WriteFailure::Refused(_), Some(last)) = (&failure, self.last_syncs.get_mut(key)) {
+            // The rejection replaces conditions that were sent before.
+            last.sent = None;
         }
-        self.report_failure(key, &failure, clock)
+        self.report_failure(key, &failure, wall)
     }
 
-    fn report_failure(
-        &mut self,
-        key: &ServiceKey,
-        failure: &WriteFailure,
-        clock: Timestamp,
-    ) -> Option<Value> {
+    fn report_failure(&mut self, key: &ServiceKey, failure: &WriteFailure, wall: Timestamp) -> Option<Value> {
         let (WriteFailure::Refused(text) | WriteFailure::Unavailable(text)) = failure else {
-            debug!(service = %key, why = failure.text(), "slices changed meanwhile; planning again");
+            debug!(service = %key, reason = failure.text(), "write conflict; planning again");
             return None;
         };
-        if outage::is_api_away() {
-            debug!(service = %key, error = %text, "writing EndpointSlices failed; retrying");
+        if api_outage::is_api_unreachable() {
+            debug!(service = %key, error = %text, "failed to write EndpointSlices; retrying");
         } else {
-            warn!(service = %key, error = %text, "writing EndpointSlices failed; retrying");
+            warn!(service = %key, error = %text, "failed to write EndpointSlices; retrying");
         }
         if self.queue.failures(key) != FAILURES_BEFORE_EVENT {
             return None;
         }
         let service = self.cache.snapshot().service(key)?;
-        let message = format!("Writing the EndpointSlices of this Service fails and is tried again: {text}");
+        let message = format!("Failed to write the EndpointSlices of this Service; retrying: {text}");
         let notice = Notice::new(ObjectRef::service(key), FAILED_TO_UPDATE, message);
         let uid = service.uid.as_ref().map(ToString::to_string);
-        Some(events::event(events::SLICE_CONTROLLER, &notice, uid.as_deref(), clock))
+        Some(events::event(events::SLICE_CONTROLLER, &notice, uid.as_deref(), wall))
     }
+}
+
+/// Events for Notices that were not recorded before.
+fn new_events(
+    service: &Service,
+    last: &LastSync,
+    plan: &SlicePlan,
+    outcomes: &[HintOutcome],
+    now: Timestamp,
+) -> Vec<Value> {
+    let uid = service.uid.as_ref().map(ToString::to_string);
+    let of_plan = plan.notices.iter().filter(|notice| !last.reported.contains(&notice.reason));
+    let mut notices: Vec<&Notice> = of_plan.collect();
+    for notice in outcomes.iter().flat_map(HintOutcome::news) {
+        // Two families often have the same Notice.
+        if !notices.iter().any(|known| known.message == notice.message) {
+            notices.push(notice);
+        }
+    }
+    for notice in &notices {
+        debug!(service = %service.key, reason = notice.reason, message = %notice.message, "noticed");
+    }
+    let event = |notice: &Notice| events::event(events::SLICE_CONTROLLER, notice, uid.as_deref(), now);
+    notices.into_iter().map(event).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A plan for one Service -> the API: creates, then updates, then deletes (semantics B4), each for the version that the
-//! plan was made from. The first failure ends it: what was written is reported, the rest is planned again.
+//! Writes the plan of one Service: creates, then updates, then deletes (semantics B4), each with the planned version as a
+//! precondition. The first failure ends the sync; the Service is then planned again.
 
+use clock::Clock;
 use http::Method;
-use jiff::Timestamp;
 use kube::{Client, Error};
 use model::{ObjectKey, ServiceKey, Slice, SliceContent, Uid, write};
 use plan::work_queue::SliceVersion;
@@ -10,38 +10,33 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use super::conditions::Refusal;
+use super::conditions::RejectedWrite;
 use cluster::events;
 use cluster::failure;
 use cluster::write::{JSON, JSON_PATCH, STRATEGIC_MERGE, send};
 
 const FIELD_MANAGER: &str = "fieldManager=zoneward-controller";
 
-/// What is to be written for one Service.
+/// The writes of one Service.
 #[derive(Debug, Default)]
 pub struct SliceWrites {
-    /// The Service.
     pub service: ServiceKey,
-    /// Its identity, for the slices' owner reference.
+    /// The Service's UID, for owner references.
     pub uid: Option<Uid>,
-    /// Slices to make.
     pub creates: Vec<SliceContent>,
-    /// Stored slices, with what they will hold.
+    /// Stored slices with their new content.
     pub updates: Vec<(Slice, SliceContent)>,
-    /// Stored slices to delete.
     pub deletes: Vec<StoredSlice>,
-    /// Whether the deletes are because no Service is seen: then it has to be missing at the API as well.
+    /// The deletes are orphans: they require that the API has no such Service.
     pub orphans: bool,
-    /// The patch of the Service's status once the slices are written.
+    /// Patch of the Service's status after the slices.
     pub conditions: Option<Value>,
-    /// What the status says if the API refuses the slices.
-    pub on_refusal: Option<Refusal>,
-    /// What there is to say.
+    /// Conditions if the API rejects the slices.
+    pub on_rejection: Option<RejectedWrite>,
     pub events: Vec<Value>,
 }
 
 impl SliceWrites {
-    /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.creates.is_empty()
             && self.updates.is_empty()
@@ -51,53 +46,65 @@ impl SliceWrites {
     }
 }
 
-/// A stored slice, as far as deleting it needs.
+/// The preconditions of a delete.
 #[derive(Clone, Debug)]
 pub struct StoredSlice {
-    /// Namespace and name.
     pub key: ObjectKey,
-    /// Its identity.
     pub uid: Option<Uid>,
-    /// Its version.
     pub resource_version: Option<String>,
 }
 
-/// What became of it.
+impl From<&Slice> for StoredSlice {
+    fn from(slice: &Slice) -> Self {
+        Self {
+            key: slice.key.clone(),
+            uid: slice.uid.clone(),
+            resource_version: slice.resource_version.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+/// A stored slice by its key.
+pub(crate) fn find<'s>(stored: &'s [Slice], key: &ObjectKey) -> Option<&'s Slice> {
+    stored.iter().find(|slice| slice.key == *key)
+}
+
+/// Planned updates with the stored slices that they change.
+pub(crate) fn with_stored(
+    stored: &[Slice],
+    updates: Vec<(ObjectKey, SliceContent)>,
+) -> Vec<(Slice, SliceContent)> {
+    let pair = |(key, content): (ObjectKey, _)| Some((find(stored, &key)?.clone(), content));
+    updates.into_iter().filter_map(pair).collect()
+}
+
 #[derive(Debug, Default)]
 pub struct WriteResult {
-    /// The Service.
     pub service: ServiceKey,
-    /// Slices that were written, with the API's new version of them.
+    /// Written slices with their new versions.
     pub written: Vec<(Uid, SliceVersion)>,
-    /// Slices that were deleted.
     pub deleted: Vec<Uid>,
-    /// How many slices the API created, updated and deleted.
     pub slices: WrittenSlices,
-    /// Events that were written and that were not.
+    /// Events written, and Events that failed.
     pub events: (usize, usize),
-    /// Why it did not come to its end.
     pub failure: Option<WriteFailure>,
 }
 
-/// Writes of EndpointSlices that the API acknowledged.
+/// Slice writes that the API acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WrittenSlices {
-    /// Created.
     pub creates: usize,
-    /// Updated.
     pub updates: usize,
-    /// Deleted.
     pub deletes: usize,
 }
 
-/// Why writing stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WriteFailure {
-    /// The object has changed since: a newer cache will tell.
+    /// Conflict: the object has changed, and the cache will show it.
     Outdated(String),
-    /// The API does not take it.
+    /// The API rejects the object.
     Refused(String),
-    /// The API did not answer, or could not for now.
+    /// No response, or a temporary failure.
     Unavailable(String),
 }
 
@@ -105,12 +112,12 @@ impl WriteFailure {
     fn of(error: &Error) -> Self {
         match error {
             Error::Api(status) if matches!(status.code, 404 | 409) => Self::Outdated(status.message.clone()),
-            Error::Api(status) if is_refusal(status.code) => Self::Refused(status.message.clone()),
+            Error::Api(status) if is_rejection(status.code) => Self::Refused(status.message.clone()),
             other => Self::Unavailable(failure::cause(other)),
         }
     }
 
-    /// The words of the API.
+    /// The message of the API.
     pub fn text(&self) -> &str {
         match self {
             Self::Outdated(text) | Self::Refused(text) | Self::Unavailable(text) => text,
@@ -131,13 +138,13 @@ struct WrittenMeta {
     resource_version: Option<String>,
 }
 
-/// Carries out the work.
-pub async fn commit(client: &Client, work: SliceWrites) -> WriteResult {
+/// Sends the writes.
+pub async fn commit(client: &Client, clock: &Clock, work: SliceWrites) -> WriteResult {
     let mut done = WriteResult { service: work.service.clone(), ..WriteResult::default() };
-    let mut writer = Writer { client, work: &work, done: &mut done };
+    let mut writer = Writer { client, clock, work: &work, done: &mut done };
     if let Err(failure) = writer.slices().await {
-        if let WriteFailure::Refused(why) = &failure {
-            writer.say_refused(why).await;
+        if let WriteFailure::Refused(message) = &failure {
+            writer.report_rejection(message).await;
         }
         done.failure = Some(failure);
         return done;
@@ -151,7 +158,7 @@ pub async fn commit(client: &Client, work: SliceWrites) -> WriteResult {
         match events::record(client, event).await {
             Ok(()) => done.events.0 += 1,
             Err(error) => {
-                debug!(service = %work.service, error = failure::cause(&error), "an Event could not be written");
+                debug!(service = %work.service, error = failure::cause(&error), "failed to write an Event");
                 done.events.1 += 1;
             }
         }
@@ -161,6 +168,7 @@ pub async fn commit(client: &Client, work: SliceWrites) -> WriteResult {
 
 struct Writer<'w> {
     client: &'w Client,
+    clock: &'w Clock,
     work: &'w SliceWrites,
     done: &'w mut WriteResult,
 }
@@ -169,11 +177,11 @@ impl Writer<'_> {
     async fn slices(&mut self) -> Result<(), WriteFailure> {
         let work = self.work;
         if work.orphans && self.service_exists().await? {
-            return Err(WriteFailure::Outdated("the Service is there after all".to_owned()));
+            return Err(WriteFailure::Outdated("the Service exists".to_owned()));
         }
         for content in &work.creates {
             if !self.create(content).await? {
-                // Semantics B4: nothing can be made any more in a namespace that is going away.
+                // Semantics B4: a terminating namespace rejects creates.
                 return Ok(());
             }
         }
@@ -195,7 +203,7 @@ impl Writer<'_> {
         }
     }
 
-    /// False if the namespace is going away.
+    /// Returns false if the namespace is terminating.
     async fn create(&mut self, content: &SliceContent) -> Result<bool, WriteFailure> {
         let object = write::new_slice(&self.work.service, self.work.uid.as_ref(), content);
         let path = format!("{}?{FIELD_MANAGER}", slices_path(&self.work.service.namespace));
@@ -220,7 +228,7 @@ impl Writer<'_> {
                     self.done.slices.updates += 1;
                     return Ok(());
                 }
-                // The stored JSON has a form that the patch did not expect: change it in place instead.
+                // The stored JSON has another form than the patch expects: update the object instead.
                 Err(Error::Api(status)) if status.code == 422 => {}
                 Err(error) => return Err(WriteFailure::of(&error)),
             }
@@ -229,7 +237,7 @@ impl Writer<'_> {
         let mut object: Value =
             send(self.client, Method::GET, &path, "", &Value::Null).await.map_err(failed)?;
         write::update_slice(&mut object, content);
-        // The plan was made for this version, whatever was just read.
+        // The precondition is the planned version, not the one just read.
         object["metadata"]["resourceVersion"] = stored.resource_version.as_deref().into();
         let target = format!("{path}?{FIELD_MANAGER}");
         let written = send(self.client, Method::PUT, &target, JSON, &object).await.map_err(failed)?;
@@ -252,12 +260,15 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// KEP-4444, Programmed: it says what became of the write, not what was meant.
-    async fn say_refused(&mut self, why: &str) {
-        let refusal = self.work.on_refusal.as_ref();
-        let Some(patch) = refusal.and_then(|refusal| refusal.patch(why, Timestamp::now())) else { return };
+    /// KEP-4444, Programmed: it reports the outcome of the write, not the plan.
+    async fn report_rejection(&mut self, message: &str) {
+        let rejected = self.work.on_rejection.as_ref();
+        let Some(patch) = rejected.and_then(|rejected| rejected.patch(message, self.clock.timestamp()))
+        else {
+            return;
+        };
         if let Err(failure) = self.conditions(&patch).await {
-            debug!(service = %self.work.service, error = failure.text(), "conditions could not be written");
+            debug!(service = %self.work.service, error = failure.text(), "failed to write conditions");
         }
     }
 
@@ -284,8 +295,8 @@ fn service_path(service: &ServiceKey) -> String {
     format!("/api/v1/namespaces/{}/services/{}", service.namespace, service.name)
 }
 
-/// Whether the API says that the object itself is not acceptable; 408 and 429 are about the moment.
-fn is_refusal(code: u16) -> bool {
+/// Whether the API rejects the object itself; 401, 408 and 429 are temporary.
+fn is_rejection(code: u16) -> bool {
     (400..500).contains(&code) && !matches!(code, 401 | 408 | 429)
 }
 

@@ -16,7 +16,7 @@ use super::objects::{NAMESPACE, Pod, SERVICE_PORT};
 use super::protocol::Request;
 use super::verdict::is_in_line;
 use super::world::World;
-use cluster::Kind;
+use cluster::ResourceKind;
 
 /// The Service.
 const SERVICE: &str = "cart";
@@ -121,8 +121,8 @@ pub async fn play(world: &mut World) -> Result<Canary> {
     for pod in pods() {
         world.add_pod(pod).await?;
     }
-    world.create(Kind::Service, service()).await?;
-    world.create(Kind::HttpRoute, route()).await?;
+    world.create(ResourceKind::Service, service()).await?;
+    world.create(ResourceKind::HttpRoute, route()).await?;
     let all = 2 * pods().len();
     let complete = move |snapshot: &Snapshot| {
         let key = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());

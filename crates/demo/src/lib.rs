@@ -33,7 +33,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use model::Family;
 use serde_json::json;
 
-use cluster::Kind;
+use cluster::ResourceKind;
 use cluster::signals::Signals;
 use objects::MECHANISMS;
 use output::{Format, Output, print_value};
@@ -270,9 +270,9 @@ async fn build(world: &mut World, teller: &Teller) -> Result<()> {
         world.add_pod(pod).await?;
     }
     for mechanism in MECHANISMS {
-        world.create(Kind::Service, mechanism.object()).await?;
+        world.create(ResourceKind::Service, mechanism.object()).await?;
     }
-    world.create(Kind::Service, objects::service("shop", "shop")).await?;
+    world.create(ResourceKind::Service, objects::service("shop", "shop")).await?;
     teller.say("Waiting for the controllers to write the EndpointSlices ...");
     // Of both families, for each of the Services.
     let complete = |snapshot: &model::Snapshot| {

@@ -9,8 +9,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
+use model::random::Random;
 use model::{
     AddressType, Family, Name, Protocol, ServiceKey, ServicePort, Snapshot, TrafficPolicy, annotation,
 };
@@ -28,9 +30,10 @@ use super::measure::{Client as Sender, Planned};
 use super::objects::{self, NAMESPACE, Pod};
 use super::protocol::{Request, Restarted};
 use cluster::supervisor;
-use cluster::{Connection, Feed, Kind, Wanted, WatchCache};
+use cluster::{Connection, ResourceKind, WatchCache, WatchSpec, WatchStream};
 
-const WATCHED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Node, Kind::Pod];
+const WATCHED: [ResourceKind; 4] =
+    [ResourceKind::Service, ResourceKind::Slice, ResourceKind::Node, ResourceKind::Pod];
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Changes count as arrived everywhere when none came for this long.
@@ -48,7 +51,7 @@ pub struct World {
     pub stage: Director,
     api: Child,
     client: Client,
-    feed: Feed,
+    feed: WatchStream,
     mirror: WatchCache,
     pods: BTreeMap<String, Pod>,
     /// Threads of the stage, by node or pod: how `demo exec` finds their namespaces.
@@ -72,8 +75,8 @@ impl World {
         let (api, kubeconfig) = start_api(folder).await?;
         write_inner_kubeconfig(folder)?;
         let connection = Connection { api_socket: Some(socket), ..Connection::default() };
-        let client = cluster::connect(&connection).await?;
-        let feed = Feed::start(&client, WATCHED.map(Wanted::all));
+        let client = cluster::connect(&connection, &Clock::system()).await?;
+        let feed = WatchStream::start(&client, Random::seeded(clock::os_seed()), WATCHED.map(WatchSpec::all));
         Ok(Self {
             folder: folder.to_owned(),
             kubeconfig,
@@ -98,7 +101,7 @@ impl World {
         let request = Request::AddNode { name: node.name.clone(), number: node.number };
         let thread = self.ask(request).await?;
         self.threads.extend(thread.map(|thread| (node.name.clone(), thread)));
-        self.create(Kind::Node, objects::node(node)).await
+        self.create(ResourceKind::Node, objects::node(node)).await
     }
 
     /// Asks the stage; if that cannot be done, its log may know more.
@@ -152,14 +155,14 @@ impl World {
         let (name, node, zone) = (pod.name.clone(), pod.node.name.clone(), pod.node.zone.to_owned());
         let thread = self.ask(Request::AddPod { name, node, zone, number: pod.number }).await?;
         self.threads.extend(thread.map(|thread| (pod.name.clone(), thread)));
-        self.create(Kind::Pod, objects::pod(&pod)).await?;
+        self.create(ResourceKind::Pod, objects::pod(&pod)).await?;
         self.pods.insert(pod.name.clone(), pod);
         Ok(())
     }
 
     /// Says that a pod is gone. Its namespace stays for a while, as a container has a grace period.
     pub async fn forget_pod(&mut self, name: &str) -> Result<()> {
-        self.api(Kind::Pod)
+        self.api(ResourceKind::Pod)
             .delete(name, &DeleteParams::default().grace_period(0))
             .await
             .context("deleting a pod")?;
@@ -175,7 +178,7 @@ impl World {
     }
 
     /// Creates an object, and its status where it has one.
-    pub async fn create(&self, kind: Kind, object: Value) -> Result<()> {
+    pub async fn create(&self, kind: ResourceKind, object: Value) -> Result<()> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let status = json!({"status": object["status"]});
         let object: DynamicObject = serde_json::from_value(object).context("an object of the demo")?;
@@ -189,9 +192,9 @@ impl World {
         Ok(())
     }
 
-    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+    fn api(&self, kind: ResourceKind) -> Api<DynamicObject> {
         match kind {
-            Kind::Node => Api::all_with(self.client.clone(), &kind.resource()),
+            ResourceKind::Node => Api::all_with(self.client.clone(), &kind.resource()),
             _ => Api::namespaced_with(self.client.clone(), NAMESPACE, &kind.resource()),
         }
     }
@@ -239,7 +242,7 @@ impl World {
         let slices = self.mirror.snapshot().services().flat_map(|(_, slices)| slices);
         let newest = slices.filter_map(|slice| slice.resource_version.as_ref()?.parse::<u64>().ok()).max();
         let leases: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), "kube-system", &Kind::Lease.resource());
+            Api::namespaced_with(self.client.clone(), "kube-system", &ResourceKind::Lease.resource());
         let start = Instant::now();
         for node in layout::nodes() {
             let lease = format!("zoneward-node-{}", node.name);
@@ -458,7 +461,7 @@ async fn start_api(folder: &Path) -> Result<(Child, PathBuf)> {
         .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.join("data"))
         // It ends when this pipe does, however we end.
-        .env(supervisor::PARENT, "1")
+        .env(supervisor::PARENT_PIPE_ENV, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)

@@ -19,6 +19,7 @@ use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use model::parse::route::mesh_object;
+use model::random::Random;
 use model::route::PolicyTarget;
 use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::routes::{
@@ -38,21 +39,28 @@ use super::secret;
 use super::secrets::SecretWatches;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
-use cluster::{Change, Event, Feed, Kind, Wanted, WatchCache, failure, outage};
+use cluster::{
+    ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec, WatchStream, api_outage, failure,
+};
 
 /// Concurrent writes.
 const WRITERS: usize = 5;
 /// Backoff after a failed write.
 const BACKOFF: Duration = Duration::from_secs(5);
-const KINDS: [Kind; 5] =
-    [Kind::Service, Kind::HttpRoute, Kind::GatewayHttpRoute, Kind::TcpRoute, Kind::Gateway];
+const KINDS: [ResourceKind; 5] = [
+    ResourceKind::Service,
+    ResourceKind::HttpRoute,
+    ResourceKind::GatewayHttpRoute,
+    ResourceKind::TcpRoute,
+    ResourceKind::Gateway,
+];
 
-type Key = (Kind, ObjectKey);
+type Key = (ResourceKind, ObjectKey);
 
 /// Runs until `stop` turns true. Dropping the future cancels all writes.
-pub async fn run(client: Client, clock: Clock, mut stop: watch::Receiver<bool>) {
-    let mut feed = Feed::start(&client, KINDS.map(Wanted::all));
-    let mut secrets = SecretWatches::new(client.clone());
+pub async fn run(client: Client, clock: Clock, mut random: Random, mut stop: watch::Receiver<bool>) {
+    let mut feed = WatchStream::start(&client, random.split(), KINDS.map(WatchSpec::all));
+    let mut secrets = SecretWatches::new(client.clone(), random);
     let mut reconciler = StatusReconciler::default();
     let mut writers: JoinSet<(Key, Result<(), kube::Error>)> = JoinSet::new();
     loop {
@@ -99,9 +107,9 @@ struct StatusReconciler {
 }
 
 impl StatusReconciler {
-    fn apply(&mut self, event: Event) {
-        if let Event::Put(kind, object) = &event
-            && Kind::MESH.contains(kind)
+    fn apply(&mut self, event: WatchEvent) {
+        if let WatchEvent::Applied(kind, object) = &event
+            && ResourceKind::MESH.contains(kind)
         {
             let key = (*kind, ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name())));
             match record(*kind, object.text()) {
@@ -117,32 +125,32 @@ impl StatusReconciler {
     }
 
     /// Enqueues objects whose status a change may affect.
-    fn enqueue_affected(&mut self, change: &Change) {
+    fn enqueue_affected(&mut self, change: &ObjectChange) {
         match change {
-            Change::Put(Object::Service(new), _) => {
+            ObjectChange::Applied(Object::Service(new), _) => {
                 let looks = |service: &model::Service| (service.kind, service.ports.clone());
                 if self.mirror.snapshot().service(&new.key).map(looks) != Some(looks(new)) {
                     self.enqueue_users(&new.key.namespace);
                 }
             }
-            Change::Put(Object::Gateway(gateway), _) => self.gateway_changed(&gateway.key),
-            Change::Gone(kind, key) | Change::Unreadable(kind, key, _) => {
-                if matches!(change, Change::Gone(..)) {
+            ObjectChange::Applied(Object::Gateway(gateway), _) => self.gateway_changed(&gateway.key),
+            ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
+                if matches!(change, ObjectChange::Deleted(..)) {
                     self.records.remove(&(*kind, key.clone()));
                 }
                 match kind {
-                    Kind::Service => self.enqueue_users(&key.namespace),
-                    Kind::Gateway => self.gateway_changed(key),
+                    ResourceKind::Service => self.enqueue_users(&key.namespace),
+                    ResourceKind::Gateway => self.gateway_changed(key),
                     _ => {}
                 }
             }
-            Change::Listed(kind, seen) => {
+            ObjectChange::Listed(kind, seen) => {
                 self.records.retain(|(of, key), _| of != kind || seen.contains(key));
                 // Objects that refer to this kind can be evaluated now.
                 let all: Vec<Key> = self.records.keys().cloned().collect();
                 all.into_iter().for_each(|key| self.enqueue(key));
             }
-            Change::Put(..) | Change::Other(..) | Change::Trouble(..) => {}
+            ObjectChange::Applied(..) | ObjectChange::Other(..) | ObjectChange::Failed(..) => {}
         }
     }
 
@@ -164,10 +172,10 @@ impl StatusReconciler {
             let is_there = |service: &ServiceKey| service.namespace == *namespace;
             key.namespace == *namespace
                 || match kind {
-                    Kind::HttpRoute => {
+                    ResourceKind::HttpRoute => {
                         snapshot.http_route(key).is_some_and(|p| p.to.iter().any(|to| is_there(&to.service)))
                     }
-                    Kind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
+                    ResourceKind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
                         policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
                     }),
                     _ => false,
@@ -235,20 +243,25 @@ impl StatusReconciler {
     }
 
     /// `None` until every referenced kind and Secret has been listed; the listing enqueues the object again.
-    fn standing(&self, kind: Kind, key: &ObjectKey) -> Option<RouteStatus> {
+    fn standing(&self, kind: ResourceKind, key: &ObjectKey) -> Option<RouteStatus> {
         let snapshot: &Snapshot = self.mirror.snapshot();
-        let has_listed = |kinds: &[Kind]| self.mirror.has_listed(kinds);
+        let has_listed = |kinds: &[ResourceKind]| self.mirror.has_listed(kinds);
         match kind {
-            Kind::HttpRoute if !has_listed(&[Kind::Service]) => None,
-            Kind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
-            Kind::GatewayHttpRoute if !has_listed(&[Kind::Service, Kind::Gateway]) => None,
-            Kind::GatewayHttpRoute => {
+            ResourceKind::HttpRoute if !has_listed(&[ResourceKind::Service]) => None,
+            ResourceKind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
+            ResourceKind::GatewayHttpRoute
+                if !has_listed(&[ResourceKind::Service, ResourceKind::Gateway]) =>
+            {
+                None
+            }
+            ResourceKind::GatewayHttpRoute => {
                 Some(of_gateway_http_route(snapshot, snapshot.gateway_http_route(key)?))
             }
-            Kind::TcpRoute => {
+            ResourceKind::TcpRoute => {
                 let policy = snapshot.tcp_route(key)?;
                 let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
-                let is_known = has_listed(&[Kind::Service]) && (!at_gateway || has_listed(&[Kind::Gateway]));
+                let is_known = has_listed(&[ResourceKind::Service])
+                    && (!at_gateway || has_listed(&[ResourceKind::Gateway]));
                 is_known.then(|| of_tcp_route(snapshot, policy))
             }
             _ => {
@@ -268,7 +281,7 @@ impl StatusReconciler {
             // The watch delivers the conflicting write.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
-                if !outage::is_api_away() {
+                if !api_outage::is_api_unreachable() {
                     let error = failure::cause(&error);
                     warn!(kind, %object, error, "failed to write status; retrying");
                 }
@@ -286,7 +299,7 @@ impl StatusReconciler {
     }
 }
 
-fn record(kind: Kind, text: &str) -> Option<StoredObject> {
+fn record(kind: ResourceKind, text: &str) -> Option<StoredObject> {
     let mut object: Value = serde_json::from_str(text).ok()?;
     let resource = kind.resource();
     object["kind"] = resource.kind.as_str().into();

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
+use model::random::Random;
 use model::{Notice, ObjectKey};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use xds::render::PemKeyPair;
 
 use super::secret;
-use cluster::{Event, Feed, Kind, Wanted};
+use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
 
 const QUEUE: usize = 64;
 
@@ -18,6 +19,7 @@ pub type SecretUpdate = (ObjectKey, Result<PemKeyPair, Notice>);
 
 pub struct SecretWatches {
     client: Client,
+    random: Random,
     watches: BTreeMap<ObjectKey, SecretWatch>,
     sender: mpsc::Sender<SecretUpdate>,
     updates: mpsc::Receiver<SecretUpdate>,
@@ -33,19 +35,19 @@ impl Drop for SecretWatch {
 }
 
 impl SecretWatches {
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, random: Random) -> Self {
         let (sender, updates) = mpsc::channel(QUEUE);
-        Self { client, watches: BTreeMap::new(), sender, updates }
+        Self { client, random, watches: BTreeMap::new(), sender, updates }
     }
 
     /// Watches exactly these Secrets, and returns those that are no longer watched.
     pub fn watch(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         for key in keys {
-            let start = || {
-                let task = watch_secret(self.client.clone(), key.clone(), self.sender.clone());
-                SecretWatch(tokio::spawn(task))
-            };
-            self.watches.entry(key.clone()).or_insert_with(start);
+            if !self.watches.contains_key(key) {
+                let random = self.random.split();
+                let task = watch_secret(self.client.clone(), random, key.clone(), self.sender.clone());
+                self.watches.insert(key.clone(), SecretWatch(tokio::spawn(task)));
+            }
         }
         let gone: Vec<ObjectKey> = self.watches.keys().filter(|key| !keys.contains(*key)).cloned().collect();
         gone.iter().for_each(|key| drop(self.watches.remove(key)));
@@ -68,25 +70,25 @@ impl SecretWatches {
 }
 
 /// Sends the updates of one Secret.
-async fn watch_secret(client: Client, key: ObjectKey, sender: mpsc::Sender<SecretUpdate>) {
+async fn watch_secret(client: Client, random: Random, key: ObjectKey, sender: mpsc::Sender<SecretUpdate>) {
     let by_name = format!("metadata.name={}", key.name);
-    let wanted = Wanted::all(Kind::Secret).within(&key.namespace).fields(&by_name);
-    let mut feed = Feed::start(&client, [wanted]);
+    let wanted = WatchSpec::all(ResourceKind::Secret).namespace(&key.namespace).fields(&by_name);
+    let mut feed = WatchStream::start(&client, random, [wanted]);
     let (mut seen, mut told) = (false, false);
     loop {
         let update = match feed.next().await {
-            Event::Listing(_) => {
+            WatchEvent::ListStarted(_) => {
                 seen = false;
                 None
             }
-            Event::Put(_, object) => {
+            WatchEvent::Applied(_, object) => {
                 seen = true;
                 Some(secret::parse(&key, object.text()))
             }
-            Event::Gone(..) => Some(Err(secret::missing(&key))),
-            Event::Listed(_) => (!seen).then(|| Err(secret::missing(&key))),
+            WatchEvent::Deleted(..) => Some(Err(secret::missing(&key))),
+            WatchEvent::ListCompleted(_) => (!seen).then(|| Err(secret::missing(&key))),
             // The last version stays valid during an outage of the API.
-            Event::Trouble(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
+            WatchEvent::Failed(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
         };
         let Some(update) = update else { continue };
         told = true;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use kube::Client;
+use model::random::Random;
 use model::{Name, Notice, ObjectKey};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -18,7 +19,7 @@ use super::secrets::SecretWatches;
 use super::state::{KINDS, wanted};
 use cluster::input::{Documents, files};
 use cluster::log;
-use cluster::{Event, Feed, Kind};
+use cluster::{ResourceKind, WatchEvent, WatchStream};
 
 /// The poll interval of files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum MeshInput {
     /// Of a watch, or the equivalent of a file.
-    Event(Box<Event>),
+    Event(Box<WatchEvent>),
     /// A Secret, or why it cannot be used.
     Secret(ObjectKey, Result<PemKeyPair, Notice>),
 }
@@ -37,13 +38,13 @@ pub enum ObjectSource {
 }
 
 impl ObjectSource {
-    pub fn cluster(client: Client) -> Self {
-        let feed = Feed::start(&client, wanted());
-        Self::Cluster(Box::new(ClusterSource { feed, secrets: SecretWatches::new(client) }))
+    pub fn cluster(client: Client, mut random: Random) -> Self {
+        let feed = WatchStream::start(&client, random.split(), wanted());
+        Self::Cluster(Box::new(ClusterSource { feed, secrets: SecretWatches::new(client, random) }))
     }
 
     /// Reads the files at once, so that wrong ones are an error.
-    pub fn files(input: cluster::input::Input) -> Result<Self> {
+    pub fn files(input: cluster::input::InputArgs) -> Result<Self> {
         let mut files = FileSource {
             stamp: Vec::new(),
             input,
@@ -90,12 +91,12 @@ impl ObjectSource {
 }
 
 pub struct ClusterSource {
-    feed: Feed,
+    feed: WatchStream,
     secrets: SecretWatches,
 }
 
 pub struct FileSource {
-    input: cluster::input::Input,
+    input: cluster::input::InputArgs,
     /// Paths, sizes and modification times.
     stamp: Stamp,
     secrets: BTreeMap<ObjectKey, Result<PemKeyPair, Notice>>,
@@ -147,23 +148,26 @@ impl FileSource {
             log::notice(notice);
         }
         self.stamp = stamp;
-        let mut objects_by_kind: BTreeMap<Kind, Vec<Value>> = BTreeMap::new();
+        let mut objects_by_kind: BTreeMap<ResourceKind, Vec<Value>> = BTreeMap::new();
         for mut object in documents.objects {
             fill_in_namespace(&mut object);
             if let Some(kind) = kind_of(&object) {
                 objects_by_kind.entry(kind).or_default().push(object);
             }
         }
-        self.secrets = objects_by_kind.remove(&Kind::Secret).into_iter().flatten().map(pair).collect();
+        self.secrets =
+            objects_by_kind.remove(&ResourceKind::Secret).into_iter().flatten().map(pair).collect();
         for kind in KINDS {
-            self.queue.push_back(MeshInput::Event(Event::Listing(kind).into()));
+            self.queue.push_back(MeshInput::Event(WatchEvent::ListStarted(kind).into()));
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
                 match serde_json::from_value(object) {
-                    Ok(watched) => self.queue.push_back(MeshInput::Event(Event::Put(kind, watched).into())),
+                    Ok(watched) => {
+                        self.queue.push_back(MeshInput::Event(WatchEvent::Applied(kind, watched).into()))
+                    }
                     Err(error) => warn!(kind = kind.as_str(), %error, "cannot parse an object"),
                 }
             }
-            self.queue.push_back(MeshInput::Event(Event::Listed(kind).into()));
+            self.queue.push_back(MeshInput::Event(WatchEvent::ListCompleted(kind).into()));
         }
         let wanted = std::mem::take(&mut self.wanted);
         self.watch_secrets(&wanted);
@@ -181,9 +185,9 @@ impl FileSource {
     }
 }
 
-fn kind_of(object: &Value) -> Option<Kind> {
+fn kind_of(object: &Value) -> Option<ResourceKind> {
     let kind = object["kind"].as_str()?;
-    KINDS.into_iter().chain([Kind::Secret]).find(|known| known.as_str() == kind)
+    KINDS.into_iter().chain([ResourceKind::Secret]).find(|known| known.as_str() == kind)
 }
 
 /// As the API server does.

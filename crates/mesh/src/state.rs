@@ -20,25 +20,25 @@ use super::consumer::ProxyIdentity;
 use super::touch::Affected;
 pub use super::view::ChangedTables;
 use super::view::{IdentityTables, RefreshContext};
-use cluster::{Change, Event, Kind, Wanted, WatchCache};
+use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec};
 
-pub const KINDS: [Kind; 8] = [
-    Kind::Service,
-    Kind::Slice,
-    Kind::Pod,
-    Kind::Node,
-    Kind::HttpRoute,
-    Kind::GatewayHttpRoute,
-    Kind::TcpRoute,
-    Kind::Gateway,
+pub const KINDS: [ResourceKind; 8] = [
+    ResourceKind::Service,
+    ResourceKind::Slice,
+    ResourceKind::Pod,
+    ResourceKind::Node,
+    ResourceKind::HttpRoute,
+    ResourceKind::GatewayHttpRoute,
+    ResourceKind::TcpRoute,
+    ResourceKind::Gateway,
 ];
 
 /// All objects of these kinds; of Pods the metadata only. Secrets are watched one by one, see
 /// [`TableCache::secrets`].
-pub fn wanted() -> Vec<Wanted> {
+pub fn wanted() -> Vec<WatchSpec> {
     let wanted = |kind| match kind {
-        Kind::Pod => Wanted::all(kind).metadata_only(),
-        _ => Wanted::all(kind),
+        ResourceKind::Pod => WatchSpec::all(kind).metadata_only(),
+        _ => WatchSpec::all(kind),
     };
     KINDS.into_iter().map(wanted).collect()
 }
@@ -71,9 +71,9 @@ pub struct TableCache {
     affected: Affected,
     certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
     /// Notices about single objects.
-    object_notices: BTreeMap<(Kind, ObjectKey), Vec<Notice>>,
+    object_notices: BTreeMap<(ResourceKind, ObjectKey), Vec<Notice>>,
     /// Kinds whose watch fails, and why.
-    watch_errors: BTreeMap<Kind, String>,
+    watch_errors: BTreeMap<ResourceKind, String>,
 }
 
 impl TableCache {
@@ -106,7 +106,7 @@ impl TableCache {
     }
 
     /// Kinds whose watch fails, and why.
-    pub fn watch_errors(&self) -> &BTreeMap<Kind, String> {
+    pub fn watch_errors(&self) -> &BTreeMap<ResourceKind, String> {
         &self.watch_errors
     }
 
@@ -120,13 +120,13 @@ impl TableCache {
     }
 
     /// Applies an event of a watch.
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply(&mut self, event: WatchEvent) {
         for change in self.mirror.read(event) {
             self.apply_change(change);
         }
     }
 
-    fn apply_change(&mut self, change: Change) {
+    fn apply_change(&mut self, change: ObjectChange) {
         // Changes before all kinds are listed are planned once, when they are.
         let listed = self.is_listed();
         if listed {
@@ -137,26 +137,28 @@ impl TableCache {
         self.affected.everything |= self.is_listed() && !listed;
     }
 
-    fn note_change(&mut self, change: &Change) {
+    fn note_change(&mut self, change: &ObjectChange) {
         match change {
-            Change::Put(object, notices) => {
+            ObjectChange::Applied(object, notices) => {
                 if let Some((kind, key)) = kind_and_key(object) {
                     self.set_object_notices(kind, key, notices);
                 }
             }
-            Change::Unreadable(kind, key, notices) => self.set_object_notices(*kind, key.clone(), notices),
-            Change::Gone(kind, key) => self.set_object_notices(*kind, key.clone(), &[]),
-            Change::Trouble(kind, why) => drop(self.watch_errors.insert(*kind, why.clone())),
-            Change::Listed(kind, seen) => {
+            ObjectChange::Unreadable(kind, key, notices) => {
+                self.set_object_notices(*kind, key.clone(), notices)
+            }
+            ObjectChange::Deleted(kind, key) => self.set_object_notices(*kind, key.clone(), &[]),
+            ObjectChange::Failed(kind, why) => drop(self.watch_errors.insert(*kind, why.clone())),
+            ObjectChange::Listed(kind, seen) => {
                 self.watch_errors.remove(kind);
                 // Unusable objects are not in the snapshot, so their removal is seen only here.
                 self.object_notices.retain(|(of, key), _| of != kind || seen.contains(key));
             }
-            Change::Other(..) => {}
+            ObjectChange::Other(..) => {}
         }
     }
 
-    fn set_object_notices(&mut self, kind: Kind, key: ObjectKey, notices: &[Notice]) {
+    fn set_object_notices(&mut self, kind: ResourceKind, key: ObjectKey, notices: &[Notice]) {
         if notices.is_empty() {
             self.object_notices.remove(&(kind, key));
         } else {
@@ -172,7 +174,7 @@ impl TableCache {
     /// Sets a Secret, or the Notice why it is missing or unusable.
     pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<PemKeyPair, Notice>) {
         let before = self.certificates.remove(key);
-        self.set_object_notices(Kind::Secret, key.clone(), &[]);
+        self.set_object_notices(ResourceKind::Secret, key.clone(), &[]);
         match pair {
             Ok(pair) if before.as_deref() == Some(&pair) => {
                 self.certificates.extend(before.map(|before| (key.clone(), before)));
@@ -182,7 +184,7 @@ impl TableCache {
                 self.affected.secrets.insert(key.clone());
             }
             Err(notice) => {
-                self.set_object_notices(Kind::Secret, key.clone(), &[notice]);
+                self.set_object_notices(ResourceKind::Secret, key.clone(), &[notice]);
                 if before.is_some() {
                     self.affected.secrets.insert(key.clone());
                 }
@@ -192,7 +194,7 @@ impl TableCache {
 
     pub fn remove_secret(&mut self, key: &ObjectKey) {
         self.certificates.remove(key);
-        self.set_object_notices(Kind::Secret, key.clone(), &[]);
+        self.set_object_notices(ResourceKind::Secret, key.clone(), &[]);
     }
 
     /// Plans the affected parts, and returns the identities whose tables changed.
@@ -249,15 +251,15 @@ impl TableCache {
     }
 }
 
-fn kind_and_key(object: &Object) -> Option<(Kind, ObjectKey)> {
+fn kind_and_key(object: &Object) -> Option<(ResourceKind, ObjectKey)> {
     Some(match object {
-        Object::Service(o) => (Kind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
-        Object::Slice(o) => (Kind::Slice, o.key.clone()),
-        Object::Pod(o) => (Kind::Pod, o.key.clone()),
-        Object::HttpRoute(o) => (Kind::HttpRoute, o.key.clone()),
-        Object::GatewayHttpRoute(o) => (Kind::GatewayHttpRoute, o.key.clone()),
-        Object::TcpRoute(o) => (Kind::TcpRoute, o.key.clone()),
-        Object::Gateway(o) => (Kind::Gateway, o.key.clone()),
+        Object::Service(o) => (ResourceKind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
+        Object::Slice(o) => (ResourceKind::Slice, o.key.clone()),
+        Object::Pod(o) => (ResourceKind::Pod, o.key.clone()),
+        Object::HttpRoute(o) => (ResourceKind::HttpRoute, o.key.clone()),
+        Object::GatewayHttpRoute(o) => (ResourceKind::GatewayHttpRoute, o.key.clone()),
+        Object::TcpRoute(o) => (ResourceKind::TcpRoute, o.key.clone()),
+        Object::Gateway(o) => (ResourceKind::Gateway, o.key.clone()),
         Object::Node(_) | Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {
             return None;
         }

@@ -15,7 +15,7 @@ use model::route::{
 };
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
-use cluster::{Change, Kind};
+use cluster::{ObjectChange, ResourceKind};
 
 /// What has to be planned again.
 #[derive(Debug, Default)]
@@ -54,11 +54,13 @@ impl Affected {
     }
 
     /// Adds what a change affects. The snapshot is the one before the change.
-    pub(super) fn add(&mut self, change: &Change, snapshot: &Snapshot) {
+    pub(super) fn add(&mut self, change: &ObjectChange, snapshot: &Snapshot) {
         match change {
-            Change::Put(object, _) => self.put(object, snapshot),
-            Change::Gone(kind, key) | Change::Unreadable(kind, key, _) => self.gone(*kind, key, snapshot),
-            Change::Other(..) | Change::Listed(..) | Change::Trouble(..) => {}
+            ObjectChange::Applied(object, _) => self.put(object, snapshot),
+            ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
+                self.gone(*kind, key, snapshot)
+            }
+            ObjectChange::Other(..) | ObjectChange::Listed(..) | ObjectChange::Failed(..) => {}
         }
     }
 
@@ -78,20 +80,24 @@ impl Affected {
         }
     }
 
-    fn gone(&mut self, kind: Kind, key: &ObjectKey, snapshot: &Snapshot) {
+    fn gone(&mut self, kind: ResourceKind, key: &ObjectKey, snapshot: &Snapshot) {
         match kind {
-            Kind::Service => {
+            ResourceKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.service(snapshot.service(&key), None, snapshot);
             }
-            Kind::Slice => self.slice(snapshot.slice(key), None),
-            Kind::Pod => self.pod(snapshot.pod(key), None, snapshot),
-            Kind::Node => self.node(snapshot.node(&key.name), None),
-            Kind::HttpRoute => self.http_route(snapshot.http_route(key), None),
-            Kind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
-            Kind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
-            Kind::Gateway => self.gateway(snapshot.gateway(key), None),
-            Kind::Namespace | Kind::ServiceCidr | Kind::IpAddress | Kind::Lease | Kind::Secret => {}
+            ResourceKind::Slice => self.slice(snapshot.slice(key), None),
+            ResourceKind::Pod => self.pod(snapshot.pod(key), None, snapshot),
+            ResourceKind::Node => self.node(snapshot.node(&key.name), None),
+            ResourceKind::HttpRoute => self.http_route(snapshot.http_route(key), None),
+            ResourceKind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
+            ResourceKind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
+            ResourceKind::Gateway => self.gateway(snapshot.gateway(key), None),
+            ResourceKind::Namespace
+            | ResourceKind::ServiceCidr
+            | ResourceKind::IpAddress
+            | ResourceKind::Lease
+            | ResourceKind::Secret => {}
         }
     }
 

@@ -11,7 +11,7 @@ use plan::forward::HealthCheck;
 use serde_json::json;
 use tokio::sync::watch;
 
-use cluster::admin_server::{self, Page, Routes};
+use cluster::admin_server::{self, AdminPage, AdminRoutes};
 
 /// Evaluated at each request.
 pub type IsHealthy = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -59,7 +59,7 @@ impl HealthCheckServers {
             for address in addresses.iter().filter(|address| has_family(check, **address)) {
                 let at = SocketAddr::new(*address, check.port);
                 if !self.servers.contains_key(&(key.clone(), at)) {
-                    match admin_server::listen_alone(at) {
+                    match admin_server::listen_single_family(at) {
                         Ok(listener) => {
                             let (stop, stopped) = watch::channel(false);
                             tokio::spawn(admin_server::serve(
@@ -84,9 +84,9 @@ impl HealthCheckServers {
     }
 
     /// Every path has the same response.
-    fn routes(&self, key: &ServiceKey, family: Family) -> Routes {
+    fn routes(&self, key: &ServiceKey, family: Family) -> AdminRoutes {
         let (key, checks, is_healthy) = (key.clone(), self.checks.clone(), self.is_healthy.clone());
-        Routes::default().otherwise(move |_| {
+        AdminRoutes::default().fallback(move |_| {
             let checks = checks.lock().unwrap_or_else(PoisonError::into_inner);
             let local = checks.get(&key).and_then(|check| check.local(family)).unwrap_or(0);
             drop(checks);
@@ -100,7 +100,7 @@ fn has_family(check: &HealthCheck, address: IpAddr) -> bool {
 }
 
 // Semantics D8: the proxy's health counts, the node's eligibility does not (pitfall 27).
-fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Page {
+fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> AdminPage {
     let body = json!({
         "service": {"namespace": key.namespace.as_str(), "name": key.name.as_str()},
         "localEndpoints": local,
@@ -108,7 +108,7 @@ fn answer(key: &ServiceKey, local: usize, is_healthy: bool) -> Page {
     });
     let is_up = local > 0 && is_healthy;
     let status = if is_up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Page::json(status, &body).with_header("x-load-balancing-endpoint-weight", local.to_string())
+    AdminPage::json(status, &body).with_header("x-load-balancing-endpoint-weight", local.to_string())
 }
 
 fn failed(key: &ServiceKey, at: SocketAddr, error: &std::io::Error) -> Notice {

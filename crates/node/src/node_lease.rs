@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use clock::Clock;
-use cluster::outage;
+use cluster::api_outage;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
@@ -45,7 +45,7 @@ pub async fn keep_lease(
         let now = programmed.borrow_and_update().clone();
         if now.revision.is_some() {
             match write_lease(&api, &node, &now, clock.timestamp()).await {
-                Ok(()) => outage::request_worked(WRITE_LEASE),
+                Ok(()) => api_outage::request_succeeded(WRITE_LEASE),
                 Err(error) => {
                     log_refusal(&error);
                     programmed.mark_changed();
@@ -63,9 +63,9 @@ pub async fn keep_lease(
 /// Logs a refusal; an unreachable API is logged by its client.
 fn log_refusal(error: &Error) {
     if let Error::Api(status) = error
-        && !outage::means_away(status.code)
+        && !api_outage::is_unreachable_status(status.code)
     {
-        outage::request_failed(WRITE_LEASE, &status.message);
+        api_outage::request_failed(WRITE_LEASE, &status.message);
     }
 }
 

@@ -16,7 +16,7 @@ use super::config::{
 };
 use super::running_config::{self, RunningConfig};
 use super::{local_addresses, unknown};
-use cluster::input::{Input, World};
+use cluster::input::{InputArgs, LoadedObjects};
 
 /// Which node, and what it is told.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ impl NodeChoice {
     }
 
     /// Where its objects come from; by default from the API of the running node proxy.
-    pub fn input(&self, input: &Input) -> Input {
+    pub fn input(&self, input: &InputArgs) -> InputArgs {
         let mut input = input.for_node();
         let connection = &input.connection;
         let said = connection.kubeconfig.is_some()
@@ -159,7 +159,7 @@ pub struct NodeWorld {
 
 impl NodeWorld {
     /// The node with the objects that were read.
-    pub fn new(choice: &NodeChoice, world: &World) -> Result<Self> {
+    pub fn new(choice: &NodeChoice, world: &LoadedObjects) -> Result<Self> {
         let mut notices = choice.notices.clone();
         let node = node(choice, world, &mut notices)?;
         let cidrs: Vec<_> = world.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
@@ -172,7 +172,7 @@ impl NodeWorld {
 }
 
 /// The Node object; without one, a node with only a name and the addresses of the flags.
-fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
+fn node(choice: &NodeChoice, world: &LoadedObjects, notices: &mut Vec<Notice>) -> Result<Node> {
     let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
         let message = "the Node is not in the input: it has no zone and no pod CIDRs, and only the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));

@@ -13,6 +13,7 @@ use http::StatusCode;
 
 use kube::Client;
 use model::Notice;
+use model::random::Random;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -24,8 +25,8 @@ use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::{local_addresses, running_config, sysctl, traffic};
-use cluster::admin_server::{self, Page, Routes};
-use cluster::{Connection, Feed, Kind, Wanted};
+use cluster::admin_server::{self, AdminPage, AdminRoutes};
+use cluster::{Connection, ResourceKind, WatchSpec, WatchStream};
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;
@@ -58,6 +59,8 @@ pub struct RunOptions<'a> {
     /// Warnings from reading the configuration.
     pub notices: Vec<Notice>,
     pub clock: Clock,
+    /// Jitters the backoff of the watches.
+    pub random: Random,
 }
 
 /// Why a run ended.
@@ -89,7 +92,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
     let configz = running_config::value(&settings, &options.node, &options.connection);
-    running_config::serve(&configz);
+    running_config::serve(&configz, &options.clock);
     serve_all(&settings, &shared, &configz, &served, &options.clock)?;
     let (programmed, lease_state) = watch::channel(ProgrammedState::default());
     if !options.lease_namespace.is_empty() {
@@ -101,7 +104,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             options.clock.clone(),
         ));
     }
-    let feed = Feed::start(&options.client, wanted(&options.node));
+    let watches = WatchStream::start(&options.client, options.random.clone(), watch_specs(&options.node));
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -119,31 +122,31 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
-        end = run_loop(SyncLoop::new(parts), feed) => end,
+        end = run_loop(SyncLoop::new(parts), watches) => end,
     }
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
-fn wanted(node: &str) -> Vec<Wanted> {
+fn watch_specs(node: &str) -> Vec<WatchSpec> {
     vec![
-        Wanted::all(Kind::Service).labels("!service.kubernetes.io/service-proxy-name"),
-        Wanted::all(Kind::Slice).labels("!service.kubernetes.io/headless"),
-        Wanted::all(Kind::Node).fields(&format!("metadata.name={node}")),
-        Wanted::all(Kind::ServiceCidr),
+        WatchSpec::all(ResourceKind::Service).labels("!service.kubernetes.io/service-proxy-name"),
+        WatchSpec::all(ResourceKind::Slice).labels("!service.kubernetes.io/headless"),
+        WatchSpec::all(ResourceKind::Node).fields(&format!("metadata.name={node}")),
+        WatchSpec::all(ResourceKind::ServiceCidr),
     ]
 }
 
-async fn run_loop(mut sync_loop: SyncLoop, mut feed: Feed) -> Result<RunEnd> {
+async fn run_loop(mut sync_loop: SyncLoop, mut watches: WatchStream) -> Result<RunEnd> {
     let mut address_changes = local_addresses::changes();
     let mut watches_addresses = true;
     loop {
         let wake = tokio::time::Instant::from_std(sync_loop.wake_at());
         tokio::select! {
             biased;
-            event = feed.next() => {
+            event = watches.next() => {
                 sync_loop.observe(event);
                 for _ in 0..EVENT_BATCH {
-                    let Some(event) = feed.ready() else { break };
+                    let Some(event) = watches.ready() else { break };
                     sync_loop.observe(event);
                 }
             }
@@ -183,24 +186,30 @@ fn serve_all(
     clock: &Clock,
 ) -> Result<()> {
     let config = &settings.configuration;
-    let servers: [(&'static str, Option<SocketAddr>, Routes); 2] = [
+    let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
         ("metrics", settings.metrics, metrics_pages(shared, configz.clone())),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
-        match admin_server::listen_alone(address) {
+        match admin_server::listen_single_family(address) {
             Ok(listener) => drop(tokio::spawn(admin_server::serve(listener, routes, stop.clone()))),
             Err(error) if config.bind_address_hard_fail => {
                 bail!("cannot listen on {address} for {name}: {error}; bindAddressHardFail is set")
             }
-            Err(_) => drop(tokio::spawn(admin_server::keep_serving(name, address, routes, stop.clone()))),
+            Err(_) => drop(tokio::spawn(admin_server::serve_with_retry(
+                name,
+                address,
+                routes,
+                clock.clone(),
+                stop.clone(),
+            ))),
         }
     }
     Ok(())
 }
 
-fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> Routes {
+fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
     let page = |endpoint: HealthEndpoint| {
         let (shared, clock) = (shared.clone(), clock.clone());
         move |_: &http::request::Parts| {
@@ -211,19 +220,19 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> Routes {
             };
             counts.get_or_create(&status(answer.code)).inc();
             let status = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            Page::json(status, &answer.body)
+            AdminPage::json(status, &answer.body)
         }
     };
-    Routes::default()
+    AdminRoutes::default()
         .page("/healthz", page(HealthEndpoint::Healthz))
         .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<SharedState>, configz: Value) -> Routes {
+fn metrics_pages(shared: &Arc<SharedState>, configz: Value) -> AdminRoutes {
     let shared = shared.clone();
-    Routes::default()
+    AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
-        .page("/healthz", |_| Page::text(StatusCode::OK, "ok"))
-        .page("/proxyMode", |_| Page::text(StatusCode::OK, "nftables"))
-        .page("/configz", move |_| Page::json(StatusCode::OK, &configz))
+        .page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
+        .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
+        .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
 }

@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use nix::sys::socket::{getsockopt, sockopt};
 use serde_json::{Value, json};
 
@@ -83,17 +84,18 @@ fn path(more: &Value, field: &str) -> Result<Option<PathBuf>> {
     Ok(path.map(Path::to_owned))
 }
 
-/// Serves until the process ends.
-pub fn serve(value: &Value) {
-    let text = value.to_string();
-    std::thread::spawn(move || match bind(NAME) {
-        Ok(listener) => answer_all(&listener, &text),
+/// Serves the configuration until the process ends.
+#[allow(clippy::disallowed_methods, reason = "blocks on a Unix socket; it decides nothing")]
+pub fn serve(value: &Value, clock: &Clock) {
+    let (text, clock) = (value.to_string(), clock.clone());
+    std::thread::spawn(move || match bind(NAME, &clock) {
+        Ok(listener) => answer_all(&listener, &text, &clock),
         Err(error) => tracing::warn!(%error, "commands with --live cannot read this node's configuration"),
     });
 }
 
-/// Waits for the name if another process holds it, such as the proxy that this one replaces.
-fn bind(name: &[u8]) -> std::io::Result<UnixListener> {
+/// Waits for the name if another process has it: the proxy that this one replaces, or one that only took the name.
+fn bind(name: &[u8], clock: &Clock) -> std::io::Result<UnixListener> {
     let address = SocketAddr::from_abstract_name(name)?;
     let mut warned = false;
     loop {
@@ -106,17 +108,17 @@ fn bind(name: &[u8]) -> std::io::Result<UnixListener> {
                         "another process of this network namespace holds the socket of commands with --live"
                     );
                 }
-                std::thread::sleep(AGAIN);
+                clock.sleep_blocking(AGAIN);
             }
             bound => return bound,
         }
     }
 }
 
-fn answer_all(listener: &UnixListener, text: &str) {
+fn answer_all(listener: &UnixListener, text: &str, clock: &Clock) {
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
-            std::thread::sleep(PAUSE);
+            clock.sleep_blocking(PAUSE);
             continue;
         };
         // A client that does not read gets nothing.
@@ -129,8 +131,9 @@ pub fn ask() -> Result<Option<RunningConfig>> {
     ask_within(NAME, PATIENCE)
 }
 
-/// Connecting blocks while a listener's queue is full, and every byte restarts a read timeout: a thread reads, and is
-/// abandoned at the timeout.
+/// Connecting waits while a listener's queue is full, and every byte that comes would start a read timeout anew: a thread
+/// asks, and is left alone when the time is over.
+#[allow(clippy::disallowed_methods, reason = "waits for another process with a deadline")]
 fn ask_within(name: &[u8], patience: Duration) -> Result<Option<RunningConfig>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = name.to_owned();
@@ -228,7 +231,7 @@ mod tests {
     #[test]
     fn a_listener_that_never_ends_its_answer_is_given_up() {
         let name = name("drip");
-        let listener = bind(&name).unwrap();
+        let listener = bind(&name, &Clock::system()).unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             while stream.write_all(b" ").is_ok() {
@@ -242,7 +245,7 @@ mod tests {
     #[test]
     fn a_listener_whose_queue_is_full_is_given_up() {
         let name = name("full");
-        let listener = bind(&name).unwrap();
+        let listener = bind(&name, &Clock::system()).unwrap();
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _waiting = UnixStream::connect_addr(&address).unwrap();
@@ -256,8 +259,8 @@ mod tests {
         let settings = settings();
         let text = value(&settings, "n1", &Connection::default()).to_string();
         assert!(ask_within(&name, PATIENCE).unwrap().is_none(), "there is none yet");
-        let listener = bind(&name).unwrap();
-        std::thread::spawn(move || answer_all(&listener, &text));
+        let listener = bind(&name, &Clock::system()).unwrap();
+        std::thread::spawn(move || answer_all(&listener, &text, &Clock::system()));
         for _ in 0..2 {
             assert_eq!(ask_within(&name, PATIENCE).unwrap().unwrap().node, "n1");
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use cluster::{Kind, WatchCache};
+use cluster::{ResourceKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::{ConntrackSocket, delete_stale_udp};
 use model::forward::UdpService;
@@ -178,10 +178,10 @@ impl SyncLoop {
         let node = snapshot.node(&self.node);
         let needs_pod_cidrs = self.settings.proxy.detect_local_mode == "NodeCIDR";
         let has_pod_cidrs = !needs_pod_cidrs || node.is_some_and(|node| !node.pod_cidrs.is_empty());
-        self.cache.has_listed(&[Kind::Service, Kind::Slice])
+        self.cache.has_listed(&[ResourceKind::Service, ResourceKind::Slice])
             && (node.is_some() || waited >= NODE_TIMEOUT)
             && (has_pod_cidrs || waited >= POD_CIDR_TIMEOUT)
-            && (self.cache.has_listed(&[Kind::ServiceCidr]) || waited >= SERVICE_CIDR_TIMEOUT)
+            && (self.cache.has_listed(&[ResourceKind::ServiceCidr]) || waited >= SERVICE_CIDR_TIMEOUT)
     }
 
     /// Computes the node's configuration, and rebuilds where rules depend on what changed (pitfall 7: a ServiceCIDR does).
@@ -189,7 +189,7 @@ impl SyncLoop {
         self.pending.node = false;
         let snapshot = self.cache.snapshot();
         let node = snapshot.node(&self.node);
-        if self.cache.has_listed(&[Kind::Node]) {
+        if self.cache.has_listed(&[ResourceKind::Node]) {
             self.shared.health(|health| health.node(node));
         }
         let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();

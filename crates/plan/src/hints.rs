@@ -98,6 +98,18 @@ pub struct HintOutcome {
     fresh: Vec<bool>,
 }
 
+/// Safeguards that hold a mechanism back: the reasons of condition Programmed and of the controller's metric.
+pub const SAFEGUARDS: [&str; 8] = [
+    "EndpointWithoutZone",
+    "FewerEndpointsThanZones",
+    "InsufficientNodeInformation",
+    "NoZones",
+    "OneZoneOnly",
+    "OverloadUnavoidable",
+    "TooFewEndpoints",
+    "TooManyZones",
+];
+
 impl HintOutcome {
     /// The annotation `zoneward.dev/demand` of Spill.
     pub fn demand(&self) -> Option<String> {
@@ -320,6 +332,7 @@ impl MechanismOutcome {
     }
 
     fn held_back(mechanism: Mechanism, reason: &'static str, sentence: &'static str) -> Self {
+        debug_assert!(SAFEGUARDS.contains(&reason), "{reason} is missing in SAFEGUARDS");
         Self { held_back: Some((reason, sentence)), ..Self::programmed(mechanism) }
     }
 }

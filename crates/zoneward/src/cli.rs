@@ -9,7 +9,7 @@ use model::Timestamp;
 use model::forward::FirstPacket;
 use plan::FeatureGates;
 
-pub use cluster::input::Input;
+pub use cluster::input::InputArgs;
 use cluster::object_name::ObjectName;
 use node::config::flags::{GateList, parse_gates};
 pub use node::offline::{NodeArgs, ProxyMode};
@@ -338,7 +338,7 @@ pub struct Up {
 pub struct PlanSlices {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -414,7 +414,7 @@ pub struct Controller {
     pub lease_namespace: String,
     /// Who of several leads.
     #[command(flatten)]
-    pub leader: cluster::leader::LeaderArgs,
+    pub leader: cluster::leader_election::LeaderArgs,
     /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10270,
     /// or a free port if that one is taken]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
@@ -455,7 +455,7 @@ impl Controller {
             },
             concurrent_syncs: self.concurrent_syncs.into(),
             lease_namespace: self.lease_namespace.clone(),
-            clock: clock::Clock::system(),
+            ..controller::ControllerConfig::default()
         }
     }
 }
@@ -474,7 +474,7 @@ pub enum PreferBy {
 pub struct PlanAddresses {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -491,7 +491,7 @@ pub struct PlanAddresses {
 pub struct PlanValidate {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -505,7 +505,7 @@ pub struct TraceSelect {
     pub service: Option<ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -540,7 +540,7 @@ pub struct RouteArgs {
 pub struct PlanRoutes {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -579,7 +579,7 @@ pub enum RoutesAs {
 pub struct TraceHttp {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -597,7 +597,7 @@ pub struct TraceHttp {
 pub struct TracePacket {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,
@@ -620,7 +620,7 @@ pub struct TracePacket {
 pub struct PlanNode {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: Input,
+    pub input: InputArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: Output,

@@ -22,7 +22,7 @@ use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
 /// Runs a command. `false`: the answer is "no".
 pub fn run(cli: Cli) -> Result<bool> {
-    cluster::supervisor::end_with_parent();
+    cluster::supervisor::exit_with_parent();
     match cli.command {
         Command::Plan(PlanCommand::Slices(args)) => plan::slices::run(&args),
         Command::Plan(PlanCommand::Addresses(args)) => plan::addresses::run(&args),

@@ -11,7 +11,7 @@ use plan::routes::{MeshClient, gateway, never_matching_within, outbound, unused_
 
 use mesh::destination_port;
 
-use crate::cli::{Input, RouteArgs};
+use crate::cli::{InputArgs, RouteArgs};
 use cluster::object_name::ObjectName;
 
 pub struct PlannedRoutes {
@@ -81,13 +81,13 @@ impl PlannedRoutes {
 
 impl RouteArgs {
     /// The input; objects of all namespaces if a flag has a namespace.
-    pub fn input(&self, given: &Input) -> Input {
+    pub fn input(&self, given: &InputArgs) -> InputArgs {
         let has_namespace = |text: &String| {
             let name = text.split([',', ':']).next().unwrap_or_default();
             name.parse::<ObjectName>().is_ok_and(|name| name.namespace.is_some())
         };
         let all = [&self.from, &self.to, &self.gateway].into_iter().flatten().any(has_namespace);
-        Input { all_namespaces: given.all_namespaces || all, ..given.clone() }
+        InputArgs { all_namespaces: given.all_namespaces || all, ..given.clone() }
     }
 }
 

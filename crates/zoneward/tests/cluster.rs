@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{self, Connection, Feed, Kind, Wanted, WatchCache};
+use clock::Clock;
+use cluster::{self, Connection, ResourceKind, WatchCache, WatchSpec, WatchStream};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
+use model::random::Random;
 use serde_json::json;
 use store::admission::service::ServiceRanges;
 use store::api::{Api as Store, ApiLimits};
@@ -22,13 +24,18 @@ fn store(name: &str) -> Store {
 }
 
 async fn put_node(client: &Client, name: &str) {
-    let resource = Kind::Node.resource();
+    let resource = ResourceKind::Node.resource();
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let node = DynamicObject::new(name, &resource).data(json!({}));
     api.create(&PostParams::default(), &node).await.expect("the node is created");
 }
 
-async fn until(feed: &mut Feed, mirror: &mut WatchCache, what: &str, done: impl Fn(&WatchCache) -> bool) {
+async fn until(
+    feed: &mut WatchStream,
+    mirror: &mut WatchCache,
+    what: &str,
+    done: impl Fn(&WatchCache) -> bool,
+) {
     let waiting = async {
         while !done(mirror) {
             for change in mirror.read(feed.next().await) {
@@ -41,19 +48,22 @@ async fn until(feed: &mut Feed, mirror: &mut WatchCache, what: &str, done: impl 
 
 async fn follows(client: Client) {
     put_node(&client, "early").await;
-    let (mut feed, mut mirror) = (Feed::start(&client, [Wanted::all(Kind::Node)]), WatchCache::default());
-    until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[Kind::Node])).await;
+    let (mut feed, mut mirror) = (
+        WatchStream::start(&client, Random::seeded(1), [WatchSpec::all(ResourceKind::Node)]),
+        WatchCache::default(),
+    );
+    until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[ResourceKind::Node])).await;
     assert!(mirror.snapshot().node("early").is_some());
     put_node(&client, "late").await;
     until(&mut feed, &mut mirror, "what is new comes", |m| m.snapshot().node("late").is_some()).await;
-    let api: Api<DynamicObject> = Api::all_with(client, &Kind::Node.resource());
+    let api: Api<DynamicObject> = Api::all_with(client, &ResourceKind::Node.resource());
     api.delete("early", &DeleteParams::default()).await.expect("the node is deleted");
     until(&mut feed, &mut mirror, "what is gone goes", |m| m.snapshot().node("early").is_none()).await;
 }
 
 #[tokio::test]
 async fn a_mirror_follows_the_api_in_the_same_process() {
-    follows(cluster::in_process(store("process"))).await;
+    follows(cluster::in_process(store("process"), &Clock::system())).await;
 }
 
 #[tokio::test]
@@ -67,7 +77,7 @@ async fn a_mirror_follows_the_api_by_its_socket() {
     let server = store::server::ApiServer::new(store("socket"), Arc::new(credentials), stopped);
     tokio::spawn(server.serve_unix(listener));
     let connection = Connection { api_socket: Some(path), ..Connection::default() };
-    follows(cluster::connect(&connection).await.expect("a client")).await;
+    follows(cluster::connect(&connection, &Clock::system()).await.expect("a client")).await;
     std::fs::remove_dir_all(&folder).expect("removing the folder");
 }
 
@@ -93,12 +103,12 @@ fn without_streaming(client: Client) -> Client {
 
 #[tokio::test]
 async fn where_a_watch_cannot_bring_the_list_it_is_asked_for_by_pages() {
-    follows(without_streaming(cluster::in_process(store("pages")))).await;
+    follows(without_streaming(cluster::in_process(store("pages"), &Clock::system()))).await;
 }
 
 #[tokio::test]
 async fn a_missing_kubeconfig_is_named() {
     let connection = Connection { kubeconfig: Some("no/such/file".into()), ..Connection::default() };
-    let error = cluster::connect(&connection).await.err().expect("an error");
+    let error = cluster::connect(&connection, &Clock::system()).await.err().expect("an error");
     assert!(format!("{error:#}").contains("no/such/file"), "{error:#}");
 }

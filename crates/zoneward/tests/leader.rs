@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::leader::election::Timing;
-use cluster::leader::{Settings, run};
+use clock::Clock;
+use cluster::leader_election::election::ElectionTiming;
+use cluster::leader_election::{LeaderElectionConfig, run};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use model::random::Random;
 use serde_json::json;
 use store::admission::service::ServiceRanges;
 use store::api::{Api as Store, ApiLimits};
@@ -20,8 +22,10 @@ async fn client(name: &str) -> Client {
     std::fs::create_dir_all(&folder).expect("a folder");
     let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
     std::fs::remove_dir_all(&folder).expect("removing the folder");
-    let client =
-        cluster::in_process(Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default()));
+    let client = cluster::in_process(
+        Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default()),
+        &clock::Clock::system(),
+    );
     let namespace =
         serde_json::from_value(json!({"metadata": {"name": "kube-system"}})).expect("a namespace");
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
@@ -36,12 +40,14 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn start(client: &Client, identity: &str, timing: Timing) -> Self {
-        let settings = Settings {
+    fn start(client: &Client, identity: &str, timing: ElectionTiming) -> Self {
+        let settings = LeaderElectionConfig {
             namespace: "kube-system".to_owned(),
             name: "zoneward-controller".to_owned(),
             identity: identity.to_owned(),
             timing,
+            clock: Clock::system(),
+            random: Random::seeded(1),
         };
         let (sender, leading) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);
@@ -69,9 +75,9 @@ fn holder(lease: &Lease) -> Option<String> {
 #[tokio::test]
 async fn whoever_stops_hands_over_at_once() {
     let client = client("handover").await;
-    let mut first = Candidate::start(&client, "first", Timing::default());
+    let mut first = Candidate::start(&client, "first", ElectionTiming::default());
     first.leads().await;
-    let mut second = Candidate::start(&client, "second", Timing::default());
+    let mut second = Candidate::start(&client, "second", ElectionTiming::default());
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!*second.leading.borrow(), "one leads already");
     assert_eq!(holder(&lease(&client).await).as_deref(), Some("first"));
@@ -86,7 +92,7 @@ async fn whoever_stops_hands_over_at_once() {
 
 #[tokio::test]
 async fn whoever_dies_is_replaced_when_its_lease_has_run_out() {
-    let timing = Timing {
+    let timing = ElectionTiming {
         lease_duration: Duration::from_secs(2),
         renew_deadline: Duration::from_secs(1),
         retry_period: Duration::from_millis(200),
@@ -102,7 +108,7 @@ async fn whoever_dies_is_replaced_when_its_lease_has_run_out() {
 
 #[tokio::test]
 async fn a_lease_taken_by_force_deposes_the_leader_at_once() {
-    let timing = Timing { retry_period: Duration::from_millis(100), ..Timing::default() };
+    let timing = ElectionTiming { retry_period: Duration::from_millis(100), ..ElectionTiming::default() };
     let client = client("force").await;
     let mut first = Candidate::start(&client, "first", timing);
     first.leads().await;

@@ -66,11 +66,16 @@ async fn condition(client: &Client, name: &str) -> (Value, Value) {
 #[tokio::test]
 async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let api = api("accepted").await;
-    let client = cluster::in_process(api.clone());
+    let client = cluster::in_process(api.clone(), &clock::Clock::system());
     put(&api, route("good", "/v[0-9]+")).await;
     put(&api, route("bad", "/v[")).await;
     let (stop, stopped) = watch::channel(false);
-    let first = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
+    let first = tokio::spawn(accepted::run(
+        client.clone(),
+        clock::Clock::system(),
+        model::random::Random::seeded(clock::os_seed()),
+        stopped,
+    ));
     let (good, version) = condition(&client, "good").await;
     assert_eq!((&good["status"], &good["reason"]), (&json!("True"), &json!("Valid")));
     let (bad, bad_version) = condition(&client, "bad").await;
@@ -95,7 +100,12 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     );
     // Whoever leads next finds everything said.
     let (stop, stopped) = watch::channel(false);
-    let next = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
+    let next = tokio::spawn(accepted::run(
+        client.clone(),
+        clock::Clock::system(),
+        model::random::Random::seeded(clock::os_seed()),
+        stopped,
+    ));
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(condition(&client, "good").await.1, version);
     assert_eq!(condition(&client, "bad").await.1, bad_version);
@@ -178,9 +188,14 @@ async fn until(client: &Client, path: &str, name: &str, status: &str, reason: &s
 #[tokio::test]
 async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until_it_comes() {
     let api = api("resolved").await;
-    let client = cluster::in_process(api.clone());
+    let client = cluster::in_process(api.clone(), &clock::Clock::system());
     let (stop, stopped) = watch::channel(false);
-    let running = tokio::spawn(accepted::run(client.clone(), clock::Clock::system(), stopped));
+    let running = tokio::spawn(accepted::run(
+        client.clone(),
+        clock::Clock::system(),
+        model::random::Random::seeded(clock::os_seed()),
+        stopped,
+    ));
     let mesh = "/apis/zoneward.dev/v1alpha1/namespaces/default";
     post(&client, &format!("{mesh}/meshhttproutes"), route("r", "/v.*")).await;
     let gateway = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},

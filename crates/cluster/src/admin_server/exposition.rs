@@ -1,24 +1,24 @@
-//! Metrics as text. The registry writes OpenMetrics; Prometheus' older text format, which many scrapers ask for,
-//! differs in a few lines, and those are changed here.
+//! Metrics as text. The registry encodes OpenMetrics; for the text format 0.0.4, which many scrapers request, the lines that
+//! differ are rewritten.
 
 use http::StatusCode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use super::Page;
+use super::AdminPage;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics in the format that a client accepts.
-pub(super) fn page(registry: &Registry, accept: &str) -> Page {
+/// The metrics in the format that the client accepts.
+pub(super) fn page(registry: &Registry, accept: &str) -> AdminPage {
     let Some(body) = open_metrics(registry) else {
-        return Page::text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n");
+        return AdminPage::text(StatusCode::INTERNAL_SERVER_ERROR, "failed to encode the metrics\n");
     };
     if accept.contains("application/openmetrics-text") {
-        Page { content_type: OPEN_METRICS, ..Page::text(StatusCode::OK, body) }
+        AdminPage { content_type: OPEN_METRICS, ..AdminPage::text(StatusCode::OK, body) }
     } else {
-        Page { content_type: PLAIN, ..Page::text(StatusCode::OK, plain(&body)) }
+        AdminPage { content_type: PLAIN, ..AdminPage::text(StatusCode::OK, plain(&body)) }
     }
 }
 
@@ -27,7 +27,7 @@ fn open_metrics(registry: &Registry) -> Option<String> {
     encode(&mut body, registry).ok().map(|()| body)
 }
 
-/// OpenMetrics -> the text format 0.0.4. There, a counter's family is named as its samples are, with `_total`.
+/// OpenMetrics -> text format 0.0.4, where the family of a counter has the suffix `_total`, as its samples do.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help: Option<(&str, &str)> = None;
@@ -44,7 +44,7 @@ fn plain(text: &str) -> String {
                 let (ending, kind) = match kind {
                     "counter" => ("_total", "counter"),
                     "info" => ("_info", "gauge"),
-                    // All of these are counters: see `counters.rs`.
+                    // Only `UnsuffixedCounter` has this type.
                     "unknown" => ("", "counter"),
                     kind => ("", kind),
                 };
@@ -53,14 +53,14 @@ fn plain(text: &str) -> String {
                 }
                 out.push_str(&format!("# TYPE {name}{ending} {kind}\n"));
             }
-            // UNIT and EOF are not known there.
+            // The text format has no UNIT and EOF.
             _ => {}
         }
     }
     out
 }
 
-/// A sample without the exemplar behind it, which the older format does not have.
+/// A sample without its exemplar.
 fn without_exemplar(line: &str) -> &str {
     let (mut quoted, mut escaped) = (false, false);
     for (at, c) in line.char_indices() {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_format_names_counters_as_their_samples() {
+    fn the_text_format_names_counters_as_their_samples() {
         let open = "# HELP syncs Runs.\n# TYPE syncs counter\n# UNIT syncs seconds\n\
                     syncs_total{result=\"a # \\\" b\"} 1 # {trace=\"x\"} 1\n\
                     # HELP build What it is.\n# TYPE build info\nbuild_info{v=\"1\"} 1\n\

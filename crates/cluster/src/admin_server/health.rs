@@ -1,50 +1,50 @@
-//! Health as a list of named checks: all fine is 200, anything else is 503 with the names and the reasons.
+//! Health endpoints as named checks: 200 if all pass, else 503 with each result, in the format of kube-apiserver.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::Page;
+use super::AdminPage;
 
-type Ask = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Named checks, asked in order at every request.
+/// Named checks, run in order at every request.
 #[derive(Clone, Default)]
-pub struct Checks {
-    checks: Vec<(&'static str, Ask)>,
+pub struct HealthChecks {
+    checks: Vec<(&'static str, Check)>,
 }
 
-impl Checks {
-    /// Adds a check, which must not wait: it says what is wrong.
+impl HealthChecks {
+    /// Adds a check, which must not block and returns the reason of a failure.
     pub fn check(
         mut self,
         name: &'static str,
-        ask: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        run: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        self.checks.push((name, Arc::new(ask)));
+        self.checks.push((name, Arc::new(run)));
         self
     }
 
-    /// `ok`, or every check with its result. Kubernetes' `?verbose` shows the list when all is fine, too.
-    pub(super) fn page(&self, query: &str) -> Page {
+    /// `ok`, or with `?verbose` or a failure every check with its result.
+    pub(super) fn page(&self, query: &str) -> AdminPage {
         let mut list = String::new();
-        let mut well = true;
-        for (name, ask) in &self.checks {
-            let written = match ask() {
+        let mut healthy = true;
+        for (name, run) in &self.checks {
+            let written = match run() {
                 Ok(()) => writeln!(list, "[+]{name} ok"),
-                Err(why) => {
-                    well = false;
-                    writeln!(list, "[-]{name} failed: {why}")
+                Err(reason) => {
+                    healthy = false;
+                    writeln!(list, "[-]{name} failed: {reason}")
                 }
             };
             written.expect("writing into a String cannot fail");
         }
         let verbose = query.split('&').any(|part| part == "verbose" || part.starts_with("verbose="));
-        match (well, verbose) {
-            (true, false) => Page::text(StatusCode::OK, "ok"),
-            (true, true) => Page::text(StatusCode::OK, list + "check passed\n"),
-            (false, _) => Page::text(StatusCode::SERVICE_UNAVAILABLE, list + "check failed\n"),
+        match (healthy, verbose) {
+            (true, false) => AdminPage::text(StatusCode::OK, "ok"),
+            (true, true) => AdminPage::text(StatusCode::OK, list + "check passed\n"),
+            (false, _) => AdminPage::text(StatusCode::SERVICE_UNAVAILABLE, list + "check failed\n"),
         }
     }
 }

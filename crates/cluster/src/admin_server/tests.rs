@@ -1,4 +1,4 @@
-//! The server by its socket: what is asked, what comes back, and that it ends.
+//! The admin server over TCP: responses, formats and shutdown.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,28 +11,28 @@ struct Served {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
-    well: Arc<AtomicBool>,
+    healthy: Arc<AtomicBool>,
 }
 
 async fn served() -> Served {
-    let well = Arc::new(AtomicBool::new(true));
-    let asked = well.clone();
-    let checks = Checks::default().check("api", || Ok(())).check("leader", move || {
-        if asked.load(Ordering::SeqCst) { Ok(()) } else { Err("nobody leads".to_owned()) }
+    let healthy = Arc::new(AtomicBool::new(true));
+    let flag = healthy.clone();
+    let checks = HealthChecks::default().check("api", || Ok(())).check("leader", move || {
+        if flag.load(Ordering::SeqCst) { Ok(()) } else { Err("no leader".to_owned()) }
     });
     let mut registry = Registry::default();
     let syncs: Counter = Counter::default();
     syncs.inc();
     registry.register("syncs", "Runs", syncs);
-    let routes = Routes::default().checks("/readyz", checks).metrics(registry);
+    let routes = AdminRoutes::default().checks("/readyz", checks).metrics(registry);
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), "--bind-address").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(serve(listener, routes, stopped));
-    Served { address, stop, task, well }
+    Served { address, stop, task, healthy }
 }
 
-async fn ask(address: SocketAddr, line: &str, headers: &str) -> String {
+async fn request(address: SocketAddr, line: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.expect("a request");
@@ -42,40 +42,40 @@ async fn ask(address: SocketAddr, line: &str, headers: &str) -> String {
 }
 
 #[tokio::test]
-async fn health_says_which_check_fails_and_why() {
+async fn health_reports_the_failed_check_and_its_reason() {
     let served = served().await;
-    let fine = ask(served.address, "GET /readyz", "").await;
+    let fine = request(served.address, "GET /readyz", "").await;
     assert!(fine.starts_with("HTTP/1.1 200") && fine.ends_with("\r\n\r\nok"), "{fine}");
-    let list = ask(served.address, "GET /readyz?verbose", "").await;
+    let list = request(served.address, "GET /readyz?verbose", "").await;
     assert!(list.contains("[+]api ok\n[+]leader ok\n"), "{list}");
-    served.well.store(false, Ordering::SeqCst);
-    let bad = ask(served.address, "GET /readyz", "").await;
-    assert!(bad.starts_with("HTTP/1.1 503") && bad.contains("[-]leader failed: nobody leads"), "{bad}");
+    served.healthy.store(false, Ordering::SeqCst);
+    let bad = request(served.address, "GET /readyz", "").await;
+    assert!(bad.starts_with("HTTP/1.1 503") && bad.contains("[-]leader failed: no leader"), "{bad}");
 }
 
 #[tokio::test]
 async fn metrics_come_in_both_formats() {
     let served = served().await;
-    let older = ask(served.address, "GET /metrics", "accept: text/plain\r\n").await;
+    let older = request(served.address, "GET /metrics", "accept: text/plain\r\n").await;
     assert!(older.contains("version=0.0.4") && older.contains("# TYPE syncs_total counter"), "{older}");
-    let newer = ask(served.address, "GET /metrics", "accept: application/openmetrics-text\r\n").await;
+    let newer = request(served.address, "GET /metrics", "accept: application/openmetrics-text\r\n").await;
     assert!(newer.contains("application/openmetrics-text; version=1.0.0"), "{newer}");
     assert!(newer.contains("# TYPE syncs counter") && newer.ends_with("# EOF\n"), "{newer}");
 }
 
 #[tokio::test]
-async fn other_paths_and_methods_are_refused_with_what_there_is() {
+async fn unknown_paths_get_404_with_the_known_ones_and_other_methods_405() {
     let served = served().await;
-    let missing = ask(served.address, "GET /other", "").await;
+    let missing = request(served.address, "GET /other", "").await;
     assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("/metrics, /readyz"), "{missing}");
-    let posted = ask(served.address, "POST /readyz", "content-length: 0\r\n").await;
+    let posted = request(served.address, "POST /readyz", "content-length: 0\r\n").await;
     assert!(posted.starts_with("HTTP/1.1 405") && posted.contains("allow: GET, HEAD"), "{posted}");
 }
 
 #[tokio::test]
-async fn it_ends_when_told_even_with_an_open_connection() {
+async fn it_stops_with_an_open_connection() {
     let served = served().await;
     let _idle = TcpStream::connect(served.address).await.expect("a connection");
     served.stop.send_replace(true);
-    tokio::time::timeout(Duration::from_secs(60), served.task).await.expect("it ends").expect("well");
+    tokio::time::timeout(Duration::from_secs(60), served.task).await.expect("it ends").expect("no panic");
 }

@@ -1,39 +1,39 @@
-//! Leading and standing by. Whoever stands by follows the watches and plans nothing; when it is its turn, it plans every
-//! Service at once from what it has in memory. Most plans then find nothing to write, which costs microseconds each.
+//! Leading and standing by. A standby follows the watches and plans nothing; a new leader plans every Service from its
+//! warm cache. Most plans then need no write, which costs microseconds each.
 
 use plan::work_queue::{MonotonicTime, WorkQueue};
 use tracing::info;
 
 use super::SliceReconciler;
-use crate::service_state::ServiceCounts;
+use crate::last_sync::ServiceCounts;
 
 impl SliceReconciler {
-    /// We lead: from now on plans are made, of everything first.
+    /// Starts planning, with every Service first.
     pub fn lead(&mut self, now: MonotonicTime) {
         self.leading = true;
         self.plan_all(now);
     }
 
-    /// Somebody else may lead. What was remembered of Services is forgotten: it is his to know, and can be read back
-    /// from the slices. What we wrote and have not seen yet is still waited for, so that nothing is made twice.
+    /// Stops planning. The state of Services is dropped: another leader may change it, and the slices hold it. Expected
+    /// writes are kept, so that nothing is created twice.
     pub fn stand_by(&mut self) {
         self.leading = false;
         self.queue = WorkQueue::new(*self.queue.timing());
         self.in_flight.clear();
-        self.open.clear();
+        self.unacknowledged.clear();
         self.recheck = None;
-        for (_, kept) in std::mem::take(&mut self.memories) {
-            self.metrics.recount(&kept.counts, &ServiceCounts::default());
+        for (_, last) in std::mem::take(&mut self.last_syncs) {
+            self.metrics.recount(&last.counts, &ServiceCounts::default());
         }
-        self.metrics.waiting(0);
+        self.metrics.set_queue_depth(0);
     }
 
-    /// Whether plans are made: we lead, and absence means absence.
+    /// Whether this process leads and all kinds have synced.
     pub(super) fn plans(&self) -> bool {
         self.leading && self.synced
     }
 
-    /// Every Service is to be planned, if it is our turn and all is listed.
+    /// Enqueues every Service, if this process plans.
     pub(super) fn plan_all(&mut self, now: MonotonicTime) {
         if !self.plans() {
             return;

@@ -1,4 +1,4 @@
-//! The head without hands: events in, work out, and nothing done twice while the cache lags behind.
+//! The reconciler: events in, writes out, and nothing written twice while the cache lags.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use model::Uid;
@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::*;
 use crate::slice_writes::WrittenSlices;
-use cluster::Watched;
+use cluster::WatchedObject;
 
 fn at(millis: u64) -> MonotonicTime {
     MonotonicTime(Duration::from_millis(millis))
 }
 
-fn watched(object: &Value) -> Watched {
+fn watched(object: &Value) -> WatchedObject {
     serde_json::from_str(&object.to_string()).unwrap()
 }
 
@@ -51,33 +51,37 @@ fn slice(revision: u64, manager: Option<&str>, addresses: &[&str]) -> Value {
     slice
 }
 
-/// A head that leads and has listed a node, the Service, one pod and these slices.
+/// A leading reconciler that has listed a node, the Service, one pod and these slices.
 fn reconciler(settings: ReconcilerSettings, slices: &[Value]) -> SliceReconciler {
-    head_with(Metrics::default(), settings, slices)
+    reconciler_with(ControllerMetrics::default(), settings, slices)
 }
 
-fn head_with(metrics: Metrics, settings: ReconcilerSettings, slices: &[Value]) -> SliceReconciler {
+fn reconciler_with(
+    metrics: ControllerMetrics,
+    settings: ReconcilerSettings,
+    slices: &[Value],
+) -> SliceReconciler {
     let mut reconciler = SliceReconciler::new(settings, metrics);
     reconciler.lead(at(0));
     let node = json!({"metadata": {"name": "n1"}});
     let first = pod("pod-10.0.0.1", "10.0.0.1");
     for (kind, objects) in [
-        (Kind::Node, &[node][..]),
-        (Kind::Service, &[service()]),
-        (Kind::Pod, &[first]),
-        (Kind::Namespace, &[]),
-        (Kind::Slice, slices),
+        (ResourceKind::Node, &[node][..]),
+        (ResourceKind::Service, &[service()]),
+        (ResourceKind::Pod, &[first]),
+        (ResourceKind::Namespace, &[]),
+        (ResourceKind::Slice, slices),
     ] {
         assert_eq!(
             reconciler.next(at(0), Timestamp::UNIX_EPOCH).map(|work| work.service),
             None,
             "not before all is listed"
         );
-        reconciler.observe(Event::Listing(kind), at(0));
+        reconciler.observe(WatchEvent::ListStarted(kind), at(0));
         for object in objects {
-            reconciler.observe(Event::Put(kind, watched(object)), at(0));
+            reconciler.observe(WatchEvent::Applied(kind, watched(object)), at(0));
         }
-        reconciler.observe(Event::Listed(kind), at(0));
+        reconciler.observe(WatchEvent::ListCompleted(kind), at(0));
     }
     reconciler
 }
@@ -102,10 +106,12 @@ fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
     let work = next(&mut reconciler, 0).expect("a slice to make");
     assert_eq!((work.creates.len(), work.updates.len()), (1, 0));
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
-    // A second pod comes before the watch shows the slice.
-    reconciler.observe(Event::Put(Kind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
+    // A second Pod is created before the watch shows the slice.
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
     assert!(next(&mut reconciler, 2).is_none(), "the cache is stale");
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
     let work = next(&mut reconciler, 3).expect("the second pod, at once");
     assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
     assert_eq!(work.updates[0].1.endpoints.len(), 2);
@@ -113,7 +119,7 @@ fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
 
 #[test]
 fn changes_count_what_the_api_took_not_what_was_planned() {
-    let metrics = Metrics::default();
+    let metrics = ControllerMetrics::default();
     let changes = |operation: &str| {
         let mut registry = prometheus_client::registry::Registry::default();
         metrics.register(&mut registry);
@@ -123,7 +129,7 @@ fn changes_count_what_the_api_took_not_what_was_planned() {
         let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.and_then(|value| value.parse().ok())
     };
-    let mut reconciler = head_with(metrics.clone(), ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler_with(metrics.clone(), ReconcilerSettings::default(), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     assert_eq!(changes("create"), Some(0), "there before the first event");
     let refused =
@@ -147,10 +153,11 @@ fn our_own_write_coming_back_is_no_work() {
     let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
     assert!(reconciler.is_idle(), "nothing waits");
-    // Somebody empties it.
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(9, None, &[]))), at(3));
+    // Another writer empties it.
+    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(9, None, &[]))), at(3));
     assert_eq!(next(&mut reconciler, 3).expect("it is filled again").updates.len(), 1);
 }
 
@@ -162,7 +169,7 @@ fn a_conflict_is_planned_again_with_the_newer_slice() {
         WriteResult { failure: Some(WriteFailure::Outdated("conflict".into())), ..done(&work, None) };
     assert!(reconciler.done(outdated, at(1), Timestamp::UNIX_EPOCH).is_none());
     assert!(next(&mut reconciler, 1).is_none(), "it waits");
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(6, None, &[]))), at(2));
+    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(6, None, &[]))), at(2));
     let again = next(&mut reconciler, 2).expect("the newer slice is reason enough");
     assert_eq!(again.updates[0].0.resource_version.as_deref(), Some("6"));
 }
@@ -190,16 +197,16 @@ fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_ov
     let mut alone = reconciler(ReconcilerSettings::default(), &[theirs(5)]);
     assert!(next(&mut alone, 0).is_none(), "it is right as it is");
     assert_eq!(alone.competing_slice(), None);
-    alone.observe(Event::Put(Kind::Slice, watched(&theirs(5))), at(1));
+    alone.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(5))), at(1));
     assert_eq!(alone.competing_slice(), None, "the same version again is not fresh");
-    alone.observe(Event::Put(Kind::Slice, watched(&theirs(6))), at(1));
+    alone.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(6))), at(1));
     assert_eq!(alone.competing_slice().map(ToString::to_string).as_deref(), Some("shop/web-1"));
 
     let mut settings = ReconcilerSettings::default();
     settings.slices.mode = SliceMode::Coexist;
     let mut beside = reconciler(settings, &[theirs(5)]);
     assert_eq!(next(&mut beside, 0).expect("one of our own").creates.len(), 1);
-    beside.observe(Event::Put(Kind::Slice, watched(&theirs(6))), at(1));
+    beside.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(6))), at(1));
     assert_eq!(beside.competing_slice(), None);
 }
 
@@ -208,10 +215,11 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
     let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
     let mut moved = slice(8, None, &["10.0.0.1"]);
     moved["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
-    reconciler.observe(Event::Put(Kind::Slice, watched(&moved)), at(3));
+    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&moved)), at(3));
     let keys: Vec<String> = std::iter::from_fn(|| next(&mut reconciler, 3))
         .map(|work| format!("{} {}", work.service, work.creates.len()))
         .collect();
@@ -222,13 +230,15 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
 fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
     let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
-    // Deposed with the write under way: it was carried out, and the answer is lost.
+    // Leadership is lost with the write in flight: it succeeds, and its response is lost.
     reconciler.stand_by();
     assert!(next(&mut reconciler, 1).is_none() && reconciler.due().is_none());
     assert!(reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH).is_none());
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
-    reconciler.observe(Event::Put(Kind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
-    assert!(next(&mut reconciler, 3).is_none(), "somebody else writes that");
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
+    assert!(next(&mut reconciler, 3).is_none(), "another controller writes that");
     reconciler.lead(at(4));
     let work = next(&mut reconciler, 4).expect("what came meanwhile");
     assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
@@ -243,6 +253,7 @@ fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
     reconciler.stand_by();
     reconciler.lead(at(2));
     assert!(next(&mut reconciler, 2).is_none(), "its own slice has not come by yet");
-    reconciler.observe(Event::Put(Kind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+    reconciler
+        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
     assert!(next(&mut reconciler, 3).is_none() && reconciler.is_idle(), "there it is");
 }

@@ -14,21 +14,21 @@ use xds::resource::ResourceType;
 use xds::server::{RejectedResource, ResourceCounters, StreamStatus};
 
 use super::Subscriptions;
-use cluster::admin_server::{self, Checks, Page, Routes};
+use cluster::admin_server::{self, AdminPage, AdminRoutes, HealthChecks};
 use output::notices_value;
 
-pub fn pages(subscriptions: &Arc<Subscriptions>) -> Routes {
-    let alive = Checks::default().check("ping", || Ok(()));
+pub fn pages(subscriptions: &Arc<Subscriptions>) -> AdminRoutes {
+    let alive = HealthChecks::default().check("ping", || Ok(()));
     let (asked, shown) = (subscriptions.clone(), subscriptions.clone());
     let mut registry = admin_server::registry("mesh-control");
     registry.register_collector(Box::new(StreamCollector(subscriptions.clone())));
-    let ready = Checks::default().check("objects", move || asked.check());
-    Routes::default()
+    let ready = HealthChecks::default().check("objects", move || asked.check());
+    AdminRoutes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)
         .metrics(registry)
-        .page("/status", move |_| Page::json(StatusCode::OK, &status(&shown)))
+        .page("/status", move |_| AdminPage::json(StatusCode::OK, &status(&shown)))
 }
 
 fn status(subscriptions: &Subscriptions) -> Value {

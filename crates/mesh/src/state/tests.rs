@@ -30,19 +30,19 @@ struct Writer {
 }
 
 impl Writer {
-    fn put(&mut self, kind: Kind, name: &str, mut object: Value) -> Event {
+    fn put(&mut self, kind: ResourceKind, name: &str, mut object: Value) -> WatchEvent {
         self.version += 1;
         object["metadata"]["name"] = name.into();
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        if kind != Kind::Node && object["metadata"]["namespace"].is_null() {
+        if kind != ResourceKind::Node && object["metadata"]["namespace"].is_null() {
             object["metadata"]["namespace"] = "default".into();
         }
-        Event::Put(kind, serde_json::from_value(object).unwrap())
+        WatchEvent::Applied(kind, serde_json::from_value(object).unwrap())
     }
 
-    fn gone(&mut self, kind: Kind, name: &str) -> Event {
+    fn gone(&mut self, kind: ResourceKind, name: &str) -> WatchEvent {
         match self.put(kind, name, json!({})) {
-            Event::Put(kind, object) => Event::Gone(kind, object),
+            WatchEvent::Applied(kind, object) => WatchEvent::Deleted(kind, object),
             other => other,
         }
     }
@@ -50,8 +50,8 @@ impl Writer {
 
 fn listed(state: &mut TableCache) {
     for kind in KINDS {
-        state.apply(Event::Listing(kind));
-        state.apply(Event::Listed(kind));
+        state.apply(WatchEvent::ListStarted(kind));
+        state.apply(WatchEvent::ListCompleted(kind));
     }
 }
 
@@ -94,7 +94,7 @@ enum Step {
     TcpRoute(usize, usize),
     GatewayRoute(usize, usize, bool),
     Gateway(bool),
-    Gone(Kind, usize),
+    Gone(ResourceKind, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -123,29 +123,31 @@ fn target(n: usize) -> Value {
     }
 }
 
-fn event(writer: &mut Writer, step: &Step) -> Event {
+fn event(writer: &mut Writer, step: &Step) -> WatchEvent {
     match step {
         Step::Service(n, other, tcp) => {
             let object = service(*n, if *other { 81 } else { 80 }, if *tcp { "tcp" } else { "http" });
-            writer.put(Kind::Service, NAMES[*n], object)
+            writer.put(ResourceKind::Service, NAMES[*n], object)
         }
-        Step::Slice(n, pods) => writer.put(Kind::Slice, &format!("slice-{n}"), slice(NAMES[*n % 2], pods)),
+        Step::Slice(n, pods) => {
+            writer.put(ResourceKind::Slice, &format!("slice-{n}"), slice(NAMES[*n % 2], pods))
+        }
         Step::Pod(pod, labels) => {
             let mut object = json!({"metadata": {"labels": {"app": "x"}}});
             if let Some(version) = VERSIONS[*labels] {
                 object["metadata"]["labels"]["version"] = version.into();
             }
-            writer.put(Kind::Pod, &format!("pod-{pod}"), object)
+            writer.put(ResourceKind::Pod, &format!("pod-{pod}"), object)
         }
         Step::Node(node, zone) => {
             let labels = json!({"topology.kubernetes.io/zone": format!("zone-{zone}")});
-            writer.put(Kind::Node, &format!("node-{node}"), json!({"metadata": {"labels": labels}}))
+            writer.put(ResourceKind::Node, &format!("node-{node}"), json!({"metadata": {"labels": labels}}))
         }
         Step::HttpRoute(n, to, b, version) => {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]},
                 "rules": [rule("/a", backend(NAMES[*b], VERSIONS[*version]))]}]);
             writer.put(
-                Kind::HttpRoute,
+                ResourceKind::HttpRoute,
                 &format!("route-{n}"),
                 json!({"spec": {"targetRef": target(*n), "to": to}}),
             )
@@ -154,12 +156,20 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to], "namespace": "default"},
                 "rules": [rule("/far", backend("back", None))]}]);
             let spec = json!({"targetRef": target(*n), "to": to});
-            writer.put(Kind::HttpRoute, "far", json!({"metadata": {"namespace": "far"}, "spec": spec}))
+            writer.put(
+                ResourceKind::HttpRoute,
+                "far",
+                json!({"metadata": {"namespace": "far"}, "spec": spec}),
+            )
         }
         Step::TcpRoute(to, b) => {
             let rules = json!([{"default": {"backendRefs": [backend(NAMES[*b], None)]}}]);
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]}, "rules": rules}]);
-            writer.put(Kind::TcpRoute, "tcp-0", json!({"spec": {"targetRef": {"kind": "Mesh"}, "to": to}}))
+            writer.put(
+                ResourceKind::TcpRoute,
+                "tcp-0",
+                json!({"spec": {"targetRef": {"kind": "Mesh"}, "to": to}}),
+            )
         }
         Step::GatewayRoute(n, b, tagged) => {
             let mut target = json!({"kind": "MeshGateway", "name": "edge"});
@@ -172,7 +182,7 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
                 let host = if *b % 2 == 0 { "a.example.com" } else { "*.example.com" };
                 spec["hostnames"] = json!([host]);
             }
-            writer.put(Kind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
+            writer.put(ResourceKind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
         }
         Step::Gateway(more) => {
             let mut listeners = json!([{"name": "one", "port": 8080, "protocol": "HTTP"}]);
@@ -181,16 +191,16 @@ fn event(writer: &mut Writer, step: &Step) -> Event {
                     "tls": {"certificateRef": {"name": "cert"}}});
                 listeners.as_array_mut().unwrap().push(two);
             }
-            writer.put(Kind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
+            writer.put(ResourceKind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
         }
         Step::Gone(kind, n) => {
             let name = match kind {
-                Kind::Service => NAMES[*n].to_owned(),
-                Kind::Slice => format!("slice-{n}"),
-                Kind::Pod => format!("pod-{n}"),
-                Kind::Node => format!("node-{n}"),
-                Kind::TcpRoute => "tcp-0".to_owned(),
-                Kind::Gateway => "edge".to_owned(),
+                ResourceKind::Service => NAMES[*n].to_owned(),
+                ResourceKind::Slice => format!("slice-{n}"),
+                ResourceKind::Pod => format!("pod-{n}"),
+                ResourceKind::Node => format!("node-{n}"),
+                ResourceKind::TcpRoute => "tcp-0".to_owned(),
+                ResourceKind::Gateway => "edge".to_owned(),
                 _ => format!("route-{n}"),
             };
             writer.gone(*kind, &name)
@@ -258,7 +268,7 @@ fn a_slice_alters_the_backends_of_its_service_and_nothing_else() {
     }
     assert!(state.refresh().is_empty(), "before the lists are whole, absence says nothing");
     for kind in KINDS {
-        state.apply_change(Change::Listed(kind, BTreeSet::new()));
+        state.apply_change(ObjectChange::Listed(kind, BTreeSet::new()));
     }
     assert_eq!(state.refresh().len(), 5);
     let consumer = &consumers()[0];
@@ -298,7 +308,7 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
     assert_eq!(rules(&state), 2);
     let bad =
         json!({"spec": {"to": [{"targetRef": {"kind": "MeshService", "name": "back"}, "default": {}}]}});
-    state.apply(writer.put(Kind::HttpRoute, "route-0", bad));
+    state.apply(writer.put(ResourceKind::HttpRoute, "route-0", bad));
     state.refresh();
     assert_eq!(rules(&state), 1);
     let said = |state: &TableCache| state.notices().iter().any(|notice| notice.reason == "Malformed");

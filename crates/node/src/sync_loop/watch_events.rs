@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::{AddressType, Family, Notice, Object, ObjectKey, ServiceKey, Slice, Timestamp, annotation};
 
-use cluster::{Change, Event, Kind};
+use cluster::{ObjectChange, ResourceKind, WatchEvent};
 
 use super::{FAMILIES, SyncLoop, family as of};
 
@@ -13,9 +13,9 @@ const MAX_TRIGGERS: usize = 10_000;
 
 impl SyncLoop {
     /// Applies a watch event to the cache.
-    pub fn observe(&mut self, event: Event) {
+    pub fn observe(&mut self, event: WatchEvent) {
         for mut change in self.cache.read(event) {
-            if let Change::Put(Object::Slice(slice), _) = &mut change {
+            if let ObjectChange::Applied(Object::Slice(slice), _) = &mut change {
                 drop_unused_fields(slice);
             }
             self.observe_change(&change);
@@ -29,19 +29,19 @@ impl SyncLoop {
         self.local_addresses = local;
     }
 
-    fn observe_change(&mut self, change: &Change) {
+    fn observe_change(&mut self, change: &ObjectChange) {
         match change {
-            Change::Put(object, notices) => {
+            ObjectChange::Applied(object, notices) => {
                 self.warn_all(notices);
                 self.observe_object(object);
             }
-            Change::Unreadable(kind, key, notices) => {
+            ObjectChange::Unreadable(kind, key, notices) => {
                 self.warn_all(notices);
                 self.observe_deletion(*kind, key);
             }
-            Change::Gone(kind, key) => self.observe_deletion(*kind, key),
+            ObjectChange::Deleted(kind, key) => self.observe_deletion(*kind, key),
             // Rules stay while the API is unreachable.
-            Change::Trouble(..) | Change::Listed(..) | Change::Other(..) => {}
+            ObjectChange::Failed(..) | ObjectChange::Listed(..) | ObjectChange::Other(..) => {}
         }
     }
 
@@ -87,19 +87,19 @@ impl SyncLoop {
         }
     }
 
-    fn observe_deletion(&mut self, kind: Kind, key: &ObjectKey) {
+    fn observe_deletion(&mut self, kind: ResourceKind, key: &ObjectKey) {
         match kind {
-            Kind::Service => {
+            ResourceKind::Service => {
                 self.shared.metrics.service_changes.inc();
                 self.mark_pending(ServiceKey::new(&key.namespace, &key.name), &FAMILIES);
             }
-            Kind::Slice => {
+            ResourceKind::Slice => {
                 self.shared.metrics.endpoint_changes.inc();
                 if let Some(service) = self.cache.snapshot().service_of_slice(key) {
                     self.mark_pending(service, &FAMILIES);
                 }
             }
-            Kind::Node | Kind::ServiceCidr => self.pending.node = true,
+            ResourceKind::Node | ResourceKind::ServiceCidr => self.pending.node = true,
             _ => {}
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cluster::{self, Connection, Event, Feed, Kind, Wanted};
+use cluster::{self, Connection, ResourceKind, WatchEvent, WatchSpec, WatchStream};
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -65,13 +65,14 @@ pub async fn measure() {
     let api = up(&data);
     let socket = data.join("api.sock");
     let connection = Connection { api_socket: Some(socket.clone()), ..Connection::default() };
-    let client = cluster::connect(&connection).await.unwrap();
+    let client = cluster::connect(&connection, &clock::Clock::system()).await.unwrap();
     load::fill(&client, SERVICES).await;
-    let mut seen = Feed::start(&client, [Wanted::all(Kind::Slice)]);
+    let mut seen =
+        WatchStream::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ResourceKind::Slice)]);
     let mut leader = controller(&socket);
     let mut written = 0;
     while written < SERVICES {
-        written += usize::from(matches!(seen.next().await, Event::Put(..)));
+        written += usize::from(matches!(seen.next().await, WatchEvent::Applied(..)));
     }
     println!("hand-over between two processes, {SERVICES} Services");
     for signal in ["-TERM", "-KILL"] {
@@ -106,7 +107,7 @@ pub async fn measure() {
 /// From the signal, with a change right after it, until that change is on the watch of slices.
 async fn take_over(
     client: &Client,
-    seen: &mut Feed,
+    seen: &mut WatchStream,
     leader: &Running,
     signal: &str,
     round: usize,

@@ -11,8 +11,8 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use cluster::{self, Event, Feed, Kind, Wanted, Watched};
-use controller::{ControllerConfig, Metrics};
+use cluster::{self, ResourceKind, WatchEvent, WatchSpec, WatchStream, WatchedObject};
+use controller::{ControllerConfig, ControllerMetrics};
 use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
@@ -51,26 +51,27 @@ fn main() {
 async fn measure(services: usize) {
     println!("{services} Services x {PODS_PER_SERVICE} pods");
     let store = load::store().await;
-    let client = cluster::in_process(store);
+    let client = cluster::in_process(store, &clock::Clock::system());
     let start = Instant::now();
     load::fill(&client, services).await;
     let before = process::memory();
     println!("  the API alone: filled in {:.1} s, {before} MB", start.elapsed().as_secs_f64());
 
-    let mut seen = Feed::start(&client, [Wanted::all(Kind::Slice)]);
+    let mut seen =
+        WatchStream::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ResourceKind::Slice)]);
     let (_stop, stopped) = watch::channel(false);
     let (_office, leading) = watch::channel(true);
     let (start, cpu) = (Instant::now(), process::cpu());
     tokio::spawn(controller::run(
         client.clone(),
         ControllerConfig::default(),
-        Metrics::default(),
+        ControllerMetrics::default(),
         leading,
         stopped,
     ));
     let mut written = 0;
     while written < services {
-        written += usize::from(matches!(seen.next().await, Event::Put(..)));
+        written += usize::from(matches!(seen.next().await, WatchEvent::Applied(..)));
     }
     let (took, used) = (start.elapsed(), process::cpu() - cpu);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -84,7 +85,7 @@ async fn measure(services: usize) {
     flips(&client, &mut seen, services).await;
 }
 
-async fn flips(client: &Client, seen: &mut Feed, services: usize) {
+async fn flips(client: &Client, seen: &mut WatchStream, services: usize) {
     while seen.ready().is_some() {}
     let cpu = process::cpu();
     let mut times = Vec::with_capacity(FLIPS);
@@ -114,9 +115,9 @@ async fn flips(client: &Client, seen: &mut Feed, services: usize) {
     );
 }
 
-async fn until_slice_of(seen: &mut Feed, service: &str) {
+async fn until_slice_of(seen: &mut WatchStream, service: &str) {
     loop {
-        if let Event::Put(_, slice) = seen.next().await
+        if let WatchEvent::Applied(_, slice) = seen.next().await
             && is_of(&slice, service)
         {
             return;
@@ -124,6 +125,6 @@ async fn until_slice_of(seen: &mut Feed, service: &str) {
     }
 }
 
-fn is_of(slice: &Watched, service: &str) -> bool {
+fn is_of(slice: &WatchedObject, service: &str) -> bool {
     slice.name().strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cluster::{Event, Kind, Watched};
+use cluster::{ResourceKind, WatchEvent, WatchedObject};
 use controller::slice_reconciler::SliceReconciler;
-use controller::{Metrics, ReconcilerSettings};
+use controller::{ControllerMetrics, ReconcilerSettings};
 use jiff::Timestamp;
 use plan::work_queue::MonotonicTime;
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn now() -> MonotonicTime {
     MonotonicTime(Duration::ZERO)
 }
 
-fn watched(object: &Value) -> Watched {
+fn watched(object: &Value) -> WatchedObject {
     serde_json::from_str(&object.to_string()).unwrap()
 }
 
@@ -23,7 +23,7 @@ pub fn run() {
     let services =
         std::env::var("ZONEWARD_BENCH_SERVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let services: usize = services.min(2_000);
-    let mut head = SliceReconciler::new(ReconcilerSettings::default(), Metrics::default());
+    let mut head = SliceReconciler::new(ReconcilerSettings::default(), ControllerMetrics::default());
     head.lead(now());
     phase_list(&mut head, services);
     phase_plan(&mut head);
@@ -34,19 +34,19 @@ pub fn run() {
 #[inline(never)]
 fn phase_list(head: &mut SliceReconciler, services: usize) {
     let pods = (0..services).flat_map(|s| (0..PODS_PER_SERVICE).map(move |p| pod(s, p)));
-    let kinds: [(Kind, Vec<Value>); 5] = [
-        (Kind::Node, (0..100).map(node).collect()),
-        (Kind::Service, (0..services).map(service).collect()),
-        (Kind::Pod, pods.collect()),
-        (Kind::Namespace, Vec::new()),
-        (Kind::Slice, Vec::new()),
+    let kinds: [(ResourceKind, Vec<Value>); 5] = [
+        (ResourceKind::Node, (0..100).map(node).collect()),
+        (ResourceKind::Service, (0..services).map(service).collect()),
+        (ResourceKind::Pod, pods.collect()),
+        (ResourceKind::Namespace, Vec::new()),
+        (ResourceKind::Slice, Vec::new()),
     ];
     for (kind, objects) in kinds {
-        head.observe(Event::Listing(kind), now());
+        head.observe(WatchEvent::ListStarted(kind), now());
         for object in objects {
-            head.observe(Event::Put(kind, watched(&object)), now());
+            head.observe(WatchEvent::Applied(kind, watched(&object)), now());
         }
-        head.observe(Event::Listed(kind), now());
+        head.observe(WatchEvent::ListCompleted(kind), now());
     }
 }
 
@@ -60,6 +60,6 @@ fn phase_flip(head: &mut SliceReconciler, services: usize) {
     for number in 0..services {
         let mut object = pod(number, 3);
         object["status"] = pod_status(number, 3, false);
-        head.observe(Event::Put(Kind::Pod, watched(&object)), now());
+        head.observe(WatchEvent::Applied(ResourceKind::Pod, watched(&object)), now());
     }
 }

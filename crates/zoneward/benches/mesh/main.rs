@@ -42,7 +42,7 @@ fn main() {
 
 async fn measure(shape: Shape) {
     let api = world::store().await;
-    let client = cluster::in_process(api);
+    let client = cluster::in_process(api, &clock::Clock::system());
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = Instant::now();
     world::fill(&client, shape, port).await;
@@ -63,7 +63,7 @@ async fn measure(shape: Shape) {
     };
     let (stop, mut stopped) = watch::channel(false);
     let proxy = Proxy::new(ProxyOptions::default(), ProxyTables::default());
-    let source = ObjectSource::cluster(client.clone());
+    let source = ObjectSource::cluster(client.clone(), model::random::Random::seeded(clock::os_seed()));
     let end = async move { drop(stopped.wait_for(|stop| *stop).await) };
     let running = tokio::spawn(run(plan, source, proxy, Arc::new(ProxyHealth::new()), end));
     let mut asker = Asker::connect(port).await;
@@ -139,6 +139,6 @@ fn whole(text: &[u8]) -> Option<String> {
 }
 
 /// Used by the counted parts, too.
-fn watched(object: &Value) -> cluster::Watched {
+fn watched(object: &Value) -> cluster::WatchedObject {
     serde_json::from_value(object.clone()).unwrap()
 }

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Command, CommandFactory};
+use clock::Clock;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 
-use crate::cli::{Cli, Input};
-use cluster::Kind;
+use crate::cli::{Cli, InputArgs};
+use cluster::ResourceKind;
 use cluster::input::Documents;
 use output::print_text;
 
@@ -35,10 +36,10 @@ pub fn run(words: &[String]) -> Result<bool> {
 
 /// What the word at the cursor names, and where such names come from.
 struct Wanted {
-    kind: Kind,
+    kind: ResourceKind,
     /// What is there already.
     begun: String,
-    input: Input,
+    input: InputArgs,
 }
 
 impl Wanted {
@@ -47,7 +48,7 @@ impl Wanted {
         let words = joined(words);
         let (begun, before) = words.split_last()?;
         let mut command = cli;
-        let mut input = Input::default();
+        let mut input = InputArgs::default();
         // The flag whose value comes next.
         let mut flag: Option<String> = None;
         for word in before {
@@ -77,7 +78,7 @@ impl Wanted {
 
     fn candidates(&self) -> Vec<String> {
         let (prefix, _) = self.begun.split_once('/').map_or(("", ""), |(kind, name)| (kind, name));
-        let is_kind = matches!(prefix, "svc" | "service" | "services") && self.kind == Kind::Service;
+        let is_kind = matches!(prefix, "svc" | "service" | "services") && self.kind == ResourceKind::Service;
         let shown = |name: String| if is_kind { format!("{prefix}/{name}") } else { name };
         let mut names: Vec<String> = self.names().unwrap_or_default().into_iter().map(shown).collect();
         names.retain(|name| name.starts_with(&self.begun));
@@ -100,16 +101,16 @@ impl Wanted {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         let name = match self.kind {
-            Kind::Namespace if object["kind"] == "Service" => namespace,
+            ResourceKind::Namespace if object["kind"] == "Service" => namespace,
             kind if object["kind"] == kind.as_str() => metadata["name"].as_str()?,
             _ => return None,
         };
-        let wanted = self.input.namespace.as_deref().filter(|_| self.kind == Kind::Service);
+        let wanted = self.input.namespace.as_deref().filter(|_| self.kind == ResourceKind::Service);
         wanted.is_none_or(|wanted| wanted == namespace).then(|| name.to_owned())
     }
 
     async fn list_cluster(&self) -> Result<Vec<String>> {
-        let client = cluster::connect(&self.input.connection).await?;
+        let client = cluster::connect(&self.input.connection, &Clock::system()).await?;
         let resource = self.kind.resource();
         let namespace = self.input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let api: Api<DynamicObject> = match self.kind.is_namespaced() && !self.input.all_namespaces {
@@ -146,7 +147,7 @@ fn takes_value(command: &Command, flag: &str) -> bool {
 }
 
 /// Keeps what says where names come from.
-fn note(input: &mut Input, flag: &str, value: &str) {
+fn note(input: &mut InputArgs, flag: &str, value: &str) {
     match flag {
         // Standard input is the terminal on which the line is being written.
         "-f" | "--filename" if value == "-" => {}
@@ -167,25 +168,25 @@ fn path(text: &str) -> PathBuf {
     }
 }
 
-fn flag_kind(flag: &str) -> Option<Kind> {
+fn flag_kind(flag: &str) -> Option<ResourceKind> {
     match flag {
-        "--node" => Some(Kind::Node),
-        "-n" | "--namespace" => Some(Kind::Namespace),
-        "--from" | "--to" => Some(Kind::Service),
+        "--node" => Some(ResourceKind::Node),
+        "-n" | "--namespace" => Some(ResourceKind::Namespace),
+        "--from" | "--to" => Some(ResourceKind::Service),
         _ => None,
     }
 }
 
 /// What a command takes without a flag.
-fn positional_kind(command: &Command) -> Option<Kind> {
-    matches!(command.get_name(), "select" | "what-if" | "expose").then_some(Kind::Service)
+fn positional_kind(command: &Command) -> Option<ResourceKind> {
+    matches!(command.get_name(), "select" | "what-if" | "expose").then_some(ResourceKind::Service)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wanted(line: &str) -> Option<(Kind, String, Input)> {
+    fn wanted(line: &str) -> Option<(ResourceKind, String, InputArgs)> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let found = Wanted::at_cursor(&words, &Cli::command())?;
         Some((found.kind, found.begun, found.input))
@@ -194,15 +195,15 @@ mod tests {
     #[test]
     fn the_word_at_the_cursor_decides_what_is_looked_for() {
         for (line, kind, begun) in [
-            ("trace select --node ", Some(Kind::Node), ""),
-            ("trace select --node node-", Some(Kind::Node), "node-"),
-            ("trace select --node=no", Some(Kind::Node), "no"),
-            ("trace select --node = no", Some(Kind::Node), "no"),
-            ("plan node -n sh", Some(Kind::Namespace), "sh"),
-            ("trace select --node a ca", Some(Kind::Service), "ca"),
-            ("simulate what-if -A svc/c", Some(Kind::Service), "svc/c"),
-            ("expose ", Some(Kind::Service), ""),
-            ("plan routes --from fr", Some(Kind::Service), "fr"),
+            ("trace select --node ", Some(ResourceKind::Node), ""),
+            ("trace select --node node-", Some(ResourceKind::Node), "node-"),
+            ("trace select --node=no", Some(ResourceKind::Node), "no"),
+            ("trace select --node = no", Some(ResourceKind::Node), "no"),
+            ("plan node -n sh", Some(ResourceKind::Namespace), "sh"),
+            ("trace select --node a ca", Some(ResourceKind::Service), "ca"),
+            ("simulate what-if -A svc/c", Some(ResourceKind::Service), "svc/c"),
+            ("expose ", Some(ResourceKind::Service), ""),
+            ("plan routes --from fr", Some(ResourceKind::Service), "fr"),
             ("plan slices ", None, ""),
             ("trace select --no", None, ""),
             ("plan node --config ", None, ""),

@@ -2,15 +2,16 @@
 //! others watch, and wait for its Lease.
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use tokio::sync::watch;
 
 use crate::cli;
-use cluster::admin_server::controllers::{self, Heard};
-use cluster::admin_server::{self, Checks};
-use cluster::leader::{LeaderHandle, while_leading};
+use cluster::admin_server::controller_health::{self, ApiHealth};
+use cluster::admin_server::{self, HealthChecks};
+use cluster::leader_election::{LeaderElector, while_leading};
 use cluster::log;
 use cluster::signals::Signals;
-use controller::Metrics;
+use controller::ControllerMetrics;
 use mesh::accepted;
 use output::print_text;
 
@@ -27,65 +28,78 @@ pub fn run(args: &cli::Controller) -> Result<bool> {
 
 /// One pass, while no other Zoneward controller writes: that one would undo it.
 async fn hand_back(args: &cli::Controller) -> Result<String> {
-    let election = args.leader.settings()?;
-    let client = cluster::connect(&args.connection).await?;
+    let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
+    let election = args.leader.config(&clock, &mut random)?;
+    let client = cluster::connect(&args.connection, &clock).await?;
     let lease =
         format!("{}/{}", args.leader.leader_elect_resource_namespace, args.leader.leader_elect_resource_name);
-    let office = LeaderHandle::seek(client.clone(), election);
-    let mut leading = office.leading();
+    let elector = LeaderElector::start(client.clone(), election);
+    let mut leading = elector.leading();
     // The lease of a controller that died runs out in this time.
     let patience = args.leader.leader_elect_lease_duration + args.leader.leader_elect_retry_period * 2;
     let leads = tokio::time::timeout(patience, leading.wait_for(|leading| *leading)).await;
     if !matches!(leads, Ok(Ok(_))) {
-        office.leave().await;
+        elector.release().await;
         bail!(
             "another Zoneward controller leads and would write it all again, or Lease {lease} cannot be written: stop \
              all Zoneward controllers first (kubectl -n kube-system scale deployment zoneward-controller --replicas=0)"
         );
     }
     drop(leads);
-    let done = controller::hand_back::hand_back(&client, &office.leading()).await;
-    office.leave().await;
+    let done = controller::hand_back::hand_back(&client, &elector.leading()).await;
+    elector.release().await;
     Ok(done?.text())
 }
 
 async fn control(args: &cli::Controller) -> Result<()> {
-    let election = args.leader.settings()?;
+    let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
+    let election = args.leader.config(&clock, &mut random)?;
     let mut signals = Signals::listen()?;
-    let client = cluster::connect(&args.connection).await?;
-    let listener =
-        admin_server::listen_or_near(args.bind_address, controllers::ADDRESS, "--bind-address").await?;
+    let client = cluster::connect(&args.connection, &clock).await?;
+    let listener = admin_server::listen_or_fallback_port(
+        args.bind_address,
+        controller_health::ADDRESS,
+        "--bind-address",
+    )
+    .await?;
     let (stop, stopped) = watch::channel(false);
 
     let mut registry = admin_server::registry("controller");
-    let metrics = Metrics::default();
+    let metrics = ControllerMetrics::default();
     metrics.register(&mut registry);
-    let office = LeaderHandle::seek(client.clone(), election);
-    office.show(&args.leader.leader_elect_resource_name, &mut registry);
+    let elector = LeaderElector::start(client.clone(), election);
+    elector.register_metrics(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
-    let heard = Heard::follow(client.clone(), finished.clone());
-    let ready = Checks::default().check("api", move || heard.check());
-    let server = tokio::spawn(admin_server::serve(listener, controllers::routes(registry, ready), finished));
+    let health = ApiHealth::poll(client.clone(), clock, finished.clone());
+    let ready = HealthChecks::default().check("api", move || health.check());
+    let server =
+        tokio::spawn(admin_server::serve(listener, controller_health::routes(registry, ready), finished));
 
     let config = args.slice_controller();
-    let slices = controller::run(client.clone(), config, metrics, office.leading(), stopped.clone());
+    let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
     tokio::pin!(slices);
-    let (accepting, begun) = (office.leading(), (client.clone(), stopped.clone()));
+    let (accepting, begun) = (elector.leading(), (client.clone(), stopped.clone()));
     let conditions = tokio::spawn(async move {
         let (client, stopped) = begun;
         while_leading(accepting, stopped.clone(), || {
-            accepted::run(client.clone(), clock::Clock::system(), stopped.clone())
+            accepted::run(
+                client.clone(),
+                clock::Clock::system(),
+                model::random::Random::seeded(clock::os_seed()),
+                stopped.clone(),
+            )
         })
         .await
     });
     let ended = tokio::select! {
-        ended = &mut slices => ended,
+        biased;
         () = signals.wait() => { stop.send_replace(true); slices.await }
+        ended = &mut slices => ended,
     };
-    // First the writing ends, then somebody else may begin.
+    // Writes end before the Lease is released.
     stop.send_replace(true);
     conditions.await.context("whoever writes the conditions of routes ended badly")?;
-    office.leave().await;
+    elector.release().await;
     done.send_replace(true);
     server.await.context("the server of health and metrics ended badly")?;
     match ended.advice() {

@@ -12,6 +12,7 @@ mod wish;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clock::Clock;
 use model::Protocol;
 use serde_json::json;
 
@@ -92,7 +93,7 @@ pub fn run(args: &Expose) -> Result<bool> {
 }
 
 async fn expose(args: &Expose, wish: &Wish) -> Result<Changes> {
-    let (client, address) = cluster::open(&args.connection).await?;
+    let (client, address) = cluster::open(&args.connection, &Clock::system()).await?;
     let at = || format!("the API at {address}");
     for _ in 1..ATTEMPTS {
         match attempt(&client, args, wish).await {

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clock::Clock;
 use dataplane::nftables::apply::check_kernel;
+use model::random::Random;
 
 use crate::cli::{Cleanup, Format, Output};
 use cluster::Connection;
@@ -43,9 +44,11 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
         .context("starting threads")?;
     let end = runtime.block_on(async {
         let connection = connection(args, &settings);
+        let clock = Clock::system();
         let start = RunOptions {
-            clock: Clock::system(),
-            client: cluster::connect(&connection).await?,
+            client: cluster::connect(&connection, &clock).await?,
+            clock,
+            random: Random::seeded(clock::os_seed()),
             connection,
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),

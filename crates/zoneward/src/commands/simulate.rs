@@ -73,7 +73,7 @@ pub struct SimulateCapture {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// Put hashes for namespaces, names, labels and node names, and other addresses, zones and identities
     #[arg(long)]
     pub hash_names: bool,
@@ -102,7 +102,7 @@ pub enum CaptureFormat {
 pub struct SimulateReplay {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// The events: YAML or JSON, as {at: 1m30s, event: roll, service: shop/cart} [default: by chance]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "events"])]
     pub event_file: Option<PathBuf>,
@@ -146,7 +146,7 @@ pub struct SimulateWhatIf {
     pub service: Option<cluster::object_name::ObjectName>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// What the traffic of a zone is proportional to
     #[arg(long, value_name = "WHAT", default_value = "cpu")]
     pub demand: DemandBy,

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use ipnet::IpNet;
+use kube::Client;
+use model::random::Random;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -33,15 +35,15 @@ use tracing::{error, info};
 
 use crate::cli;
 use ::mesh::accepted;
-use cluster::admin_server::controllers::{self, Heard};
-use cluster::admin_server::{self, Checks};
-use cluster::leader::election::Timing;
-use cluster::leader::{LeaderHandle, Settings, while_leading};
+use cluster::admin_server::controller_health::{self, ApiHealth};
+use cluster::admin_server::{self, HealthChecks};
+use cluster::leader_election::election::ElectionTiming;
+use cluster::leader_election::{LeaderElectionConfig, LeaderElector, while_leading};
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
-use cluster::supervisor::{self, Backoff, Program};
-use controller::Metrics;
+use cluster::supervisor::{self, ChildProgram, RestartBackoff};
+use controller::ControllerMetrics;
 use controller::addresses;
 
 /// Our name in the Lease of the leader. The data directory belongs to one process, so nobody else has it, and whoever
@@ -77,9 +79,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .await
         .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
     let listen = listener.local_addr().context("asking for the address that we listen on")?;
-    let overseers = admin_server::listen_or_near(
+    let overseers = admin_server::listen_or_fallback_port(
         args.metrics_bind_address,
-        controllers::ADDRESS,
+        controller_health::ADDRESS,
         "--metrics-bind-address",
     )
     .await?;
@@ -106,26 +108,33 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
     ];
     let mut registry = admin_server::registry("up");
-    admin_server::embedded_api::show_api(api.clone(), &mut registry);
-    let controllers = (!args.no_controllers).then(|| Controllers::start(api.clone(), args, &mut registry));
-    let heard = Heard::follow(cluster::in_process(api.clone()), stopped.clone());
-    let mut ready = Checks::default().check("api", move || heard.check());
+    admin_server::store_metrics::register(api.clone(), &mut registry);
+    let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
+    let client = cluster::in_process(api.clone(), &clock);
+    let controllers = (!args.no_controllers)
+        .then(|| Controllers::start(client.clone(), args, &clock, random.split(), &mut registry));
+    let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
+    let mut ready = HealthChecks::default().check("api", move || health.check());
     if let Some(controllers) = &controllers {
         ready = controllers.check(ready);
     }
     let overseen =
-        tokio::spawn(admin_server::serve(overseers, controllers::routes(registry, ready), stopped));
+        tokio::spawn(admin_server::serve(overseers, controller_health::routes(registry, ready), stopped));
     if !args.no_node {
-        machine::register(cluster::in_process(api.clone()), args.zone.as_deref()).await?;
+        machine::register(client.clone(), args.zone.as_deref()).await?;
     }
     let (node_stop, node_stopped) = watch::channel(false);
     let node = match args.no_node {
         true => None,
-        false => Some(tokio::spawn(supervisor::keep(node_proxy(args)?, Backoff::default(), node_stopped))),
+        false => Some(tokio::spawn(supervisor::supervise(
+            node_proxy(args)?,
+            RestartBackoff::default(),
+            clock.clone(),
+            node_stopped,
+        ))),
     };
     let mesh_stopped = node_stop.subscribe();
-    let mesh = proxies
-        .map(|proxies| tokio::spawn(mesh::keep(cluster::in_process(api.clone()), proxies, mesh_stopped)));
+    let mesh = proxies.map(|proxies| tokio::spawn(mesh::keep(client, clock, random, proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     say(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
     signals.wait().await;
@@ -156,7 +165,7 @@ fn say(args: &cli::Up, state: &str, text: &str) {
 }
 
 /// The node proxy, as a process of its own: it needs rights that nothing else here needs.
-fn node_proxy(args: &cli::Up) -> Result<Program> {
+fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
     let path = std::env::current_exe().context("finding this program's own file")?;
     let socket = args.data_dir.join("api.sock");
     let mut words: Vec<OsString> = vec!["node".into(), "--api-socket".into(), socket.into()];
@@ -166,7 +175,7 @@ fn node_proxy(args: &cli::Up) -> Result<Program> {
         // A mode of its own choice is nothing to warn of. Node ports are on every address, as without a mode.
         None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),
     }
-    Ok(Program { name: "node".to_owned(), path, args: words, log: args.log.logging_format })
+    Ok(ChildProgram { name: "node".to_owned(), path, args: words, log: args.log.logging_format })
 }
 
 /// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
@@ -192,36 +201,50 @@ fn has_net_admin(status: &str) -> bool {
 struct Controllers {
     stop: watch::Sender<bool>,
     tasks: [JoinHandle<()>; 3],
-    office: LeaderHandle,
+    elector: LeaderElector,
     /// Why the controller of EndpointSlices has ended, if it has.
     ended: watch::Receiver<Option<String>>,
 }
 
 impl Controllers {
-    fn start(api: Api, args: &cli::Up, registry: &mut Registry) -> Self {
-        let client = cluster::in_process(api);
+    fn start(
+        client: Client,
+        args: &cli::Up,
+        clock: &Clock,
+        mut random: Random,
+        registry: &mut Registry,
+    ) -> Self {
         let (stop, stopped) = watch::channel(false);
         // Somebody may run `zoneward controller` against this API, too: one of them leads.
-        let settings = Settings {
+        let election = LeaderElectionConfig {
             namespace: "kube-system".to_owned(),
             name: "zoneward-controller".to_owned(),
             identity: IDENTITY.to_owned(),
-            timing: Timing::default(),
+            timing: ElectionTiming::default(),
+            clock: clock.clone(),
+            random: random.split(),
         };
-        let name = settings.name.clone();
-        let office = LeaderHandle::seek(client.clone(), Some(settings));
-        office.show(&name, registry);
+        let name = election.name.clone();
+        let elector = LeaderElector::start(client.clone(), Some(election));
+        elector.register_metrics(&name, registry);
         let config = args.slice_controller();
         let ranges = args.service_cluster_ip_range.clone();
-        let keeping = addresses::run(client.clone(), ranges, Clock::system(), stopped.clone());
-        let (leading, accepting) = (office.leading(), office.leading());
-        let metrics = Metrics::default();
+        let keeping = addresses::run(client.clone(), ranges, clock.clone(), random.split(), stopped.clone());
+        let (leading, accepting) = (elector.leading(), elector.leading());
+        let metrics = ControllerMetrics::default();
         metrics.register(registry);
         let (why, ended) = watch::channel(None);
         let conditions = {
             let (client, stopped) = (client.clone(), stopped.clone());
             async move {
-                let begin = || accepted::run(client.clone(), clock::Clock::system(), stopped.clone());
+                let begin = || {
+                    accepted::run(
+                        client.clone(),
+                        clock::Clock::system(),
+                        model::random::Random::seeded(clock::os_seed()),
+                        stopped.clone(),
+                    )
+                };
                 while_leading(accepting, stopped.clone(), begin).await;
             }
         };
@@ -233,11 +256,11 @@ impl Controllers {
             why.send_replace(advice);
         };
         let tasks = [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions)];
-        Self { stop, tasks, office, ended }
+        Self { stop, tasks, elector, ended }
     }
 
     /// Whether somebody looks after slices.
-    fn check(&self, ready: Checks) -> Checks {
+    fn check(&self, ready: HealthChecks) -> HealthChecks {
         let ended = self.ended.clone();
         ready.check("endpointslices", move || ended.borrow().clone().map_or(Ok(()), Err))
     }
@@ -247,7 +270,7 @@ impl Controllers {
         for task in self.tasks {
             task.await.context("a controller ended badly")?;
         }
-        self.office.leave().await;
+        self.elector.release().await;
         Ok(())
     }
 }

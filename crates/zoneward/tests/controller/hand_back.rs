@@ -101,7 +101,7 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
         "{out}"
     );
     assert!(out.contains("EndpointSlice default/beside: deleted"), "{out}");
-    assert!(out.contains("Service default/web: removed our conditions"), "{out}");
+    assert!(out.contains("Service default/web: removed Zoneward's conditions"), "{out}");
     assert_eq!(traces(&world).await, [""; 0]);
     let after = world.slices_of("default", "web").await;
     let expected = |slice: &Value| {
@@ -151,14 +151,16 @@ async fn hand_back_is_refused_while_another_controller_leads() {
     let world = shop(json!({"trafficDistribution": "PreferSameZone"})).await;
     world.namespace("kube-system").await;
     let served = Served::new(&world, "hand-back-refused");
-    let settings = cluster::leader::Settings {
+    let settings = cluster::leader_election::LeaderElectionConfig {
         namespace: "kube-system".to_owned(),
         name: "zoneward-controller".to_owned(),
         identity: "another".to_owned(),
-        timing: cluster::leader::election::Timing::default(),
+        timing: cluster::leader_election::election::ElectionTiming::default(),
+        clock: clock::Clock::system(),
+        random: model::random::Random::seeded(1),
     };
-    let office = cluster::leader::LeaderHandle::seek(world.client.clone(), Some(settings));
-    office.leading().wait_for(|leading| *leading).await.unwrap();
+    let elector = cluster::leader_election::LeaderElector::start(world.client.clone(), Some(settings));
+    elector.leading().wait_for(|leading| *leading).await.unwrap();
     eventually("the slices say it", || async {
         let found = traces(&world).await;
         if found.is_empty() { Err("nothing".to_owned()) } else { Ok(()) }
@@ -168,5 +170,5 @@ async fn hand_back_is_refused_while_another_controller_leads() {
     assert_eq!(code, Some(1), "{out}{err}");
     assert!(err.contains("another Zoneward controller leads"), "{err}");
     assert!(!traces(&world).await.is_empty());
-    office.leave().await;
+    elector.release().await;
 }

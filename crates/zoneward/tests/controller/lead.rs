@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use controller::Metrics;
+use controller::ControllerMetrics;
 use http::{Method, Request};
 use kube::Client;
 use store::api::Caller;
@@ -113,7 +113,7 @@ async fn a_late_create_of_a_deposed_leader_is_repaired_by_one_write() {
     let (_open, opened) = watch::channel(true);
     let late = Gate::new(&world, shut);
     let prompt = Gate::new(&world, opened);
-    let first = start_standby(&Client::new(late.clone(), "default"), config(), &Metrics::default());
+    let first = start_standby(&Client::new(late.clone(), "default"), config(), &ControllerMetrics::default());
     first.leading.send_replace(true);
     eventually("the first has sent its slice", || async {
         if late.writes.load(Ordering::Relaxed) == 1 { Ok(()) } else { Err(String::new()) }
@@ -140,7 +140,7 @@ async fn a_late_change_of_a_deposed_leader_fails_by_its_version() {
     let world = unwritten(1).await;
     let (gate, shut) = watch::channel(true);
     let late = Gate::new(&world, shut);
-    let first = start_standby(&Client::new(late.clone(), "default"), config(), &Metrics::default());
+    let first = start_standby(&Client::new(late.clone(), "default"), config(), &ControllerMetrics::default());
     first.leading.send_replace(true);
     listed(&world, 1).await;
     gate.send_replace(false);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::{ControllerConfig, ControllerExit, Metrics};
+use controller::{ControllerConfig, ControllerExit, ControllerMetrics};
 use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 pub struct World {
     pub store: Store,
     pub client: Client,
-    pub metrics: Metrics,
+    pub metrics: ControllerMetrics,
     running: Option<Running>,
 }
 
@@ -30,14 +30,14 @@ pub struct Running {
 }
 
 /// Starts a controller that leads.
-pub fn start(client: &Client, config: ControllerConfig, metrics: &Metrics) -> Running {
+pub fn start(client: &Client, config: ControllerConfig, metrics: &ControllerMetrics) -> Running {
     let running = start_standby(client, config, metrics);
     running.leading.send_replace(true);
     running
 }
 
 /// Starts a controller that watches and waits.
-pub fn start_standby(client: &Client, config: ControllerConfig, metrics: &Metrics) -> Running {
+pub fn start_standby(client: &Client, config: ControllerConfig, metrics: &ControllerMetrics) -> Running {
     let (stop, stopped) = watch::channel(false);
     let (office, leading) = watch::channel(false);
     let task = tokio::spawn(controller::run(client.clone(), config, metrics.clone(), leading, stopped));
@@ -64,8 +64,8 @@ impl World {
         bootstrap(&store, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
             .await
             .unwrap();
-        let client = cluster::in_process(store.clone());
-        Self { store, client, metrics: Metrics::default(), running: None }
+        let client = cluster::in_process(store.clone(), &clock::Clock::system());
+        Self { store, client, metrics: ControllerMetrics::default(), running: None }
     }
 
     pub fn start(&mut self, config: ControllerConfig) {

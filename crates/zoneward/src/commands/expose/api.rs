@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use super::changes::{Action, Change, Changes, Found};
 use super::wish::Wish;
-use cluster::Kind;
+use cluster::ResourceKind;
 
 /// How many objects come at once.
 const PAGE: u32 = 500;
 
-fn within(client: &Client, wish: &Wish, kind: Kind) -> Api<DynamicObject> {
+fn within(client: &Client, wish: &Wish, kind: ResourceKind) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), &wish.namespace, &kind.resource())
 }
 
-fn value(object: DynamicObject, kind: Kind) -> Result<Value> {
+fn value(object: DynamicObject, kind: ResourceKind) -> Result<Value> {
     let resource = kind.resource();
     let mut value = serde_json::to_value(object).context("writing JSON")?;
     value["apiVersion"] = json!(resource.api_version);
@@ -26,19 +26,20 @@ fn value(object: DynamicObject, kind: Kind) -> Result<Value> {
 }
 
 pub async fn find(client: &Client, wish: &Wish) -> Result<Found> {
-    let service = within(client, wish, Kind::Service).get_opt(&wish.name).await;
+    let service = within(client, wish, ResourceKind::Service).get_opt(&wish.name).await;
     let service = service.with_context(|| format!("reading Service {}/{}", wish.namespace, wish.name))?;
-    let service = service.map(|service| value(service, Kind::Service)).transpose()?;
+    let service = service.map(|service| value(service, ResourceKind::Service)).transpose()?;
     let selector = format!("{}={}", annotation::SERVICE_NAME, wish.name);
-    let slices = list(&within(client, wish, Kind::Slice), Kind::Slice, Some(&selector)).await?;
+    let slices =
+        list(&within(client, wish, ResourceKind::Slice), ResourceKind::Slice, Some(&selector)).await?;
     let mut snapshot = Snapshot::default();
-    let nodes = Api::all_with(client.clone(), &Kind::Node.resource());
-    for node in list(&nodes, Kind::Node, None).await? {
+    let nodes = Api::all_with(client.clone(), &ResourceKind::Node.resource());
+    for node in list(&nodes, ResourceKind::Node, None).await? {
         note(&mut snapshot, &node);
     }
-    let namespaces: Api<DynamicObject> = Api::all_with(client.clone(), &Kind::Namespace.resource());
+    let namespaces: Api<DynamicObject> = Api::all_with(client.clone(), &ResourceKind::Namespace.resource());
     if let Some(namespace) = namespaces.get_opt(&wish.namespace).await.context("reading the namespace")? {
-        note(&mut snapshot, &value(namespace, Kind::Namespace)?);
+        note(&mut snapshot, &value(namespace, ResourceKind::Namespace)?);
     }
     Ok(Found { service, slices, snapshot })
 }
@@ -50,7 +51,7 @@ fn note(snapshot: &mut Snapshot, object: &Value) {
     }
 }
 
-async fn list(api: &Api<DynamicObject>, kind: Kind, selector: Option<&str>) -> Result<Vec<Value>> {
+async fn list(api: &Api<DynamicObject>, kind: ResourceKind, selector: Option<&str>) -> Result<Vec<Value>> {
     let mut params = ListParams::default().limit(PAGE);
     params.label_selector = selector.map(str::to_owned);
     let mut all = Vec::new();
@@ -68,7 +69,7 @@ async fn list(api: &Api<DynamicObject>, kind: Kind, selector: Option<&str>) -> R
 
 pub async fn write(client: &Client, wish: &Wish, changes: &mut Changes) -> Result<()> {
     if let Some(service) = &mut changes.service {
-        put(&within(client, wish, Kind::Service), Kind::Service, service).await?;
+        put(&within(client, wish, ResourceKind::Service), ResourceKind::Service, service).await?;
         let owner = json!([{
             "apiVersion": "v1", "kind": "Service", "name": wish.name, "uid": service.object["metadata"]["uid"],
             "controller": true, "blockOwnerDeletion": true,
@@ -78,10 +79,10 @@ pub async fn write(client: &Client, wish: &Wish, changes: &mut Changes) -> Resul
         }
     }
     for slice in &mut changes.slices {
-        put(&within(client, wish, Kind::Slice), Kind::Slice, slice).await?;
+        put(&within(client, wish, ResourceKind::Slice), ResourceKind::Slice, slice).await?;
     }
     for (kind, name) in &changes.deletes {
-        let kind = if *kind == "Service" { Kind::Service } else { Kind::Slice };
+        let kind = if *kind == "Service" { ResourceKind::Service } else { ResourceKind::Slice };
         match within(client, wish, kind).delete(name, &DeleteParams::default()).await {
             Err(Error::Api(status)) if status.code == 404 => {}
             deleted => drop(deleted.with_context(|| format!("deleting {} {name}", kind.as_str()))?),
@@ -91,7 +92,7 @@ pub async fn write(client: &Client, wish: &Wish, changes: &mut Changes) -> Resul
 }
 
 /// Writes an object and keeps what the API made of it. A stored one carries its version, so nobody's change is lost.
-async fn put(api: &Api<DynamicObject>, kind: Kind, change: &mut Change) -> Result<()> {
+async fn put(api: &Api<DynamicObject>, kind: ResourceKind, change: &mut Change) -> Result<()> {
     let name = change.name().to_owned();
     let object: DynamicObject = serde_json::from_value(change.object.clone()).context("an object")?;
     let written = match change.action {

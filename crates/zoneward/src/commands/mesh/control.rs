@@ -27,7 +27,7 @@ const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_
 pub struct ControlArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// Where Envoys connect to
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:15010", value_parser = cli::listen_address)]
     pub listen: SocketAddr,
@@ -77,7 +77,7 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let source = source(&args.input).await?;
     let listener = admin_server::listen(args.listen, "--listen").await?;
-    let health = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
+    let health = admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
     let subscriptions = Arc::new(Subscriptions::new(settings.max_streams));
     let (stop, stopped) = watch::channel(false);
@@ -140,18 +140,18 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cli::Input) -> Result<ObjectSource> {
+async fn source(input: &cli::InputArgs) -> Result<ObjectSource> {
     if !input.files.is_empty() {
-        let input = cluster::input::Input {
+        let input = cluster::input::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cluster::input::Input::default()
+            ..cluster::input::InputArgs::default()
         };
         return ObjectSource::files(input);
     }
-    let client = cluster::connect(&input.connection)
+    let client = cluster::connect(&input.connection, &Clock::system())
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
-    Ok(ObjectSource::cluster(client))
+    Ok(ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())))
 }

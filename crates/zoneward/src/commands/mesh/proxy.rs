@@ -19,7 +19,7 @@ use proxy::{
 use tokio::sync::watch;
 
 use crate::cli;
-use cluster::admin_server::{self, Checks, Routes};
+use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
 use mesh::run::{EmbeddedProxyConfig, ProxyHealth, outbound};
@@ -38,7 +38,7 @@ const REDIRECT_PORT: &str = "15001";
 pub struct ProxyArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub input: cluster::input::Input,
+    pub input: cluster::input::InputArgs,
     /// Be this MeshGateway, or one listener of it
     #[arg(long, value_name = "NAME[:LISTENER]")]
     pub gateway: Option<String>,
@@ -209,7 +209,8 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     let (source, namespace) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
-    let listener = admin_server::listen_or_near(args.bind_address, ADDRESS, "--bind-address").await?;
+    let listener =
+        admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(options, ProxyTables::default());
     let health = Arc::new(ProxyHealth::new());
     let (done, finished) = watch::channel(false);
@@ -228,19 +229,19 @@ async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let input = cluster::input::Input {
+        let input = cluster::input::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cluster::input::Input::default()
+            ..cluster::input::InputArgs::default()
         };
         return Ok((ObjectSource::files(input)?, namespace));
     }
-    let client = cluster::connect(&input.connection)
+    let client = cluster::connect(&input.connection, &Clock::system())
         .await
         .context("no -f is given, so routes and endpoints come from an API")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    Ok((ObjectSource::cluster(client), namespace))
+    Ok((ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())), namespace))
 }
 
 fn plan(args: &ProxyArgs, namespace: &Name) -> Result<EmbeddedProxyConfig> {
@@ -296,14 +297,14 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
 }
 
-fn pages(proxy: &Proxy, health: &Arc<ProxyHealth>) -> Routes {
-    let alive = Checks::default().check("ping", || Ok(()));
+fn pages(proxy: &Proxy, health: &Arc<ProxyHealth>) -> AdminRoutes {
+    let alive = HealthChecks::default().check("ping", || Ok(()));
     let asked = health.clone();
-    let ready = Checks::default().check("tables", move || asked.check());
+    let ready = HealthChecks::default().check("tables", move || asked.check());
     let mut registry = admin_server::registry("mesh-proxy");
     health.register_metrics(&mut registry);
     proxy.register_metrics(&mut registry);
-    Routes::default()
+    AdminRoutes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)
         .checks("/readyz", ready)

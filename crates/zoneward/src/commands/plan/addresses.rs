@@ -8,12 +8,12 @@ use plan::cluster_ips::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanAddresses};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanAddresses) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = LoadedObjects::read(&args.input)?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let services: Vec<_> = world.snapshot.services().map(|(service, _)| service).collect();
     let service_cidrs: Vec<_> = world.snapshot.service_cidrs().collect();
@@ -39,7 +39,7 @@ fn band(band: Option<(std::net::IpAddr, std::net::IpAddr)>) -> Value {
     band.map_or(Value::Null, |(first, last)| json!([first.to_string(), last.to_string()]))
 }
 
-fn value(plan: &AddressPlan, world: &World) -> Value {
+fn value(plan: &AddressPlan, world: &LoadedObjects) -> Value {
     let assigned = plan.assigned.iter().map(|a| {
         let ips: Vec<String> = a.cluster_ips.iter().map(|ip| ip.to_string()).collect();
         json!({"namespace": a.service.namespace.as_str(), "name": a.service.name.as_str(), "clusterIPs": ips})
@@ -65,7 +65,7 @@ fn value(plan: &AddressPlan, world: &World) -> Value {
     })
 }
 
-fn text(plan: &AddressPlan, world: &World) -> String {
+fn text(plan: &AddressPlan, world: &LoadedObjects) -> String {
     let mut ranges = table(&["RANGE", "FOR CHOSEN ADDRESSES", "GIVEN OUT FIRST", "FREE"]);
     let shown = |band: Option<(_, _)>, none: &str| {
         band.map_or(none.to_owned(), |(first, last): (std::net::IpAddr, std::net::IpAddr)| {

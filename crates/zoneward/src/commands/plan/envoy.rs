@@ -17,12 +17,12 @@ use xds::resource::{ResourceSet, ResourceType};
 
 use crate::cli::{Format, PlanRoutes};
 use crate::routes::{PlannedRoutes, PlannedScope};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let (before, mut notices) = rendered(args, &world.snapshot, namespace)?;
     if args.diff.is_empty() {
@@ -30,10 +30,10 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
         print_resources(&before.resources, &notices, args.output.format)?;
         return Ok(!world.unreadable);
     }
-    let with = cluster::input::Input {
+    let with = cluster::input::InputArgs {
         files: args.diff.clone(),
         namespace: args.input.namespace.clone(),
-        ..cluster::input::Input::default()
+        ..cluster::input::InputArgs::default()
     };
     world.add(&with)?;
     let (after, mut notices) = rendered(args, &world.snapshot, namespace)?;

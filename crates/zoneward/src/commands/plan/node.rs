@@ -14,15 +14,15 @@ use dataplane::nftables::render::{Renderer, SetSizes, render, table_id};
 use model::Family;
 use serde_json::{Value, json};
 
-use crate::cli::{Format, Input, PlanNode};
-use cluster::input::World;
+use crate::cli::{Format, InputArgs, PlanNode};
+use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{count, notices_text, notices_value, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = World::read(&choice.input(&args.input))?;
+    let mut world = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &world)?;
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {
@@ -64,12 +64,12 @@ pub fn run(args: &PlanNode) -> Result<bool> {
 }
 
 /// Puts the objects of `--with` into the world.
-fn add(args: &PlanNode, world: &mut World) -> Result<()> {
-    let input = Input {
+fn add(args: &PlanNode, world: &mut LoadedObjects) -> Result<()> {
+    let input = InputArgs {
         files: args.with.clone(),
         recursive: args.input.recursive,
         namespace: args.input.namespace.clone(),
-        ..Input::default()
+        ..InputArgs::default()
     };
     world.add(&input)
 }

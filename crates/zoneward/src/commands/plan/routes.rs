@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanRoutes, RoutesAs};
 use crate::routes::{PlannedRoutes, PlannedScope};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
@@ -21,7 +21,7 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
     if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
         bail!("--diff, --node and --zone go with --as envoy");
     }
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);

@@ -8,12 +8,12 @@ use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanSlices};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = LoadedObjects::read(&args.input)?;
     let planner = Planner::new(&world.snapshot, args.making.hints(), args.making.slices());
     let mut answer = Answer::default();
     let mut notices = Vec::new();
@@ -61,7 +61,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn add(&mut self, service: &Service, plan: &SlicePlan, world: &World, all: bool) {
+    fn add(&mut self, service: &Service, plan: &SlicePlan, world: &LoadedObjects, all: bool) {
         for content in &plan.creates {
             self.creates.push(write::new_slice(&service.key, service.uid.as_ref(), content));
             self.row(&service.key, "create", "(new)", content, describe_new(content));
@@ -123,7 +123,7 @@ impl Answer {
         ]);
     }
 
-    fn value(self, world: &World, all: bool) -> Value {
+    fn value(self, world: &LoadedObjects, all: bool) -> Value {
         let mut value = json!({
             "creates": self.creates,
             "updates": self.updates,
@@ -137,7 +137,7 @@ impl Answer {
         value
     }
 
-    fn text(&self, world: &World, all: bool) -> String {
+    fn text(&self, world: &LoadedObjects, all: bool) -> String {
         let mut text = String::new();
         if !self.rows.is_empty() {
             let mut table = table(&["SERVICE", "ACTION", "SLICE", "TYPE", "READY", "WHY"]);
@@ -156,11 +156,15 @@ impl Answer {
     }
 }
 
-fn stored(world: &World, key: &ObjectKey) -> Value {
+fn stored(world: &LoadedObjects, key: &ObjectKey) -> Value {
     world.stored_slices.get(key).cloned().unwrap_or_default()
 }
 
-fn stored_content<'a>(world: &'a World, service: &Service, key: &ObjectKey) -> Option<&'a SliceContent> {
+fn stored_content<'a>(
+    world: &'a LoadedObjects,
+    service: &Service,
+    key: &ObjectKey,
+) -> Option<&'a SliceContent> {
     let slices = world.snapshot.slices(&service.key);
     slices.iter().find(|slice| slice.key == *key).map(|slice| &slice.content)
 }

@@ -11,7 +11,7 @@ use sim::whatif::MECHANISMS;
 
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{
     align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, wrapped,
 };
@@ -49,8 +49,8 @@ fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
     }
     let advice = "give -f FILE, or --zones N for a made-up cluster";
     let world = match args.input.files.is_empty() {
-        true => World::read(&args.input).context(advice)?,
-        false => World::read(&args.input)?,
+        true => LoadedObjects::read(&args.input).context(advice)?,
+        false => LoadedObjects::read(&args.input)?,
     };
     let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
     if let Some(namespace) = &args.input.namespace {

@@ -18,7 +18,7 @@ use sim::whatif::{Answer, Cluster, Demand, Question};
 
 use super::{DemandBy, ReportFormat, SimulateWhatIf};
 use advice::{Advice, advise};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use cluster::object_name::ObjectName;
 use output::{notices_text, print_text};
 use scrape::Scrape;
@@ -38,7 +38,7 @@ struct Asked<'w> {
 /// Runs the command.
 pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     // The process ends after this: taking a large world apart again would only cost time.
-    let world = ManuallyDrop::new(World::read(&args.input)?);
+    let world = ManuallyDrop::new(LoadedObjects::read(&args.input)?);
     for name in named(args) {
         world.check_service(name, args.input.namespace.as_deref())?;
     }
@@ -108,7 +108,7 @@ fn named(args: &SimulateWhatIf) -> impl Iterator<Item = &ObjectName> {
 }
 
 /// The slices of a Service; where the input has none, those that the controller would make of its pods.
-fn stored_or_made<'w>(service: &Service, slices: &'w [Slice], world: &World) -> Cow<'w, [Slice]> {
+fn stored_or_made<'w>(service: &Service, slices: &'w [Slice], world: &LoadedObjects) -> Cow<'w, [Slice]> {
     let Some(selector) = service.selector.as_ref().filter(|_| slices.is_empty()) else {
         return Cow::Borrowed(slices);
     };
@@ -148,7 +148,7 @@ fn left_out(service: &Service, slices: &[Slice]) -> Option<Notice> {
 /// All answers in order.
 fn ask_all<'w>(
     services: &[(&'w Service, &'w [Slice])],
-    world: &'w World,
+    world: &'w LoadedObjects,
     demand: &Demand,
     scrape: Option<&Scrape>,
     args: &SimulateWhatIf,

@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, TraceHttp};
 use crate::routes::PlannedRoutes;
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use output::{notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
     world.notices.append(&mut routes.notices);

@@ -19,7 +19,7 @@ use plan::select;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{notices_text, print_text, print_value};
 
@@ -30,7 +30,7 @@ const ONE_SLOT: f64 = 1.0 / 256.0;
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = World::read(&choice.input(&args.input))?;
+    let mut world = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &world)?;
     world.notices.append(&mut node.notices);
     let mut backend = if args.live { live()? } else { offline(&node)? };
@@ -88,7 +88,7 @@ fn trace<'a>(
     packets: &'a [forward::FirstPacket],
     backend: &mut dyn NodeBackend,
     node: &'a NodeWorld,
-    world: &World,
+    world: &LoadedObjects,
 ) -> Result<Vec<Trace<'a>>> {
     let all = backend.trace(packets, &node.table.node.addresses)?;
     Ok(packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, world)).collect())
@@ -98,7 +98,7 @@ fn explain<'a>(
     packet: &'a forward::FirstPacket,
     traced: PacketTrace,
     node: &'a NodeWorld,
-    world: &World,
+    world: &LoadedObjects,
 ) -> Trace<'a> {
     let decision = node.table.decide(packet);
     let differs = difference(&decision, &traced);
@@ -130,7 +130,11 @@ fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option
 }
 
 /// From the Service down to the choice of endpoints, then what the node does with this packet.
-fn reasons(decision: &ForwardingDecision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
+fn reasons(
+    decision: &ForwardingDecision<'_>,
+    node: &NodeWorld,
+    world: &LoadedObjects,
+) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
         let port = &frontend.port;

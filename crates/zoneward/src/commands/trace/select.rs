@@ -8,13 +8,13 @@ use plan::select::{
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TraceSelect};
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 use node::offline;
 use output::{count, notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TraceSelect) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut world = LoadedObjects::read(&args.input)?;
     if let Some(name) = &args.service {
         world.check_service(name, args.input.namespace.as_deref())?;
     }

@@ -7,7 +7,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use model::annotation;
 use serde_json::json;
 
-use cluster::Kind;
+use cluster::ResourceKind;
 
 /// The name that the node proxy looks for.
 fn name() -> Result<String> {
@@ -20,7 +20,7 @@ fn name() -> Result<String> {
 /// Makes the Node if it is missing, sets its zone if one is given, and says that it is ready. What else it says stays.
 pub async fn register(client: Client, zone: Option<&str>) -> Result<()> {
     let name = name()?;
-    let resource = Kind::Node.resource();
+    let resource = ResourceKind::Node.resource();
     let nodes: Api<DynamicObject> = Api::all_with(client, &resource);
     let mut labels = json!({"kubernetes.io/hostname": name});
     if let Some(zone) = zone {

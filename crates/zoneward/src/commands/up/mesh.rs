@@ -7,16 +7,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use clock::Clock;
 use kube::Client;
 use model::Name;
+use model::random::Random;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::cli;
 use cluster::log::LogFormat;
-use cluster::supervisor::{self, Backoff, Program};
-use cluster::{Event, Feed, Kind, Wanted};
+use cluster::supervisor::{self, ChildProgram, RestartBackoff};
+use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
 use mesh::ProxyRole;
 use mesh::run::outbound;
 
@@ -84,15 +86,15 @@ impl Proxies {
         SocketAddr::new(self.metrics.ip(), port)
     }
 
-    fn program(&self, name: String, number: usize, more: [&str; 4]) -> Program {
+    fn program(&self, name: String, number: usize, more: [&str; 4]) -> ChildProgram {
         let mut args = self.common.clone();
         args.extend(["--bind-address".into(), self.metrics(number).to_string().into()]);
         args.extend(more.map(OsString::from));
-        Program { name, path: self.program.clone(), args, log: self.log }
+        ChildProgram { name, path: self.program.clone(), args, log: self.log }
     }
 
     /// The gateway with this number among the gateways.
-    fn gateway(&self, number: usize, namespace: &str, name: &str) -> Program {
+    fn gateway(&self, number: usize, namespace: &str, name: &str) -> ChildProgram {
         let more = ["-n", namespace, "--gateway", name];
         let title = format!("gateway {namespace}/{name}");
         let mut program = self.program(title, self.sidecars.len() + number, more);
@@ -102,7 +104,7 @@ impl Proxies {
         program
     }
 
-    fn sidecar(&self, number: usize, sidecar: &Sidecar) -> Program {
+    fn sidecar(&self, number: usize, sidecar: &Sidecar) -> ChildProgram {
         let Sidecar { namespace, from, outbound } = sidecar;
         let more = ["-n", namespace, "--from", from];
         let mut program = self.program(format!("sidecar {from}:{outbound}"), number, more);
@@ -131,9 +133,10 @@ struct Kept {
 }
 
 impl Kept {
-    fn start(number: usize, program: Program) -> Self {
+    fn start(number: usize, program: ChildProgram, clock: &Clock) -> Self {
         let (stop, stopped) = watch::channel(false);
-        Self { number, stop, task: tokio::spawn(supervisor::keep(program, Backoff::default(), stopped)) }
+        let supervised = supervisor::supervise(program, RestartBackoff::default(), clock.clone(), stopped);
+        Self { number, stop, task: tokio::spawn(supervised) }
     }
 
     async fn stop(self) {
@@ -144,11 +147,18 @@ impl Kept {
 }
 
 /// Keeps the proxies running until `stop` turns true.
-pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bool>) {
+pub async fn keep(
+    client: Client,
+    clock: Clock,
+    random: Random,
+    proxies: Proxies,
+    mut stop: watch::Receiver<bool>,
+) {
     let sidecars = proxies.sidecars.iter().enumerate();
-    let sidecars: Vec<Kept> = sidecars.map(|(i, s)| Kept::start(i, proxies.sidecar(i, s))).collect();
-    let mut feed = Feed::start(&client, [Wanted::all(Kind::Gateway)]);
-    let mut gateways = Gateways { proxies, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
+    let sidecars: Vec<Kept> = sidecars.map(|(i, s)| Kept::start(i, proxies.sidecar(i, s), &clock)).collect();
+    let mut feed = WatchStream::start(&client, random, [WatchSpec::all(ResourceKind::Gateway)]);
+    let mut gateways =
+        Gateways { proxies, clock, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
     loop {
         tokio::select! {
             biased;
@@ -171,6 +181,7 @@ pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bo
 
 struct Gateways {
     proxies: Proxies,
+    clock: Clock,
     kept: BTreeMap<(String, String), Kept>,
     /// What has come of a list so far.
     listing: Option<BTreeSet<(String, String)>>,
@@ -178,25 +189,27 @@ struct Gateways {
 }
 
 impl Gateways {
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: WatchEvent) {
         match event {
-            Event::Listing(_) => self.listing = Some(BTreeSet::new()),
-            Event::Put(_, object) => {
+            WatchEvent::ListStarted(_) => self.listing = Some(BTreeSet::new()),
+            WatchEvent::Applied(_, object) => {
                 let key = (object.namespace().to_owned(), object.name().to_owned());
                 match &mut self.listing {
                     Some(seen) => drop(seen.insert(key)),
                     None => self.put(key),
                 }
             }
-            Event::Gone(_, object) => self.gone(&(object.namespace().to_owned(), object.name().to_owned())),
-            Event::Listed(_) => {
+            WatchEvent::Deleted(_, object) => {
+                self.gone(&(object.namespace().to_owned(), object.name().to_owned()))
+            }
+            WatchEvent::ListCompleted(_) => {
                 let seen = self.listing.take().unwrap_or_default();
                 let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains(*key)).cloned().collect();
                 gone.iter().for_each(|key| self.gone(key));
                 // In the order of their names, so that the same gateways get the same ports at every start.
                 seen.into_iter().for_each(|key| self.put(key));
             }
-            Event::Trouble(..) => {}
+            WatchEvent::Failed(..) => {}
         }
     }
 
@@ -216,7 +229,7 @@ impl Gateways {
         };
         let address = self.proxies.metrics(self.proxies.sidecars.len() + number);
         info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
-        let kept = Kept::start(number, self.proxies.gateway(number, namespace, name));
+        let kept = Kept::start(number, self.proxies.gateway(number, namespace, name), &self.clock);
         self.kept.insert(key, kept);
     }
 

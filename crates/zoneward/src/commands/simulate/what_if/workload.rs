@@ -7,7 +7,7 @@
 use model::{Name, Pod, Service, annotation};
 use serde_json::{Map, Value, json};
 
-use cluster::input::World;
+use cluster::input::LoadedObjects;
 
 /// What stands behind the pods of a Service.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ impl Workload {
 }
 
 /// The workload behind a Service by the owners of its pods: the first that one names.
-pub(super) fn workload(service: &Service, world: &World) -> Option<Workload> {
+pub(super) fn workload(service: &Service, world: &LoadedObjects) -> Option<Workload> {
     let selector = service.selector.as_ref()?;
     let pods = world.snapshot.pods_selected(&service.key.namespace, selector);
     pods.iter().find_map(|pod| {

@@ -1,4 +1,4 @@
-//! What every daemon shows of itself: `process_*` by Prometheus' names, and which build runs.
+//! Metrics of every daemon: `process_*` with the names of Prometheus' clients, and `zoneward_build_info`.
 
 use std::fmt;
 use std::fs;
@@ -10,12 +10,12 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::requests;
+use crate::request_metrics;
 
-/// Ticks a second in `/proc/PID/stat`: the kernel's interface has 100 on every machine that we run on.
+/// USER_HZ, the unit of times in `/proc/PID/stat`: 100 on all supported platforms.
 const TICKS: f64 = 100.0;
 
-/// A registry with what all daemons have: build, process, requests to the API.
+/// A registry with the metrics of build, process and API requests.
 pub fn registry(component: &'static str) -> Registry {
     let mut registry = Registry::default();
     let build = [
@@ -24,9 +24,9 @@ pub fn registry(component: &'static str) -> Registry {
         ("os", std::env::consts::OS),
         ("arch", std::env::consts::ARCH),
     ];
-    registry.register("zoneward_build", "The build that runs; the value is always 1", Info::new(build));
+    registry.register("zoneward_build", "Version of this binary; the value is always 1", Info::new(build));
     registry.register_collector(Box::new(Process));
-    requests::register(&mut registry);
+    request_metrics::register(&mut registry);
     registry
 }
 
@@ -34,23 +34,23 @@ pub fn registry(component: &'static str) -> Registry {
 struct Process;
 
 impl Collector for Process {
-    /// What cannot be read is left out.
+    /// Values that cannot be read are omitted.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let read = |name: &str| fs::read_to_string(format!("/proc/{name}")).unwrap_or_default();
         let (stat, status, limits) = (read("self/stat"), read("self/status"), read("self/limits"));
         if let Some(seconds) = cpu_seconds(&stat) {
             let cpu = ConstCounter::new(seconds);
-            let help = "Processor time that this process used, in user and system mode";
+            let help = "CPU time in user and system mode";
             cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, cpu.metric_type())?)?;
         }
         let gauges = [
             (
                 "process_start_time_seconds",
-                "Start of this process, in seconds since 1970",
+                "Start time of the process, in seconds since the Unix epoch",
                 start_time(&stat, &read("stat")),
             ),
-            ("process_resident_memory_bytes", "Resident memory", kibibytes(&status, "VmRSS:")),
-            ("process_virtual_memory_bytes", "Virtual memory", kibibytes(&status, "VmSize:")),
+            ("process_resident_memory_bytes", "Resident memory size", kibibytes(&status, "VmRSS:")),
+            ("process_virtual_memory_bytes", "Virtual memory size", kibibytes(&status, "VmSize:")),
             (
                 "process_virtual_memory_max_bytes",
                 "Limit of virtual memory",
@@ -68,7 +68,7 @@ impl Collector for Process {
     }
 }
 
-/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc(5). The program's name may hold anything.
+/// Field `number` of `/proc/PID/stat`, counted from 1 as in proc(5). The command name may contain spaces and parentheses.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
@@ -88,7 +88,7 @@ fn kibibytes(status: &str, name: &str) -> Option<f64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024.0)
 }
 
-/// A soft limit; what is unlimited is the largest number, as Prometheus' own clients write it.
+/// A soft limit; `unlimited` is the largest number, as in Prometheus' clients.
 fn limit(limits: &str, name: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     match line.split_whitespace().next()? {
@@ -98,7 +98,7 @@ fn limit(limits: &str, name: &str) -> Option<f64> {
 }
 
 fn open_files() -> Option<f64> {
-    // One is the folder that is being read.
+    // One is the directory being read.
     Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_proc_are_read_whatever_the_program_is_called() {
+    fn proc_files_are_parsed_with_any_command_name() {
         let stat = "7 (a ) (b) S 1 7 7 0 -1 4194304 10 0 0 0 250 50 0 0 20 0 3 0 12345 1000 100";
         assert_eq!(cpu_seconds(stat), Some(3.0));
         assert_eq!(start_time(stat, "cpu 1\nbtime 1000\n"), Some(1123.45));

@@ -1,41 +1,42 @@
-//! The flags of leader election: Kubernetes' own names, and its own values where none are given.
+//! The flags of leader election, with the names and defaults of kube-controller-manager.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
+use clock::Clock;
+use model::random::Random;
 
-use super::Settings;
-use super::election::Timing;
+use super::LeaderElectionConfig;
+use super::election::ElectionTiming;
 
-/// Who of several leads.
 #[derive(Clone, Debug, Args)]
 pub struct LeaderArgs {
-    /// Let only one of several controllers write, by a Lease
+    /// Elect a leader by Lease before writing
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: bool,
-    /// How long others wait after the leader's last sign of life
+    /// Time that standbys wait after the last renewal before they acquire the Lease
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = model::duration::parse)]
     pub leader_elect_lease_duration: Duration,
-    /// How long the leader tries to renew the Lease before it stops writing
+    /// Time that the leader retries a renewal before it stops leading
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub leader_elect_renew_deadline: Duration,
-    /// How often the Lease is renewed, or asked for
+    /// Interval between renewals, and between attempts to acquire
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = model::duration::parse)]
     pub leader_elect_retry_period: Duration,
-    /// The namespace of the Lease
+    /// Namespace of the Lease
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
     pub leader_elect_resource_namespace: String,
-    /// The name of the Lease
+    /// Name of the Lease
     #[arg(long, value_name = "NAME", default_value = "zoneward-controller")]
     pub leader_elect_resource_name: String,
 }
 
 impl LeaderArgs {
-    /// The settings, or what is wrong with them. Nothing without `--leader-elect`.
-    pub fn settings(&self) -> Result<Option<Settings>> {
-        let timing = Timing {
+    /// The validated config; `None` with `--leader-elect=false`. The identity comes from `random`.
+    pub fn config(&self, clock: &Clock, random: &mut Random) -> Result<Option<LeaderElectionConfig>> {
+        let timing = ElectionTiming {
             lease_duration: self.leader_elect_lease_duration,
             renew_deadline: self.leader_elect_renew_deadline,
             retry_period: self.leader_elect_retry_period,
@@ -54,11 +55,13 @@ impl LeaderArgs {
                 "--leader-elect-lease-duration must be at least 1s, and --leader-elect-retry-period not zero"
             );
         }
-        Ok(Some(Settings {
+        Ok(Some(LeaderElectionConfig {
             namespace: self.leader_elect_resource_namespace.clone(),
             name: self.leader_elect_resource_name.clone(),
-            identity: super::identity(),
+            identity: super::identity(random),
             timing,
+            clock: clock.clone(),
+            random: random.split(),
         }))
     }
 }
@@ -75,24 +78,27 @@ mod tests {
         leader: LeaderArgs,
     }
 
-    fn settings(words: &[&str]) -> Result<Option<Settings>> {
+    fn config(words: &[&str]) -> Result<Option<LeaderElectionConfig>> {
         let words = ["x"].iter().chain(words).map(|word| (*word).to_owned());
-        Line::try_parse_from(words).expect("the words are read").leader.settings()
+        Line::try_parse_from(words)
+            .expect("valid flags")
+            .leader
+            .config(&Clock::system(), &mut Random::seeded(1))
     }
 
     #[test]
-    fn times_that_could_make_two_leaders_are_refused() {
-        let kubernetes = settings(&[]).expect("fine").expect("an election");
-        assert_eq!(kubernetes.timing, Timing::default());
-        assert!(settings(&["--leader-elect=false"]).expect("fine").is_none());
-        assert!(settings(&["--leader-elect"]).expect("fine").is_some());
+    fn timing_that_allows_two_leaders_is_rejected() {
+        let kubernetes = config(&[]).expect("fine").expect("an election");
+        assert_eq!(kubernetes.timing, ElectionTiming::default());
+        assert!(config(&["--leader-elect=false"]).expect("fine").is_none());
+        assert!(config(&["--leader-elect"]).expect("fine").is_some());
         let wrong = [
             vec!["--leader-elect-renew-deadline=15s"],
             vec!["--leader-elect-retry-period=6s"],
             vec!["--leader-elect-retry-period=0s"],
         ];
         for words in wrong {
-            let error = settings(&words).expect_err("refused").to_string();
+            let error = config(&words).expect_err("rejected").to_string();
             assert!(error.contains("--leader-elect"), "{error}");
         }
     }

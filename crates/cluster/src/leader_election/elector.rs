@@ -1,4 +1,4 @@
-//! A candidate as a task: started, asked whether it leads, and left in order.
+//! Leader election as a task, with its metric and its release.
 
 use kube::Client;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -8,28 +8,27 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Settings, run};
+use super::{LeaderElectionConfig, run};
 
-/// A label `name`, as Kubernetes has it on this metric.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct LeaseName {
     name: String,
 }
 
-/// A seat in the election, or the certainty of leading where there is none.
-pub struct LeaderHandle {
+/// A running candidate.
+pub struct LeaderElector {
     leading: watch::Receiver<bool>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl LeaderHandle {
-    /// Takes part in the election; without settings, leads from the beginning.
-    pub fn seek(client: Client, settings: Option<Settings>) -> Self {
+impl LeaderElector {
+    /// Starts the election; without a config, this process leads from the start.
+    pub fn start(client: Client, config: Option<LeaderElectionConfig>) -> Self {
         let (sender, leading) = watch::channel(false);
         let (stop, mut stopped) = watch::channel(false);
-        let task = match settings {
-            Some(settings) => tokio::spawn(run(client, settings, sender, stopped)),
+        let task = match config {
+            Some(config) => tokio::spawn(run(client, config, sender, stopped)),
             None => tokio::spawn(async move {
                 sender.send_replace(true);
                 let _ = stopped.wait_for(|stop| *stop).await;
@@ -39,16 +38,15 @@ impl LeaderHandle {
         Self { leading, stop, task }
     }
 
-    /// Whether we lead.
     pub fn leading(&self) -> watch::Receiver<bool> {
         self.leading.clone()
     }
 
-    /// Shows in the metrics whether we lead, by Kubernetes' name for it. The task ends with the election.
-    pub fn show(&self, name: &str, registry: &mut Registry) {
+    /// Registers `leader_election_master_status`, as in client-go.
+    pub fn register_metrics(&self, name: &str, registry: &mut Registry) {
         let status: Family<LeaseName, Gauge> = Family::default();
         let gauge = status.get_or_create_owned(&LeaseName { name: name.to_owned() });
-        registry.register("leader_election_master_status", "1 while this process leads, else 0", status);
+        registry.register("leader_election_master_status", "1 if this process is the leader, else 0", status);
         let mut leading = self.leading();
         tokio::spawn(async move {
             loop {
@@ -60,10 +58,10 @@ impl LeaderHandle {
         });
     }
 
-    /// Gives the Lease up, so that somebody else leads at once.
-    pub async fn leave(self) {
+    /// Stops and releases the Lease, so that another candidate leads immediately.
+    pub async fn release(self) {
         self.stop.send_replace(true);
-        // A task that panicked has given nothing up; the Lease runs out by itself.
+        // After a panic of the task the Lease expires.
         let _ = self.task.await;
     }
 }

@@ -1,33 +1,30 @@
-//! Counters under names without `_total`, which Kubernetes has and dashboards know. OpenMetrics has no such counters, so
-//! there they are of unknown type; the older text format calls them counters.
+//! Counters without the suffix `_total`, as Kubernetes names some. OpenMetrics requires the suffix, so there the type is
+//! unknown; in the text format 0.0.4 it is counter.
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// A counter whose name stays as it is.
 #[derive(Clone, Debug, Default)]
-pub struct BareCounter(Counter);
+pub struct UnsuffixedCounter(Counter);
 
-impl BareCounter {
-    /// Adds.
+impl UnsuffixedCounter {
     pub fn inc_by(&self, by: u64) {
         self.0.inc_by(by);
     }
 
-    /// Its value.
     pub fn get(&self) -> u64 {
         self.0.get()
     }
 }
 
-impl TypedMetric for BareCounter {
+impl TypedMetric for UnsuffixedCounter {
     const TYPE: MetricType = MetricType::Unknown;
 }
 
-impl EncodeMetric for BareCounter {
+impl EncodeMetric for UnsuffixedCounter {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
-        // A sample without an ending.
+        // A gauge's sample has no suffix.
         encoder.encode_gauge(&self.0.get())
     }
 

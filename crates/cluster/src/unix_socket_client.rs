@@ -1,4 +1,4 @@
-//! A client by unix socket: for processes of the same user on the same machine. The file's mode is the credential.
+//! A client of the embedded API over its Unix socket. The file mode is the access control.
 
 use std::future::Future;
 use std::io;
@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use clock::Clock;
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -17,26 +18,26 @@ use kube::Client;
 use tokio::net::UnixStream;
 use tower::{Layer, ServiceExt};
 
-use super::requests::Counting;
+use super::request_metrics::RequestMetricsLayer;
 
-/// A client of the API behind a socket. Every watch has a connection of its own; they are made when needed.
-pub fn client(path: &Path) -> Client {
+/// Connects when a request is sent; every watch has its own connection.
+pub fn client(path: &Path, clock: &Clock) -> Client {
     let connector = Connector { path: Arc::new(path.to_owned()) };
     let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = http.map_request(|mut request: http::Request<kube::client::Body>| {
         *request.uri_mut() = absolute(request.uri());
         request
     });
-    Client::new(Counting::new("api.sock").layer(service), "default")
+    Client::new(RequestMetricsLayer::new("api.sock", clock).layer(service), "default")
 }
 
-/// hyper wants to know where to; the connector goes to the socket whatever is said.
+/// hyper requires an absolute URI; the connector ignores the authority.
 fn absolute(uri: &Uri) -> Uri {
     let mut parts = uri.clone().into_parts();
     parts.scheme = Some(Scheme::HTTP);
     parts.authority = Some(Authority::from_static("localhost"));
     parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
-    Uri::from_parts(parts).expect("scheme, authority and path are all there")
+    Uri::from_parts(parts).expect("scheme, authority and path are set")
 }
 
 #[derive(Clone)]
@@ -64,7 +65,7 @@ impl tower::Service<Uri> for Connector {
     }
 }
 
-/// A connected socket, as hyper's client wants it.
+/// A connected socket for hyper's client.
 struct Stream(TokioIo<UnixStream>);
 
 impl Connection for Stream {

@@ -1,4 +1,4 @@
-//! The kinds that we watch, as data.
+//! The kinds of the API that controllers and proxies use.
 
 use k8s_openapi::Resource;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -8,42 +8,27 @@ use k8s_openapi::api::networking::v1 as networking;
 use kube::api::ApiResource;
 use model::parse::route::GROUP;
 
-/// A kind that we watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Services.
+pub enum ResourceKind {
     Service,
-    /// EndpointSlices.
     Slice,
-    /// Pods.
     Pod,
-    /// Nodes.
     Node,
-    /// Namespaces.
     Namespace,
-    /// ServiceCIDRs.
     ServiceCidr,
-    /// IPAddresses.
     IpAddress,
-    /// Leases.
     Lease,
-    /// Secrets.
     Secret,
-    /// MeshHTTPRoutes.
     HttpRoute,
-    /// MeshGatewayHTTPRoutes.
     GatewayHttpRoute,
-    /// MeshTCPRoutes.
     TcpRoute,
-    /// MeshGateways.
     Gateway,
 }
 
-impl Kind {
-    /// Our own kinds: routes and gateways.
+impl ResourceKind {
+    /// Kinds of group zoneward.dev.
     pub const MESH: [Self; 4] = [Self::HttpRoute, Self::GatewayHttpRoute, Self::TcpRoute, Self::Gateway];
 
-    /// Where the API has it.
     pub fn resource(self) -> ApiResource {
         match self {
             Self::Service => of::<core::Service>("services"),
@@ -55,14 +40,14 @@ impl Kind {
             Self::IpAddress => of::<networking::IPAddress>("ipaddresses"),
             Self::Lease => of::<Lease>("leases"),
             Self::Secret => of::<core::Secret>("secrets"),
-            Self::HttpRoute => own("MeshHTTPRoute", "meshhttproutes"),
-            Self::GatewayHttpRoute => own("MeshGatewayHTTPRoute", "meshgatewayhttproutes"),
-            Self::TcpRoute => own("MeshTCPRoute", "meshtcproutes"),
-            Self::Gateway => own("MeshGateway", "meshgateways"),
+            Self::HttpRoute => zoneward("MeshHTTPRoute", "meshhttproutes"),
+            Self::GatewayHttpRoute => zoneward("MeshGatewayHTTPRoute", "meshgatewayhttproutes"),
+            Self::TcpRoute => zoneward("MeshTCPRoute", "meshtcproutes"),
+            Self::Gateway => zoneward("MeshGateway", "meshgateways"),
         }
     }
 
-    /// The word for it in logs and metrics.
+    /// The kind, as in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -82,8 +67,7 @@ impl Kind {
     }
 }
 
-/// A kind of our own group.
-fn own(kind: &str, plural: &str) -> ApiResource {
+fn zoneward(kind: &str, plural: &str) -> ApiResource {
     const VERSION: &str = "v1alpha1";
     ApiResource {
         group: GROUP.to_owned(),

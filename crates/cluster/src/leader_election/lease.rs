@@ -1,4 +1,4 @@
-//! A Lease as JSON <-> what the election wants of it. Other fields of the Lease stay as they are.
+//! The leader's Lease as JSON <-> the election's view of it. Other fields of the Lease are preserved.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use super::election::{Record, Seen};
+use super::election::{LeaseRecord, LeaseState};
 
-/// What a Lease says. What cannot be read counts as not written: a Lease without a holder.
-pub fn parse(lease: &DynamicObject) -> Seen {
+/// Malformed fields count as absent.
+pub fn parse(lease: &DynamicObject) -> LeaseState {
     let spec = &lease.data["spec"];
     let seconds = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
-    Seen {
+    LeaseState {
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
         holder: spec["holderIdentity"].as_str().unwrap_or_default().to_owned(),
         duration: seconds.map(Duration::from_secs),
@@ -20,8 +20,8 @@ pub fn parse(lease: &DynamicObject) -> Seen {
     }
 }
 
-/// Writes a record into a Lease.
-pub fn render(record: &Record, wall: Timestamp, lease: &mut Value) {
+/// Writes a record into the JSON of a Lease.
+pub fn render(record: &LeaseRecord, wall: Timestamp, lease: &mut Value) {
     let time = wall.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     if !lease["spec"].is_object() {
         lease["spec"] = Value::Object(Map::new());
@@ -41,9 +41,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_do_not_know_of_a_lease_stays() {
+    fn unknown_fields_of_a_lease_are_preserved() {
         let mut data = json!({"spec": {"strategy": "OldestEmulationVersion", "acquireTime": "then"}});
-        let record = Record {
+        let record = LeaseRecord {
             holder: "a".to_owned(),
             duration: Duration::from_secs(15),
             transitions: 3,
