@@ -5,25 +5,25 @@
 //!    RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
 
-pub mod accepted;
-pub mod consumer;
+pub mod route_status;
+pub mod proxy_identity;
 pub mod control;
-pub mod doors;
+pub mod listeners;
 pub mod redirect;
-pub mod run;
-pub mod secret;
-pub mod secrets;
-pub mod source;
-pub mod state;
-mod touch;
-mod view;
+pub mod embedded_proxy;
+pub mod tls_secret;
+pub mod secret_watches;
+pub mod object_source;
+pub mod table_cache;
+mod affected;
+mod identity_tables;
 
 use anyhow::{Context, Result};
 use model::route::AppProtocol;
 use model::{Protocol, Service, ServicePort};
 
-pub use consumer::{ProxyIdentity, ProxyRole};
-pub use state::{ChangedTables, MeshTables, TableCache, TableUpdate};
+pub use proxy_identity::{ProxyIdentity, ProxyRole};
+pub use table_cache::{ChangedTables, MeshTables, TableCache, TableUpdate};
 
 /// The TCP port that routes apply to: the one wanted by name or number, else the first that speaks HTTP, else the first.
 pub fn destination_port<'s>(service: &'s Service, wanted: Option<&str>) -> Result<&'s ServicePort> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Request;
 use kube::Client;
-use mesh::accepted;
+use mesh::route_status;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};

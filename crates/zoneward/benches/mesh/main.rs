@@ -8,8 +8,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use mesh::run::{EmbeddedProxyConfig, ProxyHealth, run};
-use mesh::source::ObjectSource;
+use mesh::embedded_proxy::{EmbeddedProxyConfig, ProxyHealth, run};
+use mesh::object_source::ObjectSource;
 use mesh::{ProxyIdentity, ProxyRole};
 use proxy::{Proxy, ProxyOptions, ProxyTables};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The parts whose instructions are counted: reading 10,000 routes, the first tables, and one route's change.
 
 use cluster::{ResourceKind, WatchEvent};
-use mesh::state::KINDS;
+use mesh::table_cache::KINDS;
 use mesh::{ProxyIdentity, ProxyRole, TableCache};
 use plan::FeatureGates;
 

@@ -12,7 +12,7 @@ use cluster::leader_election::{LeaderElector, while_leading};
 use cluster::log;
 use cluster::signals::Signals;
 use controller::ControllerMetrics;
-use mesh::accepted;
+use mesh::route_status;
 use output::print_text;
 
 /// Runs until SIGINT or SIGTERM.

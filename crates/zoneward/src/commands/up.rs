@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info};
 
 use crate::cli;
-use ::mesh::accepted;
+use ::mesh::route_status;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;

@@ -11,7 +11,7 @@ use xds::bootstrap::{Bootstrap, XdsClientTls};
 use xds::identity::{CAPTURE_PORT, EnvoyIdentity, EnvoyRole, SidecarListeners};
 
 use crate::cli::Format;
-use mesh::run::outbound;
+use mesh::embedded_proxy::outbound;
 use output::{print_text, value_text};
 
 /// `zoneward mesh bootstrap`

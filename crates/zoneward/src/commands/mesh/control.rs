@@ -17,7 +17,7 @@ use cluster::{admin_server, log};
 use crate::cli;
 use cluster::signals::Signals;
 use mesh::control::{Subscriptions, pages, run as serve_envoys};
-use mesh::source::ObjectSource;
+use mesh::object_source::ObjectSource;
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);

@@ -22,8 +22,8 @@ use crate::cli;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
-use mesh::run::{EmbeddedProxyConfig, ProxyHealth, outbound};
-use mesh::source::ObjectSource;
+use mesh::embedded_proxy::{EmbeddedProxyConfig, ProxyHealth, outbound};
+use mesh::object_source::ObjectSource;
 use mesh::{ProxyIdentity, ProxyRole, run};
 
 /// Where health and metrics are, unless `--bind-address` says otherwise.

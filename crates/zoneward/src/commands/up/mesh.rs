@@ -20,7 +20,7 @@ use cluster::log::LogFormat;
 use cluster::supervisor::{self, ChildProgram, RestartBackoff};
 use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
 use mesh::ProxyRole;
-use mesh::run::outbound;
+use mesh::embedded_proxy::outbound;
 
 /// How many gateways one machine serves; each is a process.
 const MOST: usize = 64;

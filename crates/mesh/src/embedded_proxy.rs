@@ -22,11 +22,11 @@ use proxy::{ListenerKind, Proxy, ProxyTables, ServerCertificate};
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::consumer::ProxyIdentity;
-use super::doors::{ListenerId, ListenerSet, ListenerSpec, unspecified_address};
+use super::proxy_identity::ProxyIdentity;
+use super::listeners::{ListenerId, ListenerSet, ListenerSpec, unspecified_address};
 use super::redirect::KernelRedirect;
-use super::source::{MeshInput, ObjectSource};
-use super::state::{MeshTables, TableCache};
+use super::object_source::{MeshInput, ObjectSource};
+use super::table_cache::{MeshTables, TableCache};
 use crate::destination_port;
 use cluster::log;
 

@@ -339,7 +339,7 @@ fn secrets_are_wanted_while_a_listener_names_them() {
     state.put_secret(&key, Ok(pair));
     assert!(state.refresh().is_empty(), "the same certificate again is no change");
     assert_eq!(state.tables(&consumers()[2]).unwrap().certificates.len(), 1);
-    state.put_secret(&key, Err(crate::secret::missing(&key)));
+    state.put_secret(&key, Err(crate::tls_secret::missing(&key)));
     assert_eq!(state.refresh().len(), 2);
     assert!(state.notices().iter().any(|notice| notice.reason == "SecretNotFound"));
     state.apply(event(&mut writer, &Step::Gateway(false)));

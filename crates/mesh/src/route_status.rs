@@ -9,7 +9,7 @@
 //! Only the leader runs this. Unchanged status is not written, and conditions of other writers stay: a status is replaced
 //! at the resourceVersion that it was read from, because API servers do not merge lists of custom resources.
 
-mod condition;
+mod conditions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -32,11 +32,11 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use xds::render::PemKeyPair;
 
-pub use condition::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
-use condition::{StatusWrite, StoredObject};
+pub use conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
+use conditions::{StatusWrite, StoredObject};
 
-use super::secret;
-use super::secrets::SecretWatches;
+use super::tls_secret;
+use super::secret_watches::SecretWatches;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
 use cluster::{
@@ -197,7 +197,7 @@ impl StatusReconciler {
         let text = |notice: &Notice| format!("Secret {key}: {}", notice.message);
         let state = match pair {
             Ok(_) => SecretState::Usable,
-            Err(notice) if notice.reason == secret::NOT_READABLE => SecretState::Unknown(text(notice)),
+            Err(notice) if notice.reason == tls_secret::NOT_READABLE => SecretState::Unknown(text(notice)),
             Err(notice) => SecretState::Unusable(text(notice)),
         };
         let namespace = key.namespace.clone();

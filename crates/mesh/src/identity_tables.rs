@@ -11,8 +11,8 @@ use plan::FeatureGates;
 use plan::backends::fallbacks;
 use plan::routes::{GatewayRoutes, MeshClient, OutboundRoutes};
 
-use super::consumer::{ProxyIdentity, ProxyRole};
-use super::touch::Affected;
+use super::proxy_identity::{ProxyIdentity, ProxyRole};
+use super::affected::Affected;
 
 /// Shared by all identities during one refresh.
 pub(super) struct RefreshContext<'r> {

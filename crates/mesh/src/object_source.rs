@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::secret;
-use super::secrets::SecretWatches;
-use super::state::{KINDS, wanted};
+use super::tls_secret;
+use super::secret_watches::SecretWatches;
+use super::table_cache::{KINDS, wanted};
 use cluster::input::{Documents, files};
 use cluster::log;
 use cluster::{ResourceKind, WatchEvent, WatchStream};
@@ -176,7 +176,7 @@ impl FileSource {
 
     fn watch_secrets(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         for key in keys.difference(&self.wanted) {
-            let pair = self.secrets.get(key).cloned().unwrap_or_else(|| Err(secret::missing(key)));
+            let pair = self.secrets.get(key).cloned().unwrap_or_else(|| Err(tls_secret::missing(key)));
             self.queue.push_back(MeshInput::Secret(key.clone(), pair));
         }
         let gone = self.wanted.difference(keys).cloned().collect();
@@ -203,6 +203,6 @@ fn fill_in_namespace(object: &mut Value) {
 fn pair(object: Value) -> (ObjectKey, Result<PemKeyPair, Notice>) {
     let part = |name: &str| Name::new(object["metadata"][name].as_str().unwrap_or_default());
     let key = ObjectKey { namespace: part("namespace"), name: part("name") };
-    let pair = secret::parse(&key, &object.to_string());
+    let pair = tls_secret::parse(&key, &object.to_string());
     (key, pair)
 }

@@ -141,7 +141,7 @@ fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
     let key = ObjectKey::new(&"shop".into(), &"cert".into());
     assert_eq!(reconciler.take_wanted_secrets(), Some([key.clone()].into()));
     assert_eq!(written(&mut reconciler), [], "absence says nothing before it was looked at");
-    reconciler.put_secret(key.clone(), &Err(secret::missing(&key)));
+    reconciler.put_secret(key.clone(), &Err(tls_secret::missing(&key)));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -152,7 +152,7 @@ fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
         ]
     );
     assert_eq!(events(&work), ["Warning InvalidCertificateRef", "Warning ListenersNotValid"]);
-    reconciler.put_secret(key.clone(), &Err(secret::unreadable(&key, "forbidden")));
+    reconciler.put_secret(key.clone(), &Err(tls_secret::unreadable(&key, "forbidden")));
     assert_eq!(said(&written(&mut reconciler)[0])[1], "ResolvedRefs Unknown SecretNotReadable");
     reconciler.put_secret(key, &Ok(PemKeyPair { chain: Box::default(), key: Box::default() }));
     assert_eq!(

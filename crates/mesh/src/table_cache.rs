@@ -16,10 +16,10 @@ use plan::FeatureGates;
 use plan::routes::unused_targets;
 use xds::render::PemKeyPair;
 
-use super::consumer::ProxyIdentity;
-use super::touch::Affected;
-pub use super::view::ChangedTables;
-use super::view::{IdentityTables, RefreshContext};
+use super::proxy_identity::ProxyIdentity;
+use super::affected::Affected;
+pub use super::identity_tables::ChangedTables;
+use super::identity_tables::{IdentityTables, RefreshContext};
 use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec};
 
 pub const KINDS: [ResourceKind; 8] = [

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use xds::render::PemKeyPair;
 
-use super::secret;
+use super::tls_secret;
 use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
 
 const QUEUE: usize = 64;
@@ -83,12 +83,12 @@ async fn watch_secret(client: Client, random: Random, key: ObjectKey, sender: mp
             }
             WatchEvent::Applied(_, object) => {
                 seen = true;
-                Some(secret::parse(&key, object.text()))
+                Some(tls_secret::parse(&key, object.text()))
             }
-            WatchEvent::Deleted(..) => Some(Err(secret::missing(&key))),
-            WatchEvent::ListCompleted(_) => (!seen).then(|| Err(secret::missing(&key))),
+            WatchEvent::Deleted(..) => Some(Err(tls_secret::missing(&key))),
+            WatchEvent::ListCompleted(_) => (!seen).then(|| Err(tls_secret::missing(&key))),
             // The last version stays valid during an outage of the API.
-            WatchEvent::Failed(_, why) => (!told && !seen).then(|| Err(secret::unreadable(&key, &why))),
+            WatchEvent::Failed(_, why) => (!told && !seen).then(|| Err(tls_secret::unreadable(&key, &why))),
         };
         let Some(update) = update else { continue };
         told = true;
