@@ -60,7 +60,7 @@ mod tests {
         let no_pem = parse(&key, text).unwrap_err();
         assert!(no_pem.to_string().contains("tls.crt") && !no_pem.to_string().contains("SECRET"), "{no_pem}");
         let pair = PemKeyPair { chain: b"CHAIN".as_slice().into(), key: b"SECRET".as_slice().into() };
-        assert_eq!(format!("{pair:?}"), "PemKeyPair(5 bytes, 6 bytes)");
+        assert_eq!(format!("{pair:?}"), "PemKeyPair(5 bytes of chain)");
         let without = parse(&key, r#"{"data":{"tls.crt":"Q0hBSU4="}}"#).unwrap_err();
         assert!(
             without.to_string().starts_with("Secret shop/cert: SecretNotUsable: missing data[tls.key]"),
