@@ -46,7 +46,7 @@ pub fn print_text(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing the answer")
 }
 
-/// Whether an error only means that nobody reads any more.
+/// Whether an error only means that the reader of standard output is gone.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)

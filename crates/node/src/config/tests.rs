@@ -145,7 +145,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("mode: userspace", "is not nftables, iptables or ipvs"),
         ("winkernel: {enableDSR: true}", "winkernel.enableDSR: it is for Windows"),
         ("windowsRunAsService: true", "for Windows"),
-        ("enableProfiling: true", "enableProfiling: there is no profiler"),
+        ("enableProfiling: true", "enableProfiling: this program has no Go profiler"),
         ("featureGates: {WinDSR: true}", "featureGates.WinDSR"),
         ("featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", "loopback"),
         ("nftables: {masqueradeBit: 32}", "0 to 31"),

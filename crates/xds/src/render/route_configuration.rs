@@ -125,7 +125,7 @@ fn largest_body(routes: &HttpRoutes) -> usize {
         Responder::Respond(response) => match &response.body {
             Some(DirectResponseBody::Text(text)) => text.len(),
             Some(DirectResponseBody::Bytes(bytes)) => bytes.len(),
-            // Nobody knows how large it is there.
+            // Envoy does not know its size.
             Some(DirectResponseBody::File(_) | DirectResponseBody::Environment(_)) => 1 << 20,
             None => 0,
         },

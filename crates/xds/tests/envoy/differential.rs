@@ -1,6 +1,6 @@
 //! The embedded proxy and a real Envoy side by side: random policies, random requests, the same answers.
 //!
-//! What differs for a reason is normalised here, under the name that docs/changed_names.md gives it.
+//! What differs for a reason is normalised here, under the name that docs/differences.md gives it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
