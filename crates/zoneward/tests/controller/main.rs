@@ -238,11 +238,11 @@ async fn a_change_of_the_distribution_is_an_event() {
         })
         .await;
     };
-    said("spec.trafficDistribution: PreferSameZone: traffic stays in the zone").await;
+    said("spec.trafficDistribution: PreferSameZone: traffic stays in its zone").await;
     world.merge(path, &json!({"spec": {"trafficDistribution": "PreferSameNode"}})).await;
-    said("spec.trafficDistribution: PreferSameNode: traffic stays on the node").await;
+    said("spec.trafficDistribution: PreferSameNode").await;
     world.merge(path, &json!({"spec": {"trafficDistribution": null}})).await;
-    said("PreferSameNode has ended").await;
+    said("PreferSameNode ended").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
