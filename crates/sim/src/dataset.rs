@@ -1,13 +1,14 @@
-//! The built-in data sets, made on the fly: 39 million inputs are no file.
+//! The built-in data sets, generated on the fly.
 //!
 //! A ranged set pairs every sorted triple of nodes with every sorted triple of endpoints, position by position
 //! (simulator 2), so the smallest number of nodes always meets the smallest number of endpoints.
 
 use std::str::FromStr;
 
-use crate::input::{Input, Zone};
+use model::Name;
 
-/// A set of inputs known by name.
+use crate::input::{SimulationInput, Zone};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataset {
     /// 390,080 inputs with up to 20 endpoints per zone, and some with 100 to 198.
@@ -20,8 +21,8 @@ pub enum Dataset {
     Representative,
 }
 
-/// Three zones: nodes and endpoints.
-pub type Triple = ([u32; 3], [u32; 3]);
+/// Nodes and endpoints of three zones.
+type ZoneTriple = ([u32; 3], [u32; 3]);
 
 /// Every node triple out of `nodes` with every endpoint triple out of `endpoints`.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ struct Range {
     endpoints: Steps,
 }
 
-/// `first`, `first + step`, ..., so many.
+/// `first`, `first + step`, ..., `count` of them.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     first: u32,
@@ -54,7 +55,7 @@ const MEDIUM: [Range; 2] = [low(51), high(58)];
 const LARGE: [Range; 2] = [low(101), high(129)];
 
 /// Nodes and endpoints of the public tool's example, in its order.
-const REPRESENTATIVE: [Triple; 19] = [
+const REPRESENTATIVE: [ZoneTriple; 19] = [
     ([30, 30, 30], [100, 0, 0]),
     ([30, 30, 30], [100, 100, 0]),
     ([30, 30, 30], [100, 10, 10]),
@@ -91,7 +92,6 @@ impl FromStr for Dataset {
 }
 
 impl Dataset {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -110,7 +110,6 @@ impl Dataset {
         }
     }
 
-    /// How many inputs it has.
     pub fn len(self) -> u64 {
         match self {
             Self::Representative => REPRESENTATIVE.len() as u64,
@@ -118,13 +117,23 @@ impl Dataset {
         }
     }
 
-    /// Whether it has none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `each` for the inputs from `start` on, `count` of them at most, in order.
-    pub fn for_each(self, start: u64, count: u64, mut each: impl FnMut(u64, Triple)) {
+    /// Calls `each` with number and zones of up to `count` inputs from `start`, in order.
+    pub fn for_each(self, start: u64, count: u64, mut each: impl FnMut(u64, &[Zone])) {
+        let mut zones =
+            [1, 2, 3].map(|z| Zone { name: Name::new(&format!("zone{z}")), nodes: 0, endpoints: 0 });
+        self.for_each_triple(start, count, |at, (nodes, endpoints)| {
+            for (z, zone) in zones.iter_mut().enumerate() {
+                (zone.nodes, zone.endpoints) = (nodes[z].into(), endpoints[z].into());
+            }
+            each(at, &zones);
+        });
+    }
+
+    fn for_each_triple(self, start: u64, count: u64, mut each: impl FnMut(u64, ZoneTriple)) {
         let end = start.saturating_add(count).min(self.len());
         if self == Self::Representative {
             (start..end).for_each(|at| each(at, REPRESENTATIVE[at as usize]));
@@ -140,15 +149,16 @@ impl Dataset {
         }
     }
 
-    /// One input with a name.
-    pub fn input(self, at: u64, (nodes, endpoints): Triple) -> Input {
-        let zone = |z: usize| Zone {
-            name: format!("zone{}", z + 1),
-            nodes: u64::from(nodes[z]),
-            endpoints: u64::from(endpoints[z]),
-        };
-        let id = format!("{}-{}", self.name(), at + 1);
-        Input::new(&id, (0..3).map(zone).collect()).expect("three small zones of different names")
+    /// Up to `count` inputs from `start`, in order.
+    pub fn inputs(self, start: u64, count: u64) -> Vec<SimulationInput> {
+        let mut inputs = Vec::new();
+        self.for_each(start, count, |at, zones| {
+            let id = format!("{}-{}", self.name(), at + 1);
+            inputs.push(
+                SimulationInput::new(&id, zones.to_vec()).expect("three small zones of different names"),
+            );
+        });
+        inputs
     }
 }
 
@@ -162,7 +172,7 @@ impl Range {
         self.nodes.triples() * self.endpoint_triples()
     }
 
-    fn for_each(&self, start: u64, count: u64, mut each: impl FnMut(u64, Triple)) {
+    fn for_each(&self, start: u64, count: u64, mut each: impl FnMut(u64, ZoneTriple)) {
         let skipped = u64::from(self.endpoints.first == 0);
         let per_nodes = self.endpoint_triples();
         let mut nodes = self.nodes.triple(start / per_nodes);
@@ -240,13 +250,13 @@ mod tests {
     #[test]
     fn any_part_of_a_set_is_the_same_as_in_the_whole() {
         let mut all = Vec::new();
-        Dataset::Small.for_each(0, u64::MAX, |at, triple| all.push((at, triple)));
+        Dataset::Small.for_each_triple(0, u64::MAX, |at, triple| all.push((at, triple)));
         assert_eq!(all.len(), 390_080);
         assert_eq!(all[0].1, ([1, 1, 1], [0, 0, 1]));
         assert_eq!(all[390_079].1, ([30, 30, 30], [198, 198, 198]));
         for start in [0, 1, 1_769, 1_770, 1_771, 200_003, 389_399, 389_400, 390_079] {
             let mut part = Vec::new();
-            Dataset::Small.for_each(start, 2_000, |at, triple| part.push((at, triple)));
+            Dataset::Small.for_each_triple(start, 2_000, |at, triple| part.push((at, triple)));
             let wanted: Vec<_> = all.iter().skip(start as usize).take(2_000).copied().collect();
             assert_eq!(part, wanted, "{start}");
         }

@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::args::DemoOptions;
 use crate::{Stop, report, shell};
 
 /// One stop of the tour.
@@ -63,8 +62,8 @@ const NEXT: [(&str, &str); 3] = [
 ];
 
 /// Builds the binary unless one is given, and runs the tour. A step that fails does not hide the others.
-pub(crate) fn run(options: &DemoOptions) -> Result<(), Stop> {
-    let binary = match &options.binary {
+pub(crate) fn run(binary: Option<&Path>) -> Result<(), Stop> {
+    let binary = match binary {
         Some(path) => given(path)?,
         None => build()?,
     };

@@ -1,13 +1,11 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | tools | bench | soak`.
-//! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
-//! then install whatever the rest needs.
+//! Developer commands of Zoneward: `cargo xtask demo | test | tools | bench | soak`. CI uses them as well. Only std, so
+//! that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
 mod bench;
 mod callgrind;
 mod demo;
 mod deny;
-mod help;
 mod report;
 mod shell;
 mod soak;
@@ -18,12 +16,12 @@ use std::process::ExitCode;
 
 use args::Command;
 
-/// Why a command ended without success. The text is for the person at the terminal: what, and what to do.
+/// Why a command failed, with advice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Wrong use: exit code 2.
+    /// Usage error: exit code 2.
     Usage(String),
-    /// Something failed: exit code 1.
+    /// Failure: exit code 1.
     Failed(String),
 }
 
@@ -44,13 +42,13 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Stop> {
     match command {
-        Command::Help(topic) => {
-            report::say(&help::text(topic));
+        Command::Help => {
+            report::say(&args::help());
             Ok(())
         }
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
-        Command::Demo(options) => demo::run(&options),
+        Command::Demo { binary } => demo::run(binary.as_deref()),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
     }

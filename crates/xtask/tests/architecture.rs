@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proxy", &["clock", "model"]),
     ("xds", &["clock", "model"]),
     ("store", &["clock", "model", "plan"]),
-    ("sim", &["model", "plan", "dataplane"]),
+    ("sim", &["model", "plan"]),
     ("zoneward", &["clock", "model", "plan", "dataplane", "proxy", "xds", "store", "sim"]),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),

@@ -30,13 +30,13 @@ pub use watch::{Event, Feed, Wanted, Watched};
 /// Which API to speak to.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Connection {
-    /// The kubeconfig to use [default: $KUBECONFIG, ~/.kube/config, or the pod's own service account]
+    /// Path of the kubeconfig [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig to use [default: its current one]
+    /// Context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// The unix socket of an embedded API, which `zoneward up` makes as api.sock in its data directory
+    /// Unix socket of an embedded API: api.sock in the data directory of `zoneward up`
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "context"])]
     pub api_socket: Option<PathBuf>,
     /// The address of the API in the place of the kubeconfig's, as kube-proxy's --master says it.

@@ -1,6 +1,6 @@
-//! Objects from files: YAML or JSON, one or many to a file, single or in lists; without files, from the cluster.
+//! Loads objects from files (YAML or JSON, single, multi-document or lists), or from the cluster without `-f`.
 //!
-//! One document that cannot be read is one Notice; the others count.
+//! A malformed document is skipped with a Notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -14,58 +14,54 @@ use crate::cli;
 use crate::cluster::{self, Kind};
 use crate::object_name::ObjectName;
 
-/// What a command reads from a cluster.
+/// Kinds that commands read from a cluster.
 const KINDS: [Kind; 7] =
     [Kind::Namespace, Kind::Node, Kind::Service, Kind::Slice, Kind::Pod, Kind::ServiceCidr, Kind::IpAddress];
 
-/// Everything that was read.
 #[derive(Default)]
-pub struct World {
-    /// The objects that the brain knows, parsed.
+pub struct LoadedObjects {
+    /// The parsed objects.
     pub snapshot: Snapshot,
-    /// The EndpointSlices as they were written, for changing them in place.
+    /// EndpointSlices as JSON, to update them in place.
     pub stored_slices: BTreeMap<ObjectKey, Value>,
-    /// Kind and name of what controls each pod, as far as it says so.
+    /// Kind and name of the controlling owner of each pod.
     pub pod_owners: BTreeMap<ObjectKey, (Name, Name)>,
-    /// Of each owner's pods, the first as it was written, by the owner's namespace, kind and name.
+    /// The first pod of each owner as JSON, by namespace, kind and name of the owner.
     pub sample_pods: BTreeMap<(Name, Name, Name), Value>,
-    /// What was wrong with some of them.
     pub notices: Vec<Notice>,
-    /// The Services that are there but malformed.
+    /// Malformed Services.
     pub unreadable_services: Vec<ServiceKey>,
-    /// Whether some document could not be read at all.
+    /// Whether a document could not be parsed at all.
     pub unreadable: bool,
 }
 
-/// There is always this one.
+/// Always exists.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The namespace that an object is, or is in.
+/// The namespace of an object, or the name of a Namespace.
 fn namespace_of(object: &Value) -> Option<&str> {
     let field = if object["kind"] == "Namespace" { "name" } else { "namespace" };
     object["metadata"][field].as_str()
 }
 
-/// The documents, not yet looked into.
+/// The documents before parsing.
 pub struct Documents {
-    /// Each object, lists taken apart, with a namespace filled in where `-n` says so.
+    /// The objects, with lists flattened and the namespace of `-n` as default.
     pub objects: Vec<Value>,
-    /// What could not be read.
     pub notices: Vec<Notice>,
 }
 
-impl World {
-    /// Reads and parses everything that `-f` names, or what the cluster has.
-    pub fn read(input: &cli::Input) -> Result<Self> {
-        let mut world = Self::default();
+impl LoadedObjects {
+    /// Loads the files of `-f`, or the objects of the cluster.
+    pub fn read(input: &cli::InputArgs) -> Result<Self> {
+        let mut loaded = Self::default();
         let documents = Documents::read(input)?;
         documents.check_namespace(input)?;
-        world.add_documents(documents);
-        Ok(world)
+        loaded.add_documents(documents);
+        Ok(loaded)
     }
 
-    /// The Node of that name; an error where there are Nodes and it is none of them. Without any Node, whether it
-    /// exists cannot be said, and it is `None`.
+    /// The Node of that name; an error if there are only others. `None` if there are no Nodes at all.
     pub fn node(&self, name: &str) -> Result<Option<&Node>> {
         let found = self.snapshot.node(name);
         let names = || self.snapshot.nodes().keys().map(|name| name.as_str());
@@ -75,18 +71,18 @@ impl World {
         Ok(found)
     }
 
-    /// An error where the name means none of these Services, nor one that is there but malformed.
+    /// An error if there is no such Service, not even a malformed one.
     pub fn check_service(&self, name: &ObjectName, namespace: Option<&str>) -> Result<()> {
         let keys =
             || self.snapshot.services().map(|(service, _)| &service.key).chain(&self.unreadable_services);
-        if keys().any(|key| name.is(key, namespace)) {
+        if keys().any(|key| name.matches(key, namespace)) {
             return Ok(());
         }
         bail!("{}", name.unknown(namespace, keys()))
     }
 
-    /// Reads more; an object takes the place of the one with the same name.
-    pub fn add(&mut self, input: &cli::Input) -> Result<()> {
+    /// Loads more objects; they replace those with the same name.
+    pub fn add(&mut self, input: &cli::InputArgs) -> Result<()> {
         self.add_documents(Documents::read(input)?);
         Ok(())
     }
@@ -121,8 +117,8 @@ impl World {
     }
 }
 
-/// How many names a message lists.
-const SHOWN: usize = 10;
+/// Maximum number of names in a message.
+const MAX_SHOWN: usize = 10;
 
 /// `there is no Node nod-a1; did you mean "node-a1"?`
 fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
@@ -130,17 +126,17 @@ fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str> + Cl
     if !near.is_empty() {
         return format!("there is no {kind} {name}{near}");
     }
-    let shown: Vec<&str> = known.clone().take(SHOWN).collect();
-    let rest = if known.count() > SHOWN { ", ..." } else { "" };
+    let shown: Vec<&str> = known.clone().take(MAX_SHOWN).collect();
+    let rest = if known.count() > MAX_SHOWN { ", ..." } else { "" };
     format!("there is no {kind} {name}; there are {}{rest}", shown.join(", "))
 }
 
 impl Documents {
-    /// Reads everything that `-f` names; without `-f`, the cluster's objects.
-    pub fn read(input: &cli::Input) -> Result<Self> {
+    /// Reads the files of `-f`, or lists the objects of the cluster.
+    pub fn read(input: &cli::InputArgs) -> Result<Self> {
         let mut documents = Self { objects: Vec::new(), notices: Vec::new() };
         if input.files.is_empty() {
-            documents.objects = live(input)?;
+            documents.objects = list_cluster(input)?;
             return Ok(documents);
         }
         for path in &input.files {
@@ -162,8 +158,8 @@ impl Documents {
         Ok(documents)
     }
 
-    /// An error where `-n` names a namespace that no object is in.
-    pub fn check_namespace(&self, input: &cli::Input) -> Result<()> {
+    /// An error if no object is in the namespace of `-n`.
+    pub fn check_namespace(&self, input: &cli::InputArgs) -> Result<()> {
         let Some(namespace) = input.namespace.as_deref().filter(|n| *n != DEFAULT_NAMESPACE) else {
             return Ok(());
         };
@@ -184,9 +180,7 @@ impl Documents {
             match parse_yaml(document) {
                 Ok(Value::Null) => {}
                 Ok(value) => self.add_value(source, value),
-                Err(error) => {
-                    self.unreadable(source, format!("the document that starts at line {line}: {error}"))
-                }
+                Err(error) => self.unreadable(source, format!("document at line {line}: {error}")),
             }
         }
     }
@@ -194,7 +188,7 @@ impl Documents {
     fn add_value(&mut self, source: &str, value: Value) {
         let kind = value["kind"].as_str().unwrap_or_default().to_owned();
         if !value.is_object() || kind.is_empty() {
-            let what = "a document is no Kubernetes object: it has no kind".to_owned();
+            let what = "a document is not a Kubernetes object: it has no kind".to_owned();
             return self.unreadable(source, what);
         }
         match (kind.strip_suffix("List"), value) {
@@ -202,7 +196,7 @@ impl Documents {
                 let api_version = list.get("apiVersion").cloned().unwrap_or_default();
                 let Some(Value::Array(items)) = list.remove("items") else { return };
                 for mut item in items {
-                    // The items of a typed list, as a ServiceList, carry no kind of their own.
+                    // Items of a typed list, such as a ServiceList, have no kind.
                     if let Some(item) = item.as_object_mut().filter(|_| !item_kind.is_empty()) {
                         item.entry("kind").or_insert_with(|| item_kind.into());
                         item.entry("apiVersion").or_insert_with(|| api_version.clone());
@@ -215,7 +209,7 @@ impl Documents {
     }
 
     fn unreadable(&mut self, source: &str, message: String) {
-        let advice = "It is left out; everything else counts.";
+        let advice = "The document is skipped.";
         self.notices.push(Notice::new(
             ObjectRef::new("File", "", source),
             "Unreadable",
@@ -224,19 +218,19 @@ impl Documents {
     }
 }
 
-/// What the cluster has: everything where it has no namespace, else what `-n`, `-A` or the context says.
-fn live(input: &cli::Input) -> Result<Vec<Value>> {
+/// Lists cluster-scoped objects, and those in the namespaces of `-n`, `-A` or the context.
+fn list_cluster(input: &cli::InputArgs) -> Result<Vec<Value>> {
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     runtime.block_on(async {
         let (client, address) =
-            cluster::open(&input.connection).await.context("no -f is given, so the cluster is asked")?;
+            cluster::open(&input.connection).await.context("reading the cluster, because there is no -f")?;
         let namespace = match (&input.namespace, input.all_namespaces) {
             (_, true) => None,
             (Some(namespace), _) => Some(namespace.as_str()),
             (None, false) => Some(client.default_namespace()),
         };
         let mut objects = Vec::new();
-        // A cluster without the definitions of routes has none, which is no mistake.
+        // A cluster may lack the CustomResourceDefinitions of routes.
         for kind in KINDS.into_iter().chain(Kind::MESH) {
             let listed = cluster::list(&client, kind, namespace).await;
             objects.extend(listed.with_context(|| format!("the API at {address}"))?);
@@ -252,7 +246,7 @@ fn controlling_owner(pod: &Value, interner: &mut Interner) -> Option<(Name, Name
     Some((interner.name(owner["kind"].as_str()?), interner.name(owner["name"].as_str()?)))
 }
 
-/// The files that a path stands for: itself, or those of a folder that look like manifests, by name.
+/// The file itself, or the manifests of a directory, sorted by name.
 pub fn files(path: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -272,14 +266,14 @@ pub fn files(path: &Path, recursive: bool) -> Result<Vec<PathBuf>> {
         }
     }
     if files.is_empty() {
-        let hint = if recursive { "" } else { " (add -R to look into its folders)" };
-        bail!("{}: no .yaml, .yml or .json file in this folder{hint}", path.display());
+        let hint = if recursive { "" } else { " (add -R for subdirectories)" };
+        bail!("{}: no .yaml, .yml or .json file in this directory{hint}", path.display());
     }
     files.sort();
     Ok(files)
 }
 
-/// The values of a text that is JSON all through; YAML that only looks like it gives `None`.
+/// The values of a JSON stream; `None` for YAML.
 fn json_values(text: &str) -> Option<Vec<Value>> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -287,8 +281,8 @@ fn json_values(text: &str) -> Option<Vec<Value>> {
     serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<Value>, _>>().ok()
 }
 
-/// The documents of a YAML text with the lines that they start at. Cut here rather than by the parser, so that
-/// a mistake in one document does not hide the others.
+/// The documents of a YAML text with their first lines. Split here rather than by the parser, so that an error in one
+/// document does not affect the others.
 fn yaml_documents(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut start_line, mut offset) = (0, 1, 0);
@@ -308,7 +302,7 @@ fn yaml_documents(text: &str) -> Vec<(usize, &str)> {
     documents
 }
 
-/// A cluster's objects are many; the limits against aliases that multiply stay as they are.
+/// With higher limits for large clusters; the limits on alias expansion are kept.
 fn parse_yaml(document: &str) -> Result<Value, String> {
     const MANY: usize = 100_000_000;
     let options = serde_saphyr::options! {

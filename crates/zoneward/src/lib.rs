@@ -3,6 +3,8 @@
 //! Commands parse their flags, read the world through [`input`] or [`cluster`], ask the brain (`plan`) and print
 //! through [`output`]. Nothing is decided here.
 
+#![allow(missing_docs, reason = "fields and methods whose names say it all")]
+
 pub mod addresses;
 pub mod children;
 pub mod cli;

@@ -1,35 +1,29 @@
-//! A Service as a user names it: `web`, `svc/web`, `shop/web` or `svc/shop/web`.
+//! Names of Services on the command line: `web`, `svc/web`, `shop/web` or `svc/shop/web`.
 //!
-//! As in kubectl, a first word `svc`, `service` or `services` is the kind. A namespace in the name is for commands that
-//! name objects of two namespaces; elsewhere `-n` says it.
+//! As in kubectl, a prefix `svc`, `service` or `services` is the kind.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::{Name, ServiceKey, near};
 
-/// What kubectl takes for the kind of a Service.
 const KINDS: [&str; 3] = ["svc", "service", "services"];
 
-/// A name on the command line, with its namespace if it says one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectName {
-    /// The namespace before the slash.
     pub namespace: Option<String>,
-    /// The name.
     pub name: String,
 }
 
 impl ObjectName {
-    /// The Service that is meant where `namespace` holds for names without one.
+    /// The key, with `namespace` as default.
     pub fn key(&self, namespace: &str) -> ServiceKey {
         let namespace = self.namespace.as_deref().unwrap_or(namespace);
         ServiceKey::new(&Name::new(namespace), &Name::new(&self.name))
     }
 
-    /// Whether this Service is meant. Without a namespace in the name, `namespace` decides; without either, the name
-    /// alone does.
-    pub fn is(&self, key: &ServiceKey, namespace: Option<&str>) -> bool {
+    /// Whether the name refers to this Service, with `namespace` as default; without either, the namespace is ignored.
+    pub fn matches(&self, key: &ServiceKey, namespace: Option<&str>) -> bool {
         let namespace = self.namespace.as_deref().or(namespace);
         key.name == self.name.as_str() && namespace.is_none_or(|namespace| key.namespace == namespace)
     }
@@ -53,25 +47,25 @@ impl ObjectName {
             Some(key) => format!("there is no Service {wanted}; did you mean \"{key}\"?"),
             None if keys.is_empty() => format!("there is no Service {wanted}: the input has no Service"),
             None => {
-                let shown: Vec<String> = keys.iter().take(SHOWN).map(|key| key.to_string()).collect();
-                let rest = if keys.len() > SHOWN { ", ..." } else { "" };
+                let shown: Vec<String> = keys.iter().take(MAX_SHOWN).map(|key| key.to_string()).collect();
+                let rest = if keys.len() > MAX_SHOWN { ", ..." } else { "" };
                 format!("there is no Service {wanted}; there are {}{rest}", shown.join(", "))
             }
         }
     }
 }
 
-/// Reads the name of a Service whose namespace can only come from `-n`.
+/// Parses a name without a namespace.
 pub fn plain(text: &str) -> Result<String, String> {
     let name: ObjectName = text.parse()?;
     match name.namespace {
-        Some(namespace) => Err(format!("give the namespace by itself: {} -n {namespace}", name.name)),
+        Some(namespace) => Err(format!("use -n for the namespace: {} -n {namespace}", name.name)),
         None => Ok(name.name),
     }
 }
 
-/// How many names a message lists.
-const SHOWN: usize = 5;
+/// Maximum number of names in a message.
+const MAX_SHOWN: usize = 5;
 
 impl FromStr for ObjectName {
     type Err = String;
@@ -86,7 +80,7 @@ impl FromStr for ObjectName {
         let is_bad = |part: &str| part.is_empty() || part.contains(|c: char| c == '/' || c.is_whitespace());
         if is_bad(name) || namespace.is_some_and(is_bad) {
             let kind = if is_kind { format!("{first}/") } else { String::new() };
-            return Err(format!("write the Service as {kind}NAME or {kind}NAMESPACE/NAME"));
+            return Err(format!("expected a Service as {kind}NAME or {kind}NAMESPACE/NAME"));
         }
         Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned() })
     }
@@ -120,7 +114,7 @@ mod tests {
         assert_eq!(read("shop/web"), named(Some("shop"), "web"));
         assert_eq!(read("svc/shop/web"), named(Some("shop"), "web"));
         assert_eq!(plain("svc/web").as_deref(), Ok("web"));
-        assert_eq!(plain("shop/web"), Err("give the namespace by itself: web -n shop".to_owned()));
+        assert_eq!(plain("shop/web"), Err("use -n for the namespace: web -n shop".to_owned()));
         for bad in ["", "/", "svc/", "shop/", "/web", "a/b/c", "svc/a/b/c", "my web"] {
             assert!(bad.parse::<ObjectName>().is_err(), "{bad}");
         }
@@ -129,7 +123,7 @@ mod tests {
     #[test]
     fn the_namespace_of_the_flag_counts_where_the_name_has_none() {
         let key = ServiceKey::new(&Name::new("shop"), &Name::new("web"));
-        let is = |text: &str, namespace| text.parse::<ObjectName>().unwrap().is(&key, namespace);
+        let is = |text: &str, namespace| text.parse::<ObjectName>().unwrap().matches(&key, namespace);
         assert!(is("web", None) && is("svc/web", Some("shop")) && is("shop/web", Some("other")));
         assert!(!is("svc/web", Some("other")) && !is("other/web", None));
     }

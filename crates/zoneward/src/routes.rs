@@ -7,7 +7,7 @@ use model::route::{Arrival, GatewayPort, Listener, RouteTable, Routing, Scheme};
 use model::{Labels, Name, Notice, ObjectKey, Protocol, Service, ServiceKey, Snapshot};
 use plan::routes::{Client, gateway, never_matching_within, outbound, unused_targets};
 
-use crate::cli::{Input, RouteArgs};
+use crate::cli::{InputArgs, RouteArgs};
 use crate::object_name::ObjectName;
 
 /// The routes that a command is about.
@@ -35,7 +35,7 @@ impl Routes {
         let (mut routes, namespaces) = match (&args.gateway, &args.from, &args.to) {
             (Some(gateway), ..) => at_gateway(gateway, snapshot, &namespace)?,
             (None, Some(from), Some(to)) => between(from, to, snapshot, &namespace)?,
-            _ => bail!("say --from and --to, or --gateway"),
+            _ => bail!("either --from and --to, or --gateway is required"),
         };
         for namespace in &namespaces {
             routes.notices.extend(unused_targets(snapshot, namespace));
@@ -81,13 +81,13 @@ impl Routes {
 
 impl RouteArgs {
     /// Where the objects come from: where a flag names a namespace, from all of them.
-    pub fn input(&self, given: &Input) -> Input {
+    pub fn input(&self, given: &InputArgs) -> InputArgs {
         let has_namespace = |text: &String| {
             let name = text.split([',', ':']).next().unwrap_or_default();
             name.parse::<ObjectName>().is_ok_and(|name| name.namespace.is_some())
         };
         let all = [&self.from, &self.to, &self.gateway].into_iter().flatten().any(has_namespace);
-        Input { all_namespaces: given.all_namespaces || all, ..given.clone() }
+        InputArgs { all_namespaces: given.all_namespaces || all, ..given.clone() }
     }
 }
 
@@ -144,10 +144,16 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<Client> {
     let name = parts.next().unwrap_or_default();
     let mut tags = Vec::new();
     for part in parts {
-        let (key, value) = part.split_once('=').with_context(|| format!("{part}: a tag is TAG=VALUE"))?;
+        let (key, value) = part.split_once('=').with_context(|| format!("{part}: expected TAG=VALUE"))?;
         tags.push((Name::new(key), Name::new(value)));
     }
-    let key = object_name("--from", name)?.key(namespace);
+    let name = object_name("--from", name)?;
+    let key = name.key(namespace);
+    let known = || snapshot.services().map(|(service, _)| &service.key);
+    // Without any Service in the input, whether it exists is unknown.
+    if snapshot.service(&key).is_none() && known().next().is_some() {
+        bail!("--from: {}", name.unknown(Some(namespace.as_str()), known()));
+    }
     Ok(Client::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use dataplane::nftables::apply::check_kernel;
 
-use crate::cli::{Cleanup, Format, Output};
+use crate::cli::{Cleanup, Format, OutputArgs};
 use crate::cluster::{self, Connection};
 use crate::log::{self, LogFormat};
 use crate::node::config::flags::Node;
@@ -24,7 +24,10 @@ pub fn run(args: &Node) -> Result<bool> {
     }
     start_logs(&settings.configuration);
     if args.cleanup == Some(true) {
-        return super::cleanup::run(&Cleanup { output: Output { format: Format::Table }, dry_run: false });
+        return super::cleanup::run(&Cleanup {
+            output: OutputArgs { format: Format::Table },
+            dry_run: false,
+        });
     }
     if args.init_only == Some(true) {
         let wishes = sysctl::wishes(&settings.configuration, sysctl::cpus());

@@ -1,52 +1,47 @@
-//! The three acts: every mechanism compared, a zone without endpoints, pods replaced under load.
+//! Steps of the demo: compare all mechanisms, remove the endpoints of a zone, replace pods under load.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use model::Family;
 
-use super::measure::{Connections, Measured, measure};
-use super::objects::{MECHANISMS, Mechanism, Pod};
-use super::protocol::Request;
-use super::world::{World, key};
+use super::measure::{Connections, MeasuredTraffic, measure};
+use super::objects::{ComparedMechanism, DemoPod, MECHANISMS};
+use super::protocol::NamespaceRequest;
+use super::world::{DemoCluster, key};
 
-/// Connections from each client; Spill is measured more often, since its shares are fractions.
+/// Connections per client; more for Spill, whose shares are fractions.
 const CONNECTIONS: u32 = 600;
 const SPILL_CONNECTIONS: u32 = 4_000;
-/// How long nodes may need to hear of a change, and a pod may go on serving after it was deleted.
-const GRACE: Duration = Duration::from_secs(1);
+/// Time for nodes to sync a change, while a deleted pod keeps serving.
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// What happened when a zone lost its endpoints.
-pub struct Fallback {
-    /// The zone.
+/// Traffic after a zone lost its endpoints.
+pub struct ZoneFailover {
     pub zone: &'static str,
-    /// Where connections went afterwards.
     pub connections: Connections,
-    /// Connections that got no answer or were refused.
+    /// Connections that were refused or got no response.
     pub failed: u64,
 }
 
-/// What happened while pods were replaced.
-pub struct Rolling {
-    /// How many connections there were.
+/// Connections during a rolling update.
+pub struct RollingUpdate {
     pub connections: u64,
-    /// How many of them failed.
     pub failed: u64,
-    /// How many pods were replaced.
     pub replaced: usize,
 }
 
-/// Act one: the same pods behind a Service of each mechanism.
+/// Measures the same pods behind one Service per mechanism.
 pub async fn compare(
-    world: &World,
+    cluster: &DemoCluster,
     family: Family,
-    mut done: impl FnMut(Mechanism, &Measured),
-) -> Result<Vec<(Mechanism, Measured)>> {
+    mut done: impl FnMut(ComparedMechanism, &MeasuredTraffic),
+) -> Result<Vec<(ComparedMechanism, MeasuredTraffic)>> {
     let mut all = Vec::new();
     for mechanism in MECHANISMS {
         let count = if mechanism.name == "Spill" { SPILL_CONNECTIONS } else { CONNECTIONS };
         let service = key(&mechanism.service());
-        let mut measured = measure(world, &service, family, &world.clients(), count).await?;
+        let mut measured = measure(cluster, &service, family, &cluster.clients(), count).await?;
         measured.name = mechanism.name.to_owned();
         done(mechanism, &measured);
         all.push((mechanism, measured));
@@ -54,64 +49,77 @@ pub async fn compare(
     Ok(all)
 }
 
-/// Act two: a zone loses its endpoints of PreferSameZone, and its clients go elsewhere.
-pub async fn fall_back(world: &mut World, zone: &'static str, family: Family) -> Result<Fallback> {
-    let lost: Vec<Pod> = world.pods_of("web").into_iter().filter(|pod| pod.node.zone == zone).collect();
+/// Removes all endpoints of a zone and measures PreferSameZone.
+pub async fn fail_over(
+    cluster: &mut DemoCluster,
+    zone: &'static str,
+    family: Family,
+) -> Result<ZoneFailover> {
+    let lost: Vec<DemoPod> = cluster.pods_of("web").into_iter().filter(|pod| pod.node.zone == zone).collect();
     for pod in &lost {
-        world.forget_pod(&pod.name).await?;
+        cluster.delete_pod_object(&pod.name).await?;
     }
-    settle(world, lost.iter().map(|pod| pod.name.clone()).collect()).await?;
+    until_removed_from_slices(cluster, lost.iter().map(|pod| pod.name.clone()).collect()).await?;
     for pod in &lost {
-        world.remove_pod(&pod.name).await?;
+        cluster.remove_pod(&pod.name).await?;
     }
-    let measured = measure(world, &key("web-prefersamezone"), family, &world.clients(), CONNECTIONS).await?;
+    let measured =
+        measure(cluster, &key("web-prefersamezone"), family, &cluster.clients(), CONNECTIONS).await?;
     let failed = measured.failed + measured.refused.values().sum::<u64>();
-    let fallback = Fallback { zone, connections: measured.connections, failed };
+    let fallback = ZoneFailover { zone, connections: measured.connections, failed };
     for pod in lost {
-        world.add_pod(pod).await?;
+        cluster.add_pod(pod).await?;
     }
     Ok(fallback)
 }
 
-/// Waits until no slice names these pods any more, and then as long as a pod's grace period.
-async fn settle(world: &mut World, gone: Vec<String>) -> Result<()> {
+/// Waits until no slice contains these pods, and for the grace period.
+async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
     let named = move |snapshot: &model::Snapshot| {
         let slices = snapshot.services().flat_map(|(_, slices)| slices);
         let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target.as_ref());
-        !targets.any(|target| gone.iter().any(|name| target.name == name.as_str()))
+        !targets.any(|target| deleted.iter().any(|name| target.name == name.as_str()))
     };
-    world.until("slices without pods that are gone", named).await?;
-    tokio::time::sleep(GRACE).await;
+    cluster.until("slices without deleted pods", named).await?;
+    tokio::time::sleep(GRACE_PERIOD).await;
     Ok(())
 }
 
-/// Act three: every pod of the shop is replaced by a new one, one by one, while a client connects in a loop.
-pub async fn roll(world: &mut World, family: Family, mut done: impl FnMut(usize, usize)) -> Result<Rolling> {
-    let to = world.address(&key("shop"), family)?;
-    let old = world.pods_of("shop");
-    let from = world.clients().first().map(|client| client.pod.clone()).unwrap_or_default();
-    world.stage.ask(Request::StartLoop { from: from.clone(), to }).await?;
-    let replaced = replace(world, &old, &mut done).await;
-    let counts = world.stage.count(Request::StopLoop { from }).await?;
+/// Replaces every pod of the shop, one by one, while a client connects in a loop.
+pub async fn rolling_update(
+    cluster: &mut DemoCluster,
+    family: Family,
+    mut done: impl FnMut(usize, usize),
+) -> Result<RollingUpdate> {
+    let to = cluster.address(&key("shop"), family)?;
+    let old = cluster.pods_of("shop");
+    let from = cluster.clients().first().map(|client| client.pod.clone()).unwrap_or_default();
+    cluster.namespaces.ask(NamespaceRequest::StartLoop { from: from.clone(), to }).await?;
+    let replaced = replace(cluster, &old, &mut done).await;
+    let counts = cluster.namespaces.count(NamespaceRequest::StopLoop { from }).await?;
     replaced?;
     let failed = counts.failed + counts.refused;
-    Ok(Rolling { connections: counts.total(), failed, replaced: old.len() })
+    Ok(RollingUpdate { connections: counts.total(), failed, replaced: old.len() })
 }
 
-async fn replace(world: &mut World, old: &[Pod], done: &mut impl FnMut(usize, usize)) -> Result<()> {
+async fn replace(
+    cluster: &mut DemoCluster,
+    old: &[DemoPod],
+    done: &mut impl FnMut(usize, usize),
+) -> Result<()> {
     for (i, pod) in old.iter().enumerate() {
-        let new = Pod { name: format!("{}-new", pod.name), number: pod.number + 1, ..pod.clone() };
+        let new = DemoPod { name: format!("{}-new", pod.name), number: pod.number + 1, ..pod.clone() };
         let name = new.name.clone();
-        world.add_pod(new).await?;
+        cluster.add_pod(new).await?;
         let known = move |snapshot: &model::Snapshot| {
             let slices = snapshot.services().flat_map(|(_, slices)| slices);
             let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target.as_ref());
             targets.any(|target| target.name == name.as_str())
         };
-        world.until("slices with a new pod", known).await?;
-        world.forget_pod(&pod.name).await?;
-        settle(world, vec![pod.name.clone()]).await?;
-        world.remove_pod(&pod.name).await?;
+        cluster.until("slices with a new pod", known).await?;
+        cluster.delete_pod_object(&pod.name).await?;
+        until_removed_from_slices(cluster, vec![pod.name.clone()]).await?;
+        cluster.remove_pod(&pod.name).await?;
         done(i + 1, old.len());
     }
     Ok(())

@@ -1,16 +1,16 @@
-//! The stage: a process in user and network namespaces of its own, in which nodes and pods are namespaces.
+//! The namespace host: a process in its own user and network namespaces, which creates a network namespace per node
+//! and pod.
 //!
 //! ```text
 //!   pod ---- node ----+
 //!   pod ---/          |        each line is a pair of veth interfaces, each box a network namespace;
-//!                  fabric      the fabric is the namespace of this process and only passes packets on
+//!                  fabric      the fabric is the namespace of this process and only forwards packets
 //!   pod ---- node ----+
 //! ```
-//! It does what the director says on standard input, and ends when that does; then the kernel takes away all of it.
+//! It serves requests on standard input and exits at end of file; the kernel then removes all namespaces.
 
 mod place;
 mod process;
-mod relay;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -26,10 +26,10 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
 use super::layout;
-use super::protocol::{Answer, Numbered, Request, Restarted};
-use place::{Place, ip, set};
-use process::Process;
-use traffic::{Loop, Server};
+use super::protocol::{Message, NamespaceRequest, NamespaceResponse, ProcessRestart};
+use place::{NetworkNamespace, ip, set_sysctl};
+use process::SupervisedProcess;
+use traffic::{ConnectionLoop, TcpServer};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// How often processes are checked.
@@ -38,19 +38,21 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Runs until standard input ends. The process must have one thread only.
 pub fn run(api: &Path) -> Result<()> {
     enter()?;
-    be_a_router()?;
-    let mut stage = Stage { api: api.to_owned(), ..Stage::default() };
-    let (say, hear) = mpsc::channel::<Numbered<Answer>>();
+    enable_forwarding()?;
+    let mut host = NamespaceHost { api: api.to_owned(), ..NamespaceHost::default() };
+    let (responses, outbox) = mpsc::channel::<Message<NamespaceResponse>>();
+    #[allow(clippy::disallowed_methods, reason = "blocking standard output of this process")]
     let writer = std::thread::spawn(move || {
         let mut out = std::io::stdout().lock();
-        for answer in hear {
-            let Ok(line) = serde_json::to_string(&answer) else { return };
+        for response in outbox {
+            let Ok(line) = serde_json::to_string(&response) else { return };
             if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
                 return;
             }
         }
     });
-    let (send, requests) = mpsc::channel::<Result<Numbered<Request>>>();
+    let (send, requests) = mpsc::channel::<Result<Message<NamespaceRequest>>>();
+    #[allow(clippy::disallowed_methods, reason = "blocking standard input of this process")]
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let request = line.map_err(anyhow::Error::from).and_then(|line| Ok(serde_json::from_str(&line)?));
@@ -61,27 +63,27 @@ pub fn run(api: &Path) -> Result<()> {
     });
     loop {
         match requests.recv_timeout(CHECK_INTERVAL) {
-            Ok(request) => stage.start(request?, &say),
-            Err(RecvTimeoutError::Timeout) => stage.restart_processes(&say),
+            Ok(request) => host.start(request?, &responses),
+            Err(RecvTimeoutError::Timeout) => host.restart_processes(&responses),
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    stage.processes.values_mut().for_each(Process::end);
-    drop((stage, say));
+    host.processes.values_mut().for_each(SupervisedProcess::stop);
+    drop((host, responses));
     let _ = writer.join();
     Ok(())
 }
 
-/// Into namespaces of our own: as ourselves in a user namespace, or as root without one.
+/// Enters new namespaces: as this user in a user namespace, or as root without one.
 fn enter() -> Result<()> {
     let (user, group) = (Uid::current(), Gid::current());
     let net = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
     match unshare(net | CloneFlags::CLONE_NEWUSER) {
         Ok(()) => {}
         Err(_) if user.is_root() => return unshare(net).context("making a network namespace as root"),
-        Err(error) => bail!("{error}: this system does not let users make namespaces.\n{FORBIDDEN}"),
+        Err(error) => bail!("{error}: unprivileged user namespaces are disabled.\n{FORBIDDEN}"),
     }
-    // The kernel wants the groups settled before it lets a user map one.
+    // The kernel requires setgroups to be denied before an unprivileged gid_map.
     let maps = [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("0 {user} 1")),
@@ -97,133 +99,137 @@ fn enter() -> Result<()> {
 }
 
 const FORBIDDEN: &str = "\
-Where namespaces of users are forbidden, the demo needs root: sudo zoneward demo
-On Ubuntu this allows them until the next start: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0
+Without unprivileged user namespaces, the demo requires root: sudo zoneward demo
+To enable them on Ubuntu until the next boot: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0
 On Debian: sudo sysctl kernel.unprivileged_userns_clone=1";
 
-/// Lets this namespace pass packets on.
-fn be_a_router() -> Result<()> {
-    set("net/ipv4/ip_forward", "1")?;
-    set("net/ipv6/conf/all/forwarding", "1")?;
-    // Refusals are counted, so each has to be told.
-    let _ = set("net/ipv4/icmp_ratelimit", "0");
-    let _ = set("net/ipv6/icmp/ratelimit", "0");
-    set("net/ipv4/conf/all/rp_filter", "0")?;
-    set("net/ipv4/conf/default/rp_filter", "0")?;
+/// Enables forwarding in this namespace.
+fn enable_forwarding() -> Result<()> {
+    set_sysctl("net/ipv4/ip_forward", "1")?;
+    set_sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    // Refused connections are counted, so no ICMP error may be suppressed.
+    let _ = set_sysctl("net/ipv4/icmp_ratelimit", "0");
+    let _ = set_sysctl("net/ipv6/icmp/ratelimit", "0");
+    set_sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+    set_sysctl("net/ipv4/conf/default/rp_filter", "0")?;
     use_addresses_at_once()
 }
 
 /// An IPv6 address could not be used for a second while the kernel asks whether another has it.
 fn use_addresses_at_once() -> Result<()> {
-    set("net/ipv6/conf/all/accept_dad", "0")?;
-    set("net/ipv6/conf/default/accept_dad", "0")
+    set_sysctl("net/ipv6/conf/all/accept_dad", "0")?;
+    set_sysctl("net/ipv6/conf/default/accept_dad", "0")
 }
 
 /// What is there.
 #[derive(Default)]
-struct Stage {
-    nodes: BTreeMap<String, (u8, Place)>,
-    pods: BTreeMap<String, Pod>,
-    processes: BTreeMap<String, Process>,
-    loops: BTreeMap<String, Loop>,
+struct NamespaceHost {
+    nodes: BTreeMap<String, (u8, NetworkNamespace)>,
+    pods: BTreeMap<String, PodNamespace>,
+    processes: BTreeMap<String, SupervisedProcess>,
+    loops: BTreeMap<String, ConnectionLoop>,
     /// The unix socket of the API.
     api: PathBuf,
-    /// The API in the namespaces of nodes; the relays end when they are dropped.
-    relays: Vec<Server>,
+    /// Relays to the API in the namespaces of nodes, stopped on drop.
+    relays: Vec<TcpServer>,
 }
 
-struct Pod {
+struct PodNamespace {
     node: String,
     number: u8,
-    place: Place,
-    /// They end when they are dropped.
-    _servers: [Server; 3],
+    namespace: NetworkNamespace,
+    /// Stopped on drop.
+    _servers: [TcpServer; 3],
 }
 
-impl Stage {
-    /// Does what is asked. Connections take their time, so others are served meanwhile.
-    fn start(&mut self, request: Numbered<Request>, say: &mpsc::Sender<Numbered<Answer>>) {
+impl NamespaceHost {
+    /// Connections run on the thread of their pod, so that other requests are served meanwhile.
+    fn start(
+        &mut self,
+        request: Message<NamespaceRequest>,
+        responses: &mpsc::Sender<Message<NamespaceResponse>>,
+    ) {
         let id = request.id;
-        let reply = |answer: Result<Answer>| {
-            let body = answer.unwrap_or_else(|error| Answer::Failed(format!("{error:#}")));
-            // Nobody to hear it means that everything ends.
-            let _ = say.send(Numbered { id, body });
+        let reply = |result: Result<NamespaceResponse>| {
+            let body = result.unwrap_or_else(|error| NamespaceResponse::Failed(format!("{error:#}")));
+            // Fails only during shutdown.
+            let _ = responses.send(Message { id, body });
         };
         match request.body {
-            Request::Connect { from, to, count } => match self.pod(&from) {
+            NamespaceRequest::Connect { from, to, count } => match self.pod(&from) {
                 Ok(pod) => {
-                    let say = say.clone();
-                    pod.place.start(move || {
-                        let body = Answer::Counted(traffic::connect(to, count));
-                        let _ = say.send(Numbered { id, body });
+                    let responses = responses.clone();
+                    pod.namespace.start(move || {
+                        let body = NamespaceResponse::Counted(traffic::connect(to, count));
+                        let _ = responses.send(Message { id, body });
                     });
                 }
                 Err(error) => reply(Err(error)),
             },
-            other => reply(self.act(other)),
+            other => reply(self.handle(other)),
         }
     }
 
-    fn act(&mut self, request: Request) -> Result<Answer> {
+    fn handle(&mut self, request: NamespaceRequest) -> Result<NamespaceResponse> {
         let mut task = None;
         match request {
-            Request::AddNode { name, number } => task = Some(self.add_node(name, number)?),
-            Request::StartProcess { node, arguments, log } => {
-                let process = Process::start(self.place(&node)?, arguments, log)?;
+            NamespaceRequest::AddNode { name, number } => task = Some(self.add_node(name, number)?),
+            NamespaceRequest::StartProcess { namespace, arguments, log } => {
+                let process = SupervisedProcess::start(self.namespace(&namespace)?, arguments, log)?;
                 task = Some(process.pid());
-                if let Some(mut before) = self.processes.insert(node, process) {
-                    before.end();
+                if let Some(mut previous) = self.processes.insert(namespace, process) {
+                    previous.stop();
                 }
             }
-            Request::AddPod { name, node, zone, number } => {
+            NamespaceRequest::AddPod { name, node, zone, number } => {
                 task = Some(self.add_pod(name, node, &zone, number)?)
             }
-            Request::RemovePod { name } => self.remove_pod(&name)?,
-            Request::StartLoop { from, to } => {
-                let running = Loop::start(&self.pod(&from)?.place, to);
+            NamespaceRequest::RemovePod { name } => self.remove_pod(&name)?,
+            NamespaceRequest::StartLoop { from, to } => {
+                let running = ConnectionLoop::start(&self.pod(&from)?.namespace, to);
                 self.loops.insert(from, running);
             }
-            Request::StopLoop { from } => {
-                let running = self.loops.remove(&from).with_context(|| format!("no loop from {from}"))?;
-                return Ok(Answer::Counted(running.stop()));
+            NamespaceRequest::StopLoop { from } => {
+                let running =
+                    self.loops.remove(&from).with_context(|| format!("no connection loop from {from}"))?;
+                return Ok(NamespaceResponse::Counted(running.stop()));
             }
-            // Answered by its pod's thread: see `start`.
-            Request::Connect { .. } => {}
+            // Served by the thread of its pod: see `start`.
+            NamespaceRequest::Connect { .. } => {}
         }
-        Ok(Answer::Done { task })
+        Ok(NamespaceResponse::Done { task })
     }
 
-    /// Starts again what has ended.
-    fn restart_processes(&mut self, say: &mpsc::Sender<Numbered<Answer>>) {
+    fn restart_processes(&mut self, responses: &mpsc::Sender<Message<NamespaceResponse>>) {
         let Self { processes, nodes, pods, .. } = self;
         for (name, process) in processes {
-            let place = nodes.get(name).map(|(_, place)| place).or(pods.get(name).map(|pod| &pod.place));
-            let Some(place) = place.filter(|_| process.is_due()) else { continue };
-            match process.restart(place) {
-                Ok(how) => {
-                    let restarted = Restarted { place: name.clone(), how, pid: process.pid() };
-                    let _ = say.send(Numbered { id: 0, body: Answer::Restarted(restarted) });
+            let namespace =
+                nodes.get(name).map(|(_, namespace)| namespace).or(pods.get(name).map(|pod| &pod.namespace));
+            let Some(namespace) = namespace.filter(|_| process.is_restart_due()) else { continue };
+            match process.restart(namespace) {
+                Ok(status) => {
+                    let restarted = ProcessRestart { namespace: name.clone(), status, pid: process.pid() };
+                    let _ = responses.send(Message { id: 0, body: NamespaceResponse::Restarted(restarted) });
                 }
                 Err(error) => eprintln!("{name}: {error:#}"),
             }
         }
     }
 
-    fn pod(&self, name: &str) -> Result<&Pod> {
+    fn pod(&self, name: &str) -> Result<&PodNamespace> {
         self.pods.get(name).with_context(|| format!("no pod {name}"))
     }
 
-    /// The namespace of a node or pod.
-    fn place(&self, name: &str) -> Result<&Place> {
+    fn namespace(&self, name: &str) -> Result<&NetworkNamespace> {
         match self.nodes.get(name) {
-            Some((_, place)) => Ok(place),
-            None => self.pod(name).map(|pod| &pod.place),
+            Some((_, namespace)) => Ok(namespace),
+            None => self.pod(name).map(|pod| &pod.namespace),
         }
     }
 
     fn add_node(&mut self, name: String, number: u8) -> Result<i32> {
-        let place = Place::new()?;
-        let thread = place.thread();
+        let namespace = NetworkNamespace::new()?;
+        let thread = namespace.thread();
         let mut here =
             format!("link add n{number} type veth peer name eth0 netns {thread}\nlink set n{number} up\n");
         let mut there = "link set lo up\nlink set eth0 up\n".to_owned();
@@ -235,26 +241,27 @@ impl Stage {
             };
             here += &format!("address add {fabric}/{bits} dev n{number}{nodad}\n");
             there += &format!("address add {node}/{bits} dev eth0{nodad}\nroute add default via {fabric}\n");
-            let range = layout::nodes().into_iter().find(|n| n.number == number).map(|n| n.pod_range(family));
+            let range = layout::nodes().into_iter().find(|n| n.number == number).map(|n| n.pod_cidr(family));
             let range = range.with_context(|| format!("no node {number} in the layout"))?;
             here += &format!("route add {range} via {node}\n");
         }
-        // Before it has interfaces: they take over what holds for new ones.
-        place.within(be_a_router)??;
+        // Before interfaces exist: they inherit these settings.
+        namespace.within(enable_forwarding)??;
         ip(&here)?;
         let api = self.api.clone();
-        self.relays.push(place.within(move || {
+        self.relays.push(namespace.within(move || {
             ip(&there)?;
-            relay::start(api)
+            traffic::start_relay(api)
         })??);
-        self.nodes.insert(name, (number, place));
+        self.nodes.insert(name, (number, namespace));
         Ok(thread)
     }
 
     fn add_pod(&mut self, name: String, node: String, zone: &str, number: u8) -> Result<i32> {
-        let (node_number, node_place) = self.nodes.get(&node).with_context(|| format!("no node {node}"))?;
-        let place = Place::new()?;
-        let thread = place.thread();
+        let (node_number, node_namespace) =
+            self.nodes.get(&node).with_context(|| format!("no node {node}"))?;
+        let namespace = NetworkNamespace::new()?;
+        let thread = namespace.thread();
         let mut outside =
             format!("link add p{number} type veth peer name eth0 netns {thread}\nlink set p{number} up\n");
         let mut inside = "link set lo up\nlink set eth0 up\n".to_owned();
@@ -272,17 +279,17 @@ impl Stage {
                 "address add {pod}/{bits} dev eth0{nodad}\nroute add {gateway}/{bits} dev eth0\nroute add default via {gateway} dev eth0\n"
             );
         }
-        place.within(use_addresses_at_once)??;
-        node_place.within(move || ip(&outside))??;
+        namespace.within(use_addresses_at_once)??;
+        node_namespace.within(move || ip(&outside))??;
         let line = format!("{name} on {node} in {zone}\n");
         let api = self.api.clone();
-        let servers = place.within(move || {
+        let servers = namespace.within(move || {
             ip(&inside)?;
             let [pod, http] =
-                [layout::POD_PORT, layout::POD_HTTP_PORT].map(|port| Server::start(&line, port));
-            anyhow::Ok([pod?, http?, relay::start(api)?])
+                [layout::POD_PORT, layout::POD_HTTP_PORT].map(|port| TcpServer::start(&line, port));
+            anyhow::Ok([pod?, http?, traffic::start_relay(api)?])
         })??;
-        self.pods.insert(name, Pod { node, number, place, _servers: servers });
+        self.pods.insert(name, PodNamespace { node, number, namespace, _servers: servers });
         Ok(thread)
     }
 
@@ -290,7 +297,7 @@ impl Stage {
         let pod = self.pods.remove(name).with_context(|| format!("no pod {name}"))?;
         let link = format!("link delete p{}\n", pod.number);
         match self.nodes.get(&pod.node) {
-            Some((_, place)) => place.within(move || ip(&link))?,
+            Some((_, namespace)) => namespace.within(move || ip(&link))?,
             None => Ok(()),
         }
     }

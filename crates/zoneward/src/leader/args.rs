@@ -1,4 +1,4 @@
-//! The flags of leader election: Kubernetes' own names, and its own values where none are given.
+//! Leader election flags, with the names and defaults of Kubernetes components.
 
 use std::time::Duration;
 
@@ -8,32 +8,31 @@ use clap::{ArgAction, Args};
 use super::Settings;
 use super::election::Timing;
 
-/// Who of several leads.
 #[derive(Clone, Debug, Args)]
 pub struct LeaderArgs {
-    /// Let only one of several controllers write, by a Lease
+    /// Use a Lease to elect one of several controllers as leader; only the leader writes
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: bool,
-    /// How long others wait after the leader's last sign of life
+    /// How long candidates wait after the last renewal before they acquire the lease
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = model::duration::parse)]
     pub leader_elect_lease_duration: Duration,
-    /// How long the leader tries to renew the Lease before it stops writing
+    /// How long the leader retries a renewal before it gives up leadership
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub leader_elect_renew_deadline: Duration,
-    /// How often the Lease is renewed, or asked for
+    /// Interval between attempts to acquire or renew the lease
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = model::duration::parse)]
     pub leader_elect_retry_period: Duration,
-    /// The namespace of the Lease
+    /// Namespace of the Lease
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
     pub leader_elect_resource_namespace: String,
-    /// The name of the Lease
+    /// Name of the Lease
     #[arg(long, value_name = "NAME", default_value = "zoneward-controller")]
     pub leader_elect_resource_name: String,
 }
 
 impl LeaderArgs {
-    /// The settings, or what is wrong with them. Nothing without `--leader-elect`.
+    /// The election settings; `None` without `--leader-elect`.
     pub fn settings(&self) -> Result<Option<Settings>> {
         let timing = Timing {
             lease_duration: self.leader_elect_lease_duration,

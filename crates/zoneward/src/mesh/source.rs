@@ -47,7 +47,7 @@ impl Source {
     }
 
     /// Files, read now, so that whoever names wrong ones hears of it.
-    pub fn files(input: cli::Input) -> Result<Self> {
+    pub fn files(input: cli::InputArgs) -> Result<Self> {
         let mut files = Files {
             stamp: Vec::new(),
             input,
@@ -99,7 +99,7 @@ pub struct Cluster {
 
 /// Objects of files.
 pub struct Files {
-    input: cli::Input,
+    input: cli::InputArgs,
     /// Which files there are, how long, and how old.
     stamp: Stamp,
     secrets: BTreeMap<ObjectKey, Result<Pair, Notice>>,

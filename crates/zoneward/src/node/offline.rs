@@ -12,8 +12,8 @@ use plan::forward::{Forwarder, NodeConfig, ProxySettings};
 use super::config::{self, Configuration, Mode, file, flags::GateList};
 use super::effective::{self, Effective};
 use super::{addresses, unknown};
-use crate::cli::{Input, NodeArgs};
-use crate::input::World;
+use crate::cli::{InputArgs, NodeArgs};
+use crate::input::LoadedObjects;
 
 /// Which node, and what it goes by.
 pub struct NodeChoice {
@@ -56,7 +56,7 @@ impl NodeChoice {
     }
 
     /// Where its objects come from: without a word about that, from where the running proxy has them.
-    pub fn input(&self, input: &Input) -> Input {
+    pub fn input(&self, input: &InputArgs) -> InputArgs {
         let mut input = input.for_node();
         let connection = &input.connection;
         let said = connection.kubeconfig.is_some()
@@ -132,22 +132,22 @@ pub struct NodeWorld {
 }
 
 impl NodeWorld {
-    /// The node in the world that was read.
-    pub fn new(choice: &NodeChoice, world: &World) -> Result<Self> {
+    /// The node in the loaded that was read.
+    pub fn new(choice: &NodeChoice, loaded: &LoadedObjects) -> Result<Self> {
         let mut notices = choice.notices.clone();
-        let node = node(choice, world, &mut notices)?;
-        let cidrs: Vec<_> = world.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
+        let node = node(choice, loaded, &mut notices)?;
+        let cidrs: Vec<_> = loaded.snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
         let (config, remarks) = NodeConfig::new(&choice.settings, &node, &cidrs, &choice.addresses);
         notices.extend(remarks);
-        let (table, remarks) = Forwarder::of(&world.snapshot, config.clone()).into_table();
+        let (table, remarks) = Forwarder::of(&loaded.snapshot, config.clone()).into_table();
         notices.extend(remarks);
         Ok(Self { config, table, notices })
     }
 }
 
 /// The Node object; without one, a node that has only its name and the addresses given by hand.
-fn node(choice: &NodeChoice, world: &World, notices: &mut Vec<Notice>) -> Result<Node> {
-    let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
+fn node(choice: &NodeChoice, loaded: &LoadedObjects, notices: &mut Vec<Notice>) -> Result<Node> {
+    let mut node = loaded.node(&choice.name)?.cloned().unwrap_or_else(|| {
         let message = "no Node is in the input: it counts as one without a zone and without pod ranges, with the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));
         unknown(&choice.name)

@@ -1,4 +1,4 @@
-//! `zoneward mesh bootstrap`: what an Envoy is started with, ready to be run.
+//! `zoneward mesh bootstrap`: the bootstrap configuration of an Envoy.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,79 +19,77 @@ use crate::output::{print_text, value_text};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["gateway", "from"]))]
 pub struct BootstrapArgs {
-    /// The Envoy is this MeshGateway
+    /// MeshGateway that the Envoy serves
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
-    /// The Envoy is the sidecar of a client: a pod of this Service, with these labels
+    /// Run the Envoy as the sidecar of a client: Service and labels of its pod
     #[arg(long, value_name = "SERVICE[,TAG=VALUE...]")]
     pub from: Option<String>,
-    /// The namespace
+    /// Namespace
     #[arg(short = 'n', long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
-    /// As a sidecar, listen on a port of loopback for a Service; may be repeated
+    /// Sidecar: listen on a loopback port for a Service; repeatable
     #[arg(long, value_name = "PORT=SERVICE[:PORT]", conflicts_with = "gateway")]
     pub outbound: Vec<String>,
-    /// As a sidecar, take connections to Services that are redirected to this port [default: 15001 without --outbound]
+    /// Sidecar: accept connections to Services that are redirected to this port [default: 15001 without --outbound]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "15001")]
     #[arg(conflicts_with = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
     pub capture: Option<u16>,
-    /// As a gateway, the address to listen on
+    /// Gateway: listen address
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), conflicts_with = "from")]
     pub bind: IpAddr,
-    /// As a gateway, another place for one of its ports, as 443=0.0.0.0:8443; may be repeated
+    /// Gateway: listen address of one port, such as 443=0.0.0.0:8443; repeatable
     #[arg(long, value_name = "PORT=ADDRESS:PORT", conflicts_with = "from")]
     pub listen: Vec<String>,
-    /// The node that it runs on [default: $NODE_NAME, or none]
+    /// Node of the Envoy [default: $NODE_NAME]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// The zone that it is in [default: that of the Node]
+    /// Zone of the Envoy [default: that of the Node]
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
-    /// Its name among all Envoys [default: made of the role and the host's name]
+    /// Node ID of the Envoy [default: role and hostname]
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,
-    /// Where `zoneward mesh control` listens
+    /// Address of `zoneward mesh control`
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
     pub server: String,
-    /// The authority of the server's certificate, a PEM file on Envoy's machine; without it nothing is encrypted
+    /// CA of the server certificate (PEM, on the Envoy host); without it the connection is not encrypted
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The name in the server's certificate [default: the host of --server]
+    /// Name in the server certificate [default: the host of --server]
     #[arg(long, value_name = "NAME", requires = "ca")]
     pub server_name: Option<String>,
-    /// The client certificate, a PEM file on Envoy's machine
+    /// Client certificate (PEM, on the Envoy host)
     #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
     pub cert: Option<PathBuf>,
-    /// Its key, a PEM file on Envoy's machine
+    /// Client key (PEM, on the Envoy host)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// A file with the token that the server wants; the token stands in what is printed
+    /// File with the token of the server; the token is included in the output
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Where Envoy's own administration listens; none unless said
+    /// Listen address of the Envoy admin interface [default: disabled]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::cli::listen_address)]
     pub admin: Option<SocketAddr>,
-    /// How changes come
+    /// xDS variant
     #[arg(long, value_name = "PROTOCOL", default_value = "delta")]
     pub protocol: Protocol,
-    /// Write it into this file instead: for init containers without a shell
+    /// Output file instead of standard output, for init containers without a shell
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// How to write it
+    /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
     pub format: Written,
 }
 
-/// How changes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
-    /// Only what changed
+    /// Incremental xDS
     Delta,
-    /// Everything of a kind at each change
+    /// State-of-the-world xDS
     Whole,
 }
 
-/// How a bootstrap is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Written {
     /// JSON

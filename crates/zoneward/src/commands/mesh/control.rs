@@ -1,4 +1,4 @@
-//! `zoneward mesh control`: flags into settings, then the server until it is told to stop.
+//! `zoneward mesh control`: turns flags into settings and runs the xDS server until it is stopped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,40 +23,38 @@ const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_
 #[derive(Debug, Args)]
 pub struct ControlArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub input: cli::Input,
-    /// Where Envoys connect to
+    pub input: cli::InputArgs,
+    /// Listen address of the xDS server
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:15010", value_parser = cli::listen_address)]
     pub listen: SocketAddr,
-    /// The certificate of the server, with its chain, in PEM
+    /// Server certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key, in PEM
+    /// Server key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// The authority of client certificates, in PEM: Envoys need a certificate of it
+    /// CA of client certificates (PEM); requires a client certificate from every Envoy
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
-    /// A file with a token that Envoys have to send
+    /// File with a bearer token that Envoys must send
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Listen for other machines without a token and without client certificates: whoever reaches it reads everything
+    /// Allow non-loopback connections without a token or client certificates; exposes all configuration
     #[arg(long)]
     pub insecure: bool,
-    /// Envoys at once; one more is turned away
+    /// Maximum number of concurrent xDS streams
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_streams: u32,
-    /// A file of Envoy's machine that direct responses may read; may be repeated
+    /// File on the Envoy host that direct responses may read; repeatable
     #[arg(long, value_name = "FILE")]
     pub allow_file: Vec<String>,
-    /// An environment variable of Envoy's that direct responses may read; may be repeated
+    /// Environment variable of Envoy that direct responses may read; repeatable
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
-    /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one [default:
-    /// 127.0.0.1:10272, or a free port if that one is taken]
+    /// Listen address of /healthz, /livez, /readyz, /metrics and /status; port 0 picks a free port [default:
+    /// 127.0.0.1:10272, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
-    /// How logs look.
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -126,13 +124,13 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cli::Input) -> Result<Source> {
+async fn source(input: &cli::InputArgs) -> Result<Source> {
     if !input.files.is_empty() {
-        let input = cli::Input {
+        let input = cli::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cli::Input::default()
+            ..cli::InputArgs::default()
         };
         return Source::files(input);
     }

@@ -16,30 +16,30 @@ use xds::resource::{Kind, ResourceSet};
 use xds::show;
 
 use crate::cli::{self, Format, PlanRoutes};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 use crate::routes::{Routes, Scope};
 
 /// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let (before, mut notices) = rendered(args, &world.snapshot, namespace)?;
+    let (before, mut notices) = rendered(args, &loaded.snapshot, namespace)?;
     if args.diff.is_empty() {
-        notices.append(&mut world.notices);
+        notices.append(&mut loaded.notices);
         print_resources(&before.resources, &notices, args.output.format)?;
-        return Ok(!world.unreadable);
+        return Ok(!loaded.unreadable);
     }
-    let with = cli::Input {
+    let with = cli::InputArgs {
         files: args.diff.clone(),
         namespace: args.input.namespace.clone(),
-        ..cli::Input::default()
+        ..cli::InputArgs::default()
     };
-    world.add(&with)?;
-    let (after, mut notices) = rendered(args, &world.snapshot, namespace)?;
-    notices.append(&mut world.notices);
+    loaded.add(&with)?;
+    let (after, mut notices) = rendered(args, &loaded.snapshot, namespace)?;
+    notices.append(&mut loaded.notices);
     print_changes(&before.resources, &after.resources, &notices, args.output.format)?;
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(Rendered, Vec<Notice>)> {

@@ -14,16 +14,16 @@ use dataplane::nftables::render::{Renderer, Sizes, render, table_id};
 use model::Family;
 use serde_json::{Value, json};
 
-use crate::cli::{Format, Input, PlanNode};
-use crate::input::World;
+use crate::cli::{Format, InputArgs, PlanNode};
+use crate::input::LoadedObjects;
 use crate::node::{NodeChoice, NodeWorld};
 use crate::output::{count, notices_text, notices_value, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = World::read(&choice.input(&args.input))?;
-    let mut node = NodeWorld::new(&choice, &world)?;
+    let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &loaded)?;
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {
         let held = held()?;
@@ -34,14 +34,14 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     } else if args.with.is_empty() {
         (Program::default(), program)
     } else {
-        add(args, &mut world)?;
-        node = NodeWorld::new(&choice, &world)?;
+        add(args, &mut loaded)?;
+        node = NodeWorld::new(&choice, &loaded)?;
         let after = Renderer::start(&node.table);
         // Sets keep their sizes as long as everything fits, as they would on a node that runs.
         let fits = after.0.fits(renderer.sizes());
         (program, if fits { render(&node.table, renderer.sizes()) } else { after.1 })
     };
-    world.notices.append(&mut node.notices);
+    loaded.notices.append(&mut node.notices);
     let difference = diff(&old, &new);
     let answer = Answer::new(&difference, &old, &new);
     let rows = if args.live { summary::rows(&answer.now, &answer.later, [&old, &new]) } else { Vec::new() };
@@ -49,29 +49,29 @@ pub fn run(args: &PlanNode) -> Result<bool> {
         Format::Table => {
             let changes = if args.live && !args.full { summary::text(&rows) } else { answer.text() };
             let source = choice.source().unwrap_or_default();
-            print_text(&(source + &changes + &notices_text(&world.notices)))?;
+            print_text(&(source + &changes + &notices_text(&loaded.notices)))?;
         }
         format => {
             let mut value = answer.value();
             if args.live {
                 value["summary"] = rows.iter().map(summary::Row::value).collect();
             }
-            value["notices"] = notices_value(&world.notices);
+            value["notices"] = notices_value(&loaded.notices);
             print_value(&value, format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
-/// Puts the objects of `--with` into the world.
-fn add(args: &PlanNode, world: &mut World) -> Result<()> {
-    let input = Input {
+/// Puts the objects of `--with` into the loaded.
+fn add(args: &PlanNode, loaded: &mut LoadedObjects) -> Result<()> {
+    let input = InputArgs {
         files: args.with.clone(),
         recursive: args.input.recursive,
         namespace: args.input.namespace.clone(),
-        ..Input::default()
+        ..InputArgs::default()
     };
-    world.add(&input)
+    loaded.add(&input)
 }
 
 /// The rules that this machine's kernel holds.

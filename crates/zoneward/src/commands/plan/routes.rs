@@ -9,7 +9,7 @@ use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanRoutes, RoutesAs};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
 use crate::routes::{Routes, Scope};
 
@@ -21,19 +21,19 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
     if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
         bail!("--diff, --node and --zone go with --as envoy");
     }
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
-    world.notices.append(&mut routes.notices);
+    let mut routes = Routes::plan(&args.routes, &loaded.snapshot, namespace)?;
+    loaded.notices.append(&mut routes.notices);
     let parts = parts(&routes, args.host.as_deref());
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = parts.iter().map(text).collect();
-            print_text(&(text.join("\n") + &notices_text(&world.notices)))?;
+            print_text(&(text.join("\n") + &notices_text(&loaded.notices)))?;
         }
-        format => print_value(&value(&parts, &world.notices), format)?,
+        format => print_value(&value(&parts, &loaded.notices), format)?,
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 /// The routes of one destination or one host.

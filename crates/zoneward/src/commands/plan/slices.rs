@@ -8,37 +8,37 @@ use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanSlices};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
 /// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
-    let planner = Planner::new(&world.snapshot, args.making.hints(), args.making.slices());
+    let mut loaded = LoadedObjects::read(&args.input)?;
+    let planner = Planner::new(&loaded.snapshot, args.making.hints(), args.making.slices());
     let mut answer = Answer::default();
     let mut notices = Vec::new();
-    let services = world.snapshot.services();
+    let services = loaded.snapshot.services();
     for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
         let memory = |family| Memory::from_slices(family, slices);
         let trigger = TriggerTimes::default();
-        let (plan, outcomes) = planner.plan(&world.snapshot, service, slices, &trigger, memory);
+        let (plan, outcomes) = planner.plan(&loaded.snapshot, service, slices, &trigger, memory);
         notices.extend(plan.notices.iter().cloned());
         notices.extend(outcomes.iter().flat_map(|outcome| outcome.notices.iter().cloned()));
-        answer.add(service, &plan, &world, args.all);
+        answer.add(service, &plan, &loaded, args.all);
         answer.add_conditions(service, &outcomes);
     }
-    let orphaned = world.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
+    let orphaned = loaded.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
     for (service, stored) in orphaned {
         for slice in slices::orphans(stored, planner.slices.place) {
             answer.add_orphan(service, slice);
         }
     }
-    world.notices.append(&mut notices);
+    loaded.notices.append(&mut notices);
     match args.output.format {
-        Format::Table => print_text(&answer.text(&world, args.all))?,
-        format => print_value(&answer.value(&world, args.all), format)?,
+        Format::Table => print_text(&answer.text(&loaded, args.all))?,
+        format => print_value(&answer.value(&loaded, args.all), format)?,
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
@@ -61,28 +61,28 @@ struct Answer {
 }
 
 impl Answer {
-    fn add(&mut self, service: &Service, plan: &SlicePlan, world: &World, all: bool) {
+    fn add(&mut self, service: &Service, plan: &SlicePlan, loaded: &LoadedObjects, all: bool) {
         for content in &plan.creates {
             self.creates.push(write::new_slice(&service.key, service.uid.as_ref(), content));
             self.row(&service.key, "create", "(new)", content, describe_new(content));
         }
         for (key, content) in &plan.updates {
-            let mut stored = stored(world, key);
+            let mut stored = stored(loaded, key);
             write::update_slice(&mut stored, content);
             self.updates.push(stored);
-            let before = stored_content(world, service, key);
+            let before = stored_content(loaded, service, key);
             let why = before.map(|before| describe_change(before, content)).unwrap_or_default();
             self.row(&service.key, "update", &key.name, content, why);
         }
         for key in &plan.deletes {
             self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
-            if let Some(content) = stored_content(world, service, key) {
+            if let Some(content) = stored_content(loaded, service, key) {
                 self.row(&service.key, "delete", &key.name, content, describe_delete(content));
             }
         }
         for key in &plan.unchanged {
-            self.unchanged.push(stored(world, key));
-            if let Some(content) = stored_content(world, service, key).filter(|_| all) {
+            self.unchanged.push(stored(loaded, key));
+            if let Some(content) = stored_content(loaded, service, key).filter(|_| all) {
                 self.row(&service.key, "keep", &key.name, content, "holds what it should".to_owned());
             }
         }
@@ -123,13 +123,13 @@ impl Answer {
         ]);
     }
 
-    fn value(self, world: &World, all: bool) -> Value {
+    fn value(self, loaded: &LoadedObjects, all: bool) -> Value {
         let mut value = json!({
             "creates": self.creates,
             "updates": self.updates,
             "deletes": self.deletes,
             "conditions": self.conditions,
-            "notices": notices_value(&world.notices),
+            "notices": notices_value(&loaded.notices),
         });
         if all {
             value["unchanged"] = self.unchanged.into();
@@ -137,7 +137,7 @@ impl Answer {
         value
     }
 
-    fn text(&self, world: &World, all: bool) -> String {
+    fn text(&self, loaded: &LoadedObjects, all: bool) -> String {
         let mut text = String::new();
         if !self.rows.is_empty() {
             let mut table = table(&["SERVICE", "ACTION", "SLICE", "TYPE", "READY", "WHY"]);
@@ -152,16 +152,20 @@ impl Answer {
             self.unchanged.len(),
             if all || self.unchanged.is_empty() { "" } else { " (--all shows those, too.)" },
         );
-        text + &notices_text(&world.notices)
+        text + &notices_text(&loaded.notices)
     }
 }
 
-fn stored(world: &World, key: &ObjectKey) -> Value {
-    world.stored_slices.get(key).cloned().unwrap_or_default()
+fn stored(loaded: &LoadedObjects, key: &ObjectKey) -> Value {
+    loaded.stored_slices.get(key).cloned().unwrap_or_default()
 }
 
-fn stored_content<'a>(world: &'a World, service: &Service, key: &ObjectKey) -> Option<&'a SliceContent> {
-    let slices = world.snapshot.slices(&service.key);
+fn stored_content<'a>(
+    loaded: &'a LoadedObjects,
+    service: &Service,
+    key: &ObjectKey,
+) -> Option<&'a SliceContent> {
+    let slices = loaded.snapshot.slices(&service.key);
     slices.iter().find(|slice| slice.key == *key).map(|slice| &slice.content)
 }
 

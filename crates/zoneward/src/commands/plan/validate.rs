@@ -91,7 +91,7 @@ impl Report {
             n => format!("{} in {}.", count(n, "violation"), count(self.checked, "object")),
         };
         if self.others > 0 {
-            text += &format!(" {} of other kinds passed over.", count(self.others, "object"));
+            text += &format!(" {} of other kinds skipped.", count(self.others, "object"));
         }
         text + "\n"
     }

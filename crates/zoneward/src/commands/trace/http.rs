@@ -9,16 +9,16 @@ use plan::routes::{Incoming, Outcome, Trace, trace};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Format, TraceHttp};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::output::{notices_text, print_text, print_value};
 use crate::routes::Routes;
 
 /// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
-    let mut world = World::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = Routes::plan(&args.routes, &world.snapshot, namespace)?;
-    world.notices.append(&mut routes.notices);
+    let mut routes = Routes::plan(&args.routes, &loaded.snapshot, namespace)?;
+    loaded.notices.append(&mut routes.notices);
     let incoming = request(args)?;
     let (routing, arrival) = routes.routing(&incoming.host);
     let http = match routing {
@@ -30,13 +30,13 @@ pub fn run(args: &TraceHttp) -> Result<bool> {
     };
     let trace = trace(http, &incoming, &arrival);
     match args.output.format {
-        Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&world.notices)))?,
+        Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&loaded.notices)))?,
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
             print_value(&value(&trace), format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn request(args: &TraceHttp) -> Result<Incoming> {

@@ -22,7 +22,7 @@ use plan::select;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::node::{NodeChoice, NodeWorld};
 use crate::output::{notices_text, print_text, print_value};
 
@@ -33,27 +33,27 @@ const ONE_SLOT: f64 = 1.0 / 256.0;
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = World::read(&choice.input(&args.input))?;
-    let mut node = NodeWorld::new(&choice, &world)?;
-    world.notices.append(&mut node.notices);
+    let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &loaded)?;
+    loaded.notices.append(&mut node.notices);
     let program = if args.live { held()? } else { sent(&node)? };
     let traces: Vec<Trace<'_>> =
-        packets.iter().map(|packet| trace(packet, &program, &node, &world)).collect::<Result<_>>()?;
+        packets.iter().map(|packet| trace(packet, &program, &node, &loaded)).collect::<Result<_>>()?;
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
             let source = choice.source().unwrap_or_default();
-            print_text(&(source + &text.join("\n") + &notices_text(&world.notices)))?;
+            print_text(&(source + &text.join("\n") + &notices_text(&loaded.notices)))?;
         }
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
             let mut rows: Vec<Value> = traces.iter().map(Trace::value).collect();
             let one = args.packets.is_none() && rows.len() == 1;
             let value = if one { rows.remove(0) } else { Value::Array(rows) };
             print_value(&value, format)?;
         }
     }
-    Ok(!world.unreadable && traces.iter().all(|t| t.differs.is_none()))
+    Ok(!loaded.unreadable && traces.iter().all(|t| t.differs.is_none()))
 }
 
 fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
@@ -99,7 +99,7 @@ fn trace<'a>(
     packet: &'a forward::Packet,
     program: &Program,
     node: &'a NodeWorld,
-    world: &World,
+    loaded: &LoadedObjects,
 ) -> Result<Trace<'a>> {
     let mut sent = Packet::new(protocol_number(packet.protocol), packet.src, packet.dst);
     sent.iif = packet.iif.as_ref().map(|name| name.as_str().into());
@@ -107,7 +107,7 @@ fn trace<'a>(
     let evaluation = evaluate(program, &sent, &kernel)?;
     let decision = node.table.decide(packet);
     let differs = difference(&decision, &evaluation);
-    let mut why = reasons(&decision, node, world);
+    let mut why = reasons(&decision, node, loaded);
     why.extend(rules(&evaluation));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));
@@ -135,13 +135,13 @@ fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String
 }
 
 /// From the Service down to the choice of endpoints, then what the node does with this packet.
-fn reasons(decision: &Decision<'_>, node: &NodeWorld, world: &World) -> Vec<(String, String)> {
+fn reasons(decision: &Decision<'_>, node: &NodeWorld, loaded: &LoadedObjects) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
         let port = &frontend.port;
-        let slices = world.snapshot.slices(&port.service);
+        let slices = loaded.snapshot.slices(&port.service);
         let view = node.config.view();
-        if let Some(service) = world.snapshot.service(&port.service) {
+        if let Some(service) = loaded.snapshot.service(&port.service) {
             let selections = select::select(service, slices, port.family(), &view);
             let of_port =
                 selections.iter().find(|s| s.port.name == port.name && s.port.protocol == port.protocol);

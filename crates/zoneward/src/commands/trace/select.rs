@@ -6,50 +6,50 @@ use plan::select::{EndpointSet, NodeView, PortSelection, Target, explain, not_pr
 use serde_json::{Value, json};
 
 use crate::cli::{Format, TraceSelect};
-use crate::input::World;
+use crate::input::LoadedObjects;
 use crate::node::offline;
 use crate::output::{count, notices_text, print_text, print_value};
 
 /// Runs the command.
 pub fn run(args: &TraceSelect) -> Result<bool> {
-    let mut world = World::read(&args.input)?;
+    let mut loaded = LoadedObjects::read(&args.input)?;
     if let Some(name) = &args.service {
-        world.check_service(name, args.input.namespace.as_deref())?;
+        loaded.check_service(name, args.input.namespace.as_deref())?;
     }
-    if world.node(&args.node)?.is_none() {
-        world.notices.push(unknown_node(&args.node));
+    if loaded.node(&args.node)?.is_none() {
+        loaded.notices.push(unknown_node(&args.node));
     }
-    let zone = world.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
+    let zone = loaded.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
     let mut remarks = Vec::new();
     let settings =
         offline::settings(args.config.as_deref(), args.feature_gates.as_ref(), None, &mut remarks)?;
     let view = NodeView { name: &args.node, zone, gates: settings.gates.select };
     let mut answer = Answer { rows: Vec::new(), text: String::new(), notices: Vec::new() };
-    let services = world.snapshot.services().filter(|(service, _)| is_wanted(service, args));
+    let services = loaded.snapshot.services().filter(|(service, _)| is_wanted(service, args));
     for (service, slices) in services {
         answer.add(service, slices, &view);
     }
-    world.notices.append(&mut remarks);
-    world.notices.append(&mut answer.notices);
+    loaded.notices.append(&mut remarks);
+    loaded.notices.append(&mut answer.notices);
     match args.output.format {
         Format::Table => {
             if answer.rows.is_empty() {
                 answer.text = "No Service that a node proxy serves.\n".to_owned();
             }
-            print_text(&(answer.text + &notices_text(&world.notices)))?;
+            print_text(&(answer.text + &notices_text(&loaded.notices)))?;
         }
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
             print_value(&Value::Array(answer.rows), format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn is_wanted(service: &Service, args: &TraceSelect) -> bool {
     let namespace = args.input.namespace.as_deref();
     match &args.service {
-        Some(name) => name.is(&service.key, namespace),
+        Some(name) => name.matches(&service.key, namespace),
         None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
     }
 }

@@ -1,4 +1,4 @@
-//! A network namespace, held by a thread that lives in it and does there what it is asked.
+//! A network namespace, held by a thread that runs tasks in it.
 
 use std::fs;
 use std::io::Write;
@@ -10,53 +10,53 @@ use nix::sched::{CloneFlags, unshare};
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// A namespace; it goes away with this, unless a process is in it.
-pub struct Place {
+/// The namespace is removed on drop, unless a process runs in it.
+pub struct NetworkNamespace {
     thread: i32,
-    work: mpsc::Sender<Task>,
+    tasks: mpsc::Sender<Task>,
 }
 
-impl Place {
-    /// A new namespace with nothing in it.
+impl NetworkNamespace {
     pub fn new() -> Result<Self> {
-        let (work, inbox) = mpsc::channel::<Task>();
-        let (say, hear) = mpsc::channel();
+        let (tasks, queue) = mpsc::channel::<Task>();
+        let (created, thread) = mpsc::channel();
         std::thread::Builder::new()
             .spawn(move || {
-                let made = unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
-                let go_on = made.is_ok();
-                let _ = say.send(made);
-                if go_on {
-                    inbox.into_iter().for_each(|task| task());
+                let result = unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
+                let is_ok = result.is_ok();
+                let _ = created.send(result);
+                if is_ok {
+                    queue.into_iter().for_each(|task| task());
                 }
             })
             .context("starting a thread")?;
-        let thread = hear.recv().context("a thread ended early")?.context("making a network namespace")?;
-        Ok(Self { thread, work })
+        let thread =
+            thread.recv().context("namespace thread exited")?.context("creating a network namespace")?;
+        Ok(Self { thread, tasks })
     }
 
-    /// The thread that lives there: `/proc/PID/task/THREAD/ns/net` is the namespace.
+    /// The thread in the namespace, which is `/proc/PID/task/THREAD/ns/net`.
     pub fn thread(&self) -> i32 {
         self.thread
     }
 
-    /// Does something there and waits for it.
+    /// Runs a task in the namespace and waits for it.
     pub fn within<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-        let (say, hear) = mpsc::channel();
-        self.start(move || drop(say.send(task())));
-        hear.recv().context("a task in a namespace ended badly")
+        let (done, result) = mpsc::channel();
+        self.start(move || drop(done.send(task())));
+        result.recv().context("a task in a namespace panicked")
     }
 
-    /// Does something there after what was asked before.
+    /// Queues a task in the namespace.
     pub fn start(&self, task: impl FnOnce() + Send + 'static) {
-        // The thread ends only when this sender is dropped.
-        let _ = self.work.send(Box::new(task));
+        // The thread exits only when this sender is dropped.
+        let _ = self.tasks.send(Box::new(task));
     }
 }
 
-/// Lets `ip` of iproute2 work through commands in the namespace of this thread.
+/// Runs a batch of `ip` commands in the namespace of this thread.
 pub fn ip(commands: &str) -> Result<()> {
-    // Debian keeps it where users without root do not look.
+    // Debian has it outside of the PATH of unprivileged users.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
@@ -65,9 +65,9 @@ pub fn ip(commands: &str) -> Result<()> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .context("the program `ip` is needed: install iproute2")?;
-    let mut stdin = child.stdin.take().context("it was asked for")?;
-    // A command that `ip` refuses ends it before it has read the rest; it then says why.
+        .context("`ip` not found: install iproute2")?;
+    let mut stdin = child.stdin.take().context("stdin is piped")?;
+    // A failing command ends `ip` before it has read the rest; the error is on stderr.
     let _ = stdin.write_all(commands.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().context("waiting for `ip`")?;
@@ -77,8 +77,8 @@ pub fn ip(commands: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets a kernel variable of the namespace of this thread.
-pub fn set(name: &str, value: &str) -> Result<()> {
+/// Sets a sysctl in the namespace of this thread.
+pub fn set_sysctl(name: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/{name}");
     fs::write(&path, value).with_context(|| format!("writing {value} to {path}"))
 }

@@ -1,4 +1,4 @@
-//! A process in a namespace of the stage: started, restarted with a growing delay when it ends, and ended.
+//! A supervised process in a namespace: restarted with exponential backoff when it exits.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -6,67 +6,69 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clock::Clock;
 use nix::errno::Errno;
 
-use super::place::Place;
+use super::place::NetworkNamespace;
 
-/// Delay before the first restart; doubled up to the longest for a process that did not live long.
-const FIRST_DELAY: Duration = Duration::from_millis(500);
-const LONGEST_DELAY: Duration = Duration::from_secs(8);
-/// A process that lived this long starts over with the first delay.
-const LONG_LIFE: Duration = Duration::from_secs(10);
+/// Initial backoff, doubled up to the maximum.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
+const MAX_BACKOFF: Duration = Duration::from_secs(8);
+/// Uptime after which the backoff is reset.
+const BACKOFF_RESET: Duration = Duration::from_secs(10);
 
-/// A process that should run.
-pub struct Process {
+pub struct SupervisedProcess {
     arguments: Vec<String>,
     log: PathBuf,
     child: Child,
     started: Instant,
-    delay: Duration,
-    /// How it ended and when it is started again.
-    ended: Option<(ExitStatus, Instant)>,
+    backoff: Duration,
+    /// Exit status and time of the restart.
+    exited: Option<(ExitStatus, Instant)>,
+    clock: Clock,
 }
 
-impl Process {
-    /// Starts it; its log begins anew.
-    pub fn start(place: &Place, arguments: Vec<String>, log: PathBuf) -> Result<Self> {
+impl SupervisedProcess {
+    /// Starts the process and truncates its log.
+    pub fn start(namespace: &NetworkNamespace, arguments: Vec<String>, log: PathBuf) -> Result<Self> {
         File::create(&log).with_context(|| format!("{}", log.display()))?;
-        let child = spawn(place, &arguments, &log)?;
-        Ok(Self { arguments, log, child, started: Instant::now(), delay: FIRST_DELAY, ended: None })
+        let child = spawn(namespace, &arguments, &log)?;
+        let clock = Clock::system();
+        let started = clock.now();
+        Ok(Self { arguments, log, child, started, backoff: INITIAL_BACKOFF, exited: None, clock })
     }
 
-    /// The process id.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Whether it has ended and its delay is over.
-    pub fn is_due(&mut self) -> bool {
-        if self.ended.is_none()
+    /// Whether the process has exited and its backoff is over.
+    pub fn is_restart_due(&mut self) -> bool {
+        if self.exited.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
-            if self.started.elapsed() >= LONG_LIFE {
-                self.delay = FIRST_DELAY;
+            if self.clock.since(self.started) >= BACKOFF_RESET {
+                self.backoff = INITIAL_BACKOFF;
             }
-            self.ended = Some((status, Instant::now() + self.delay));
-            self.delay = (self.delay * 2).min(LONGEST_DELAY);
+            self.exited = Some((status, self.clock.now() + self.backoff));
+            self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
         }
-        self.ended.is_some_and(|(_, due)| due <= Instant::now())
+        self.exited.is_some_and(|(_, due)| due <= self.clock.now())
     }
 
-    /// Starts it again, and says how it ended. After a failure it is due again later.
-    pub fn restart(&mut self, place: &Place) -> Result<String> {
-        let how = self.ended.map(|(status, _)| status.to_string()).unwrap_or_default();
-        self.ended = self.ended.map(|(status, _)| (status, Instant::now() + self.delay));
-        self.child = spawn(place, &self.arguments, &self.log)?;
-        (self.started, self.ended) = (Instant::now(), None);
-        Ok(how)
+    /// Restarts the process and returns the exit status of the previous one. If this fails, it is retried later.
+    pub fn restart(&mut self, namespace: &NetworkNamespace) -> Result<String> {
+        let status = self.exited.map(|(status, _)| status.to_string()).unwrap_or_default();
+        self.exited = self.exited.map(|(status, _)| (status, self.clock.now() + self.backoff));
+        self.child = spawn(namespace, &self.arguments, &self.log)?;
+        (self.started, self.exited) = (self.clock.now(), None);
+        Ok(status)
     }
 
-    /// Asks it to end, and insists after two seconds.
-    pub fn end(&mut self) {
-        // It was waited for: its number may be another process's by now.
-        if self.ended.is_some() {
+    /// Sends SIGTERM, and SIGKILL after two seconds.
+    pub fn stop(&mut self) {
+        // Already reaped: its pid may belong to another process.
+        if self.exited.is_some() {
             return;
         }
         let pid = nix::unistd::Pid::from_raw(self.pid());
@@ -78,17 +80,17 @@ impl Process {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(50));
+            self.clock.sleep_blocking(Duration::from_millis(50));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn spawn(place: &Place, arguments: &[String], log: &PathBuf) -> Result<Child> {
+fn spawn(namespace: &NetworkNamespace, arguments: &[String], log: &PathBuf) -> Result<Child> {
     let log = File::options().append(true).open(log).with_context(|| format!("{}", log.display()))?;
     let program = std::env::current_exe().context("finding our own program")?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    place.within(move || command.spawn())?.context("starting a process")
+    namespace.within(move || command.spawn())?.context("starting a process")
 }

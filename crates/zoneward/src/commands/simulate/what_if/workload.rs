@@ -7,7 +7,7 @@
 use model::{Name, Pod, Service, annotation};
 use serde_json::{Map, Value, json};
 
-use crate::input::World;
+use crate::input::LoadedObjects;
 
 /// What stands behind the pods of a Service.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,14 +26,14 @@ impl Workload {
 }
 
 /// The workload behind a Service by the owners of its pods: the first that one names.
-pub(super) fn workload(service: &Service, world: &World) -> Option<Workload> {
+pub(super) fn workload(service: &Service, loaded: &LoadedObjects) -> Option<Workload> {
     let selector = service.selector.as_ref()?;
-    let pods = world.snapshot.pods_selected(&service.key.namespace, selector);
+    let pods = loaded.snapshot.pods_selected(&service.key.namespace, selector);
     pods.iter().find_map(|pod| {
-        let owner = world.pod_owners.get(&pod.key)?;
+        let owner = loaded.pod_owners.get(&pod.key)?;
         let (kind, name) = controller(pod, owner)?;
         let owner = (pod.key.namespace.clone(), owner.0.clone(), owner.1.clone());
-        Some(Workload { kind, name, pod: world.sample_pods.get(&owner)?.clone() })
+        Some(Workload { kind, name, pod: loaded.sample_pods.get(&owner)?.clone() })
     })
 }
 

@@ -121,11 +121,11 @@ fn snapshot(world: &world::World) -> Snapshot {
 }
 
 /// What `trace packet` and `plan node` make of the same cluster and configuration.
-fn offline(world: &world::World, snapshot: Snapshot) -> (NodeWorld, World) {
+fn offline(world: &world::World, snapshot: Snapshot) -> (NodeWorld, LoadedObjects) {
     let mut notices = Vec::new();
     let settings = settings(None, None, Some(configuration(&world.settings)), &mut notices).unwrap();
     let choice = NodeChoice::of("here", settings, more_addresses());
-    let read = World { snapshot, ..World::default() };
+    let read = LoadedObjects { snapshot, ..LoadedObjects::default() };
     (NodeWorld::new(&choice, &read).unwrap(), read)
 }
 
