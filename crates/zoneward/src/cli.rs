@@ -675,17 +675,18 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
         return Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
     }
     let wrong = || match (text.trim_matches(['[', ']']).parse::<IpAddr>(), text.strip_prefix(':')) {
-        (Ok(ip), _) => format!("the port is missing: write it as {}", SocketAddr::new(ip, 6443)),
+        (Ok(ip), _) => format!("missing port: expected {}", SocketAddr::new(ip, 6443)),
         (_, Some(port)) => {
-            format!("the address is missing: write 127.0.0.1:{port}, or 0.0.0.0:{port} for all addresses")
+            format!("missing address: expected 127.0.0.1:{port}, or 0.0.0.0:{port} for all addresses")
         }
-        _ => "write an IP address and a port, as 127.0.0.1:6443, or a port alone for loopback".to_owned(),
+        _ => "expected an IP address and a port, such as 127.0.0.1:6443, or a port alone for loopback"
+            .to_owned(),
     };
     text.parse().map_err(|_| wrong())
 }
 
 fn parse_time(text: &str) -> Result<Timestamp, String> {
-    Timestamp::parse(text).ok_or_else(|| "write it as 2026-11-15T10:00:00Z".to_owned())
+    Timestamp::parse(text).ok_or_else(|| "expected a time such as 2026-11-15T10:00:00Z".to_owned())
 }
 
 #[cfg(test)]
@@ -698,17 +699,17 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_listens_on_loopback_and_what_is_missing_is_said() {
+    fn a_port_alone_listens_on_loopback_and_a_missing_part_is_named() {
         let read = |text: &str| super::listen_address(text).map(|address| address.to_string());
         assert_eq!(read("6444").as_deref(), Ok("127.0.0.1:6444"));
         assert_eq!(read("[::1]:6444").as_deref(), Ok("[::1]:6444"));
         for (text, said) in [
-            ("10.0.0.1", "the port is missing: write it as 10.0.0.1:6443"),
-            ("::1", "the port is missing: write it as [::1]:6443"),
-            (":6444", "the address is missing: write 127.0.0.1:6444, or 0.0.0.0:6444 for all addresses"),
+            ("10.0.0.1", "missing port: expected 10.0.0.1:6443"),
+            ("::1", "missing port: expected [::1]:6443"),
+            (":6444", "missing address: expected 127.0.0.1:6444, or 0.0.0.0:6444 for all addresses"),
             (
                 "localhost:1",
-                "write an IP address and a port, as 127.0.0.1:6443, or a port alone for loopback",
+                "expected an IP address and a port, such as 127.0.0.1:6443, or a port alone for loopback",
             ),
         ] {
             assert_eq!(read(text), Err(said.to_owned()), "{text}");

@@ -85,10 +85,9 @@ fn a_malformed_packet_or_address_is_wrong_use() {
         let output = zoneward(&[&packet[..], &[wrong]].concat());
         assert_eq!(output.status.code(), Some(2), "{wrong}: {}", said(&output));
     }
-    for (listen, words) in [
-        ("10.0.0.1", "the port is missing: write it as 10.0.0.1:6443"),
-        ("here", "or a port alone for loopback"),
-    ] {
+    for (listen, words) in
+        [("10.0.0.1", "missing port: expected 10.0.0.1:6443"), ("here", "or a port alone for loopback")]
+    {
         let output = zoneward(&["up", "--data-dir", "nowhere", "--listen", listen]);
         assert_eq!(output.status.code(), Some(2), "{listen}: {}", said(&output));
         assert!(said(&output).contains(words), "{}", said(&output));

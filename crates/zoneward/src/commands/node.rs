@@ -1,4 +1,4 @@
-//! `zoneward node`: the node proxy, in kube-proxy's place.
+//! `zoneward node`: the node proxy.
 
 use anyhow::{Context, Result};
 use dataplane::nftables::apply::check_kernel;
@@ -11,10 +11,8 @@ use crate::node::config::{Configuration, Settings, settings};
 use crate::node::run::{self, End, Start};
 use crate::node::sysctl;
 
-/// Threads for servers and watches; the loop itself has the main one.
+/// Worker threads of servers and watches; the sync loop runs on the main thread.
 const THREADS: usize = 2;
-
-/// Runs the command.
 pub fn run(args: &Node) -> Result<bool> {
     let (settings, notices) = settings(args)?;
     if let Some(path) = &args.write_config_to {
@@ -53,14 +51,14 @@ pub fn run(args: &Node) -> Result<bool> {
             config_file: args.config.as_deref(),
             notices,
         };
-        tracing::info!(node = start.node, "starting; rules in the kernel stay in force");
+        tracing::info!(node = start.node, "starting; existing rules stay in place");
         run::run(settings, start).await
     })?;
-    tracing::info!("stopping; rules in the kernel stay in force");
+    tracing::info!("stopping; rules stay in place");
     Ok(end == End::Stopped)
 }
 
-/// The flags say how to reach the API, or the configuration does.
+/// The API of the flags, or of the configuration.
 fn connection(args: &Node, settings: &Settings) -> Connection {
     let mut connection = args.connection.clone();
     if connection.api_socket.is_none() {
@@ -74,7 +72,7 @@ fn node_name(config: &Configuration) -> Result<String> {
     let host = proc_text("kernel/hostname").to_lowercase();
     let name = if config.hostname_override.is_empty() { host } else { config.hostname_override.clone() };
     if name.is_empty() {
-        anyhow::bail!("this machine has no host name: give --hostname-override the name of its Node");
+        anyhow::bail!("this machine has no hostname: set --hostname-override to the name of its Node");
     }
     Ok(name)
 }

@@ -1,5 +1,4 @@
-//! Tables of nf_tables: ours and kube-proxy's, whole. Other tables are not looked into, but for the names of
-//! chains at the end.
+//! nftables tables of Zoneward and kube-proxy. Other tables are only searched for chains of kube-proxy.
 
 use anyhow::{Context, Result};
 use dataplane::nftables::apply::apply;
@@ -8,14 +7,13 @@ use dataplane::nftables::ir::{Change, Family, Name, TableId};
 use dataplane::nftables::netlink::wire::messages;
 use dataplane::nftables::netlink::{Kernel, Query, Socket};
 
-use super::{Leftover, Report, iptables};
+use super::{CleanupReport, Leftover, iptables};
 
 const OURS: &str = dataplane::nftables::render::TABLE;
 const SIDECARS: &str = dataplane::nftables::redirect::TABLE;
 const KUBE_PROXY: &str = "kube-proxy";
 
-/// Removes the tables.
-pub(super) fn remove(dry_run: bool, report: &mut Report) {
+pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     let found = Socket::open().context("opening netlink").and_then(|mut kernel| {
         let tables = tables(&mut kernel)?;
         Ok((kernel, tables))
@@ -27,20 +25,20 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
             return report.add(vec![leftover], Err(error));
         }
     };
-    for table in tables.into_iter().filter(is_a_proxys) {
+    for table in tables.into_iter().filter(is_proxy_table) {
         let leftover = Leftover { what: "nftables table", name: table.to_string() };
         let done = if dry_run { Ok(()) } else { apply(&mut kernel, &[Change::DeleteTable { table }]) };
         report.add(vec![leftover], done.map_err(anyhow::Error::from));
     }
 }
 
-fn is_a_proxys(table: &TableId) -> bool {
+fn is_proxy_table(table: &TableId) -> bool {
     matches!(table.family, Family::Ip | Family::Ip6)
         && [OURS, SIDECARS, KUBE_PROXY].iter().any(|name| table.name == *name)
 }
 
 fn tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>> {
-    let dump = kernel.dump(&Query::Tables).context("listing the tables needs NET_ADMIN")?;
+    let dump = kernel.dump(&Query::Tables).context("listing tables requires NET_ADMIN")?;
     let tables = messages(&dump).filter_map(|raw| match message(raw) {
         Ok(Message::Change(Change::AddTable { table, .. })) => Some(table),
         _ => None,
@@ -57,13 +55,13 @@ fn chains(kernel: &mut dyn Kernel) -> Result<Vec<(TableId, Name)>> {
     Ok(chains.collect())
 }
 
-/// Names the chains of kube-proxy's iptables modes that are there still: their program is not installed.
-pub(super) fn report_rest(report: &mut Report) {
+/// Reports remaining chains of kube-proxy's iptables modes, whose program is not installed.
+pub(super) fn report_rest(report: &mut CleanupReport) {
     let Ok(mut kernel) = Socket::open() else { return };
     for (table, chain) in chains(&mut kernel).unwrap_or_default() {
-        if iptables::is_kube_proxys(&chain) {
+        if iptables::is_kube_proxy_chain(&chain) {
             let leftover = Leftover { what: "iptables chain", name: format!("{table} {chain}") };
-            let advice = "no program to remove it: install iptables (the nft variant) and run this again";
+            let advice = "install iptables (the nft variant) to remove it, and run this again";
             report.failed.push((leftover, advice.to_owned()));
         }
     }

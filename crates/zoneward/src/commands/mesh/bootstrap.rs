@@ -73,17 +73,17 @@ pub struct BootstrapArgs {
     pub admin: Option<SocketAddr>,
     /// xDS variant
     #[arg(long, value_name = "PROTOCOL", default_value = "delta")]
-    pub protocol: Protocol,
+    pub protocol: XdsProtocol,
     /// Output file instead of standard output, for init containers without a shell
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
-    pub format: Written,
+    pub format: BootstrapFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
+pub enum XdsProtocol {
     /// Incremental xDS
     Delta,
     /// State-of-the-world xDS
@@ -91,18 +91,16 @@ pub enum Protocol {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Written {
+pub enum BootstrapFormat {
     /// JSON
     Json,
     /// YAML
     Yaml,
 }
-
-/// Runs the command.
 pub fn run(args: &BootstrapArgs) -> Result<bool> {
     let format = match args.format {
-        Written::Json => Format::Json,
-        Written::Yaml => Format::Yaml,
+        BootstrapFormat::Json => Format::Json,
+        BootstrapFormat::Yaml => Format::Yaml,
     };
     let text = value_text(&bootstrap(args)?.value(), format)?;
     match &args.write {
@@ -118,7 +116,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         Identity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), host.trim()));
-    let wrong = || format!("--server {}: write it as HOST:PORT, as 127.0.0.1:15010", args.server);
+    let wrong = || format!("--server {}: expected HOST:PORT, such as 127.0.0.1:15010", args.server);
     let (host, port) = args.server.rsplit_once(':').with_context(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty()).with_context(wrong)?;
@@ -137,7 +135,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         tls,
         token: token.map(|token| token.to_string()),
         admin: args.admin,
-        whole: args.protocol == Protocol::Whole,
+        whole: args.protocol == XdsProtocol::Whole,
     })
 }
 
@@ -146,21 +144,21 @@ fn role(args: &BootstrapArgs) -> Result<Role> {
     if let Some(gateway) = &args.gateway {
         let mut places = BTreeMap::new();
         for text in &args.listen {
-            let wrong = || format!("--listen {text}: write it as PORT=ADDRESS:PORT, as 443=0.0.0.0:8443");
+            let wrong = || format!("--listen {text}: expected PORT=ADDRESS:PORT, such as 443=0.0.0.0:8443");
             let (port, at) = text.split_once('=').with_context(wrong)?;
             places.insert(port.parse().ok().with_context(wrong)?, at.parse().ok().with_context(wrong)?);
         }
         return Ok(Role::Gateway { name: gateway.clone(), bind: args.bind, places });
     }
-    let from = args.from.as_deref().context("say --gateway or --from")?;
+    let from = args.from.as_deref().context("--gateway or --from is required")?;
     let mesh::Role::Sidecar(service, tags) = mesh::Role::sidecar(from, &namespace).context("--from")? else {
-        bail!("--from {from}: it names no Service");
+        bail!("--from {from}: expected a Service");
     };
     let mut outbounds = BTreeMap::new();
     for text in &args.outbound {
         let wish = outbound(text, &namespace)?;
         if wish.listen == 0 {
-            bail!("--outbound {text}: Envoy needs the number of a port, not 0");
+            bail!("--outbound {text}: port 0 is not supported by Envoy");
         }
         let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
         let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wish.listen);

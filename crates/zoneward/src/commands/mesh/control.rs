@@ -16,7 +16,7 @@ use crate::mesh::source::Source;
 use crate::signals::Signals;
 use crate::{cli, cluster, log, serve};
 
-/// Where health and metrics are, unless `--bind-address` says otherwise.
+/// Default of `--bind-address`.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
 
 /// `zoneward mesh control`
@@ -84,15 +84,15 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     };
     serve_envoys(source, desk, allowed, signals.wait()).await;
     stop.send_replace(true);
-    talking.await.context("the server of Envoys ended badly")?;
-    shown.await.context("the server of health and metrics ended badly")
+    talking.await.context("xDS server task panicked")?;
+    shown.await.context("admin server task panicked")
 }
 
 fn settings(args: &ControlArgs) -> Result<Settings> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
         bail!(
-            "--listen {}: other machines could connect, and what Envoys get includes private keys; give --token-file or --client-ca, or say --insecure",
+            "--listen {}: not a loopback address, and responses include private keys; use --token-file or --client-ca, or allow it with --insecure",
             args.listen
         );
     }
@@ -117,7 +117,7 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     let token = text.trim();
     if token.len() < 16 || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
         bail!(
-            "--token-file {}: a token is one word of at least 16 letters; make one with `openssl rand -hex 32`",
+            "--token-file {}: a token is one word of at least 16 characters; create one with `openssl rand -hex 32`",
             file.display()
         );
     }
@@ -136,6 +136,6 @@ async fn source(input: &cli::InputArgs) -> Result<Source> {
     }
     let client = cluster::connect(&input.connection)
         .await
-        .context("no -f is given, so routes and endpoints come from an API")?;
+        .context("reading routes and endpoints from the API, because there is no -f")?;
     Ok(Source::cluster(client))
 }

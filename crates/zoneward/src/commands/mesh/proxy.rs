@@ -21,9 +21,9 @@ use crate::serve::{self, Checks, Routes};
 use crate::signals::Signals;
 use crate::{cluster, log};
 
-/// Where health and metrics are, unless `--bind-address` says otherwise.
+/// Default of `--bind-address`.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
-/// The port that connections are redirected to, unless `--redirect=PORT` says otherwise.
+/// Default of `--redirect`.
 const REDIRECT_PORT: &str = "15001";
 
 /// `zoneward mesh proxy`
@@ -140,7 +140,7 @@ pub struct Bounds {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("a whole number from 1 up belongs here".to_owned()),
+        Ok(0) | Err(_) => Err("expected a positive whole number".to_owned()),
         Ok(number) => Ok(number),
     }
 }
@@ -209,7 +209,7 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let server = tokio::spawn(serve::serve(listener, pages(&proxy, &shown), finished));
     let ended = run::run(plan, source, proxy, shown, signals.wait()).await;
     done.send_replace(true);
-    server.await.context("the server of health and metrics ended badly")?;
+    server.await.context("admin server task panicked")?;
     if let Some(log) = log {
         log.flush();
     }
@@ -231,7 +231,7 @@ async fn source(args: &ProxyArgs) -> Result<(Source, String)> {
     }
     let client = cluster::connect(&input.connection)
         .await
-        .context("no -f is given, so routes and endpoints come from an API")?;
+        .context("reading routes and endpoints from the API, because there is no -f")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     Ok((Source::cluster(client), namespace))
 }
@@ -240,7 +240,7 @@ fn plan(args: &ProxyArgs, namespace: &Name) -> Result<Plan> {
     let role = match (&args.gateway, &args.from) {
         (Some(gateway), _) => Role::gateway(gateway, namespace).context("--gateway")?,
         (None, from) => {
-            let from = from.as_deref().context("say --gateway or --from")?;
+            let from = from.as_deref().context("--gateway or --from is required")?;
             Role::sidecar(from, namespace).context("--from")?
         }
     };
@@ -264,9 +264,6 @@ fn node(args: &ProxyArgs) -> Name {
 
 fn settings(args: &ProxyArgs) -> Result<Settings> {
     let access_log = args.access_log.as_deref().map(access_log).transpose()?;
-    let mut seed = [0; 8];
-    // Without it the choices are the same at every start, which does no harm.
-    let _ = getrandom::fill(&mut seed);
     Ok(Settings {
         limits: args.bounds.limits(),
         timeouts: args.bounds.timeouts(),
@@ -277,7 +274,7 @@ fn settings(args: &ProxyArgs) -> Result<Settings> {
             variables: args.allow_env.iter().cloned().collect(),
         },
         mark: args.redirect.map(|_| dataplane::nftables::redirect::MARK),
-        seed: u64::from_ne_bytes(seed),
+        seed: clock::os_seed(),
     })
 }
 
@@ -288,7 +285,7 @@ fn access_log(path: &Path) -> Result<AccessLog> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         file.and_then(AccessLog::to)
     };
-    opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
+    opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
 fn pages(proxy: &Proxy, shown: &Arc<Shown>) -> Routes {

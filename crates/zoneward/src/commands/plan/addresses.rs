@@ -1,8 +1,7 @@
-//! `zoneward plan addresses`: the cluster IPs that would be given.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! `zoneward plan addresses`: the cluster IPs that would be allocated.
 
 use anyhow::Result;
+use clock::Clock;
 use model::{Timestamp, write};
 use plan::addresses::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
@@ -10,11 +9,8 @@ use serde_json::{Value, json};
 use crate::cli::{Format, PlanAddresses};
 use crate::input::LoadedObjects;
 use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
-
-/// Runs the command.
 pub fn run(args: &PlanAddresses) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let services: Vec<_> = loaded.snapshot.services().map(|(service, _)| service).collect();
     let service_cidrs: Vec<_> = loaded.snapshot.service_cidrs().collect();
     let ip_addresses: Vec<_> = loaded.snapshot.ip_addresses().collect();
@@ -23,9 +19,10 @@ pub fn run(args: &PlanAddresses) -> Result<bool> {
         unreadable: &loaded.unreadable_services,
         service_cidrs: &service_cidrs,
         ip_addresses: &ip_addresses,
-        // Any number will do where nobody asked for one.
-        seed: args.seed.unwrap_or(u64::from(since_1970.subsec_nanos())),
-        now: Some(args.now.unwrap_or(Timestamp::from_seconds(since_1970.as_secs().cast_signed()))),
+        seed: args.seed.unwrap_or_else(clock::os_seed),
+        now: Some(
+            args.now.unwrap_or_else(|| Timestamp::from_seconds(Clock::system().timestamp().as_second())),
+        ),
     });
     loaded.notices.extend(plan.notices.iter().cloned());
     match args.output.format {
@@ -66,19 +63,14 @@ fn value(plan: &AddressPlan, loaded: &LoadedObjects) -> Value {
 }
 
 fn text(plan: &AddressPlan, loaded: &LoadedObjects) -> String {
-    let mut ranges = table(&["RANGE", "FOR CHOSEN ADDRESSES", "GIVEN OUT FIRST", "FREE"]);
+    let mut ranges = table(&["RANGE", "STATIC BAND", "DYNAMIC BAND", "FREE"]);
     let shown = |band: Option<(_, _)>, none: &str| {
         band.map_or(none.to_owned(), |(first, last): (std::net::IpAddr, std::net::IpAddr)| {
             format!("{first} - {last}")
         })
     };
     let row = |r: &RangeReport| {
-        [
-            r.cidr.to_string(),
-            shown(r.static_band, "no band apart"),
-            shown(r.dynamic_band, "none"),
-            r.free.to_string(),
-        ]
+        [r.cidr.to_string(), shown(r.static_band, "none"), shown(r.dynamic_band, "none"), r.free.to_string()]
     };
     ranges.add_rows(plan.ranges.iter().map(row));
     let mut text = if plan.ranges.is_empty() { "No ServiceCIDR.\n".to_owned() } else { render(&ranges) };
@@ -88,11 +80,15 @@ fn text(plan: &AddressPlan, loaded: &LoadedObjects) -> String {
         services.add_row([
             a.service.to_string(),
             ips.join(","),
-            "had none: given from the ranges above".to_owned(),
+            "allocated from the ranges above".to_owned(),
         ]);
     }
     for r in &plan.rejected {
-        services.add_row([r.service.to_string(), "refused".to_owned(), format!("{}: {}", r.field, r.reason)]);
+        services.add_row([
+            r.service.to_string(),
+            "rejected".to_owned(),
+            format!("{}: {}", r.field, r.reason),
+        ]);
     }
     if !services.is_empty() {
         text += &format!("\n{}", render(&services));

@@ -1,4 +1,4 @@
-//! `zoneward plan routes --as envoy`: the resources that an Envoy would get, and what other policies would change.
+//! `zoneward plan routes --as envoy`: the Envoy resources, and what other policies would change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,8 +19,6 @@ use crate::cli::{self, Format, PlanRoutes};
 use crate::input::LoadedObjects;
 use crate::output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 use crate::routes::{Routes, Scope};
-
-/// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
@@ -66,12 +64,12 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
     };
     let rendered = render(input, None);
     let mut notices = routes.notices;
-    // Certificates are Secrets, which are nobody's to read here.
+    // Secrets are not read here.
     notices.extend(rendered.notices.iter().filter(|notice| notice.reason != "NoCertificate").cloned());
     Ok((rendered, notices))
 }
 
-/// A destination is shown as a client reaches it whose connections are redirected; without an address, by a port.
+/// A destination is rendered for a client with redirected connections; without a cluster IP, by port.
 fn entrance(routes: &Routes) -> Entrance {
     match &routes.scope {
         Scope::Outbound(service, port) => {
@@ -149,10 +147,10 @@ fn print_changes(
     print_value(&json!({"changes": changes, "notices": notices_value(notices)}), format)
 }
 
-/// Longer values are cut: the JSON has them whole.
+/// Longer values are truncated; JSON output has them in full.
 const SHOWN: usize = 120;
 
-/// One line for each place that differs.
+/// One line per difference.
 fn differences(path: &str, old: &Value, new: &Value, text: &mut String) {
     match (old, new) {
         _ if old == new => {}

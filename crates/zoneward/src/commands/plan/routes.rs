@@ -1,4 +1,4 @@
-//! `zoneward plan routes`: the rules that are left after merging, and where each part of them comes from.
+//! `zoneward plan routes`: the merged rules, and the policy that each part comes from.
 
 use anyhow::{Result, bail};
 use model::route::{
@@ -12,14 +12,12 @@ use crate::cli::{Format, PlanRoutes, RoutesAs};
 use crate::input::LoadedObjects;
 use crate::output::{notices_text, notices_value, print_text, print_value, render, table};
 use crate::routes::{Routes, Scope};
-
-/// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
     if args.form == RoutesAs::Envoy {
         return super::envoy::run(args);
     }
     if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
-        bail!("--diff, --node and --zone go with --as envoy");
+        bail!("--diff, --node and --zone require --as envoy");
     }
     let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
@@ -37,24 +35,24 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
 }
 
 /// The routes of one destination or one host.
-struct Part<'r> {
+struct RouteSection<'r> {
     title: String,
     host: Option<String>,
     routing: Option<&'r Routing>,
 }
 
-fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<Part<'r>> {
+fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<RouteSection<'r>> {
     match &routes.scope {
         Scope::Outbound(service, port) => {
             let outbound = routes.table.outbound(service, *port);
             let spoken = outbound.map_or("", |outbound| outbound.protocol.as_str());
             let title = format!("to {service}:{port} ({spoken})");
-            vec![Part { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
+            vec![RouteSection { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
         Scope::Gateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
-            vec![Part { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
+            vec![RouteSection { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
         Scope::Gateway(_, listener) => {
             let mut parts = Vec::new();
@@ -73,15 +71,20 @@ fn parts<'r>(routes: &'r Routes, host: Option<&str>) -> Vec<Part<'r>> {
     }
 }
 
-fn at_listener<'r>(port: &GatewayPort, listener: &str, host: &Hostname, routing: &'r Routing) -> Part<'r> {
+fn at_listener<'r>(
+    port: &GatewayPort,
+    listener: &str,
+    host: &Hostname,
+    routing: &'r Routing,
+) -> RouteSection<'r> {
     let title = format!("listener {listener}, {} port {}, for {host}", port.protocol.as_str(), port.number);
-    Part { title, host: Some(host.to_string()), routing: Some(routing) }
+    RouteSection { title, host: Some(host.to_string()), routing: Some(routing) }
 }
 
-fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
+fn value(parts: &[RouteSection<'_>], notices: &[Notice]) -> Value {
     let mut answer = match parts {
         [part] => part_value(part),
-        // A gateway has rules for each host; those of all are in one list as well, each named by its host.
+        // The rules of all hosts of a gateway are also in one list, named by host.
         parts => {
             let hosts: Vec<Value> = parts.iter().map(part_value).collect();
             let rules = hosts.iter().flat_map(|host| host["rules"].as_array().cloned().unwrap_or_default());
@@ -92,7 +95,7 @@ fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
     answer
 }
 
-fn part_value(part: &Part<'_>) -> Value {
+fn part_value(part: &RouteSection<'_>) -> Value {
     let mut answer = match part.routing {
         Some(Routing::Http(routes)) => http_value(routes),
         Some(Routing::Tcp(split)) => json!({"rules": [], "tcp": legs_value(split)}),
@@ -143,10 +146,10 @@ fn legs_value(split: &Split) -> Value {
     split.legs().iter().map(|leg| crate::commands::trace::http::leg_value(&leg.to, leg.weight)).collect()
 }
 
-fn text(part: &Part<'_>) -> String {
+fn text(part: &RouteSection<'_>) -> String {
     let mut text = part.title.clone() + "\n";
     match part.routing {
-        None => text += "  nothing: 404\n",
+        None => text += "  no routes: 404\n",
         Some(Routing::Tcp(split)) => text += &format!("  connections go to {}\n", legs(split)),
         Some(Routing::Http(routes)) => {
             let mut rows = table(&["#", "MATCH", "THEN", "FROM"]);
@@ -154,7 +157,7 @@ fn text(part: &Part<'_>) -> String {
                 let entry = hit.entry;
                 let from = match &hit.rule.origin.policy {
                     Some(policy) => format!("{policy} {}", hit.rule.origin.field),
-                    None => "(what no rule takes)".to_owned(),
+                    None => "(no match)".to_owned(),
                 };
                 rows.add_row([(i + 1).to_string(), match_text(entry), then(&hit.rule.action), from]);
             }
@@ -203,7 +206,7 @@ fn legs(split: &Split) -> String {
         }
     };
     if split.legs().is_empty() {
-        return "nobody (500)".to_owned();
+        return "no backends (500)".to_owned();
     }
     split.shares().map(one).collect::<Vec<_>>().join(" + ")
 }

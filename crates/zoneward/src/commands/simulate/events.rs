@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_events_are_rejected_with_a_reason() {
         for (entry, why) in [
-            (json!({"at": 1, "event": "explode"}), "none of scale"),
-            (json!({"at": -1, "event": "roll", "service": "a"}), "seconds from 0 on"),
+            (json!({"at": 1, "event": "explode"}), "unknown `explode`"),
+            (json!({"at": -1, "event": "roll", "service": "a"}), "non-negative time"),
             (json!({"at": 1, "event": "scale", "service": "a"}), "either replicas or by"),
             (json!({"at": 1, "event": "scale", "service": "a", "by": 1, "replicas": 1}), "either"),
             (json!({"at": "soon", "event": "roll", "service": "a"}), "at: \"soon\" is no duration"),
-            (json!({"at": 1, "event": "roll"}), "service: say which"),
+            (json!({"at": 1, "event": "roll"}), "service: missing"),
             (json!({"at": 1, "event": "roll", "servize": "a"}), "unknown field"),
             (json!("text"), "invalid type"),
         ] {

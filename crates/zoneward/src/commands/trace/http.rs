@@ -1,4 +1,4 @@
-//! `zoneward trace http`: which rule a request hits, why not the others, and what arrives where.
+//! `zoneward trace http`: which rule a request matches, why the others do not, and what the backend receives.
 
 use std::io::Read;
 
@@ -12,8 +12,6 @@ use crate::cli::{Format, TraceHttp};
 use crate::input::LoadedObjects;
 use crate::output::{notices_text, print_text, print_value};
 use crate::routes::Routes;
-
-/// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
@@ -23,9 +21,9 @@ pub fn run(args: &TraceHttp) -> Result<bool> {
     let (routing, arrival) = routes.routing(&incoming.host);
     let http = match routing {
         Some(Routing::Http(routes)) => Some(&**routes),
-        Some(Routing::Tcp(_)) => bail!(
-            "connections are carried whole there: the port does not speak HTTP, or only a MeshTCPRoute is for it"
-        ),
+        Some(Routing::Tcp(_)) => {
+            bail!("the port forwards TCP connections: it does not use HTTP, or only a MeshTCPRoute applies")
+        }
         None => None,
     };
     let trace = trace(http, &incoming, &arrival);
@@ -48,7 +46,8 @@ fn request(args: &TraceHttp) -> Result<Incoming> {
     } else {
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
     };
-    let value: Value = serde_json::from_str(&text).with_context(|| format!("{}: no JSON", path.display()))?;
+    let value: Value =
+        serde_json::from_str(&text).with_context(|| format!("{}: malformed JSON", path.display()))?;
     parse(&value).with_context(|| path.display().to_string())
 }
 
@@ -56,10 +55,10 @@ fn parse(value: &Value) -> Result<Incoming> {
     let field = |name: &str, otherwise: &str| match &value[name] {
         Value::Null => Ok(otherwise.to_owned()),
         Value::String(text) => Ok(text.clone()),
-        _ => bail!("{name} must be a text"),
+        _ => bail!("{name}: expected a string"),
     };
     if !value.is_object() {
-        bail!(r#"a request is {{"method", "host", "path", "headers"}}"#);
+        bail!(r#"expected {{"method", "host", "path", "headers"}}"#);
     }
     Ok(Incoming {
         method: field("method", "GET")?,
@@ -76,7 +75,7 @@ fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
     let map = match value {
         Value::Null => return Ok(headers),
         Value::Object(map) => map,
-        _ => bail!("a map of names and values belongs here"),
+        _ => bail!("expected a map of names and values"),
     };
     for (name, value) in map {
         let lines = match value {
@@ -84,7 +83,8 @@ fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
             one => std::slice::from_ref(one),
         };
         for line in lines {
-            let text = line.as_str().with_context(|| format!("{name}: a text or a list of texts"))?;
+            let text =
+                line.as_str().with_context(|| format!("{name}: expected a string or a list of strings"))?;
             headers.push((Name::new(name), Name::new(text)));
         }
     }
@@ -121,7 +121,7 @@ fn value(trace: &Trace<'_>) -> Value {
     })
 }
 
-/// A backend with its weight, or the error that stands for one that cannot be resolved.
+/// A backend with its weight, or the error for an unresolved one.
 pub(in crate::commands) fn leg_value(to: &LegTarget, weight: u64) -> Value {
     match to {
         LegTarget::Backend(id) => {
@@ -141,7 +141,7 @@ fn backend_value(id: &model::BackendId) -> Value {
         "port": id.port})
 }
 
-/// One line is a text, several of one name are a list.
+/// A string, or a list for repeated headers.
 fn headers_value(headers: &[(Name, Name)]) -> Value {
     let mut map = Map::new();
     for (name, value) in headers {
@@ -167,7 +167,7 @@ fn body_value(body: &Body) -> Value {
 fn text(incoming: &Incoming, trace: &Trace<'_>) -> String {
     let outcome = &trace.outcome;
     let answer = match outcome.status {
-        Some(status) => format!("answered with {status}"),
+        Some(status) => format!("responds with {status}"),
         None => "sent on".to_owned(),
     };
     let mut text = format!("{} {}{}: {answer}\n", incoming.method, incoming.host, incoming.path);
@@ -180,13 +180,13 @@ fn text(incoming: &Incoming, trace: &Trace<'_>) -> String {
         };
     }
     for mirror in &outcome.mirrors {
-        text += &format!("  a copy to {} ({} %)\n", mirror.to, mirror.share.as_f64());
+        text += &format!("  mirrored to {} ({} %)\n", mirror.to, mirror.share.as_f64());
     }
     if !outcome.legs.is_empty() && (outcome.path != incoming.path || outcome.host != incoming.host) {
         text += &format!("  as {}{}\n", outcome.host, outcome.path);
     }
     for (name, value) in &outcome.response_headers {
-        text += &format!("  answer's header {name}: {value}\n");
+        text += &format!("  response header {name}: {value}\n");
     }
     text += "  why:\n";
     for step in &trace.why {

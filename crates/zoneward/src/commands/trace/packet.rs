@@ -1,7 +1,7 @@
-//! `zoneward trace packet`: where a packet would go from a node, and why, by the rules that would be loaded.
+//! `zoneward trace packet`: traces a packet through the rules of a node.
 //!
-//! The answer comes out of the rules: their bytes are decoded again and evaluated by a kernel that behaves. The
-//! table's own decision gives the reasons; should the two ever differ, the answer says so.
+//! The rules are rendered, decoded again and evaluated by the fake kernel. The reasons come from the forwarding
+//! table; a difference between the two is reported.
 
 pub(crate) mod parse;
 #[cfg(test)]
@@ -26,10 +26,8 @@ use crate::input::LoadedObjects;
 use crate::node::{NodeChoice, NodeWorld};
 use crate::output::{notices_text, print_text, print_value};
 
-/// The share of one slot, where there are as few as unequal shares have.
+/// The share of one slot in the smallest table of unequal shares.
 const ONE_SLOT: f64 = 1.0 / 256.0;
-
-/// Runs the command.
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
@@ -64,29 +62,28 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::Packet>> {
     Ok(args.packet.iter().cloned().collect())
 }
 
-/// The rules that would be sent, as the kernel would have read them.
+/// The rendered rules, as decoded by the kernel.
 fn sent(node: &NodeWorld) -> Result<Program> {
     let mut kernel = FakeKernel::new();
     let (_, program) = Renderer::start(&node.table);
-    load(&mut kernel, &program).context("the rendered rules were refused, which is a bug of Zoneward")?;
+    load(&mut kernel, &program).context("the rendered rules were rejected, which is a bug in Zoneward")?;
     Ok(kernel.program().clone())
 }
 
-/// The rules that this machine's kernel holds.
+/// The rules in the kernel of this machine.
 fn held() -> Result<Program> {
-    let mut kernel = Socket::open().context("reading the kernel's rules needs NET_ADMIN")?;
+    let mut kernel = Socket::open().context("reading the rules of the kernel requires NET_ADMIN")?;
     let wanted = [table_id(Family::V4), table_id(Family::V6)];
-    let (program, problems) = read(&mut kernel, &wanted).context("reading the kernel's rules")?;
+    let (program, problems) = read(&mut kernel, &wanted).context("reading the rules of the kernel")?;
     if let Some(problem) = problems.first() {
-        bail!("the kernel holds something that is not understood: {problem}");
+        bail!("unsupported object in the kernel: {problem}");
     }
     if program.tables.is_empty() {
-        bail!("the kernel has no table `zoneward`: no node proxy of ours has run in this network namespace");
+        bail!("the kernel has no table `zoneward`: no Zoneward node proxy has run in this network namespace");
     }
     Ok(program)
 }
 
-/// What became of a packet.
 struct Trace<'a> {
     packet: &'a forward::Packet,
     evaluation: Evaluation,
@@ -115,8 +112,7 @@ fn trace<'a>(
     Ok(Trace { packet, evaluation, decision, why, differs })
 }
 
-/// Where rules and table differ: the kernel holds something else than what these objects ask for. A share below one slot
-/// may have none on this node.
+/// The difference between rules and table. A share below one slot may have no endpoint on this node.
 fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String> {
     let (fate, shares) = match &decision.verdict {
         Verdict::Send(shares) => (Fate::Dnat, &shares[..]),
@@ -131,10 +127,10 @@ fn difference(decision: &Decision<'_>, evaluation: &Evaluation) -> Option<String
         return None;
     }
     let planned: Vec<String> = planned.iter().map(SocketAddr::to_string).collect();
-    Some(format!("these objects ask for {} {}; the rules say otherwise", word(fate), planned.join(" ")))
+    Some(format!("expected {} {} for these objects; the rules differ", word(fate), planned.join(" ")))
 }
 
-/// From the Service down to the choice of endpoints, then what the node does with this packet.
+/// Reasons from the Service to the selection of endpoints, then for this packet.
 fn reasons(decision: &Decision<'_>, node: &NodeWorld, loaded: &LoadedObjects) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
@@ -153,7 +149,7 @@ fn reasons(decision: &Decision<'_>, node: &NodeWorld, loaded: &LoadedObjects) ->
     why
 }
 
-/// The rules that matched on the likeliest way, as nft names them.
+/// The matching rules on the most likely path, as nft names them.
 fn rules(evaluation: &Evaluation) -> Vec<(String, String)> {
     let likeliest = evaluation.paths.iter().max_by(|a, b| a.weight.total_cmp(&b.weight));
     let steps = likeliest.into_iter().flat_map(|path| &path.steps);
@@ -195,7 +191,7 @@ impl Trace<'_> {
 
     fn value(&self) -> Value {
         let count = self.evaluation.endpoints.len() as f64;
-        // Weights relate to each other, their mean is 1.
+        // The mean weight is 1.
         let endpoint = |(address, chance): &(SocketAddr, f64)| json!({"address": address.to_string(), "weight": rounded(chance * count)});
         let endpoints: Vec<Value> = self.evaluation.endpoints.iter().map(endpoint).collect();
         let why: Vec<Value> =
@@ -232,7 +228,7 @@ impl Trace<'_> {
     }
 }
 
-/// Without the noise of the last bits.
+/// Rounded, to hide floating-point noise.
 fn rounded(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

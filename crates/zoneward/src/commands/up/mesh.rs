@@ -1,5 +1,5 @@
-//! The L7 proxies of this machine: one process for each MeshGateway, one for each sidecar that was asked for. Each is
-//! started anew alone when it fails, and stopped when its gateway goes.
+//! The L7 proxies of this machine: one process per MeshGateway and per sidecar. Each is restarted when it fails, and
+//! stopped when its gateway is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,22 +20,21 @@ use crate::log::LogFormat;
 use crate::mesh::Role;
 use crate::mesh::run::outbound;
 
-/// How many gateways one machine serves; each is a process.
-const MOST: usize = 64;
+/// Maximum number of gateways; each is a process.
+const MAX_GATEWAYS: usize = 64;
 
-/// What all proxies of the machine are told.
+/// Settings of all proxies.
 #[derive(Clone, Debug)]
-pub struct Proxies {
+pub struct ProxySupervisor {
     program: PathBuf,
     common: Vec<OsString>,
     bind: Vec<IpAddr>,
     sidecars: Vec<Sidecar>,
-    /// Health and metrics of the first proxy; the others have the ports after it.
+    /// Listen address of health and metrics of the first proxy; the others use the ports after it.
     metrics: SocketAddr,
     log: LogFormat,
 }
 
-/// A sidecar listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sidecar {
     namespace: String,
@@ -43,14 +42,14 @@ struct Sidecar {
     outbound: String,
 }
 
-impl Proxies {
-    /// Reads what the flags say. Mistakes are told before anything begins.
+impl ProxySupervisor {
+    /// Parses the flags.
     pub fn new(args: &cli::Up) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program's own file")?;
+        let program = std::env::current_exe().context("path of this program")?;
         let socket = args.data_dir.join("api.sock");
         let mut common: Vec<OsString> =
             vec!["mesh".into(), "proxy".into(), "--api-socket".into(), socket.into()];
-        // Below the time that children have to stop, so that they end by themselves.
+        // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
         if let Some(zone) = &args.zone {
@@ -65,17 +64,17 @@ impl Proxies {
             metrics: args.mesh_metrics_bind_address,
             log,
         };
-        let most = proxies.sidecars.len() + MOST;
+        let most = proxies.sidecars.len() + MAX_GATEWAYS;
         if proxies.metrics.port() != 0 && usize::from(u16::MAX - proxies.metrics.port()) < most {
             bail!(
-                "--mesh-metrics-bind-address {}: {most} ports from there on are needed; choose a lower one",
+                "--mesh-metrics-bind-address {}: {most} ports are needed; use a lower port",
                 proxies.metrics
             );
         }
         Ok(proxies)
     }
 
-    /// Where the proxy with this number has its health and metrics: sidecars come first, in their order.
+    /// Listen address of health and metrics of a proxy; sidecars come first.
     fn metrics(&self, number: usize) -> SocketAddr {
         let port = match self.metrics.port() {
             0 => 0,
@@ -91,7 +90,6 @@ impl Proxies {
         Program { name, path: self.program.clone(), args, log: self.log }
     }
 
-    /// The gateway with this number among the gateways.
     fn gateway(&self, number: usize, namespace: &str, name: &str) -> Program {
         let more = ["-n", namespace, "--gateway", name];
         let title = format!("gateway {namespace}/{name}");
@@ -114,7 +112,7 @@ impl Proxies {
 /// Reads `[NAMESPACE/]FROM[,TAG=VALUE...]:PORT=SERVICE[:PORT]`.
 fn sidecar(text: &str) -> Result<Sidecar> {
     let wrong =
-        || format!("--sidecar {text}: write it as CLIENT:PORT=SERVICE[:PORT], as frontend:8081=backend");
+        || format!("--sidecar {text}: expected CLIENT:PORT=SERVICE[:PORT], such as frontend:8081=backend");
     let (from, way) = text.split_once(':').with_context(wrong)?;
     let (namespace, from) = from.split_once('/').unwrap_or(("default", from));
     Role::sidecar(from, &Name::new(namespace)).with_context(wrong)?;
@@ -123,14 +121,14 @@ fn sidecar(text: &str) -> Result<Sidecar> {
 }
 
 /// A process that is kept running.
-struct Kept {
+struct RunningProxy {
     /// Its number among its kind, which decides its port for metrics.
     number: usize,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl Kept {
+impl RunningProxy {
     fn start(number: usize, program: Program) -> Self {
         let (stop, stopped) = watch::channel(false);
         Self { number, stop, task: tokio::spawn(children::keep(program, Backoff::default(), stopped)) }
@@ -144,9 +142,10 @@ impl Kept {
 }
 
 /// Keeps the proxies running until `stop` turns true.
-pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bool>) {
+pub async fn keep(client: Client, proxies: ProxySupervisor, mut stop: watch::Receiver<bool>) {
     let sidecars = proxies.sidecars.iter().enumerate();
-    let sidecars: Vec<Kept> = sidecars.map(|(i, s)| Kept::start(i, proxies.sidecar(i, s))).collect();
+    let sidecars: Vec<RunningProxy> =
+        sidecars.map(|(i, s)| RunningProxy::start(i, proxies.sidecar(i, s))).collect();
     let mut feed = Feed::start(&client, [Wanted::all(Kind::Gateway)]);
     let mut gateways = Gateways { proxies, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
     loop {
@@ -157,7 +156,7 @@ pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bo
         }
     }
     // All at once: each has some seconds to let its connections end.
-    let all: Vec<Kept> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
+    let all: Vec<RunningProxy> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
     for kept in &all {
         kept.stop.send_replace(true);
     }
@@ -170,8 +169,8 @@ pub async fn keep(client: Client, proxies: Proxies, mut stop: watch::Receiver<bo
 }
 
 struct Gateways {
-    proxies: Proxies,
-    kept: BTreeMap<(String, String), Kept>,
+    proxies: ProxySupervisor,
+    kept: BTreeMap<(String, String), RunningProxy>,
     /// What has come of a list so far.
     listing: Option<BTreeSet<(String, String)>>,
     stopping: Vec<JoinHandle<()>>,
@@ -206,17 +205,17 @@ impl Gateways {
         }
         let (namespace, name) = &key;
         let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.number).collect();
-        let Some(number) = (0..MOST).find(|number| !taken.contains(number)) else {
+        let Some(number) = (0..MAX_GATEWAYS).find(|number| !taken.contains(number)) else {
             return warn!(
                 namespace,
                 name,
-                most = MOST,
+                most = MAX_GATEWAYS,
                 "MeshGateway is not served: too many on this machine"
             );
         };
         let address = self.proxies.metrics(self.proxies.sidecars.len() + number);
         info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
-        let kept = Kept::start(number, self.proxies.gateway(number, namespace, name));
+        let kept = RunningProxy::start(number, self.proxies.gateway(number, namespace, name));
         self.kept.insert(key, kept);
     }
 

@@ -1,7 +1,6 @@
-//! The recommendation in words, and the commands that apply it.
+//! The recommendation as text, and the commands that apply it.
 //!
-//! Which mechanism is recommended is decided by [`recommend`]. Where the endpoints are in the wrong zones no mechanism
-//! helps much, and another placement does.
+//! [`recommend`] selects the mechanism. If endpoints are in the wrong zones, another placement is recommended.
 
 use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
@@ -11,26 +10,25 @@ use sim::what_if::{MechanismOutcome, NotRecommended, WhatIfResult, recommend};
 use super::placement::Placement;
 use super::workload::{Workload, quoted};
 
-/// Traffic in its zone that another placement of pods has to win to be worth it.
-const WORTH_THE_WORK: f64 = 0.05;
-/// Below this share in zone the endpoints are in the wrong places.
-const POOR: f64 = 0.8;
+/// Minimum gain of in-zone traffic for another placement of pods.
+const MIN_PLACEMENT_GAIN: f64 = 0.05;
+/// Share of in-zone traffic below which endpoints are misplaced.
+const MISPLACED_BELOW: f64 = 0.8;
 
-/// What to do.
 pub(super) struct Advice {
     pub(super) mechanism: Mechanism,
     pub(super) reason: String,
-    /// The next best mechanism, and why it is not recommended.
+    /// The second-best mechanism, and why it is not recommended.
     pub(super) runner_up: Option<(Mechanism, String)>,
-    /// Traffic that would stay in its zone, beyond what stays there now; a share.
+    /// Gain of in-zone traffic, as a share.
     pub(super) gain: f64,
-    /// `topology-spread` or `deployment-per-zone`, where endpoints should be elsewhere.
+    /// `topology-spread` or `deployment-per-zone`, if endpoints are misplaced.
     pub(super) placement: Option<&'static str>,
-    /// Whether the YAML for the placement has blanks, since the input does not say enough of the workload.
+    /// Whether the YAML has placeholders, because the input lacks details of the workload.
     pub(super) has_blanks: bool,
-    /// Lines for a shell, each a command of kubectl; empty if nothing has to change.
+    /// kubectl commands; empty if nothing has to change.
     pub(super) commands: Vec<String>,
-    /// The same to apply as YAML.
+    /// The same as YAML.
     pub(super) yaml: String,
 }
 
@@ -68,14 +66,14 @@ pub(super) fn advise(
         advice.commands.push(command(service, chosen.mechanism));
         advice.yaml = setting(service, chosen.mechanism);
     }
-    if chosen.figures.in_zone < POOR && result.shares.len() > 1 && service.selector.is_some() {
+    if chosen.figures.in_zone < MISPLACED_BELOW && result.shares.len() > 1 && service.selector.is_some() {
         advice.place(service, result, chosen, workload().as_ref());
     }
     advice
 }
 
 impl Advice {
-    /// Adds another placement of the endpoints, if that is worth the work.
+    /// Adds another placement, if the gain is large enough.
     fn place(
         &mut self,
         service: &Service,
@@ -84,7 +82,7 @@ impl Advice {
         workload: Option<&Workload>,
     ) {
         let better = Placement::of(workload.map(|w| w.kind.as_str()), result);
-        let worth = |kept: f64| kept - chosen.figures.in_zone > WORTH_THE_WORK;
+        let worth = |kept: f64| kept - chosen.figures.in_zone > MIN_PLACEMENT_GAIN;
         let Some((better, kept)) = better.filter(|(_, kept)| worth(*kept)) else { return };
         self.reason += &format!(
             "; about {:.0} % would if endpoints were where traffic is: {}",
@@ -133,7 +131,7 @@ fn why_not(other: &MechanismOutcome, chosen: &MechanismOutcome, why: NotRecommen
     }
 }
 
-/// `zone-b sends 33 % and has 10 % of the endpoints`, for the zone that lacks most.
+/// As in `zone-b sends 33 % and has 10 % of the endpoints`, for the zone with the largest deficit.
 fn misplaced(result: &WhatIfResult) -> String {
     let all = result.endpoints_by_zone.values().sum::<usize>().max(1) as f64;
     let has = |zone: &Name| result.endpoints_by_zone.get(zone).copied().unwrap_or(0) as f64 / all;
@@ -144,7 +142,7 @@ fn misplaced(result: &WhatIfResult) -> String {
     })
 }
 
-/// The value of our annotation for a mechanism.
+/// Value of the annotation for a mechanism.
 fn value(mechanism: Mechanism) -> &'static str {
     match mechanism {
         Mechanism::None => "Balanced",
@@ -152,13 +150,13 @@ fn value(mechanism: Mechanism) -> &'static str {
     }
 }
 
-/// Whether Kubernetes' own field can say it, and would be heard: an annotation goes before it.
+/// Whether the field trafficDistribution can select it; annotations override the field.
 fn by_field(service: &Service, mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::PreferSameZone | Mechanism::PreferSameNode)
         && service.annotations.is_empty()
 }
 
-/// The command that sets a mechanism: Kubernetes' own field where it will do, else our annotation.
+/// The command that sets a mechanism: by field if possible, else by annotation.
 fn command(service: &Service, mechanism: Mechanism) -> String {
     let [name, namespace] = [&service.key.name, &service.key.namespace].map(|name| quoted(name));
     match by_field(service, mechanism) {

@@ -1,24 +1,23 @@
-//! Endpoints that are not where traffic is: how to place them instead.
+//! Recommends a placement of misplaced endpoints.
 //!
-//! Where zones send about the same, a topology spread constraint is enough. Where they do not, an even spread would be
-//! wrong again, and a Deployment per zone with replicas by demand is better.
+//! If zones send similar traffic, a topology spread constraint is enough. Otherwise a Deployment per zone with
+//! replicas in proportion to traffic is better.
 
 use model::{Name, Service};
 use sim::what_if::WhatIfResult;
 
 use super::workload::{self, Workload};
 
-/// What would help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// As many endpoints in each zone.
+    /// Equally many endpoints per zone.
     Spread,
-    /// Endpoints in proportion to what each zone sends.
+    /// Endpoints in proportion to the traffic of each zone.
     PerZone,
 }
 
-/// What an even spread must keep in zone to be recommended.
-const GOOD_ENOUGH: f64 = 0.9;
+/// Minimum in-zone share for an even spread to be recommended.
+const MIN_EVEN_IN_ZONE: f64 = 0.9;
 
 impl Placement {
     pub(super) fn as_str(self) -> &'static str {
@@ -28,16 +27,16 @@ impl Placement {
         }
     }
 
-    /// What would help, and the share of traffic that Spill could keep in zone then.
+    /// The better placement, and its in-zone share under Spill.
     fn choose(result: &WhatIfResult) -> (Self, f64) {
         let (even, fitting) = Self::kept(result);
-        match even >= GOOD_ENOUGH || fitting - even < 0.05 {
+        match even >= MIN_EVEN_IN_ZONE || fitting - even < 0.05 {
             true => (Self::Spread, even),
             false => (Self::PerZone, fitting),
         }
     }
 
-    /// The shares of traffic that Spill could keep in zone with an even spread, and with one by demand.
+    /// In-zone shares under Spill with an even spread and with one in proportion to traffic.
     fn kept(result: &WhatIfResult) -> (f64, f64) {
         let sending = result.shares.iter().filter(|(_, share)| *share > 0.0);
         let all = result.endpoints_by_zone.values().sum::<usize>();
@@ -51,7 +50,7 @@ impl Placement {
         (kept(&even), kept(&fitting))
     }
 
-    /// What a kind of workload lets be done: a StatefulSet cannot be cut in parts, and a DaemonSet has its places.
+    /// The placement that a kind of workload supports: a StatefulSet cannot be split, and a DaemonSet is fixed.
     pub(super) fn of(kind: Option<&str>, result: &WhatIfResult) -> Option<(Self, f64)> {
         let (placement, kept) = Self::choose(result);
         match kind {
@@ -61,7 +60,6 @@ impl Placement {
         }
     }
 
-    /// YAML that makes it so.
     pub(super) fn yaml(
         self,
         service: &Service,
@@ -76,7 +74,7 @@ impl Placement {
 }
 
 impl Placement {
-    /// The command that makes it so; none where the input does not say what the pods run.
+    /// `None` if the input lacks the pod template.
     pub(super) fn command(
         self,
         service: &Service,
@@ -88,13 +86,13 @@ impl Placement {
             Self::PerZone => {
                 let yaml = workload::per_zone(service, &replicas(result), Some(workload));
                 let command = format!("kubectl apply -f - <<'EOF'\n{}EOF", yaml.trim_start_matches("---\n"));
-                workload.is_whole().then_some(command)
+                workload.is_complete().then_some(command)
             }
         }
     }
 }
 
-/// The endpoints that there are, by what each zone sends: whole ones, and the rest where most is missing.
+/// Distributes the endpoints in proportion to traffic: whole ones, then the largest remainders.
 fn replicas(result: &WhatIfResult) -> Vec<(&Name, usize)> {
     let all = result.endpoints_by_zone.values().sum::<usize>();
     let sending: Vec<&(Name, f64)> = result.shares.iter().filter(|(_, share)| *share > 0.0).collect();

@@ -1,4 +1,4 @@
-//! Answers of what-if for people and programs.
+//! Output of what-if: text, CSV, JSON and HTML.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,13 +13,13 @@ use super::{EvaluatedService, in_parallel};
 use crate::commands::simulate::{DemandBy, ReportFormat, SimulateWhatIf};
 use crate::output::{align_right, count, notices_value, render, table_within, wrapped};
 
-/// Services on an HTML page; a page with more would not be looked at.
+/// Maximum number of Services on an HTML page.
 const MAX_ON_PAGE: usize = 50;
 
-/// Services whose commands stand below the summary of all.
+/// Maximum number of Services with commands below the summary.
 const MOST_COMMANDS: usize = 10;
 
-/// Gigabytes per month that cross zones.
+/// Cross-zone traffic in GB per month.
 fn crossing(figures: &TrafficFigures, one: &EvaluatedService<'_>) -> Option<f64> {
     Some(one.gb? * (1.0 - figures.in_zone - figures.refused).max(0.0))
 }
@@ -76,7 +76,7 @@ fn cells(o: &MechanismOutcome, one: &EvaluatedService<'_>, args: &SimulateWhatIf
     ]
 }
 
-/// What hurts most in a bad moment.
+/// The worst of zone failure and rolling update.
 fn hardship(figures: &TrafficFigures) -> String {
     match figures.refused > 1e-9 {
         true => format!("{} refused", percent(figures.refused)),
@@ -122,7 +122,7 @@ pub(super) fn text(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) ->
     text + &rule
 }
 
-/// The mechanisms of a Service, one in a row.
+/// One row per mechanism.
 fn mechanisms(one: &EvaluatedService<'_>, args: &SimulateWhatIf, wide: bool) -> String {
     let (heads, rows): (Vec<&str>, Vec<Vec<String>>) = match wide {
         true => (HEADS.to_vec(), one.result.outcomes.iter().map(|o| cells(o, one, args)).collect()),
@@ -139,7 +139,7 @@ fn mechanisms(one: &EvaluatedService<'_>, args: &SimulateWhatIf, wide: bool) -> 
     render(&table)
 }
 
-/// Where traffic is known, what crosses zones and costs is shown in the place of idle endpoints and the rollout.
+/// If traffic is known, cross-zone traffic and cost replace idle endpoints and the rollout.
 fn narrow_heads(one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
     let mut heads = vec!["MECHANISM", "IN ZONE", "OVERLOAD", "REFUSED", "A ZONE FAILS"];
     match (one.gb, args.price) {
@@ -180,7 +180,7 @@ fn marks(o: &MechanismOutcome, one: &EvaluatedService<'_>) -> &'static str {
     }
 }
 
-/// `+28.6 %` of load, or `50.0 % lost`.
+/// `+28.6 %` load, or `50.0 % lost`.
 fn short_hardship(figures: &TrafficFigures) -> String {
     match figures.refused > 1e-9 {
         true => format!("{} lost", percent(figures.refused)),
@@ -188,7 +188,7 @@ fn short_hardship(figures: &TrafficFigures) -> String {
     }
 }
 
-/// What to do, why, why not something else, and the commands for it.
+/// The recommendation with reasons and commands.
 fn recommended(one: &EvaluatedService<'_>) -> String {
     let mut text = wrapped(&format!("Recommended: {}.", one.advice.reason), "  ");
     if let Some((mechanism, why)) = &one.advice.runner_up {
@@ -206,7 +206,7 @@ fn recommended(one: &EvaluatedService<'_>) -> String {
     text
 }
 
-/// One row for each Service, best gain first, and the commands of the first ones.
+/// One row per Service, highest gain first, and the commands of the first ones.
 fn summary(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
     let wide = args.format == ReportFormat::Wide;
     let mut order: Vec<&EvaluatedService<'_>> = evaluated.iter().collect();
@@ -285,7 +285,7 @@ pub(super) fn csv(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> 
     text
 }
 
-/// A line per Service, each turned into text on its own: one tree of ten thousand would cost more than the answers.
+/// One line per Service, serialized separately: one tree for all would need too much memory and time.
 pub(super) fn print_json(
     evaluated: &[EvaluatedService<'_>],
     evaluator: &WhatIfEvaluator,
@@ -376,7 +376,7 @@ fn figures_value(f: &TrafficFigures) -> Value {
     })
 }
 
-/// Ten thousand Services are compared at once: the shares by zone are those of the healthy cluster only.
+/// Only for the healthy cluster, to limit the output.
 fn zones_value(f: &TrafficFigures) -> Value {
     let mut zones: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for ((from, to), share) in &f.zones {
