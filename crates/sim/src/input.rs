@@ -8,6 +8,8 @@ use std::fmt;
 
 use model::Name;
 
+use crate::slice_group::PerZone;
+
 /// The maximum number of nodes or endpoints of a zone; sums and products of more would overflow.
 pub const LARGEST_COUNT: u64 = 10_000_000;
 /// The maximum number of zones.
@@ -86,9 +88,9 @@ pub(crate) struct Shares {
     /// Endpoints of all zones.
     pub total: u64,
     /// Nodes of the zone divided by all nodes.
-    pub ratio: Vec<f64>,
+    pub ratio: PerZone<f64>,
     /// Endpoints of the zone in proportion to its traffic: the rounded ratio times the total, rounded.
-    pub expected: Vec<f64>,
+    pub expected: PerZone<f64>,
 }
 
 impl Shares {
@@ -96,7 +98,7 @@ impl Shares {
         let total: u64 = zones.iter().map(|z| z.endpoints).sum();
         let nodes: u64 = zones.iter().map(|z| z.nodes).sum();
         let ratio = |z: &Zone| if nodes == 0 { 0.0 } else { z.nodes as f64 / nodes as f64 };
-        let ratio: Vec<f64> = zones.iter().map(ratio).collect();
+        let ratio: PerZone<f64> = zones.iter().map(ratio).collect();
         let expected = ratio.iter().map(|r| r * total as f64).collect();
         Self { total, ratio, expected }
     }

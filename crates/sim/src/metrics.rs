@@ -2,8 +2,10 @@
 
 use std::str::FromStr;
 
+use smallvec::SmallVec;
+
 use crate::input::{Shares, Zone};
-use crate::slice_group::SliceGroup;
+use crate::slice_group::{PerZone, SliceGroup};
 
 /// Endpoints per slice in the score.
 pub const ENDPOINTS_PER_SLICE: u64 = 100;
@@ -103,7 +105,7 @@ pub fn measure(zones: &[Zone], groups: &[SliceGroup], weights: &ScoreWeights) ->
     let capacity = capacities(groups, zones.len())?;
     let total = shares.total as f64;
     let mut scores = RawScores { in_zone: 0.0, max: 0.0, mean: 0.0, slices: 0, total: shares.total };
-    let mut deviations = Vec::with_capacity(groups.len());
+    let mut deviations: SmallVec<[(f64, f64); 8]> = SmallVec::new();
     for group in groups.iter().filter(|g| g.size() > 0) {
         let size = group.size() as f64;
         let mut load = 0.0;
@@ -124,7 +126,7 @@ pub fn measure(zones: &[Zone], groups: &[SliceGroup], weights: &ScoreWeights) ->
 }
 
 /// The weighted number of endpoints that each zone reaches; `None` if it is zero or a weight is negative.
-fn capacities(groups: &[SliceGroup], zones: usize) -> Option<Vec<f64>> {
+fn capacities(groups: &[SliceGroup], zones: usize) -> Option<PerZone<f64>> {
     let of = |zone: usize| {
         let weighted = |g: &SliceGroup| g.size() as f64 * g.weights[zone].unwrap_or(0.0);
         let sum: f64 = groups.iter().map(weighted).sum();

@@ -1,8 +1,12 @@
 //! The decision of an algorithm: groups of endpoints, and the weights by which zones use them.
 
 use model::Name;
+use smallvec::{SmallVec, smallvec};
 
 use crate::input::Zone;
+
+/// One value per zone, on the stack for up to four zones: data sets have millions of inputs.
+pub(crate) type PerZone<T> = SmallVec<[T; 4]>;
 
 /// EndpointSlices that the same zones consume (seed 003, "EndpointSlice SliceGroup").
 #[derive(Clone, Debug, PartialEq)]
@@ -10,15 +14,15 @@ pub struct SliceGroup {
     /// Groups are sorted by label.
     pub label: Name,
     /// Endpoints by zone.
-    pub composition: Vec<u64>,
+    pub composition: PerZone<u64>,
     /// Weight of the endpoints for each zone; `None` if the zone does not consume the group.
-    pub weights: Vec<Option<f64>>,
+    pub weights: PerZone<Option<f64>>,
 }
 
 impl SliceGroup {
     /// A group without endpoints and consumers.
     pub(crate) fn empty(label: Name, zones: usize) -> Self {
-        Self { label, composition: vec![0; zones], weights: vec![None; zones] }
+        Self { label, composition: smallvec![0; zones], weights: smallvec![None; zones] }
     }
 
     /// The group of a zone with `endpoints` of its own, consumed by that zone alone.
@@ -34,7 +38,7 @@ impl SliceGroup {
         Self {
             label: Name::new("global"),
             composition: zones.iter().map(|z| z.endpoints).collect(),
-            weights: vec![Some(1.0); zones.len()],
+            weights: smallvec![Some(1.0); zones.len()],
         }
     }
 

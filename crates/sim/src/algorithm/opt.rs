@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use model::Name;
+use smallvec::smallvec;
 
 use crate::input::{Shares, Zone};
 use crate::slice_group::SliceGroup;
@@ -32,7 +33,7 @@ pub(super) fn groups(zones: &[Zone]) -> Vec<SliceGroup> {
     if !available.is_empty() {
         let mut rest = SliceGroup::empty(Name::new("global"), zones.len());
         available.iter().for_each(|(zone, count)| rest.composition[*zone] = *count);
-        rest.weights = vec![Some(1.0 / zones.len() as f64); zones.len()];
+        rest.weights = smallvec![Some(1.0 / zones.len() as f64); zones.len()];
         groups.push(rest);
     }
     groups

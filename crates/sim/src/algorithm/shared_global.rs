@@ -1,6 +1,7 @@
 //! `shared-global` and `shared-multizone`: what a zone has too much goes into one group for all or for the others.
 
 use model::Name;
+use smallvec::smallvec;
 
 use crate::input::{Shares, Zone};
 use crate::slice_group::SliceGroup;
@@ -24,7 +25,7 @@ pub(super) fn groups(zones: &[Zone], weight: f64, reach: Reach) -> Option<Vec<Sl
         return None;
     }
     let mut common = SliceGroup {
-        weights: vec![Some(weight); zones.len()],
+        weights: smallvec![Some(weight); zones.len()],
         ..SliceGroup::empty(Name::new("global"), zones.len())
     };
     let mut groups = Vec::with_capacity(zones.len() + 1);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use model::Name;
 use plan::spill::exact_row;
+use smallvec::smallvec;
 
 use crate::input::Zone;
 use crate::slice_group::SliceGroup;
@@ -18,7 +19,7 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<SliceGroup>> {
     let endpoints: BTreeMap<Name, usize> = names.iter().cloned().zip(endpoints).collect();
     let total: u64 = zones.iter().map(|z| z.endpoints).sum();
     let own = |at: usize| SliceGroup {
-        weights: vec![None; zones.len()],
+        weights: smallvec![None; zones.len()],
         ..SliceGroup::own(zones, at, zones[at].endpoints)
     };
     let mut groups: Vec<SliceGroup> = (0..zones.len()).map(own).collect();

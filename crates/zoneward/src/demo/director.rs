@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
 
-use super::protocol::{ConnectionCounts, Message, NamespaceRequest, NamespaceResponse, ProcessRestart};
+use super::protocol::{ConnectionCounts, HostMessage, NamespaceRequest, NamespaceResponse, ProcessRestart};
 
 /// Queue of restarts to report; further ones are only in the logs.
 const MAX_PENDING_RESTARTS: usize = 64;
@@ -82,7 +82,7 @@ impl NamespaceHostClient {
             input.0 += 1;
             let id = input.0;
             self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
-            let line = serde_json::to_string(&Message { id, body }).context("writing a request")? + "\n";
+            let line = serde_json::to_string(&HostMessage { id, body }).context("writing a request")? + "\n";
             input.1.write_all(line.as_bytes()).await.context("the namespace host exited")?;
         }
         match response.await.context("the namespace host exited")? {
@@ -103,7 +103,7 @@ impl NamespaceHostClient {
 async fn receive(output: ChildStdout, pending: PendingRequests, restarts: mpsc::Sender<ProcessRestart>) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let Ok(response) = serde_json::from_str::<Message<NamespaceResponse>>(&line) else { continue };
+        let Ok(response) = serde_json::from_str::<HostMessage<NamespaceResponse>>(&line) else { continue };
         if let NamespaceResponse::Restarted(restarted) = response.body {
             let _ = restarts.try_send(restarted);
             continue;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A request, or the response with the same id.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Message<T> {
+pub struct HostMessage<T> {
     pub id: u64,
     pub body: T,
 }

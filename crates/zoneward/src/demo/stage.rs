@@ -26,7 +26,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
 use super::layout;
-use super::protocol::{Message, NamespaceRequest, NamespaceResponse, ProcessRestart};
+use super::protocol::{HostMessage, NamespaceRequest, NamespaceResponse, ProcessRestart};
 use place::{NetworkNamespace, ip, set_sysctl};
 use process::SupervisedProcess;
 use traffic::{ConnectionLoop, TcpServer};
@@ -40,7 +40,7 @@ pub fn run(api: &Path) -> Result<()> {
     enter()?;
     enable_forwarding()?;
     let mut host = NamespaceHost { api: api.to_owned(), ..NamespaceHost::default() };
-    let (responses, outbox) = mpsc::channel::<Message<NamespaceResponse>>();
+    let (responses, outbox) = mpsc::channel::<HostMessage<NamespaceResponse>>();
     #[allow(clippy::disallowed_methods, reason = "blocking standard output of this process")]
     let writer = std::thread::spawn(move || {
         let mut out = std::io::stdout().lock();
@@ -51,7 +51,7 @@ pub fn run(api: &Path) -> Result<()> {
             }
         }
     });
-    let (send, requests) = mpsc::channel::<Result<Message<NamespaceRequest>>>();
+    let (send, requests) = mpsc::channel::<Result<HostMessage<NamespaceRequest>>>();
     #[allow(clippy::disallowed_methods, reason = "blocking standard input of this process")]
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
@@ -146,14 +146,14 @@ impl NamespaceHost {
     /// Connections run on the thread of their pod, so that other requests are served meanwhile.
     fn start(
         &mut self,
-        request: Message<NamespaceRequest>,
-        responses: &mpsc::Sender<Message<NamespaceResponse>>,
+        request: HostMessage<NamespaceRequest>,
+        responses: &mpsc::Sender<HostMessage<NamespaceResponse>>,
     ) {
         let id = request.id;
         let reply = |result: Result<NamespaceResponse>| {
             let body = result.unwrap_or_else(|error| NamespaceResponse::Failed(format!("{error:#}")));
             // Fails only during shutdown.
-            let _ = responses.send(Message { id, body });
+            let _ = responses.send(HostMessage { id, body });
         };
         match request.body {
             NamespaceRequest::Connect { from, to, count } => match self.pod(&from) {
@@ -161,7 +161,7 @@ impl NamespaceHost {
                     let responses = responses.clone();
                     pod.namespace.start(move || {
                         let body = NamespaceResponse::Counted(traffic::connect(to, count));
-                        let _ = responses.send(Message { id, body });
+                        let _ = responses.send(HostMessage { id, body });
                     });
                 }
                 Err(error) => reply(Err(error)),
@@ -200,7 +200,7 @@ impl NamespaceHost {
         Ok(NamespaceResponse::Done { task })
     }
 
-    fn restart_processes(&mut self, responses: &mpsc::Sender<Message<NamespaceResponse>>) {
+    fn restart_processes(&mut self, responses: &mpsc::Sender<HostMessage<NamespaceResponse>>) {
         let Self { processes, nodes, pods, .. } = self;
         for (name, process) in processes {
             let namespace =
@@ -209,7 +209,8 @@ impl NamespaceHost {
             match process.restart(namespace) {
                 Ok(status) => {
                     let restarted = ProcessRestart { namespace: name.clone(), status, pid: process.pid() };
-                    let _ = responses.send(Message { id: 0, body: NamespaceResponse::Restarted(restarted) });
+                    let _ =
+                        responses.send(HostMessage { id: 0, body: NamespaceResponse::Restarted(restarted) });
                 }
                 Err(error) => eprintln!("{name}: {error:#}"),
             }
