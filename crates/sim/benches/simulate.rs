@@ -70,11 +70,11 @@ fn main() {
     }
 }
 
-/// What the issue of an operator's cluster is: so many Services, nodes and seconds.
+/// Number of Services, and goal for the command in seconds.
 const SERVICES: usize = 10_000;
 const WHAT_IF_GOAL_SECONDS: f64 = 5.0;
 
-/// A made-up cluster with stored slices.
+/// A generated cluster with stored slices.
 fn stored(services: usize) -> InitialCluster {
     let size = ClusterSize { zones: 3, nodes: 1_000, services, endpoints: 10 };
     let mut start = generated_cluster(size, PodTimings::default());

@@ -72,10 +72,9 @@ impl Part {
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
             }
             Part::Test => nextest(closing_line),
-            Part::Release => cargo(
-                &["build", "--release", "--package", "zoneward"],
-                "the compiler says above what is wrong",
-            ),
+            Part::Release => {
+                cargo(&["build", "--release", "--package", "zoneward"], "see the compiler errors above")
+            }
             Part::Guides => guides(),
             Part::Tour => tour(),
         }

@@ -9,21 +9,21 @@
 //!                 '-- 6 x zoneward mesh proxy each in a client's namespace, for the canary
 //! ```
 
-mod acts;
 mod canary;
-mod director;
+mod command_socket;
+mod demo_cluster;
+mod deviation;
 mod exec;
-mod kept;
 mod layout;
 mod measure;
+mod namespace_client;
+mod namespace_host;
 mod objects;
 mod protocol;
 mod report;
 mod scale;
-mod stage;
+mod steps;
 mod traffic;
-mod verdict;
-mod world;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -38,9 +38,9 @@ use crate::cli::{Format, OutputArgs};
 use crate::cluster::Kind;
 use crate::output::{print_text, print_value};
 use crate::signals::Signals;
+use demo_cluster::DemoCluster;
 use objects::MECHANISMS;
 use report::{Console, DemoReport};
-use world::DemoCluster;
 
 /// `zoneward demo`
 #[derive(Debug, Args)]
@@ -111,9 +111,9 @@ pub struct RunningDemoArgs {
 
 impl RunningDemoArgs {
     /// Sends a request to the running demo and prints its response, with more text below the table.
-    fn request(&self, request: &kept::DemoRequest, closing: &str) -> Result<bool> {
+    fn request(&self, request: &command_socket::DemoRequest, closing: &str) -> Result<bool> {
         let folder = self.data_dir.clone().unwrap_or_else(default_data_dir);
-        let (text, value, succeeded) = kept::send(&folder, request)?;
+        let (text, value, succeeded) = command_socket::send(&folder, request)?;
         match self.output.format {
             Format::Table => print_text(&format!("{text}{closing}"))?,
             format => print_value(&value, format)?,
@@ -154,7 +154,7 @@ pub enum IpFamily {
 
 pub fn run(args: &DemoArgs) -> Result<bool> {
     match &args.command {
-        Some(DemoCommand::NamespaceHost(args)) => stage::run(&args.api_socket).map(|()| true),
+        Some(DemoCommand::NamespaceHost(args)) => namespace_host::run(&args.api_socket).map(|()| true),
         Some(DemoCommand::Exec(exec)) => {
             exec::run(&exec.data_dir.clone().unwrap_or_else(default_data_dir), &exec.target, &exec.command)
         }
@@ -205,7 +205,7 @@ async fn run_demo(args: &DemoArgs, clock: &Clock) -> Result<bool> {
         kept = tokio::select! {
             biased;
             () = signals.wait() => Ok(()),
-            kept = kept::run(&mut cluster, &console, &closing) => kept,
+            kept = command_socket::run(&mut cluster, &console, &closing) => kept,
         };
     }
     cluster.stop().await?;
@@ -252,13 +252,13 @@ async fn run_steps(
     );
     console.mechanism_header();
     let mechanisms =
-        acts::compare(cluster, family, |mechanism, measured| console.mechanism(mechanism, measured)).await?;
+        steps::compare(cluster, family, |mechanism, measured| console.mechanism(mechanism, measured)).await?;
     console.mechanism_summary(&mechanisms);
     console.print("\nRemoving all web pods of zone-c ...");
-    let fallback = acts::fail_over(cluster, "zone-c", family).await?;
+    let fallback = steps::fail_over(cluster, "zone-c", family).await?;
     console.fallback(&fallback);
     console.print("\nReplacing every pod of Service shop while a client connects ...");
-    let rolling = acts::rolling_update(cluster, family, |done, all| console.progress(done, all)).await?;
+    let rolling = steps::rolling_update(cluster, family, |done, all| console.progress(done, all)).await?;
     console.rolling(&rolling);
     console.print(
         "\nCanary: Service cart has v1 on every node, and v2 in zone-a and zone-b only. The\n\
@@ -280,7 +280,7 @@ async fn run_steps(
 fn print_planned(args: &DemoArgs, cluster: &DemoCluster, family: Family) -> Result<bool> {
     let clients = cluster.clients();
     let shares = MECHANISMS.map(|mechanism| {
-        let planned = cluster.planned(&world::key(&mechanism.service()), family, &clients);
+        let planned = cluster.planned(&demo_cluster::key(&mechanism.service()), family, &clients);
         (mechanism.name.to_owned(), json!(planned.zones))
     });
     let expected: serde_json::Map<String, serde_json::Value> = shares.into_iter().collect();
@@ -330,8 +330,10 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
 
 /// Commands to try while the cluster keeps running.
 fn closing(cluster: &DemoCluster, args: &DemoArgs) -> String {
-    let spill =
-        cluster.address(&world::key("web-spill"), Family::V4).map(|to| to.to_string()).unwrap_or_default();
+    let spill = cluster
+        .address(&demo_cluster::key("web-spill"), Family::V4)
+        .map(|to| to.to_string())
+        .unwrap_or_default();
     let host = spill.trim_end_matches(":80");
     let [traffic, scale, exec] =
         ["traffic", "scale", "exec"].map(|command| command_line(command, args.data_dir.as_deref()));

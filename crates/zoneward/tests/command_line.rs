@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::Value;
 use zoneward::cli::Cli;
 
@@ -233,4 +233,24 @@ fn plan_validate_passes_over_kinds_of_others() {
     let output = zoneward(&["plan", "validate", "-f", path.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("2 objects of other kinds skipped"));
+}
+
+/// The help of a command and of those below it.
+fn help(command: &mut clap::Command, text: &mut String) {
+    *text += &format!("{}\n{:-<100}\n", command.render_long_help(), "");
+    command
+        .get_subcommands_mut()
+        .filter(|command| !command.is_hide_set())
+        .for_each(|command| help(command, text));
+}
+
+/// After a change, `UPDATE_EXPECT=1` rewrites the file; review its diff.
+#[test]
+fn help_of_every_command_is_as_reviewed() {
+    let mut cli = Cli::command().term_width(100);
+    cli.build();
+    let mut text = String::new();
+    help(&mut cli, &mut text);
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    expect_test::expect_file!["help.txt"].assert_eq(&(lines.join("\n") + "\n"));
 }

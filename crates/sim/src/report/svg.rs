@@ -189,7 +189,7 @@ pub fn heat_map(map: &HeatMap<'_>) -> String {
     svg
 }
 
-/// Named lines over the same axes, told apart by colour and, where there is none, by their dashes.
+/// Named lines over the same axes, distinguished by colour and dashes.
 pub fn lines(series: &[(String, Vec<(f64, f64)>)], x_label: &str, y_label: &str) -> String {
     let points = series.iter().flat_map(|(_, points)| points.iter().copied());
     let scale = Scale::new(points);

@@ -11,11 +11,11 @@ use model::{BackendId, Labels, Name, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use serde_json::{Value, json};
 
+use super::demo_cluster::DemoCluster;
+use super::deviation::is_within_sampling_error;
 use super::layout::{self, DemoNode, POD_HTTP_PORT, SIDECAR_PORT};
 use super::objects::{DemoPod, NAMESPACE, SERVICE_PORT};
 use super::protocol::NamespaceRequest;
-use super::verdict::is_within_sampling_error;
-use super::world::DemoCluster;
 use crate::cluster::Kind;
 
 const SERVICE: &str = "cart";

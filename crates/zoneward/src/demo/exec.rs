@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-use super::world::inner_kubeconfig;
+use super::demo_cluster::inner_kubeconfig;
 
 /// Enters the namespace and replaces this process with the command. The process must be single-threaded.
 pub fn run(folder: &Path, target: &str, command: &[String]) -> Result<bool> {

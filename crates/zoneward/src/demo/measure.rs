@@ -7,8 +7,8 @@ use futures_util::future::try_join_all;
 use model::{Family, ServiceKey};
 use serde_json::{Value, json};
 
+use super::demo_cluster::DemoCluster;
 use super::protocol::NamespaceRequest;
-use super::world::DemoCluster;
 
 /// Connections from a zone to a zone.
 pub type Connections = BTreeMap<String, BTreeMap<String, u64>>;

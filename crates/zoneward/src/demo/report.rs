@@ -5,12 +5,12 @@ use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use super::acts::{RollingUpdate, ZoneFailover};
 use super::canary::{CanaryTraffic, VERSIONS};
+use super::deviation;
 use super::layout::ZONES;
 use super::measure::{Connections, MeasuredTraffic, Shares};
 use super::objects::ComparedMechanism;
-use super::verdict;
+use super::steps::{RollingUpdate, ZoneFailover};
 
 pub struct DemoReport {
     pub mechanisms: Vec<(ComparedMechanism, MeasuredTraffic)>,
@@ -24,7 +24,7 @@ impl DemoReport {
     /// Differences from the plan, as messages.
     pub fn deviations(&self) -> Vec<String> {
         let mut all: Vec<String> =
-            self.mechanisms.iter().flat_map(|(_, measured)| verdict::deviations(measured)).collect();
+            self.mechanisms.iter().flat_map(|(_, measured)| deviation::deviations(measured)).collect();
         if self.fallback.failed > 0 {
             all.push(format!(
                 "{} connections failed after the pods of {} were removed",
@@ -99,7 +99,7 @@ impl Console {
             planned,
             mechanism.description
         ));
-        for deviation in verdict::deviations(measured) {
+        for deviation in deviation::deviations(measured) {
             self.print(&format!("  DEVIATION: {deviation}"));
         }
     }

@@ -1,4 +1,4 @@
-//! `zoneward demo scale`: more or fewer pods of an app in the zones of a kept demo.
+//! `zoneward demo scale`: more or fewer pods of an app in the zones of a running demo.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::RunningDemoArgs;
-use super::kept::{DemoRequest, DemoResponse};
+use super::command_socket::{DemoRequest, DemoResponse};
+use super::demo_cluster::DemoCluster;
 use super::layout::{self, DemoNode, ZONES};
 use super::objects::DemoPod;
-use super::world::DemoCluster;
 
 /// Apps that can be scaled; the others have one pod per node, or versions.
 const APPS: [&str; 2] = ["web", "shop"];

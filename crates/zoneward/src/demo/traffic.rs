@@ -6,10 +6,10 @@ use model::{Family, Name, ServiceKey};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::kept::{DemoRequest, DemoResponse};
+use super::command_socket::{DemoRequest, DemoResponse};
+use super::demo_cluster::DemoCluster;
 use super::measure::{MeasuredTraffic, TrafficClient, measure};
-use super::world::DemoCluster;
-use super::{IpFamily, RunningDemoArgs, report, verdict};
+use super::{IpFamily, RunningDemoArgs, deviation, report};
 
 /// `zoneward demo traffic`
 #[derive(Debug, Args)]
@@ -62,7 +62,7 @@ pub async fn serve(cluster: &mut DemoCluster, request: &TrafficRequest) -> Resul
     let to = cluster.address(&service, family)?;
     let clients = clients(cluster, request.from.as_deref())?;
     let measured = measure(cluster, &service, family, &clients, request.connections).await?;
-    let deviations = verdict::deviations(&measured);
+    let deviations = deviation::deviations(&measured);
     let head = format!(
         "Service {}/{} at {to}\n{} connections from {}; shares are measured (planned):\n",
         request.namespace,

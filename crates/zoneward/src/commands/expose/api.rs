@@ -1,4 +1,4 @@
-//! What `expose` reads and writes. The Service comes first, because the slices name it as their owner.
+//! API access of `expose`. The Service is written first, because it owns the slices.
 
 use anyhow::{Context, Result};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
@@ -10,7 +10,7 @@ use super::spec::ExposeSpec;
 use super::writes::{ExistingObjects, PlannedWrite, PlannedWrites, WriteAction};
 use crate::cluster::Kind;
 
-/// How many objects come at once.
+/// Page size of lists.
 const PAGE: u32 = 500;
 
 fn within(client: &Client, spec: &ExposeSpec, kind: Kind) -> Api<DynamicObject> {
@@ -44,7 +44,7 @@ pub async fn find(client: &Client, spec: &ExposeSpec) -> Result<ExistingObjects>
 }
 
 fn note(snapshot: &mut Snapshot, object: &Value) {
-    // A node that cannot be read counts for nothing, here as in the controller.
+    // Malformed nodes are ignored, as in the controller.
     if let (Some(object), _) = parse::object(object, &mut Interner::default()) {
         snapshot.apply(object);
     }
@@ -90,7 +90,7 @@ pub async fn write(client: &Client, spec: &ExposeSpec, writes: &mut PlannedWrite
     Ok(())
 }
 
-/// Writes an object and keeps what the API made of it. A stored one carries its version, so nobody's write is lost.
+/// Writes an object and stores the response. Updates carry the resource version, so that no concurrent write is lost.
 async fn put(api: &Api<DynamicObject>, kind: Kind, write: &mut PlannedWrite) -> Result<()> {
     let name = write.name().to_owned();
     let object: DynamicObject = serde_json::from_value(write.object.clone()).context("an object")?;

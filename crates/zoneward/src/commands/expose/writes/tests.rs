@@ -118,7 +118,7 @@ fn ports_are_wished_for_one_by_one_and_the_last_takes_the_service_along() {
 }
 
 #[test]
-fn a_service_that_somebody_else_made_stays_and_one_with_a_selector_is_refused() {
+fn a_foreign_service_is_kept_and_one_with_a_selector_is_rejected() {
     let plain = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"ports": [{"port": 80, "protocol": "TCP"}], "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
             "ipFamilies": ["IPv4"], "type": "ClusterIP"}});

@@ -9,9 +9,9 @@
 //! ```
 //! It serves requests on standard input and exits at end of file; the kernel then removes all namespaces.
 
-mod place;
-mod process;
-mod traffic;
+mod echo_server;
+mod network_namespace;
+mod supervised_process;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,9 +27,9 @@ use nix::unistd::{Gid, Uid};
 
 use super::layout;
 use super::protocol::{HostMessage, NamespaceRequest, NamespaceResponse, ProcessRestart};
-use place::{NetworkNamespace, ip, set_sysctl};
-use process::SupervisedProcess;
-use traffic::{ConnectionLoop, TcpServer};
+use echo_server::{ConnectionLoop, TcpServer};
+use network_namespace::{NetworkNamespace, ip, set_sysctl};
+use supervised_process::SupervisedProcess;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 /// How often processes are checked.
@@ -160,7 +160,7 @@ impl NamespaceHost {
                 Ok(pod) => {
                     let responses = responses.clone();
                     pod.namespace.start(move || {
-                        let body = NamespaceResponse::Counted(traffic::connect(to, count));
+                        let body = NamespaceResponse::Counted(echo_server::connect(to, count));
                         let _ = responses.send(HostMessage { id, body });
                     });
                 }
@@ -252,7 +252,7 @@ impl NamespaceHost {
         let api = self.api.clone();
         self.relays.push(namespace.within(move || {
             ip(&there)?;
-            traffic::start_relay(api)
+            echo_server::start_relay(api)
         })??);
         self.nodes.insert(name, (number, namespace));
         Ok(thread)
@@ -288,7 +288,7 @@ impl NamespaceHost {
             ip(&inside)?;
             let [pod, http] =
                 [layout::POD_PORT, layout::POD_HTTP_PORT].map(|port| TcpServer::start(&line, port));
-            anyhow::Ok([pod?, http?, traffic::start_relay(api)?])
+            anyhow::Ok([pod?, http?, echo_server::start_relay(api)?])
         })??;
         self.pods.insert(name, PodNamespace { node, number, namespace, _servers: servers });
         Ok(thread)

@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::director::NamespaceHostClient;
 use super::layout::{self, API_PORT, DemoNode, POD_RANGES};
 use super::measure::{PlannedTraffic, TrafficClient};
+use super::namespace_client::NamespaceHostClient;
 use super::objects::{self, DemoPod, NAMESPACE};
 use super::protocol::{NamespaceRequest, ProcessRestart};
 use crate::children;

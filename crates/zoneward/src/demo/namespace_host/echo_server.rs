@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clock::Clock;
 
-use super::place::NetworkNamespace;
+use super::network_namespace::NetworkNamespace;
 use crate::demo::layout::API_PORT;
 use crate::demo::protocol::ConnectionCounts;
 

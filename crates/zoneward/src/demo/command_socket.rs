@@ -12,16 +12,16 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::demo_cluster::DemoCluster;
 use super::protocol::ProcessRestart;
 use super::report::Console;
-use super::world::DemoCluster;
 use super::{exec, scale, traffic};
 
 /// Limits on the size of a request and on the time that it takes to arrive.
 const MAX_REQUEST_BYTES: u64 = 16 << 10;
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request to a kept demo.
+/// A request to a running demo.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum DemoRequest {
     /// `demo traffic`

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clock::Clock;
 use nix::errno::Errno;
 
-use super::place::NetworkNamespace;
+use super::network_namespace::NetworkNamespace;
 
 /// Initial backoff, doubled up to the maximum.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use model::Family;
 
+use super::demo_cluster::{DemoCluster, key};
 use super::measure::{Connections, MeasuredTraffic, measure};
 use super::objects::{ComparedMechanism, DemoPod, MECHANISMS};
 use super::protocol::NamespaceRequest;
-use super::world::{DemoCluster, key};
 
 /// Connections per client; more for Spill, whose shares are fractions.
 const CONNECTIONS: u32 = 600;
