@@ -128,7 +128,7 @@ Examples:
     },
     /// Print the manual page, or write one page per command to a directory
     Man {
-        /// OutputArgs directory; created if missing
+        /// Output directory; created if missing
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -309,7 +309,7 @@ pub enum Format {
 
 #[derive(Debug, Args)]
 pub struct OutputArgs {
-    /// OutputArgs format
+    /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
     pub format: Format,
 }

@@ -165,7 +165,7 @@ other_total 7
             (r#"zoneward_service_bytes_total{namespace}"#, "name="),
             (
                 r#"zoneward_service_bytes_total{namespace="a",service="b",from_zone="c",to_zone="d"} much"#,
-                "no number",
+                "not a number",
             ),
         ] {
             let error = Scrape::parse(&format!("\n{line}\n"), 30.0).expect_err("it is wrong");
