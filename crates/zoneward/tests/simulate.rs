@@ -74,8 +74,11 @@ fn bad_rows_are_reported_and_the_others_scored() {
 
 #[test]
 fn any_number_of_threads_prints_the_same() {
-    let run =
-        |threads: &str| stdout(&zoneward(&["run", "--input", "small", "--threads", threads, "-o", "csv"]));
+    let run = |threads: &str| {
+        let algorithms = "balanced,local-weighted,spill";
+        let args = ["run", "--input", "small", "--algorithm", algorithms, "--threads", threads, "-o", "csv"];
+        stdout(&zoneward(&args))
+    };
     let one = run("1");
     assert!(one.contains("\nspill,390080,0,82.7710"), "{one}");
     assert_eq!(one, run("5"));
