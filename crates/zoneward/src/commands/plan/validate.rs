@@ -84,7 +84,7 @@ impl ValidationReport {
             text += &format!("Warnings:\n{}\n", listed(&self.warnings));
         }
         text += &match self.violations.len() {
-            0 => format!("{} valid.", count(self.checked, "object")),
+            0 => format!("{} accepted.", count(self.checked, "object")),
             n => format!("{} in {}.", count(n, "violation"), count(self.checked, "object")),
         };
         if self.others > 0 {
