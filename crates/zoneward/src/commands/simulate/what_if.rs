@@ -97,7 +97,7 @@ fn is_wanted(service: &Service, args: &SimulateWhatIf) -> bool {
     let mut named = named(args).peekable();
     match named.peek() {
         None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
-        Some(_) => named.any(|name| name.is(&service.key, namespace)),
+        Some(_) => named.any(|name| name.matches(&service.key, namespace)),
     }
 }
 
@@ -155,7 +155,7 @@ fn ask_all<'w>(
 ) -> Vec<Asked<'w>> {
     let one = |cluster: &Cluster, (service, slices): &(&'w Service, &'w [Slice])| {
         let namespace = args.input.namespace.as_deref();
-        let scalings = args.scale.iter().filter(|s| s.service.is(&service.key, namespace));
+        let scalings = args.scale.iter().filter(|s| s.service.matches(&service.key, namespace));
         let scale: Vec<(Name, i64)> = scalings.map(|s| (Name::new(&s.zone), s.by)).collect();
         let default = world.snapshot.namespace(&service.key.namespace);
         let namespace_default = default.and_then(|n| n.default_traffic_distribution.as_ref());
@@ -165,7 +165,7 @@ fn ask_all<'w>(
         let measured = from_zones.as_ref();
         let question = Question { service, slices, namespace_default, scale: &scale, measured };
         let mut answer = cluster.ask(&question);
-        if let Some(set) = args.set.iter().rfind(|s| s.service.is(&service.key, namespace)) {
+        if let Some(set) = args.set.iter().rfind(|s| s.service.matches(&service.key, namespace)) {
             answer.current = set.mechanism;
         }
         let advice = advise(service, &answer, || workload::workload(service, world));
