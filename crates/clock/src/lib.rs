@@ -5,6 +5,7 @@
 //! follows the same tests. Random numbers come from `model::random::Random`, seeded once per process by [`os_seed`].
 
 #![warn(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,18 +12,18 @@ use clock::Clock;
 use model::{Interner, Name, Node, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot, parse, suggestion};
 use serde_json::Value;
 
-use crate::ResourceKind;
+use crate::ObjectKind;
 use crate::object_name::ObjectName;
 
 /// The kinds that commands read from a cluster.
-const KINDS: [ResourceKind; 7] = [
-    ResourceKind::Namespace,
-    ResourceKind::Node,
-    ResourceKind::Service,
-    ResourceKind::Slice,
-    ResourceKind::Pod,
-    ResourceKind::ServiceCidr,
-    ResourceKind::IpAddress,
+const KINDS: [ObjectKind; 7] = [
+    ObjectKind::Namespace,
+    ObjectKind::Node,
+    ObjectKind::Service,
+    ObjectKind::Slice,
+    ObjectKind::Pod,
+    ObjectKind::ServiceCidr,
+    ObjectKind::IpAddress,
 ];
 
 /// The flags that select the input.
@@ -32,14 +32,14 @@ pub struct InputArgs {
     /// Kubernetes YAML or JSON: a file, a directory, or - for standard input; repeatable [default: the cluster]
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", conflicts_with_all = ["kubeconfig", "context", "api_socket"])]
     pub files: Vec<PathBuf>,
-    /// Read subdirectories recursively
+    /// Process directories recursively
     #[arg(short = 'R', long, requires = "files")]
     pub recursive: bool,
-    /// Only Services of this namespace, and the namespace of objects in files without one [default: all namespaces of
-    /// files, the context's namespace of a cluster]
+    /// Namespace of Services, and of objects without a namespace [default: all in files, the namespace of the context
+    /// in a cluster]
     #[arg(short = 'n', long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Services of all namespaces
+    /// Services in all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ impl LoadedObjects {
     pub fn check_service(&self, name: &ObjectName, namespace: Option<&str>) -> Result<()> {
         let keys =
             || self.snapshot.services().map(|(service, _)| &service.key).chain(&self.unreadable_services);
-        if keys().any(|key| name.is(key, namespace)) {
+        if keys().any(|key| name.matches(key, namespace)) {
             return Ok(());
         }
         bail!("{}", name.unknown(namespace, keys()))
@@ -270,7 +270,7 @@ fn list_cluster(input: &InputArgs) -> Result<Vec<Value>> {
         };
         let mut objects = Vec::new();
         // Listing a kind without its CustomResourceDefinition returns nothing.
-        for kind in KINDS.into_iter().chain(ResourceKind::MESH) {
+        for kind in KINDS.into_iter().chain(ObjectKind::MESH) {
             let listed = crate::list(&client, kind, namespace).await;
             objects.extend(listed.with_context(|| format!("the API at {address}"))?);
         }

@@ -26,7 +26,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::{ResourceKind, WatchSpec, WatchStream, api_outage, failure};
+use crate::{Informer, ObjectKind, WatchSpec, api_outage, failure};
 use election::{Election, ElectionAction, ElectionTiming, LeaseRecord};
 pub use elector::LeaderElector;
 pub use flags::LeaderArgs;
@@ -121,7 +121,7 @@ struct Candidate {
 impl Candidate {
     fn new(client: Client, config: LeaderElectionConfig, leading: watch::Sender<bool>) -> Self {
         let election = Election::new(&config.identity, config.timing);
-        let resource = ResourceKind::Lease.resource();
+        let resource = ObjectKind::Lease.resource();
         let start = config.clock.now();
         Self { client, config, election, leading, start, lease: None, resource }
     }
@@ -136,8 +136,8 @@ impl Candidate {
 
     async fn campaign(&mut self) -> Infallible {
         let field = format!("metadata.name={}", self.config.name);
-        let spec = WatchSpec::all(ResourceKind::Lease).namespace(&self.config.namespace).fields(&field);
-        let mut watches = WatchStream::start(&self.client, self.config.random.split(), [spec]);
+        let spec = WatchSpec::all(ObjectKind::Lease).namespace(&self.config.namespace).fields(&field);
+        let mut watches = Informer::start(&self.client, self.config.random.split(), [spec]);
         loop {
             // A hanging request must not outlast the renew deadline.
             let now = self.now();

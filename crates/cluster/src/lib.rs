@@ -4,6 +4,8 @@
 //! All access to the API is a `kube::Client`: of a cluster, of the embedded API over its socket, or of the embedded API in
 //! the same process.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod admin_server;
 pub mod api_outage;
 pub mod events;
@@ -36,9 +38,9 @@ use tower::Layer;
 
 pub use list::list;
 use request_metrics::RequestMetricsLayer;
-pub use resource_kind::ResourceKind;
+pub use resource_kind::ObjectKind;
 pub use watch_cache::{ObjectChange, WatchCache};
-pub use watch_stream::{WatchEvent, WatchSpec, WatchStream, WatchedObject};
+pub use watch_stream::{Informer, InformerEvent, WatchSpec, WatchedObject};
 
 /// The flags that select the API.
 #[derive(Clone, Debug, Default, Args)]

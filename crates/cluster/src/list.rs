@@ -5,7 +5,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 
-use super::ResourceKind;
+use super::ObjectKind;
 
 /// Objects per page, as in kubectl.
 const PAGE: u32 = 500;
@@ -14,14 +14,14 @@ const GONE: u16 = 410;
 /// The API does not serve the kind.
 const NOT_FOUND: u16 = 404;
 
-impl ResourceKind {
+impl ObjectKind {
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Node | Self::Namespace | Self::ServiceCidr | Self::IpAddress)
     }
 }
 
 /// Lists the objects of a kind, in one namespace if the kind is namespaced; empty if the API does not serve the kind.
-pub async fn list(client: &Client, kind: ResourceKind, namespace: Option<&str>) -> Result<Vec<Value>> {
+pub async fn list(client: &Client, kind: ObjectKind, namespace: Option<&str>) -> Result<Vec<Value>> {
     let resource = kind.resource();
     let api: Api<DynamicObject> = match namespace.filter(|_| kind.is_namespaced()) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),

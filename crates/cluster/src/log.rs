@@ -34,7 +34,7 @@ impl LogFormat {
 /// `--logging-format`, by kube-proxy's name; `--log-format` is an alias.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LogArgs {
-    /// Log format; RUST_LOG sets the levels, as debug or zoneward=debug,kube=info [default: info]
+    /// Log format; RUST_LOG sets the level, such as debug or zoneward=debug,kube=info [default: info]
     #[arg(long, visible_alias = "log-format", value_name = "FORMAT", default_value = "text")]
     pub logging_format: LogFormat,
 }

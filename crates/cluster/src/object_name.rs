@@ -1,17 +1,14 @@
 //! Names of Services on the command line: `web`, `svc/web`, `shop/web` or `svc/shop/web`.
 //!
-//! As in kubectl, a first word `svc`, `service` or `services` is the kind. Only commands that name objects of two namespaces
-//! accept a namespace in the name; others take it from `-n`.
+//! As in kubectl, a prefix `svc`, `service` or `services` is the kind.
 
 use std::fmt;
 use std::str::FromStr;
 
 use model::{Name, ServiceKey, suggestion};
 
-/// The names of kind Service in kubectl.
 const KINDS: [&str; 3] = ["svc", "service", "services"];
 
-/// A name on the command line, with its namespace if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectName {
     pub namespace: Option<String>,
@@ -19,15 +16,14 @@ pub struct ObjectName {
 }
 
 impl ObjectName {
-    /// The key, with `namespace` for names without one.
+    /// The key, with `namespace` as default.
     pub fn key(&self, namespace: &str) -> ServiceKey {
         let namespace = self.namespace.as_deref().unwrap_or(namespace);
         ServiceKey::new(&Name::new(namespace), &Name::new(&self.name))
     }
 
-    /// Whether this is the name of a Service. `namespace` applies to names without one; without either, every namespace
-    /// matches.
-    pub fn is(&self, key: &ServiceKey, namespace: Option<&str>) -> bool {
+    /// Whether the name refers to this Service, with `namespace` as default; without either, the namespace is ignored.
+    pub fn matches(&self, key: &ServiceKey, namespace: Option<&str>) -> bool {
         let namespace = self.namespace.as_deref().or(namespace);
         key.name == self.name.as_str() && namespace.is_none_or(|namespace| key.namespace == namespace)
     }
@@ -51,15 +47,15 @@ impl ObjectName {
             Some(key) => format!("there is no Service {wanted}; did you mean \"{key}\"?"),
             None if keys.is_empty() => format!("there is no Service {wanted}: the input has no Service"),
             None => {
-                let shown: Vec<String> = keys.iter().take(SHOWN).map(|key| key.to_string()).collect();
-                let rest = if keys.len() > SHOWN { ", ..." } else { "" };
+                let shown: Vec<String> = keys.iter().take(MAX_SHOWN).map(|key| key.to_string()).collect();
+                let rest = if keys.len() > MAX_SHOWN { ", ..." } else { "" };
                 format!("there is no Service {wanted}; there are {}{rest}", shown.join(", "))
             }
         }
     }
 }
 
-/// Parses a name without a namespace, for commands with `-n`.
+/// Parses a name without a namespace.
 pub fn plain(text: &str) -> Result<String, String> {
     let name: ObjectName = text.parse()?;
     match name.namespace {
@@ -68,8 +64,8 @@ pub fn plain(text: &str) -> Result<String, String> {
     }
 }
 
-/// Most names in a message.
-const SHOWN: usize = 5;
+/// Maximum number of names in a message.
+const MAX_SHOWN: usize = 5;
 
 impl FromStr for ObjectName {
     type Err = String;
@@ -84,7 +80,7 @@ impl FromStr for ObjectName {
         let is_bad = |part: &str| part.is_empty() || part.contains(|c: char| c == '/' || c.is_whitespace());
         if is_bad(name) || namespace.is_some_and(is_bad) {
             let kind = if is_kind { format!("{first}/") } else { String::new() };
-            return Err(format!("write the Service as {kind}NAME or {kind}NAMESPACE/NAME"));
+            return Err(format!("expected a Service as {kind}NAME or {kind}NAMESPACE/NAME"));
         }
         Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned() })
     }
@@ -127,7 +123,7 @@ mod tests {
     #[test]
     fn the_namespace_of_the_flag_applies_to_names_without_one() {
         let key = ServiceKey::new(&Name::new("shop"), &Name::new("web"));
-        let is = |text: &str, namespace| text.parse::<ObjectName>().unwrap().is(&key, namespace);
+        let is = |text: &str, namespace| text.parse::<ObjectName>().unwrap().matches(&key, namespace);
         assert!(is("web", None) && is("svc/web", Some("shop")) && is("shop/web", Some("other")));
         assert!(!is("svc/web", Some("other")) && !is("other/web", None));
     }

@@ -9,7 +9,7 @@ use kube::api::ApiResource;
 use model::parse::route::GROUP;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceKind {
+pub enum ObjectKind {
     Service,
     Slice,
     Pod,
@@ -25,7 +25,7 @@ pub enum ResourceKind {
     Gateway,
 }
 
-impl ResourceKind {
+impl ObjectKind {
     /// Kinds of group zoneward.dev.
     pub const MESH: [Self; 4] = [Self::HttpRoute, Self::GatewayHttpRoute, Self::TcpRoute, Self::Gateway];
 

@@ -1,7 +1,7 @@
 //! The watch cache: watch events in, changes of a Snapshot out.
 //!
 //! ```text
-//! WatchStream -> WatchEvent -> WatchCache::read -> ObjectChange -> (reader compares with the snapshot) -> WatchCache::apply
+//! Informer -> InformerEvent -> WatchCache::read -> ObjectChange -> (reader compares with the snapshot) -> WatchCache::apply
 //! ```
 //! Reading and applying are two steps, so that a controller can compare an object with its previous state.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Interner, Name, Notice, Object, ObjectKey, ServiceKey, Snapshot, parse};
 
-use super::{ResourceKind, WatchEvent, WatchedObject};
+use super::{InformerEvent, ObjectKind, WatchedObject};
 
 /// A change of the cache.
 #[derive(Debug)]
@@ -17,14 +17,14 @@ pub enum ObjectChange {
     /// An object was created or changed; the Notices are about ignored fields.
     Applied(Object, Vec<Notice>),
     /// An object that cannot be parsed, and why. The snapshot does not hold it.
-    Unreadable(ResourceKind, ObjectKey, Vec<Notice>),
-    Deleted(ResourceKind, ObjectKey),
+    Unreadable(ObjectKind, ObjectKey, Vec<Notice>),
+    Deleted(ObjectKind, ObjectKey),
     /// An object of a kind that the snapshot does not hold.
-    Other(ResourceKind, Box<WatchedObject>),
+    Other(ObjectKind, Box<WatchedObject>),
     /// A list is complete; these are the keys of its objects.
-    Listed(ResourceKind, BTreeSet<ObjectKey>),
+    Listed(ObjectKind, BTreeSet<ObjectKey>),
     /// The watch failed and is retried.
-    Failed(ResourceKind, String),
+    Failed(ObjectKind, String),
 }
 
 /// A Snapshot that follows the API.
@@ -33,8 +33,8 @@ pub struct WatchCache {
     snapshot: Snapshot,
     interner: Interner,
     /// Lists in progress, with the keys received so far.
-    listing: BTreeMap<ResourceKind, BTreeSet<ObjectKey>>,
-    listed: BTreeSet<ResourceKind>,
+    listing: BTreeMap<ObjectKind, BTreeSet<ObjectKey>>,
+    listed: BTreeSet<ObjectKind>,
     /// Interned names after the last sweep.
     swept: usize,
 }
@@ -45,32 +45,32 @@ impl WatchCache {
     }
 
     /// Whether these kinds have synced: before that, absence of an object means nothing.
-    pub fn has_listed(&self, kinds: &[ResourceKind]) -> bool {
+    pub fn has_listed(&self, kinds: &[ObjectKind]) -> bool {
         kinds.iter().all(|kind| self.listed.contains(kind))
     }
 
     /// Whether a list is in progress; its objects are not ordered by version.
-    pub fn is_listing(&self, kind: ResourceKind) -> bool {
+    pub fn is_listing(&self, kind: ObjectKind) -> bool {
         self.listing.contains_key(&kind)
     }
 
     /// Parses an event. The caller passes each change to [`WatchCache::apply`].
-    pub fn read(&mut self, event: WatchEvent) -> Vec<ObjectChange> {
+    pub fn read(&mut self, event: InformerEvent) -> Vec<ObjectChange> {
         match event {
-            WatchEvent::ListStarted(kind) => {
+            InformerEvent::ListStarted(kind) => {
                 self.listing.insert(kind, BTreeSet::new());
                 Vec::new()
             }
-            WatchEvent::Applied(kind, watched) => {
+            InformerEvent::Applied(kind, watched) => {
                 let key = self.key(&watched);
                 if let Some(seen) = self.listing.get_mut(&kind) {
                     seen.insert(key.clone());
                 }
                 vec![self.parse(kind, key, watched)]
             }
-            WatchEvent::Deleted(kind, watched) => vec![ObjectChange::Deleted(kind, self.key(&watched))],
-            WatchEvent::ListCompleted(kind) => self.complete(kind),
-            WatchEvent::Failed(kind, text) => vec![ObjectChange::Failed(kind, text)],
+            InformerEvent::Deleted(kind, watched) => vec![ObjectChange::Deleted(kind, self.key(&watched))],
+            InformerEvent::ListCompleted(kind) => self.complete(kind),
+            InformerEvent::Failed(kind, text) => vec![ObjectChange::Failed(kind, text)],
         }
     }
 
@@ -93,8 +93,8 @@ impl WatchCache {
         }
     }
 
-    fn parse(&mut self, kind: ResourceKind, key: ObjectKey, watched: WatchedObject) -> ObjectChange {
-        if matches!(kind, ResourceKind::Lease | ResourceKind::Secret) {
+    fn parse(&mut self, kind: ObjectKind, key: ObjectKey, watched: WatchedObject) -> ObjectChange {
+        if matches!(kind, ObjectKind::Lease | ObjectKind::Secret) {
             return ObjectChange::Other(kind, Box::new(watched));
         }
         let resource = kind.resource();
@@ -105,7 +105,7 @@ impl WatchCache {
     }
 
     /// Objects of the snapshot that a completed list lacks were deleted while the watch was down.
-    fn complete(&mut self, kind: ResourceKind) -> Vec<ObjectChange> {
+    fn complete(&mut self, kind: ObjectKind) -> Vec<ObjectChange> {
         let seen = self.listing.remove(&kind).unwrap_or_default();
         let gone = self.keys(kind).into_iter().filter(|key| !seen.contains(key));
         let mut changes: Vec<ObjectChange> = gone.map(|key| ObjectChange::Deleted(kind, key)).collect();
@@ -113,48 +113,48 @@ impl WatchCache {
         changes
     }
 
-    fn keys(&self, kind: ResourceKind) -> Vec<ObjectKey> {
+    fn keys(&self, kind: ObjectKind) -> Vec<ObjectKey> {
         let snapshot = &self.snapshot;
         let global = |name: &Name| ObjectKey::new(&Name::default(), name);
         match kind {
-            ResourceKind::Service => {
+            ObjectKind::Service => {
                 snapshot.services().map(|(s, _)| ObjectKey::new(&s.key.namespace, &s.key.name)).collect()
             }
-            ResourceKind::Slice => snapshot.slice_keys().cloned().collect(),
-            ResourceKind::Pod => snapshot.pods().map(|pod| pod.key.clone()).collect(),
-            ResourceKind::Node => snapshot.nodes().keys().map(global).collect(),
-            ResourceKind::Namespace => snapshot.namespaces().keys().map(global).collect(),
-            ResourceKind::ServiceCidr => snapshot.service_cidrs().map(|cidr| global(&cidr.name)).collect(),
-            ResourceKind::IpAddress => {
+            ObjectKind::Slice => snapshot.slice_keys().cloned().collect(),
+            ObjectKind::Pod => snapshot.pods().map(|pod| pod.key.clone()).collect(),
+            ObjectKind::Node => snapshot.nodes().keys().map(global).collect(),
+            ObjectKind::Namespace => snapshot.namespaces().keys().map(global).collect(),
+            ObjectKind::ServiceCidr => snapshot.service_cidrs().map(|cidr| global(&cidr.name)).collect(),
+            ObjectKind::IpAddress => {
                 snapshot.ip_addresses().map(|ip| global(&Name::new(&ip.address.to_string()))).collect()
             }
-            ResourceKind::HttpRoute => snapshot.http_route_keys().cloned().collect(),
-            ResourceKind::GatewayHttpRoute => snapshot.gateway_http_route_keys().cloned().collect(),
-            ResourceKind::TcpRoute => snapshot.tcp_route_keys().cloned().collect(),
-            ResourceKind::Gateway => snapshot.gateways().map(|gateway| gateway.key.clone()).collect(),
-            ResourceKind::Lease | ResourceKind::Secret => Vec::new(),
+            ObjectKind::HttpRoute => snapshot.http_route_keys().cloned().collect(),
+            ObjectKind::GatewayHttpRoute => snapshot.gateway_http_route_keys().cloned().collect(),
+            ObjectKind::TcpRoute => snapshot.tcp_route_keys().cloned().collect(),
+            ObjectKind::Gateway => snapshot.gateways().map(|gateway| gateway.key.clone()).collect(),
+            ObjectKind::Lease | ObjectKind::Secret => Vec::new(),
         }
     }
 
-    fn remove(&mut self, kind: ResourceKind, key: &ObjectKey) {
+    fn remove(&mut self, kind: ObjectKind, key: &ObjectKey) {
         let snapshot = &mut self.snapshot;
         match kind {
-            ResourceKind::Service => snapshot.remove_service(&ServiceKey::new(&key.namespace, &key.name)),
-            ResourceKind::Slice => snapshot.remove_slice(key),
-            ResourceKind::Pod => snapshot.remove_pod(key),
-            ResourceKind::Node => snapshot.remove_node(&key.name),
-            ResourceKind::Namespace => snapshot.remove_namespace(&key.name),
-            ResourceKind::ServiceCidr => snapshot.remove_service_cidr(&key.name),
-            ResourceKind::IpAddress => {
+            ObjectKind::Service => snapshot.remove_service(&ServiceKey::new(&key.namespace, &key.name)),
+            ObjectKind::Slice => snapshot.remove_slice(key),
+            ObjectKind::Pod => snapshot.remove_pod(key),
+            ObjectKind::Node => snapshot.remove_node(&key.name),
+            ObjectKind::Namespace => snapshot.remove_namespace(&key.name),
+            ObjectKind::ServiceCidr => snapshot.remove_service_cidr(&key.name),
+            ObjectKind::IpAddress => {
                 if let Ok(address) = key.name.parse() {
                     snapshot.remove_ip_address(address);
                 }
             }
-            ResourceKind::HttpRoute => snapshot.remove_http_route(key),
-            ResourceKind::GatewayHttpRoute => snapshot.remove_gateway_http_route(key),
-            ResourceKind::TcpRoute => snapshot.remove_tcp_route(key),
-            ResourceKind::Gateway => snapshot.remove_gateway(key),
-            ResourceKind::Lease | ResourceKind::Secret => {}
+            ObjectKind::HttpRoute => snapshot.remove_http_route(key),
+            ObjectKind::GatewayHttpRoute => snapshot.remove_gateway_http_route(key),
+            ObjectKind::TcpRoute => snapshot.remove_tcp_route(key),
+            ObjectKind::Gateway => snapshot.remove_gateway(key),
+            ObjectKind::Lease | ObjectKind::Secret => {}
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         serde_json::from_str(&text).expect("a node")
     }
 
-    fn process(cache: &mut WatchCache, event: WatchEvent) {
+    fn process(cache: &mut WatchCache, event: InformerEvent) {
         for change in cache.read(event) {
             cache.apply(change);
         }
@@ -186,37 +186,37 @@ mod tests {
     #[test]
     fn a_list_after_a_gap_removes_what_was_deleted_meanwhile() {
         let mut cache = WatchCache::default();
-        assert!(!cache.has_listed(&[ResourceKind::Node]));
+        assert!(!cache.has_listed(&[ObjectKind::Node]));
         for event in [
-            WatchEvent::ListStarted(ResourceKind::Node),
-            WatchEvent::Applied(ResourceKind::Node, node("a")),
-            WatchEvent::Applied(ResourceKind::Node, node("b")),
-            WatchEvent::ListCompleted(ResourceKind::Node),
+            InformerEvent::ListStarted(ObjectKind::Node),
+            InformerEvent::Applied(ObjectKind::Node, node("a")),
+            InformerEvent::Applied(ObjectKind::Node, node("b")),
+            InformerEvent::ListCompleted(ObjectKind::Node),
         ] {
             process(&mut cache, event);
         }
-        assert!(cache.has_listed(&[ResourceKind::Node]));
+        assert!(cache.has_listed(&[ObjectKind::Node]));
         for event in [
-            WatchEvent::ListStarted(ResourceKind::Node),
-            WatchEvent::Applied(ResourceKind::Node, node("b")),
-            WatchEvent::Applied(ResourceKind::Node, node("c")),
+            InformerEvent::ListStarted(ObjectKind::Node),
+            InformerEvent::Applied(ObjectKind::Node, node("b")),
+            InformerEvent::Applied(ObjectKind::Node, node("c")),
         ] {
             process(&mut cache, event);
         }
         assert_eq!(cache.snapshot().nodes().len(), 3, "objects are deleted only when the list is complete");
-        process(&mut cache, WatchEvent::ListCompleted(ResourceKind::Node));
+        process(&mut cache, InformerEvent::ListCompleted(ObjectKind::Node));
         assert_eq!(cache.snapshot().nodes().keys().map(Name::as_str).collect::<Vec<_>>(), ["b", "c"]);
     }
 
     #[test]
     fn an_object_that_turns_unreadable_counts_as_absent() {
         let mut cache = WatchCache::default();
-        process(&mut cache, WatchEvent::Applied(ResourceKind::Node, node("a")));
+        process(&mut cache, InformerEvent::Applied(ObjectKind::Node, node("a")));
         let bad = r#"{"metadata":{"name":"a","labels":7}}"#;
         let changes =
-            cache.read(WatchEvent::Applied(ResourceKind::Node, serde_json::from_str(bad).expect("JSON")));
+            cache.read(InformerEvent::Applied(ObjectKind::Node, serde_json::from_str(bad).expect("JSON")));
         assert!(
-            matches!(&changes[..], [ObjectChange::Unreadable(ResourceKind::Node, _, notices)] if notices.len() == 1)
+            matches!(&changes[..], [ObjectChange::Unreadable(ObjectKind::Node, _, notices)] if notices.len() == 1)
         );
         changes.into_iter().for_each(|change| cache.apply(change));
         assert!(cache.snapshot().node("a").is_none());

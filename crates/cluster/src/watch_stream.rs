@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::failure::watch_cause;
-use super::{ResourceKind, api_outage};
+use super::{ObjectKind, api_outage};
 
 /// Most queued events; a full queue stops reading from the API.
 const QUEUE: usize = 256;
@@ -31,7 +31,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// A kind to watch, with selectors.
 #[derive(Clone, Debug)]
 pub struct WatchSpec {
-    kind: ResourceKind,
+    kind: ObjectKind,
     config: watcher::Config,
     namespace: Option<String>,
     metadata_only: bool,
@@ -45,7 +45,7 @@ impl WatchSpec {
         format!("watch {}{selectors}", self.kind.as_str())
     }
 
-    pub fn all(kind: ResourceKind) -> Self {
+    pub fn all(kind: ObjectKind) -> Self {
         Self {
             kind,
             config: watcher::Config::default().streaming_lists(),
@@ -79,16 +79,16 @@ impl WatchSpec {
 }
 
 #[derive(Debug)]
-pub enum WatchEvent {
-    /// A list of all objects starts: objects not applied before [`WatchEvent::ListCompleted`] were deleted.
-    ListStarted(ResourceKind),
+pub enum InformerEvent {
+    /// A list of all objects starts: objects not applied before [`InformerEvent::ListCompleted`] were deleted.
+    ListStarted(ObjectKind),
     /// An object was created or changed.
-    Applied(ResourceKind, WatchedObject),
+    Applied(ObjectKind, WatchedObject),
     /// An object was deleted; this is its last state.
-    Deleted(ResourceKind, WatchedObject),
-    ListCompleted(ResourceKind),
+    Deleted(ObjectKind, WatchedObject),
+    ListCompleted(ObjectKind),
     /// The watch failed and is retried.
-    Failed(ResourceKind, String),
+    Failed(ObjectKind, String),
 }
 
 /// An object as JSON text, with the metadata that a watch needs.
@@ -212,12 +212,12 @@ impl From<MetadataOnly> for WatchedObject {
 }
 
 /// The merged events of several watches. Dropping it stops them.
-pub struct WatchStream {
-    events: mpsc::Receiver<WatchEvent>,
+pub struct Informer {
+    events: mpsc::Receiver<InformerEvent>,
     _tasks: JoinSet<()>,
 }
 
-impl WatchStream {
+impl Informer {
     /// Starts the watches. `random` jitters their backoff.
     pub fn start(client: &Client, mut random: Random, specs: impl IntoIterator<Item = WatchSpec>) -> Self {
         let (sender, events) = mpsc::channel(QUEUE);
@@ -229,7 +229,7 @@ impl WatchStream {
     }
 
     /// Waits for the next event. Safe to cancel.
-    pub async fn next(&mut self) -> WatchEvent {
+    pub async fn next(&mut self) -> InformerEvent {
         match self.events.recv().await {
             Some(event) => event,
             // The tasks end only with the process.
@@ -238,13 +238,13 @@ impl WatchStream {
     }
 
     /// The next event if one is queued.
-    pub fn ready(&mut self) -> Option<WatchEvent> {
+    pub fn ready(&mut self) -> Option<InformerEvent> {
         self.events.try_recv().ok()
     }
 }
 
 /// Forwards the events of one watch until the stream is dropped.
-async fn watch(client: Client, spec: WatchSpec, random: Random, sender: mpsc::Sender<WatchEvent>) {
+async fn watch(client: Client, spec: WatchSpec, random: Random, sender: mpsc::Sender<InformerEvent>) {
     if spec.metadata_only {
         watch_as::<MetadataOnly>(client, spec, random, sender).await;
     } else {
@@ -256,7 +256,7 @@ async fn watch_as<K>(
     client: Client,
     mut spec: WatchSpec,
     mut random: Random,
-    sender: mpsc::Sender<WatchEvent>,
+    sender: mpsc::Sender<InformerEvent>,
 ) where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
         + Clone
@@ -284,7 +284,7 @@ async fn watch_as<K>(
                     if !falls_back {
                         report(&request, &error);
                     }
-                    if sender.send(WatchEvent::Failed(spec.kind, watch_cause(&error))).await.is_err() {
+                    if sender.send(InformerEvent::Failed(spec.kind, watch_cause(&error))).await.is_err() {
                         return;
                     }
                     tokio::time::sleep(jittered(backoff, &mut random)).await;
@@ -315,17 +315,17 @@ where
     }
 }
 
-fn translate<K>(kind: ResourceKind, event: watcher::Event<K>) -> WatchEvent
+fn translate<K>(kind: ObjectKind, event: watcher::Event<K>) -> InformerEvent
 where
     WatchedObject: From<K>,
 {
     match event {
-        watcher::Event::Init => WatchEvent::ListStarted(kind),
+        watcher::Event::Init => InformerEvent::ListStarted(kind),
         watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
-            WatchEvent::Applied(kind, object.into())
+            InformerEvent::Applied(kind, object.into())
         }
-        watcher::Event::Delete(object) => WatchEvent::Deleted(kind, object.into()),
-        watcher::Event::InitDone => WatchEvent::ListCompleted(kind),
+        watcher::Event::Delete(object) => InformerEvent::Deleted(kind, object.into()),
+        watcher::Event::InitDone => InformerEvent::ListCompleted(kind),
     }
 }
 

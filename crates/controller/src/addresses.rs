@@ -24,9 +24,9 @@ use tracing::warn;
 
 use address_writer::AddressWriter;
 use cluster::log;
-use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec, WatchStream, failure};
+use cluster::{Informer, InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec, failure};
 
-const KINDS: [ResourceKind; 3] = [ResourceKind::Service, ResourceKind::ServiceCidr, ResourceKind::IpAddress];
+const KINDS: [ObjectKind; 3] = [ObjectKind::Service, ObjectKind::ServiceCidr, ObjectKind::IpAddress];
 /// Semantics E2: resync period of the default ServiceCIDR.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(10);
 /// Semantics E5: resync period of everything else.
@@ -45,7 +45,7 @@ pub async fn run(
     random: Random,
     mut stop: watch::Receiver<bool>,
 ) {
-    let watches = WatchStream::start(&client, random, KINDS.map(WatchSpec::all));
+    let watches = Informer::start(&client, random, KINDS.map(WatchSpec::all));
     let mut controller =
         AddressController::new(AddressWriter::new(client, clock.clone()), watches, ranges, clock);
     tokio::select! {
@@ -58,7 +58,7 @@ pub async fn run(
 struct AddressController {
     writer: AddressWriter,
     clock: Clock,
-    watches: WatchStream,
+    watches: Informer,
     cache: WatchCache,
     ranges: Vec<IpNet>,
     /// Services that exist and cannot be parsed: they keep their addresses.
@@ -73,7 +73,7 @@ struct AddressController {
 }
 
 impl AddressController {
-    fn new(writer: AddressWriter, watches: WatchStream, ranges: Vec<IpNet>, clock: Clock) -> Self {
+    fn new(writer: AddressWriter, watches: Informer, ranges: Vec<IpNet>, clock: Clock) -> Self {
         let now = clock.now();
         Self {
             writer,
@@ -118,7 +118,7 @@ impl AddressController {
         }
     }
 
-    fn apply_events(&mut self, first: WatchEvent) {
+    fn apply_events(&mut self, first: InformerEvent) {
         let mut next = Some(first);
         for _ in 0..EVENT_BATCH {
             let Some(event) = next.take().or_else(|| self.watches.ready()) else { return };
@@ -143,20 +143,20 @@ impl AddressController {
                 });
             }
             ObjectChange::Applied(Object::IpAddress(_), _)
-            | ObjectChange::Deleted(ResourceKind::IpAddress, _) => {
+            | ObjectChange::Deleted(ObjectKind::IpAddress, _) => {
                 addresses = true;
                 cidrs = snapshot.service_cidrs().any(|cidr| cidr.deleting.is_some());
             }
             ObjectChange::Applied(Object::ServiceCidr(_), _)
-            | ObjectChange::Deleted(ResourceKind::ServiceCidr, _) => {
+            | ObjectChange::Deleted(ObjectKind::ServiceCidr, _) => {
                 (addresses, cidrs) = (true, true);
                 self.default_at = self.default_at.min(settled);
             }
-            ObjectChange::Deleted(ResourceKind::Service, key) => {
+            ObjectChange::Deleted(ObjectKind::Service, key) => {
                 self.unreadable.remove(&ServiceKey::new(&key.namespace, &key.name));
                 addresses = true;
             }
-            ObjectChange::Unreadable(ResourceKind::Service, key, _) => {
+            ObjectChange::Unreadable(ObjectKind::Service, key, _) => {
                 self.unreadable.insert(ServiceKey::new(&key.namespace, &key.name));
             }
             _ => {}

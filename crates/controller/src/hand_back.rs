@@ -8,7 +8,7 @@ use model::annotation;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 use cluster::write::{MERGE_PATCH, STRATEGIC_MERGE, send};
 
 /// Our annotations on slices. kube-controller-manager rewrites hints and trigger times itself, except on slices of `expose`,
@@ -33,7 +33,7 @@ pub struct HandBackReport {
 /// Runs once over all slices and Services while this process leads.
 pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Result<HandBackReport> {
     let mut done = HandBackReport::default();
-    for slice in cluster::list(client, ResourceKind::Slice, None).await? {
+    for slice in cluster::list(client, ObjectKind::Slice, None).await? {
         check_leading(leading)?;
         if slice["metadata"]["labels"].get(annotation::COEXIST_SERVICE_NAME).is_some() {
             delete(client, &slice, &mut done).await?;
@@ -41,7 +41,7 @@ pub async fn hand_back(client: &Client, leading: &watch::Receiver<bool>) -> Resu
             clear_slice(client, slice, &mut done).await?;
         }
     }
-    for service in cluster::list(client, ResourceKind::Service, None).await? {
+    for service in cluster::list(client, ObjectKind::Service, None).await? {
         check_leading(leading)?;
         clear_conditions(client, &service, &mut done).await?;
     }

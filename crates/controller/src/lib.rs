@@ -10,6 +10,8 @@
 //! The loop only moves events, writes and results. One task owns the cache, so a plan never sees half a change. A standby
 //! watches as well and writes nothing: a new leader starts with a warm cache.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod addresses;
 pub mod conditions;
 pub mod hand_back;
@@ -34,7 +36,7 @@ use tokio::task::{self, JoinSet};
 use tracing::{debug, info};
 
 use cluster::events;
-use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
+use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
 pub use metrics::ControllerMetrics;
 pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
@@ -140,21 +142,16 @@ pub async fn run(
 }
 
 fn watch_specs(config: &ControllerConfig) -> Vec<WatchSpec> {
-    let kinds = [
-        ResourceKind::Service,
-        ResourceKind::Slice,
-        ResourceKind::Pod,
-        ResourceKind::Node,
-        ResourceKind::Namespace,
-    ];
+    let kinds =
+        [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Pod, ObjectKind::Node, ObjectKind::Namespace];
     let node_proxies = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
-    let leases = WatchSpec::all(ResourceKind::Lease).namespace(&config.lease_namespace).labels(&node_proxies);
+    let leases = WatchSpec::all(ObjectKind::Lease).namespace(&config.lease_namespace).labels(&node_proxies);
     kinds.into_iter().map(WatchSpec::all).chain([leases]).collect()
 }
 
 struct ControllerLoop {
     reconciler: SliceReconciler,
-    watches: WatchStream,
+    watches: Informer,
     client: Client,
     writers: JoinSet<WriteResult>,
     /// The Service of each writer; writers of Events have none.
@@ -175,7 +172,7 @@ impl ControllerLoop {
         let concurrent_syncs = config.concurrent_syncs.max(1);
         Self {
             reconciler: SliceReconciler::new(config.settings.clone(), metrics),
-            watches: WatchStream::start(&client, config.random.clone(), watch_specs(config)),
+            watches: Informer::start(&client, config.random.clone(), watch_specs(config)),
             client,
             writers: JoinSet::new(),
             services: HashMap::new(),
@@ -267,7 +264,7 @@ impl ControllerLoop {
         self.write_events();
     }
 
-    fn apply_events(&mut self, first: WatchEvent) {
+    fn apply_events(&mut self, first: InformerEvent) {
         let now = self.now();
         let mut next = Some(first);
         for _ in 0..EVENT_BATCH {

@@ -26,18 +26,13 @@ use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
 use cluster::events;
-use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, api_outage};
+use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};
 
 /// Field manager of the upstream EndpointSlice controller.
 const UPSTREAM_MANAGER: &str = "kube-controller-manager";
 /// Kinds that must sync before anything is planned.
-const WATCHED: [ResourceKind; 5] = [
-    ResourceKind::Service,
-    ResourceKind::Slice,
-    ResourceKind::Pod,
-    ResourceKind::Node,
-    ResourceKind::Namespace,
-];
+const WATCHED: [ObjectKind; 5] =
+    [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Pod, ObjectKind::Node, ObjectKind::Namespace];
 /// Consecutive failed writes before an Event is recorded.
 const FAILURES_BEFORE_EVENT: u32 = 4;
 const FAILED_TO_UPDATE: &str = "FailedToUpdateEndpointSlices";
@@ -132,8 +127,8 @@ impl SliceReconciler {
     }
 
     /// Applies a watch event. Returns Notices about malformed objects.
-    pub fn observe(&mut self, event: WatchEvent, now: MonotonicTime) -> Vec<Notice> {
-        if let WatchEvent::ListStarted(ResourceKind::Lease) = &event {
+    pub fn observe(&mut self, event: InformerEvent, now: MonotonicTime) -> Vec<Notice> {
+        if let InformerEvent::ListStarted(ObjectKind::Lease) = &event {
             self.leases.clear();
         }
         let mut notices = Vec::new();
@@ -163,7 +158,7 @@ impl SliceReconciler {
             ObjectChange::Unreadable(kind, key, notices) => {
                 self.deleted(kind, &key, ObjectChange::Unreadable(kind, key.clone(), notices), now);
             }
-            ObjectChange::Other(ResourceKind::Lease, lease) => match serde_json::from_str(lease.text()) {
+            ObjectChange::Other(ObjectKind::Lease, lease) => match serde_json::from_str(lease.text()) {
                 Ok(lease) => {
                     let change = self.leases.applied(&lease);
                     self.lease_changed(change, now);
@@ -212,7 +207,7 @@ impl SliceReconciler {
             // The slice belongs to another Service now: the old one must not expect it.
             self.expectations.saw_gone(old, uid.as_ref());
         }
-        if !self.cache.is_listing(ResourceKind::Slice) {
+        if !self.cache.is_listing(ObjectKind::Slice) {
             self.expectations.reached(SliceVersion::of(&slice));
         }
         let foreign = match &service {
@@ -242,15 +237,15 @@ impl SliceReconciler {
     }
 
     /// An object was deleted, or cannot be parsed any more.
-    fn deleted(&mut self, kind: ResourceKind, key: &ObjectKey, change: ObjectChange, now: MonotonicTime) {
+    fn deleted(&mut self, kind: ObjectKind, key: &ObjectKey, change: ObjectChange, now: MonotonicTime) {
         let snapshot = self.cache.snapshot();
         let affected = match kind {
-            ResourceKind::Service => {
+            ObjectKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.selectors.remove(&key);
                 Affected::Now(key)
             }
-            ResourceKind::Slice => {
+            ObjectKind::Slice => {
                 match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
                     Some((service, slice)) => {
                         let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
@@ -260,26 +255,26 @@ impl SliceReconciler {
                     None => Affected::Nothing,
                 }
             }
-            ResourceKind::Pod if self.plans() => {
+            ObjectKind::Pod if self.plans() => {
                 Affected::Batched(self.selectors.affected_by_pod(snapshot.pod(key), None))
             }
-            ResourceKind::Node => {
+            ObjectKind::Node => {
                 Affected::Node(key.name.clone(), node_changed(snapshot.node(&key.name), None))
             }
-            ResourceKind::Namespace => Affected::Namespace(key.name.clone()),
-            ResourceKind::Lease => {
+            ObjectKind::Namespace => Affected::Namespace(key.name.clone()),
+            ObjectKind::Lease => {
                 let change = self.leases.deleted(&key.name);
                 self.lease_changed(change, now);
                 Affected::Nothing
             }
-            ResourceKind::Pod
-            | ResourceKind::ServiceCidr
-            | ResourceKind::IpAddress
-            | ResourceKind::Secret
-            | ResourceKind::HttpRoute
-            | ResourceKind::GatewayHttpRoute
-            | ResourceKind::TcpRoute
-            | ResourceKind::Gateway => Affected::Nothing,
+            ObjectKind::Pod
+            | ObjectKind::ServiceCidr
+            | ObjectKind::IpAddress
+            | ObjectKind::Secret
+            | ObjectKind::HttpRoute
+            | ObjectKind::GatewayHttpRoute
+            | ObjectKind::TcpRoute
+            | ObjectKind::Gateway => Affected::Nothing,
         };
         self.cache.apply(change);
         self.enqueue_affected(affected, now);

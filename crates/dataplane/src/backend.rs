@@ -87,12 +87,12 @@ pub struct PacketTrace {
     /// Session affinity timeout in milliseconds.
     pub affinity: Option<u64>,
     /// The rules that matched on the most likely path.
-    pub steps: Vec<TraceStep>,
+    pub steps: Vec<PacketTraceStep>,
 }
 
 /// One rule that matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceStep {
+pub struct PacketTraceStep {
     /// Where the rule is, in the backend's terms.
     pub rule: String,
     /// What the rule looked up and did.

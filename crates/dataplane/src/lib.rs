@@ -12,6 +12,7 @@
 //! kernel in memory and receives the bytes that a kernel would get.
 
 #![allow(missing_docs, reason = "fields and variants whose name says it all")]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod backend;
 pub mod conntrack;

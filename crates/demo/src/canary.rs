@@ -1,8 +1,8 @@
-//! Act four: a canary across zones. Nine of ten requests go to version one, one to version two, each to the nearest
-//! pods of its version; a sidecar beside every client sees to it.
+//! The canary step: a weighted route sends 90 % of the requests to v1 and 10 % to v2, each to the nearest pods of its
+//! version, through a sidecar per client.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
@@ -11,88 +11,90 @@ use model::{BackendId, Labels, Name, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use serde_json::{Value, json};
 
-use super::layout::{self, Node, POD_HTTP_PORT, SIDECAR_PORT};
-use super::objects::{NAMESPACE, Pod, SERVICE_PORT};
-use super::protocol::Request;
-use super::verdict::is_in_line;
-use super::world::World;
-use cluster::ResourceKind;
+use super::demo_cluster::DemoCluster;
+use super::deviation::is_within_sampling_error;
+use super::layout::{self, DemoNode, POD_HTTP_PORT, SIDECAR_PORT};
+use super::objects::{DemoPod, NAMESPACE, SERVICE_PORT};
+use super::protocol::NamespaceRequest;
+use cluster::ObjectKind;
 
-/// The Service.
 const SERVICE: &str = "cart";
-/// The versions, with their shares of a hundred.
+/// Versions and their weights in percent.
 pub const VERSIONS: [(&str, u32); 2] = [("v1", 90), ("v2", 10)];
-/// Requests of each client.
+/// Requests per client.
 const REQUESTS: u32 = 300;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// From a zone, to a version, to a zone.
 pub type ByVersion<T> = BTreeMap<String, BTreeMap<String, BTreeMap<String, T>>>;
 
-/// What the canary got.
-pub struct Canary {
-    /// Where requests went.
+/// Measured and planned requests by version.
+pub struct CanaryTraffic {
     pub requests: ByVersion<u64>,
-    /// The shares that the plan has.
     pub expected: ByVersion<f64>,
-    /// Requests without an answer.
+    /// Requests without a response.
     pub failed: u64,
 }
 
-impl Canary {
-    /// All requests of a zone that were answered.
+impl CanaryTraffic {
+    /// Responses to clients of a zone.
     pub fn total(&self, zone: &str) -> u64 {
         let versions = self.requests.get(zone).into_iter().flat_map(|versions| versions.values());
         versions.flat_map(|row| row.values()).sum()
     }
 
-    /// How many requests of a zone a version got in a zone.
     pub fn count(&self, from: &str, version: &str, to: &str) -> u64 {
         let row = self.requests.get(from).and_then(|versions| versions.get(version));
         row.and_then(|row| row.get(to)).copied().unwrap_or_default()
     }
 
-    /// What is out of line, in words.
-    pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
+    /// Differences from the plan beyond sampling error.
+    pub fn deviations(&self) -> Vec<String> {
+        let mut deviations = Vec::new();
         if self.failed > 0 {
-            complaints.push(format!("canary: {} requests got no answer", self.failed));
+            deviations.push(format!("canary: {} requests failed", self.failed));
         }
         for from in layout::ZONES {
             let all = self.total(from);
             if all == 0 {
-                complaints.push(format!("canary: nothing came from {from}"));
+                deviations.push(format!("canary: no requests from {from}"));
                 continue;
             }
             for ((version, _), to) in VERSIONS.iter().flat_map(|v| layout::ZONES.map(|to| (v, to))) {
                 let row = self.expected.get(from).and_then(|versions| versions.get(*version));
                 let share = row.and_then(|row| row.get(to)).copied().unwrap_or_default();
                 let seen = self.count(from, version, to) as f64 / all as f64;
-                if !is_in_line(share, seen, all) {
-                    complaints.push(format!(
-                        "canary: from {from} to {version} in {to} went {:.1} %, planned were {:.1} %",
+                if !is_within_sampling_error(share, seen, all) {
+                    deviations.push(format!(
+                        "canary: {from} to {version} in {to}: {:.1} %, planned {:.1} %",
                         seen * 100.0,
                         share * 100.0
                     ));
                 }
             }
         }
-        complaints
+        deviations
     }
 
-    /// For programs; the names are fixed.
+    /// JSON with stable fields.
     pub fn value(&self) -> Value {
         json!({"requests": self.requests, "expected": self.expected, "failed": self.failed})
     }
 }
 
-/// Version one on every node; version two on one node of zone-a and one of zone-b, and none in zone-c.
-fn pods() -> Vec<Pod> {
-    let pod = |node: Node, version: &'static str, number: u8| {
+/// v1 on every node; v2 on one node each of zone-a and zone-b.
+fn pods() -> Vec<DemoPod> {
+    let pod = |node: DemoNode, version: &'static str, number: u8| {
         let letter = node.name.trim_start_matches("node-").to_owned();
-        Pod { name: format!("cart-{version}-{letter}"), app: SERVICE, version: Some(version), node, number }
+        DemoPod {
+            name: format!("cart-{version}-{letter}"),
+            app: SERVICE,
+            version: Some(version),
+            node,
+            number,
+        }
     };
-    let mut pods: Vec<Pod> = layout::nodes().into_iter().map(|node| pod(node, "v1", 40)).collect();
+    let mut pods: Vec<DemoPod> = layout::nodes().into_iter().map(|node| pod(node, "v1", 40)).collect();
     let canaries =
         layout::nodes().into_iter().filter(|node| ["node-a1", "node-b1"].contains(&node.name.as_str()));
     pods.extend(canaries.map(|node| pod(node, "v2", 50)));
@@ -106,7 +108,6 @@ fn service() -> Value {
             "ports": [{"name": "http", "port": SERVICE_PORT, "targetPort": POD_HTTP_PORT, "appProtocol": "http"}]}})
 }
 
-/// The route that makes it a canary.
 fn route() -> Value {
     let backend = |(version, weight): (&str, u32)| json!({"kind": "MeshServiceSubset", "name": SERVICE, "tags": {"version": version}, "weight": weight});
     json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshHTTPRoute",
@@ -116,65 +117,66 @@ fn route() -> Value {
              "default": {"backendRefs": VERSIONS.map(backend)}}]}]}})
 }
 
-/// Makes the pods, the route and the sidecars, and lets every client ask.
-pub async fn play(world: &mut World) -> Result<Canary> {
+/// Creates the pods, the route and the sidecars, and sends requests from every client.
+pub async fn run(cluster: &mut DemoCluster) -> Result<CanaryTraffic> {
     for pod in pods() {
-        world.add_pod(pod).await?;
+        cluster.add_pod(pod).await?;
     }
-    world.create(ResourceKind::Service, service()).await?;
-    world.create(ResourceKind::HttpRoute, route()).await?;
+    cluster.create(ObjectKind::Service, service()).await?;
+    cluster.create(ObjectKind::HttpRoute, route()).await?;
     let all = 2 * pods().len();
     let complete = move |snapshot: &Snapshot| {
         let key = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());
         snapshot.slices(&key).iter().map(|slice| slice.content.endpoints.len()).sum::<usize>() == all
     };
-    world.until("EndpointSlices of the canary", complete).await?;
-    let clients = world.clients();
+    cluster.until("EndpointSlices of the canary", complete).await?;
+    let clients = cluster.clients();
     for client in &clients {
-        world.start_sidecar(&client.pod, SERVICE).await?;
+        cluster.start_sidecar(&client.pod, SERVICE).await?;
     }
     for client in &clients {
-        until_answered(world, &client.pod).await?;
+        until_sidecar_ready(cluster, &client.pod).await?;
     }
-    let asked = clients.iter().map(|client| {
-        let request = ask(&client.pod, REQUESTS);
-        let stage = &world.stage;
-        async move { anyhow::Ok((client.zone, stage.count(request).await?)) }
+    let requests = clients.iter().map(|client| {
+        let request = sidecar_request(&client.pod, REQUESTS);
+        let namespaces = &cluster.namespaces;
+        async move { anyhow::Ok((client.zone, namespaces.count(request).await?)) }
     });
-    let counted = try_join_all(asked).await?;
-    let mut canary = Canary { requests: BTreeMap::new(), expected: expected(world.snapshot()), failed: 0 };
+    let counted = try_join_all(requests).await?;
+    let mut canary =
+        CanaryTraffic { requests: BTreeMap::new(), expected: expected(cluster.snapshot()), failed: 0 };
     for (from, counts) in counted {
         canary.failed += counts.failed + counts.refused;
         let versions = canary.requests.entry(from.to_owned()).or_default();
         for (pod, count) in counts.answers {
-            let version = world.version(&pod).unwrap_or("unknown").to_owned();
-            let zone = world.zone(&pod).unwrap_or("elsewhere").to_owned();
+            let version = cluster.version(&pod).unwrap_or("unknown").to_owned();
+            let zone = cluster.zone(&pod).unwrap_or("elsewhere").to_owned();
             *versions.entry(version).or_default().entry(zone).or_default() += count;
         }
     }
     Ok(canary)
 }
 
-fn ask(client: &str, count: u32) -> Request {
+fn sidecar_request(client: &str, count: u32) -> NamespaceRequest {
     let to = std::net::SocketAddr::from(([127, 0, 0, 1], SIDECAR_PORT));
-    Request::Connect { from: client.to_owned(), to, count }
+    NamespaceRequest::Connect { from: client.to_owned(), to, count }
 }
 
-async fn until_answered(world: &World, client: &str) -> Result<()> {
-    let start = Instant::now();
+async fn until_sidecar_ready(cluster: &DemoCluster, client: &str) -> Result<()> {
+    let start = cluster.clock().now();
     loop {
-        let counts = world.stage.count(ask(client, 1)).await?;
+        let counts = cluster.namespaces.count(sidecar_request(client, 1)).await?;
         if !counts.answers.is_empty() {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
-            bail!("the sidecar of {client} did not answer within 30 s: see its log");
+        if cluster.clock().since(start) > TIMEOUT {
+            bail!("the sidecar of {client} was not ready within 30 s: see its log");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// By the same function that the sidecars' tables come from.
+/// By the function that the sidecars use.
 fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
     let mut shares = ByVersion::new();
     let nodes = layout::nodes();
@@ -200,8 +202,7 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
     shares
 }
 
-impl World {
-    /// Starts a sidecar in the namespace of a client, with a port for a Service.
+impl DemoCluster {
     async fn start_sidecar(&mut self, client: &str, service: &str) -> Result<()> {
         let node = self.node_of(client).with_context(|| format!("no pod {client}"))?;
         let socket = self.folder.join("data/api.sock").display().to_string();
@@ -217,7 +218,7 @@ impl World {
             &outbound,
             "--node",
             &node,
-            // All pods are there before it is, so none needs a gentle beginning.
+            // All pods exist before the sidecar starts.
             "--slow-start",
             "0s",
         ];

@@ -1,4 +1,4 @@
-//! Traffic to one Service, measured beside the plan: where connections went, and how loaded the busiest pod is.
+//! Traffic to one Service, measured against the plan: distribution over zones, and load of the busiest pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,93 +7,85 @@ use futures_util::future::try_join_all;
 use model::{Family, ServiceKey};
 use serde_json::{Value, json};
 
-use super::protocol::Request;
-use super::world::World;
+use super::demo_cluster::DemoCluster;
+use super::protocol::NamespaceRequest;
 
-/// How often connections went from a zone to a zone.
+/// Connections from a zone to a zone.
 pub type Connections = BTreeMap<String, BTreeMap<String, u64>>;
 /// Shares of traffic: from a zone, to a zone.
 pub type Shares = BTreeMap<String, BTreeMap<String, f64>>;
 
-/// A pod that sends requests.
+/// A pod that opens connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// Its name.
+pub struct TrafficClient {
     pub pod: String,
-    /// The node that it is on.
     pub node: String,
-    /// The zone of that node.
     pub zone: &'static str,
 }
 
-/// Where traffic of some clients should go, each of them sending as much as the others.
+/// Planned distribution of the traffic of some clients, which send equally much.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Planned {
-    /// By zone. A zone whose clients may go nowhere has no shares.
+pub struct PlannedTraffic {
+    /// Shares by zone; empty for a zone whose clients have no endpoint.
     pub zones: Shares,
-    /// The zones with a client that may go nowhere.
+    /// Zones with a client without endpoints.
     pub refusing: BTreeSet<String>,
-    /// The share of all traffic that each endpoint gets, by pod.
+    /// Share of all traffic by pod.
     pub pods: BTreeMap<String, f64>,
-    /// How many ready endpoints the Service has.
+    /// Ready endpoints of the Service.
     pub endpoints: usize,
 }
 
-/// What became of connections to a Service.
+/// Measured distribution of connections to a Service.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
-    /// What the Service is called in sentences.
+pub struct MeasuredTraffic {
+    /// Name of the Service or mechanism in messages.
     pub name: String,
-    /// Where connections went.
     pub connections: Connections,
-    /// How often each pod answered.
+    /// Responses by pod.
     pub pods: BTreeMap<String, u64>,
-    /// Refused connections, by the zone that they came from.
+    /// Refused connections by zone of the client.
     pub refused: BTreeMap<String, u64>,
-    /// Connections that got no answer.
+    /// Connections without a response.
     pub failed: u64,
-    /// Where they should have gone.
-    pub planned: Planned,
-    /// Whether clients keep their endpoint, so that shares say little.
+    pub planned: PlannedTraffic,
+    /// Whether session affinity is enabled, which makes shares meaningless.
     pub affinity: bool,
 }
 
-/// The busiest pod's load, as a multiple of its fair share: what each pod would get if all got the same.
+/// Load of the busiest pod, as a multiple of an equal share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Busiest {
-    /// The pod that got most.
     pub pod: String,
-    /// How much it got.
     pub measured: f64,
-    /// How much the busiest pod gets by the plan.
     pub planned: f64,
 }
 
 /// Connects from each client to the first TCP port of a Service.
 pub async fn measure(
-    world: &World,
+    cluster: &DemoCluster,
     service: &ServiceKey,
     family: Family,
-    clients: &[Client],
+    clients: &[TrafficClient],
     count: u32,
-) -> Result<Measured> {
-    let to = world.address(service, family)?;
-    let planned = world.planned(service, family, clients);
-    let object = world.snapshot().service(service).context("the Service was there a moment ago")?;
+) -> Result<MeasuredTraffic> {
+    let to = cluster.address(service, family)?;
+    let planned = cluster.planned(service, family, clients);
+    let object = cluster.snapshot().service(service).context("the Service was deleted meanwhile")?;
     let counted = clients.iter().map(|client| {
-        let request = Request::Connect { from: client.pod.clone(), to, count };
-        async move { anyhow::Ok((client.zone, world.stage.count(request).await?)) }
+        let request = NamespaceRequest::Connect { from: client.pod.clone(), to, count };
+        async move { anyhow::Ok((client.zone, cluster.namespaces.count(request).await?)) }
     });
     let name = service.name.to_string();
     let affinity = object.affinity_seconds.is_some();
-    let mut measured = Measured { name, planned, affinity, ..Measured::default() };
+    let mut measured = MeasuredTraffic { name, planned, affinity, ..MeasuredTraffic::default() };
     for (zone, counts) in try_join_all(counted).await? {
         let row = measured.connections.entry(zone.to_owned()).or_default();
         for (pod, count) in counts.answers {
-            *row.entry(world.zone(&pod).unwrap_or("elsewhere").to_owned()).or_default() += count;
+            *row.entry(cluster.zone(&pod).unwrap_or("elsewhere").to_owned()).or_default() += count;
             *measured.pods.entry(pod).or_default() += count;
         }
-        // Where the plan is to drop, no answer is what was planned.
+        // Where the plan is to drop, no response is expected.
         let dropped = if measured.planned.refusing.contains(zone) { counts.failed } else { 0 };
         measured.failed += counts.failed - dropped;
         *measured.refused.entry(zone.to_owned()).or_default() += counts.refused + dropped;
@@ -102,15 +94,15 @@ pub async fn measure(
     Ok(measured)
 }
 
-impl Measured {
-    /// The share of connections that stayed in their zone; none if there was no connection.
+impl MeasuredTraffic {
+    /// Share of connections that stayed in their zone; `None` without connections.
     pub fn in_zone(&self) -> Option<f64> {
         let inside: u64 = self.connections.iter().filter_map(|(from, row)| row.get(from)).sum();
         let all: u64 = self.connections.values().flat_map(|row| row.values()).sum();
         (all > 0).then(|| inside as f64 / all as f64)
     }
 
-    /// The pod that got most; none if there was no connection.
+    /// `None` without connections.
     pub fn busiest(&self) -> Option<Busiest> {
         let all: u64 = self.pods.values().sum();
         let fair = all as f64 / self.planned.endpoints.max(1) as f64;
@@ -119,7 +111,7 @@ impl Measured {
         Some(Busiest { pod: pod.clone(), measured: *most as f64 / fair, planned })
     }
 
-    /// For programs; the names are fixed.
+    /// JSON with stable fields.
     pub fn value(&self) -> Value {
         let busiest = self.busiest().map(|busiest| {
             json!({"pod": busiest.pod, "measured": rounded(busiest.measured), "planned": rounded(busiest.planned)})
@@ -134,8 +126,8 @@ impl Measured {
     }
 }
 
-impl Planned {
-    /// The share of traffic that stays in its zone, if any goes anywhere.
+impl PlannedTraffic {
+    /// Share of traffic that stays in its zone; `None` without endpoints.
     pub fn in_zone(&self) -> Option<f64> {
         let rows: Vec<f64> = (self.zones.iter().filter(|(_, row)| !row.is_empty()))
             .map(|(from, row)| row.get(from).copied().unwrap_or_default())
@@ -158,9 +150,9 @@ mod tests {
     use super::*;
 
     /// Three zones with as many clients, and pods as the demo has them: 8, 6 and 4.
-    fn measured() -> Measured {
+    fn measured() -> MeasuredTraffic {
         let zones = ["zone-a", "zone-b", "zone-c"];
-        let mut measured = Measured::default();
+        let mut measured = MeasuredTraffic::default();
         for (zone, pods) in zones.into_iter().zip([8, 6, 4]) {
             measured.connections.insert(zone.into(), [(zone.to_owned(), 240)].into());
             measured.planned.zones.insert(zone.into(), [(zone.to_owned(), 1.0)].into());
@@ -185,7 +177,7 @@ mod tests {
 
     #[test]
     fn without_a_connection_there_is_no_share() {
-        let nothing = Measured::default();
+        let nothing = MeasuredTraffic::default();
         assert_eq!((nothing.in_zone(), nothing.busiest()), (None, None));
         assert_eq!(nothing.value()["inZone"], json!({"measured": null, "planned": null}));
     }

@@ -1,93 +1,85 @@
-//! The demo's objects: what a cluster's API would hold of these nodes and pods, and the Services to compare.
+//! API objects of the nodes and pods, and the Services to compare.
 
-use jiff::Timestamp;
+use clock::Clock;
 use model::{Family, annotation};
 use serde_json::{Value, json};
 
-use super::layout::{self, Node, POD_PORT};
+use super::layout::{self, DemoNode, POD_PORT};
 
-/// The namespace of everything.
 pub const NAMESPACE: &str = "default";
-/// The container of every pod, which is a thread of the stage.
+/// The container of every pod, a thread of the namespace host.
 const CONTAINER: &str = "echo";
 const IMAGE: &str = "built-in";
-/// The port of every Service.
 pub const SERVICE_PORT: u16 = 80;
 
-/// A pod of the demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// Its name.
+pub struct DemoPod {
     pub name: String,
-    /// What it belongs to; Services select by it.
+    /// Label `app`.
     pub app: &'static str,
-    /// Its version, where there are several.
+    /// Label `version`.
     pub version: Option<&'static str>,
-    /// Where it is.
-    pub node: Node,
-    /// Its number on that node.
+    pub node: DemoNode,
+    /// Number on its node, part of its addresses.
     pub number: u8,
 }
 
-/// One way to distribute traffic, and how a Service asks for it.
+/// A traffic distribution, and the field or annotation of a Service that selects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mechanism {
-    /// Its name in the table.
+pub struct ComparedMechanism {
     pub name: &'static str,
-    /// What it does, for newcomers, in a narrow column.
-    pub says: &'static str,
+    /// Short explanation in the table.
+    pub description: &'static str,
     annotation: Option<(&'static str, &'static str)>,
     field: Option<&'static str>,
 }
 
-/// What is compared, in this order.
-pub const MECHANISMS: [Mechanism; 7] = [
-    Mechanism { name: "default", says: "any pod", annotation: None, field: None },
-    Mechanism {
+pub const MECHANISMS: [ComparedMechanism; 7] = [
+    ComparedMechanism { name: "default", description: "any pod", annotation: None, field: None },
+    ComparedMechanism {
         name: "PreferSameZone",
-        says: "own zone, if it has pods",
+        description: "own zone, if it has pods",
         annotation: None,
         field: Some("PreferSameZone"),
     },
-    Mechanism {
+    ComparedMechanism {
         name: "PreferSameNode",
-        says: "own node, else own zone",
+        description: "own node, else own zone",
         annotation: None,
         field: Some("PreferSameNode"),
     },
-    Mechanism {
+    ComparedMechanism {
         name: "Auto",
-        says: "pods lent to zones by CPU",
+        description: "pods lent to zones by CPU",
         annotation: Some(("service.kubernetes.io/topology-mode", "Auto")),
         field: None,
     },
-    Mechanism {
+    ComparedMechanism {
         name: "Prefer",
-        says: "own zone, some pods lent",
+        description: "own zone, some pods lent",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Prefer")),
         field: None,
     },
-    Mechanism {
+    ComparedMechanism {
         name: "Require",
-        says: "own zone or nothing",
+        description: "own zone or nothing",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Require")),
         field: None,
     },
-    Mechanism {
+    ComparedMechanism {
         name: "Spill",
-        says: "own zone up to fair load",
+        description: "own zone, up to fair load",
         annotation: Some((annotation::TRAFFIC_DISTRIBUTION, "Spill")),
         field: None,
     },
 ];
 
-impl Mechanism {
-    /// The name of its Service.
+impl ComparedMechanism {
     pub fn service(&self) -> String {
         format!("web-{}", self.name.to_lowercase())
     }
 
-    /// Its Service: all of them select the same pods.
+    /// All of these Services select the same pods.
     pub fn object(&self) -> Value {
         let mut service = service(&self.service(), "web");
         if let Some((key, value)) = self.annotation {
@@ -100,7 +92,7 @@ impl Mechanism {
     }
 }
 
-/// A Service of both families for the pods of an app.
+/// A dual-stack Service for the pods of an app.
 pub fn service(name: &str, app: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -113,10 +105,9 @@ pub fn service(name: &str, app: &str) -> Value {
     })
 }
 
-/// A node that is ready and has four cores.
-pub fn node(node: &Node) -> Value {
+pub fn node(node: &DemoNode) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| node.address(family).to_string());
-    let ranges = [Family::V4, Family::V6].map(|family| node.pod_range(family));
+    let ranges = [Family::V4, Family::V6].map(|family| node.pod_cidr(family));
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": node.name, "labels": {
@@ -139,11 +130,10 @@ pub fn node(node: &Node) -> Value {
 }
 
 fn now() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    Clock::system().timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A pod that runs and is ready.
-pub fn pod(pod: &Pod) -> Value {
+pub fn pod(pod: &DemoPod) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| layout::pod(pod.node.number, pod.number, family));
     let hosts = [Family::V4, Family::V6].map(|family| pod.node.address(family));
     let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
@@ -175,9 +165,8 @@ pub fn pod(pod: &Pod) -> Value {
     })
 }
 
-/// The pods at the start: web servers, more of them in the first zone than in the last; a shop with one pod on each
-/// node; and a client on each node.
-pub fn pods() -> Vec<Pod> {
+/// The initial pods: web servers, 8, 6 and 4 by zone; one shop pod and one client per node.
+pub fn pods() -> Vec<DemoPod> {
     let mut pods = Vec::new();
     for node in layout::nodes() {
         let letter = node.name.trim_start_matches("node-").to_owned();
@@ -187,7 +176,7 @@ pub fn pods() -> Vec<Pod> {
             _ => 2,
         };
         for i in 0..servers {
-            pods.push(Pod {
+            pods.push(DemoPod {
                 name: format!("web-{letter}-{i}"),
                 app: "web",
                 version: None,
@@ -197,7 +186,7 @@ pub fn pods() -> Vec<Pod> {
         }
         let one = |app: &'static str, number: u8| {
             let (name, node) = (format!("{app}-{letter}"), node.clone());
-            Pod { name, app, version: None, node, number }
+            DemoPod { name, app, version: None, node, number }
         };
         pods.extend([one("shop", 30), one("client", 2)]);
     }
@@ -212,17 +201,17 @@ mod tests {
     fn some_thirty_pods_and_no_address_twice() {
         let pods = pods();
         assert_eq!(pods.len(), 30);
-        let mut places: Vec<(u8, u8)> = pods.iter().map(|p| (p.node.number, p.number)).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 30);
+        let mut addresses: Vec<(u8, u8)> = pods.iter().map(|p| (p.node.number, p.number)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 30);
     }
 
     #[test]
     fn every_object_would_be_accepted() {
         let mut interner = model::Interner::default();
         let (pods, nodes) = (pods(), layout::nodes());
-        let objects = MECHANISMS.iter().map(Mechanism::object).chain(pods.iter().map(pod));
+        let objects = MECHANISMS.iter().map(ComparedMechanism::object).chain(pods.iter().map(pod));
         for object in objects.chain(nodes.iter().map(node)) {
             let (parsed, notices) = model::parse::object(&object, &mut interner);
             assert!(parsed.is_some() && notices.is_empty(), "{object}: {notices:?}");

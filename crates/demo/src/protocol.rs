@@ -1,4 +1,4 @@
-//! What the director says to the stage, and what comes back: one line of JSON each.
+//! The protocol of the namespace host: one JSON line per request and response.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,113 +6,87 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A request with the number that its answer will carry.
+/// A request, or the response with the same id.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Numbered<T> {
-    /// Counts requests.
+pub struct HostMessage<T> {
     pub id: u64,
-    /// What is asked or answered.
     pub body: T,
 }
 
-/// Something to do in the namespaces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Request {
-    /// A namespace for a node, connected with all others.
+pub enum NamespaceRequest {
+    /// Creates the namespace of a node and connects it with the others. The number determines its addresses.
     AddNode {
-        /// Its name.
         name: String,
-        /// Its number, which gives its addresses.
         number: u8,
     },
-    /// A process in the namespace of a node or pod; restarted when it ends, and ended with the stage.
+    /// Starts `zoneward` in the namespace of a node or pod; restarted when it exits, stopped with the namespace host.
     StartProcess {
-        /// The node or pod.
-        node: String,
-        /// The words after `zoneward`.
+        namespace: String,
         arguments: Vec<String>,
-        /// Where its output goes.
         log: PathBuf,
     },
-    /// A namespace for a pod, with a server that answers with its name, node and zone.
+    /// Creates the namespace of a pod, with a server that responds with its name, node and zone.
     AddPod {
-        /// Its name.
         name: String,
-        /// The node that it is on.
         node: String,
-        /// The zone of that node.
         zone: String,
-        /// Its number on that node.
         number: u8,
     },
-    /// Takes a pod away.
     RemovePod {
-        /// Its name.
         name: String,
     },
-    /// Sends HTTP requests from a pod, one after the other, each by a connection of its own.
+    /// Sends HTTP requests from a pod, one after the other, each on a new connection.
     Connect {
-        /// The pod that connects.
         from: String,
-        /// Where to.
         to: SocketAddr,
-        /// How often.
         count: u32,
     },
-    /// Connects until [`Request::StopLoop`].
+    /// Sends requests from a pod until [`NamespaceRequest::StopLoop`].
     StartLoop {
-        /// The pod that connects.
         from: String,
-        /// Where to.
         to: SocketAddr,
     },
-    /// Ends the loop of a pod, and answers with what it saw.
+    /// Stops the loop of a pod and returns its counts.
     StopLoop {
-        /// The pod that connects.
         from: String,
     },
 }
 
-/// What became of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Answer {
-    /// It is done.
+pub enum NamespaceResponse {
+    /// The thread of a new namespace, or the pid of a new process.
     Done {
-        /// The thread that lives in a new namespace, or the process that was started.
         task: Option<i32>,
     },
-    /// Unsolicited: a process ended and was started again.
-    Restarted(Restarted),
-    /// What the connections met.
-    Counted(Counts),
-    /// It could not be done.
+    /// Unsolicited: a process exited and was restarted.
+    Restarted(ProcessRestart),
+    Counted(ConnectionCounts),
     Failed(String),
 }
 
-/// A process that ended although it should not have, and its successor.
+/// A process that exited unexpectedly and was restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restarted {
+pub struct ProcessRestart {
     /// The node or pod.
-    pub place: String,
-    /// How it ended, as `signal: 9 (SIGKILL)`.
-    pub how: String,
+    pub namespace: String,
+    /// Exit status, such as `signal: 9 (SIGKILL)`.
+    pub status: String,
     /// The new process.
     pub pid: i32,
 }
 
-/// What connections met.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// How often each pod answered.
+pub struct ConnectionCounts {
+    /// Responses by pod.
     pub answers: BTreeMap<String, u64>,
-    /// How often there was an icmp error or a reset instead of a connection.
+    /// Connections that were reset or rejected by ICMP.
     pub refused: u64,
-    /// How often there was nothing, or half an answer.
+    /// Connections without a complete response.
     pub failed: u64,
 }
 
-impl Counts {
-    /// All connections.
+impl ConnectionCounts {
     pub fn total(&self) -> u64 {
         self.answers.values().sum::<u64>() + self.refused + self.failed
     }

@@ -1,52 +1,46 @@
-//! What the demo says: the story for people as it happens, and the numbers for programs.
+//! Output of the demo: progress and tables on the console, and the JSON report.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
 use serde_json::{Value, json};
 
-use super::acts::{Fallback, Rolling};
-use super::canary::{Canary, VERSIONS};
+use super::canary::{CanaryTraffic, VERSIONS};
+use super::deviation;
 use super::layout::ZONES;
-use super::measure::{Connections, Measured, Shares};
-use super::objects::Mechanism;
-use super::verdict;
+use super::measure::{Connections, MeasuredTraffic, Shares};
+use super::objects::ComparedMechanism;
+use super::steps::{RollingUpdate, ZoneFailover};
 
-/// Everything that was measured.
-pub struct Report {
-    /// Act one.
-    pub mechanisms: Vec<(Mechanism, Measured)>,
-    /// Act two.
-    pub fallback: Fallback,
-    /// Act three.
-    pub rolling: Rolling,
-    /// Act four.
-    pub canary: Canary,
-    /// How long all of it took.
+pub struct DemoReport {
+    pub mechanisms: Vec<(ComparedMechanism, MeasuredTraffic)>,
+    pub fallback: ZoneFailover,
+    pub rolling: RollingUpdate,
+    pub canary: CanaryTraffic,
     pub seconds: f64,
 }
 
-impl Report {
-    /// What is out of line.
-    pub fn complaints(&self) -> Vec<String> {
+impl DemoReport {
+    /// Differences from the plan, as messages.
+    pub fn deviations(&self) -> Vec<String> {
         let mut all: Vec<String> =
-            self.mechanisms.iter().flat_map(|(_, measured)| verdict::complaints(measured)).collect();
+            self.mechanisms.iter().flat_map(|(_, measured)| deviation::deviations(measured)).collect();
         if self.fallback.failed > 0 {
             all.push(format!(
-                "{} connections failed after {} lost its pods",
+                "{} connections failed after the pods of {} were removed",
                 self.fallback.failed, self.fallback.zone
             ));
         }
         if self.rolling.failed > 0 {
             all.push(format!("{} connections failed while pods were replaced", self.rolling.failed));
         }
-        all.extend(self.canary.complaints());
+        all.extend(self.canary.deviations());
         all
     }
 
-    /// For programs; the names are fixed.
+    /// JSON with stable fields.
     pub fn value(&self) -> Value {
-        let mechanism = |(mechanism, measured): &(Mechanism, Measured)| {
+        let mechanism = |(mechanism, measured): &(ComparedMechanism, MeasuredTraffic)| {
             let mut value = measured.value();
             value["name"] = mechanism.name.into();
             value
@@ -61,89 +55,83 @@ impl Report {
             "rolling": {"connections": self.rolling.connections, "failed": self.rolling.failed},
             "canary": self.canary.value(),
             "seconds": (self.seconds * 10.0).round() / 10.0,
-            "complaints": self.complaints(),
+            "complaints": self.deviations(),
         })
     }
 }
 
-/// Tells the story: on standard output for people, on standard error when that is for a program.
-pub struct Teller {
-    for_people: bool,
+/// Progress on standard output, or on standard error if standard output is JSON or YAML.
+pub struct Console {
+    stdout: bool,
 }
 
-impl Teller {
-    /// With the table on standard output, or without it.
-    pub fn new(for_people: bool) -> Self {
-        Self { for_people }
+impl Console {
+    pub fn new(stdout: bool) -> Self {
+        Self { stdout }
     }
 
-    /// Says a line. Nobody to hear it is no failure.
-    pub fn say(&self, line: &str) {
-        match self.for_people {
+    /// Prints a line; a closed pipe is ignored.
+    pub fn print(&self, line: &str) {
+        match self.stdout {
             true => drop(writeln!(std::io::stdout(), "{line}")),
             false => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 
-    /// The head of the table of mechanisms.
-    pub fn head(&self) {
-        self.say("                 stayed in its zone  busiest pod's load");
-        self.say("                 measured  planned   measured  planned");
+    pub fn mechanism_header(&self) {
+        self.print("                 in-zone traffic     load of busiest pod");
+        self.print("                 measured  planned   measured  planned");
     }
 
-    /// One row of it.
-    pub fn mechanism(&self, mechanism: Mechanism, measured: &Measured) {
+    pub fn mechanism(&self, mechanism: ComparedMechanism, measured: &MeasuredTraffic) {
         let percent =
             |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
         let (seen, planned) = match measured.busiest() {
             Some(busiest) => (format!("{:.1}x", busiest.measured), format!("{:.1}x", busiest.planned)),
             None => ("-".to_owned(), "-".to_owned()),
         };
-        self.say(&format!(
+        self.print(&format!(
             "  {:<15}{:>8}{:>9}{:>10}{:>9}  {}",
             mechanism.name,
             percent(measured.in_zone()),
             percent(measured.planned.in_zone()),
             seen,
             planned,
-            mechanism.says
+            mechanism.description
         ));
-        for complaint in verdict::complaints(measured) {
-            self.say(&format!("  OUT OF LINE: {complaint}"));
+        for deviation in deviation::deviations(measured) {
+            self.print(&format!("  DEVIATION: {deviation}"));
         }
     }
 
-    /// What the table shows.
-    pub fn compared(&self, mechanisms: &[(Mechanism, Measured)]) {
+    pub fn mechanism_summary(&self, mechanisms: &[(ComparedMechanism, MeasuredTraffic)]) {
         let found = |name: &str| mechanisms.iter().find(|(mechanism, _)| mechanism.name == name);
         let (Some((_, zone)), Some((_, spill))) = (found("PreferSameZone"), found("Spill")) else { return };
-        let load = |measured: &Measured| measured.busiest().map_or(0.0, |busiest| busiest.planned);
-        let kept = |measured: &Measured| 100.0 * measured.planned.in_zone().unwrap_or_default();
-        self.say(&format!(
-            "\nLoad is a multiple of the fair share: what a pod gets if all pods get the same.\n\
-             PreferSameZone keeps {:.0} %, but zone-c has 4 of the 18 pods for a third of the\n\
-             clients: each of them gets {:.1} times its fair share. Spill keeps {:.0} %: zone-c\n\
-             sends away only what its pods cannot take, and the busiest pod gets {:.1} times.",
+        let load = |measured: &MeasuredTraffic| measured.busiest().map_or(0.0, |busiest| busiest.planned);
+        let kept = |measured: &MeasuredTraffic| 100.0 * measured.planned.in_zone().unwrap_or_default();
+        self.print(&format!(
+            "\nLoad is a multiple of the fair share, an equal share for each pod.\n\
+             PreferSameZone keeps {:.0} % in zone, but zone-c has 4 of the 18 pods for a third of\n\
+             the clients: each gets {:.1} times its fair share. Spill keeps {:.0} % in zone: zone-c\n\
+             spills only what its pods cannot take, and the busiest pod gets {:.1} times.",
             kept(zone),
             load(zone),
             kept(spill),
             load(spill)
         ));
-        self.say("\nSpill from zone to zone, measured (planned):");
-        self.say(&zones(&spill.connections, Some(&spill.planned.zones), &spill.refused));
+        self.print("\nSpill from zone to zone, measured (planned):");
+        self.print(&zone_table(&spill.connections, Some(&spill.planned.zones), &spill.refused));
     }
 
-    /// What the loss of a zone's pods did.
-    pub fn fallback(&self, fallback: &Fallback) {
-        self.say(&format!(
-            "Without a pod in {}, PreferSameZone serves its clients from the other zones.",
+    pub fn fallback(&self, fallback: &ZoneFailover) {
+        self.print(&format!(
+            "Without pods in {}, PreferSameZone fails over to the other zones.",
             fallback.zone
         ));
-        self.say(&zones(&fallback.connections, None, &BTreeMap::new()));
-        self.say(&format!("  failed connections: {}", fallback.failed));
+        self.print(&zone_table(&fallback.connections, None, &BTreeMap::new()));
+        self.print(&format!("  failed connections: {}", fallback.failed));
     }
 
-    /// How far the replacement is.
     pub fn progress(&self, done: usize, all: usize) {
         if std::io::stderr().is_terminal() {
             let end = if done == all { "\n" } else { "" };
@@ -151,21 +139,19 @@ impl Teller {
         }
     }
 
-    /// What the replacement of pods did.
-    pub fn rolling(&self, rolling: &Rolling) {
-        self.say(&format!(
-            "{} pods replaced, {} connections meanwhile, {} failed.",
+    pub fn rolling(&self, rolling: &RollingUpdate) {
+        self.print(&format!(
+            "{} pods replaced, {} connections, {} failed.",
             rolling.replaced, rolling.connections, rolling.failed
         ));
     }
 
-    /// Where the requests of each zone went, by version.
-    pub fn canary(&self, canary: &Canary) {
+    pub fn canary(&self, canary: &CanaryTraffic) {
         let head: Vec<String> = VERSIONS
             .iter()
             .flat_map(|(v, _)| ZONES.map(|zone| format!("{:>11}", format!("{v} {zone}"))))
             .collect();
-        self.say(&format!("  {:<10}{}", "from \\ to", head.concat()));
+        self.print(&format!("  {:<10}{}", "from \\ to", head.concat()));
         for from in ZONES {
             let all = canary.total(from);
             let cell = |version: &str, to: &str| match canary.count(from, version, to) {
@@ -173,29 +159,32 @@ impl Teller {
                 count => format!("{:>9.1} %", 100.0 * count as f64 / all as f64),
             };
             let row: Vec<String> = VERSIONS.iter().flat_map(|(v, _)| ZONES.map(|to| cell(v, to))).collect();
-            self.say(&format!("  {from:<10}{}", row.concat()));
+            self.print(&format!("  {from:<10}{}", row.concat()));
         }
-        self.say("  v2 has no pod in zone-c: its tenth of that zone's requests is all that leaves.");
-        self.say(&format!("  failed requests: {}", canary.failed));
-        for complaint in canary.complaints() {
-            self.say(&format!("  OUT OF LINE: {complaint}"));
+        self.print("  v2 has no pod in zone-c: only its 10 % leave that zone.");
+        self.print(&format!("  failed requests: {}", canary.failed));
+        for deviation in canary.deviations() {
+            self.print(&format!("  DEVIATION: {deviation}"));
         }
     }
 
-    /// The last words.
-    pub fn end(&self, report: &Report) {
-        match report.complaints().as_slice() {
-            [] => self.say(&format!(
-                "\nEverything went where the plan says, within sampling error. {:.0} seconds.",
+    pub fn summary(&self, report: &DemoReport) {
+        match report.deviations().as_slice() {
+            [] => self.print(&format!(
+                "\nAll traffic matches the plan, within sampling error. {:.0} seconds.",
                 report.seconds
             )),
-            complaints => complaints.iter().for_each(|c| self.say(&format!("\nOUT OF LINE: {c}"))),
+            deviations => deviations.iter().for_each(|c| self.print(&format!("\nDEVIATION: {c}"))),
         }
     }
 }
 
-/// From each zone a line with the share that went to each zone, and the planned one in parentheses.
-pub fn zones(connections: &Connections, planned: Option<&Shares>, refused: &BTreeMap<String, u64>) -> String {
+/// A table of shares from zone to zone, with the planned ones in parentheses.
+pub fn zone_table(
+    connections: &Connections,
+    planned: Option<&Shares>,
+    refused: &BTreeMap<String, u64>,
+) -> String {
     let width = if planned.is_some() { 18 } else { 10 };
     let mut lines =
         vec![format!("  {:<10}{}", "from \\ to", ZONES.map(|zone| format!("{zone:>width$}")).concat())];

@@ -1,128 +1,115 @@
-//! `zoneward demo scale`: more or fewer pods of an app in the zones of a kept demo.
+//! `zoneward demo scale`: more or fewer pods of an app in the zones of a running demo.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::default_folder;
-use super::kept::{Command, Outcome, ask};
-use super::layout::{self, Node, ZONES};
-use super::objects::Pod;
-use super::world::World;
-use output::{Format, Output, print_text, print_value};
+use super::RunningDemoArgs;
+use super::command_socket::{DemoRequest, DemoResponse};
+use super::demo_cluster::DemoCluster;
+use super::layout::{self, DemoNode, ZONES};
+use super::objects::DemoPod;
 
-/// The apps that can be scaled; the others have one pod for each node, or versions.
+/// Apps that can be scaled; the others have one pod per node, or versions.
 const APPS: [&str; 2] = ["web", "shop"];
-/// The most pods of an app in a zone: each is a namespace with threads of its own.
-const MOST: u8 = 20;
-/// The numbers of pods on a node that are free for these.
-const NUMBERS: std::ops::RangeInclusive<u8> = 10..=250;
+/// Maximum number of pods of an app per zone: each is a namespace with threads.
+const MAX_REPLICAS: u8 = 20;
+/// Numbers of scaled pods on a node.
+const POD_NUMBERS: std::ops::RangeInclusive<u8> = 10..=250;
 
 /// `zoneward demo scale`
 #[derive(Debug, Args)]
-pub struct Scale {
-    /// The app: web or shop
+pub struct ScaleArgs {
+    /// App: web or shop
     #[arg(value_name = "APP")]
     pub app: String,
-    /// How many pods each of the zones should have, 0 to 20
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST)))]
+    /// Number of pods per zone, 0 to 20
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=i64::from(MAX_REPLICAS)))]
     pub replicas: u8,
-    /// Only this zone; may be repeated [default: every zone]
+    /// Zone to scale; repeatable [default: every zone]
     #[arg(long = "zone", value_name = "ZONE")]
     pub zones: Vec<String>,
-    /// Where the demo has its data [default: where the demo puts it]
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub output: Output,
+    pub running: RunningDemoArgs,
 }
 
-/// What the kept demo is asked.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct ScaleRequest {
     app: String,
     replicas: u8,
     zones: Vec<String>,
 }
 
-/// Asks the kept demo, and shows what it did.
-pub fn run(args: &Scale) -> Result<bool> {
-    let folder = args.data_dir.clone().unwrap_or_else(default_folder);
+pub fn run(args: &ScaleArgs) -> Result<bool> {
     let app = ["deploy/", "deployment/", "deployments/"].iter().find_map(|kind| args.app.strip_prefix(kind));
     let app = app.unwrap_or(&args.app).to_owned();
     let service = if app == "web" { "web-spill" } else { &app };
-    let look = format!("{} {service}", super::typed("traffic", args.data_dir.as_deref()));
-    let order = Order { app: app.clone(), replicas: args.replicas, zones: args.zones.clone() };
-    let (text, value, fine) = ask(&folder, &Command::Scale(order))?;
-    match args.output.format {
-        Format::Table => print_text(&format!("{text}See where traffic goes now:\n  {look}\n"))?,
-        format => print_value(&value, format)?,
-    }
-    Ok(fine)
+    let look = format!("{} {service}", super::command_line("traffic", args.running.data_dir.as_deref()));
+    let request = ScaleRequest { app: app.clone(), replicas: args.replicas, zones: args.zones.clone() };
+    let closing = format!("To see the new distribution:\n  {look}\n");
+    args.running.request(&DemoRequest::Scale(request), &closing)
 }
 
-/// Adds and removes pods, and waits until the API is quiet again.
-pub async fn serve(world: &mut World, order: &Order) -> Result<Outcome> {
-    let app = APPS.into_iter().find(|app| *app == order.app);
+/// Adds and removes pods, and waits until the API has no more changes.
+pub async fn serve(cluster: &mut DemoCluster, request: &ScaleRequest) -> Result<DemoResponse> {
+    let app = APPS.into_iter().find(|app| *app == request.app);
     let app =
-        app.with_context(|| format!("there is no app {}; there are {}", order.app, APPS.join(" and ")))?;
-    let zones = zones(&order.zones)?;
-    world.until_quiet().await;
-    clear(world).await?;
-    let before = by_zone(&world.pods_of(app));
-    let plan = plan(app, &world.all_pods(), &zones, order.replicas)?;
+        app.with_context(|| format!("there is no app {}; there are {}", request.app, APPS.join(" and ")))?;
+    let zones = zones(&request.zones)?;
+    cluster.until_quiet().await;
+    remove_deleted_pods(cluster).await?;
+    let before = by_zone(&cluster.pods_of(app));
+    let plan = plan(app, &cluster.all_pods(), &zones, request.replicas)?;
     for pod in &plan.added {
-        world.add_pod(pod.clone()).await?;
+        cluster.add_pod(pod.clone()).await?;
     }
     for pod in &plan.removed {
-        world.forget_pod(&pod.name).await?;
+        cluster.delete_pod_object(&pod.name).await?;
     }
-    world.until_quiet().await;
+    cluster.until_quiet().await;
     for pod in &plan.removed {
-        world.remove_pod(&pod.name).await?;
+        cluster.remove_pod(&pod.name).await?;
     }
-    world.write_places()?;
-    let after = by_zone(&world.pods_of(app));
-    Ok(outcome(app, &before, &after, &plan))
+    cluster.write_state()?;
+    let after = by_zone(&cluster.pods_of(app));
+    Ok(response(app, &before, &after, &plan))
 }
 
-/// Takes the namespaces of pods away that were deleted by other means, as `kubectl delete pod`.
-async fn clear(world: &mut World) -> Result<()> {
-    let all = world.all_pods();
-    for pod in all.iter().filter(|pod| !world.has_object(&pod.name)).collect::<Vec<_>>() {
-        world.remove_pod(&pod.name).await?;
+/// Removes the namespaces of pods that were deleted otherwise, such as by `kubectl delete pod`.
+async fn remove_deleted_pods(cluster: &mut DemoCluster) -> Result<()> {
+    let all = cluster.all_pods();
+    for pod in all.iter().filter(|pod| !cluster.has_object(&pod.name)).collect::<Vec<_>>() {
+        cluster.remove_pod(&pod.name).await?;
     }
     Ok(())
 }
 
 fn zones(named: &[String]) -> Result<Vec<&'static str>> {
     if let Some(unknown) = named.iter().find(|zone| !ZONES.contains(&zone.as_str())) {
-        bail!("--zone {unknown}: there is no such zone; there are {}", ZONES.join(", "));
+        bail!("--zone {unknown}: unknown zone; the zones are {}", ZONES.join(", "));
     }
     Ok(ZONES.into_iter().filter(|zone| named.is_empty() || named.iter().any(|named| named == zone)).collect())
 }
 
-/// What has to be done.
 #[derive(Debug, Default)]
-struct Plan {
-    added: Vec<Pod>,
-    removed: Vec<Pod>,
+struct ScalePlan {
+    added: Vec<DemoPod>,
+    removed: Vec<DemoPod>,
 }
 
-/// Fills the nodes of a zone evenly, and empties the fullest first.
-fn plan(app: &'static str, all: &[Pod], zones: &[&'static str], replicas: u8) -> Result<Plan> {
-    let mut plan = Plan::default();
+/// Adds to the node with the fewest pods, removes from the node with the most.
+fn plan(app: &'static str, all: &[DemoPod], zones: &[&'static str], replicas: u8) -> Result<ScalePlan> {
+    let mut plan = ScalePlan::default();
     let mut pods = all.to_vec();
     for zone in zones {
-        let nodes: Vec<Node> = layout::nodes().into_iter().filter(|node| node.zone == *zone).collect();
-        let count =
-            |pods: &[Pod], node: &Node| pods.iter().filter(|p| p.app == app && p.node == *node).count();
-        let total = |pods: &[Pod]| nodes.iter().map(|node| count(pods, node)).sum::<usize>();
+        let nodes: Vec<DemoNode> = layout::nodes().into_iter().filter(|node| node.zone == *zone).collect();
+        let count = |pods: &[DemoPod], node: &DemoNode| {
+            pods.iter().filter(|p| p.app == app && p.node == *node).count()
+        };
+        let total = |pods: &[DemoPod]| nodes.iter().map(|node| count(pods, node)).sum::<usize>();
         while total(&pods) < replicas.into() {
             let node = nodes.iter().min_by_key(|node| count(&pods, node)).context("every zone has nodes")?;
             let pod = new_pod(app, node, &pods)?;
@@ -138,29 +125,29 @@ fn plan(app: &'static str, all: &[Pod], zones: &[&'static str], replicas: u8) ->
     Ok(plan)
 }
 
-/// A pod with the first name and number that are free.
-fn new_pod(app: &'static str, node: &Node, pods: &[Pod]) -> Result<Pod> {
+/// A pod with the first free name and number.
+fn new_pod(app: &'static str, node: &DemoNode, pods: &[DemoPod]) -> Result<DemoPod> {
     let taken: BTreeSet<u8> = pods.iter().filter(|pod| pod.node == *node).map(|pod| pod.number).collect();
-    let number = NUMBERS.into_iter().find(|number| !taken.contains(number));
+    let number = POD_NUMBERS.into_iter().find(|number| !taken.contains(number));
     let number = number.with_context(|| format!("{} has no address left for a pod", node.name))?;
     let letter = node.name.trim_start_matches("node-");
     let mut names = (0..=usize::from(u8::MAX)).map(|i| format!("{app}-{letter}-{i}"));
     let name = names.find(|name| pods.iter().all(|pod| pod.name != *name));
     let name = name.with_context(|| format!("{} has no name left for a pod", node.name))?;
-    Ok(Pod { name, app, version: None, node: node.clone(), number })
+    Ok(DemoPod { name, app, version: None, node: node.clone(), number })
 }
 
-fn by_zone(pods: &[Pod]) -> BTreeMap<&'static str, usize> {
+fn by_zone(pods: &[DemoPod]) -> BTreeMap<&'static str, usize> {
     ZONES.map(|zone| (zone, pods.iter().filter(|pod| pod.node.zone == zone).count())).into()
 }
 
-fn outcome(
+fn response(
     app: &str,
     before: &BTreeMap<&'static str, usize>,
     after: &BTreeMap<&'static str, usize>,
-    plan: &Plan,
-) -> Outcome {
-    let names = |pods: &[Pod]| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
+    plan: &ScalePlan,
+) -> DemoResponse {
+    let names = |pods: &[DemoPod]| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let mut text = String::new();
     for (zone, count) in after {
         let earlier = before.get(zone).copied().unwrap_or_default();
@@ -174,7 +161,7 @@ fn outcome(
     let zones: serde_json::Map<String, serde_json::Value> = after.iter().map(zone).collect();
     let value =
         json!({"app": app, "zones": zones, "added": names(&plan.added), "removed": names(&plan.removed)});
-    Outcome::Done { text, value, fine: true }
+    DemoResponse::Done { text, value, succeeded: true }
 }
 
 #[cfg(test)]
@@ -196,8 +183,8 @@ mod tests {
     #[test]
     fn no_pod_gets_the_address_or_the_name_of_another() {
         let pods = super::super::objects::pods();
-        let plan = plan("web", &pods, &ZONES, MOST).expect("it can be planned");
-        let all: Vec<Pod> = pods.into_iter().chain(plan.added).collect();
+        let plan = plan("web", &pods, &ZONES, MAX_REPLICAS).expect("it can be planned");
+        let all: Vec<DemoPod> = pods.into_iter().chain(plan.added).collect();
         let names: BTreeSet<&str> = all.iter().map(|pod| pod.name.as_str()).collect();
         let places: BTreeSet<(u8, u8)> = all.iter().map(|pod| (pod.node.number, pod.number)).collect();
         assert_eq!((names.len(), places.len()), (all.len(), all.len()));

@@ -15,7 +15,7 @@ use model::route::{
 };
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
-use cluster::{ObjectChange, ResourceKind};
+use cluster::{ObjectChange, ObjectKind};
 
 /// What has to be planned again.
 #[derive(Debug, Default)]
@@ -80,24 +80,24 @@ impl Affected {
         }
     }
 
-    fn gone(&mut self, kind: ResourceKind, key: &ObjectKey, snapshot: &Snapshot) {
+    fn gone(&mut self, kind: ObjectKind, key: &ObjectKey, snapshot: &Snapshot) {
         match kind {
-            ResourceKind::Service => {
+            ObjectKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.service(snapshot.service(&key), None, snapshot);
             }
-            ResourceKind::Slice => self.slice(snapshot.slice(key), None),
-            ResourceKind::Pod => self.pod(snapshot.pod(key), None, snapshot),
-            ResourceKind::Node => self.node(snapshot.node(&key.name), None),
-            ResourceKind::HttpRoute => self.http_route(snapshot.http_route(key), None),
-            ResourceKind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
-            ResourceKind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
-            ResourceKind::Gateway => self.gateway(snapshot.gateway(key), None),
-            ResourceKind::Namespace
-            | ResourceKind::ServiceCidr
-            | ResourceKind::IpAddress
-            | ResourceKind::Lease
-            | ResourceKind::Secret => {}
+            ObjectKind::Slice => self.slice(snapshot.slice(key), None),
+            ObjectKind::Pod => self.pod(snapshot.pod(key), None, snapshot),
+            ObjectKind::Node => self.node(snapshot.node(&key.name), None),
+            ObjectKind::HttpRoute => self.http_route(snapshot.http_route(key), None),
+            ObjectKind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
+            ObjectKind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
+            ObjectKind::Gateway => self.gateway(snapshot.gateway(key), None),
+            ObjectKind::Namespace
+            | ObjectKind::ServiceCidr
+            | ObjectKind::IpAddress
+            | ObjectKind::Lease
+            | ObjectKind::Secret => {}
         }
     }
 

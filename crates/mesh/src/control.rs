@@ -5,8 +5,8 @@
 //! Subscriptions: an Envoy connects -> its identity is added, and removed when no stream has used it for a while
 //! ```
 
-mod subscriptions;
 mod admin_pages;
+mod subscriptions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,14 +22,14 @@ use xds::identity::{EnvoyIdentity, EnvoyRole, SidecarListeners};
 use xds::render::{DirectResponseAllowlist, EnvoyListeners, RenderInput, Rendered, render};
 use xds::stream::PublishedResources;
 
-use super::proxy_identity::{ProxyIdentity, ProxyRole};
 use super::object_source::{MeshInput, ObjectSource};
+use super::proxy_identity::{ProxyIdentity, ProxyRole};
 use super::table_cache::{MeshTables, TableCache};
 use crate::destination_port;
 use cluster::log;
 
-pub use subscriptions::Subscriptions;
 pub use admin_pages::pages;
+pub use subscriptions::Subscriptions;
 
 /// Inputs applied before anything is rendered.
 const INPUTS_PER_SYNC: usize = 1_024;

@@ -22,10 +22,10 @@ use proxy::{ListenerKind, Proxy, ProxyTables, ServerCertificate};
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::proxy_identity::ProxyIdentity;
 use super::listeners::{ListenerId, ListenerSet, ListenerSpec, unspecified_address};
-use super::redirect::KernelRedirect;
 use super::object_source::{MeshInput, ObjectSource};
+use super::proxy_identity::ProxyIdentity;
+use super::redirect::KernelRedirect;
 use super::table_cache::{MeshTables, TableCache};
 use crate::destination_port;
 use cluster::log;
@@ -61,7 +61,7 @@ pub struct EmbeddedProxyConfig {
 
 /// Readiness and metrics of a running proxy.
 #[derive(Debug, Default)]
-pub struct ProxyHealth {
+pub struct TablesHealth {
     /// Why it is not ready; `None` when it is.
     unready: Mutex<Option<String>>,
     swaps: Counter,
@@ -70,7 +70,7 @@ pub struct ProxyHealth {
     notices: Gauge,
 }
 
-impl ProxyHealth {
+impl TablesHealth {
     /// Not ready.
     pub fn new() -> Self {
         Self { unready: Mutex::new(Some("no table yet".to_owned())), ..Self::default() }
@@ -103,7 +103,7 @@ pub async fn run(
     config: EmbeddedProxyConfig,
     mut source: ObjectSource,
     proxy: Proxy,
-    health: Arc<ProxyHealth>,
+    health: Arc<TablesHealth>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let redirect = match config.redirect {
@@ -160,7 +160,7 @@ struct ProxyLoop {
     proxy: Proxy,
     listeners: ListenerSet,
     redirect: Option<KernelRedirect>,
-    health: Arc<ProxyHealth>,
+    health: Arc<TablesHealth>,
     /// Parsed certificates with their source.
     certificates: BTreeMap<ObjectKey, (Arc<PemKeyPair>, Arc<ServerCertificate>)>,
     logged: BTreeSet<Notice>,

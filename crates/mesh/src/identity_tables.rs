@@ -11,8 +11,8 @@ use plan::FeatureGates;
 use plan::backends::fallbacks;
 use plan::routes::{GatewayRoutes, MeshClient, OutboundRoutes};
 
-use super::proxy_identity::{ProxyIdentity, ProxyRole};
 use super::affected::Affected;
+use super::proxy_identity::{ProxyIdentity, ProxyRole};
 
 /// Shared by all identities during one refresh.
 pub(super) struct RefreshContext<'r> {

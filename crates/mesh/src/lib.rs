@@ -5,18 +5,20 @@
 //!    RouteTable + BackendTable + certificates -> the embedded proxy, or xDS
 //! ```
 
-pub mod route_status;
-pub mod proxy_identity;
-pub mod control;
-pub mod listeners;
-pub mod redirect;
-pub mod embedded_proxy;
-pub mod tls_secret;
-pub mod secret_watches;
-pub mod object_source;
-pub mod table_cache;
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod affected;
+pub mod control;
+pub mod embedded_proxy;
 mod identity_tables;
+pub mod listeners;
+pub mod object_source;
+pub mod proxy_identity;
+pub mod redirect;
+pub mod route_status;
+pub mod secret_watches;
+pub mod table_cache;
+pub mod tls_secret;
 
 use anyhow::{Context, Result};
 use model::route::AppProtocol;

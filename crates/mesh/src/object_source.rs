@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::tls_secret;
 use super::secret_watches::SecretWatches;
 use super::table_cache::{KINDS, wanted};
+use super::tls_secret;
 use cluster::input::{Documents, files};
 use cluster::log;
-use cluster::{ResourceKind, WatchEvent, WatchStream};
+use cluster::{Informer, InformerEvent, ObjectKind};
 
 /// The poll interval of files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum MeshInput {
     /// Of a watch, or the equivalent of a file.
-    Event(Box<WatchEvent>),
+    Event(Box<InformerEvent>),
     /// A Secret, or why it cannot be used.
     Secret(ObjectKey, Result<PemKeyPair, Notice>),
 }
@@ -39,7 +39,7 @@ pub enum ObjectSource {
 
 impl ObjectSource {
     pub fn cluster(client: Client, mut random: Random) -> Self {
-        let feed = WatchStream::start(&client, random.split(), wanted());
+        let feed = Informer::start(&client, random.split(), wanted());
         Self::Cluster(Box::new(ClusterSource { feed, secrets: SecretWatches::new(client, random) }))
     }
 
@@ -91,7 +91,7 @@ impl ObjectSource {
 }
 
 pub struct ClusterSource {
-    feed: WatchStream,
+    feed: Informer,
     secrets: SecretWatches,
 }
 
@@ -148,26 +148,25 @@ impl FileSource {
             log::notice(notice);
         }
         self.stamp = stamp;
-        let mut objects_by_kind: BTreeMap<ResourceKind, Vec<Value>> = BTreeMap::new();
+        let mut objects_by_kind: BTreeMap<ObjectKind, Vec<Value>> = BTreeMap::new();
         for mut object in documents.objects {
             fill_in_namespace(&mut object);
             if let Some(kind) = kind_of(&object) {
                 objects_by_kind.entry(kind).or_default().push(object);
             }
         }
-        self.secrets =
-            objects_by_kind.remove(&ResourceKind::Secret).into_iter().flatten().map(pair).collect();
+        self.secrets = objects_by_kind.remove(&ObjectKind::Secret).into_iter().flatten().map(pair).collect();
         for kind in KINDS {
-            self.queue.push_back(MeshInput::Event(WatchEvent::ListStarted(kind).into()));
+            self.queue.push_back(MeshInput::Event(InformerEvent::ListStarted(kind).into()));
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
                 match serde_json::from_value(object) {
                     Ok(watched) => {
-                        self.queue.push_back(MeshInput::Event(WatchEvent::Applied(kind, watched).into()))
+                        self.queue.push_back(MeshInput::Event(InformerEvent::Applied(kind, watched).into()))
                     }
                     Err(error) => warn!(kind = kind.as_str(), %error, "cannot parse an object"),
                 }
             }
-            self.queue.push_back(MeshInput::Event(WatchEvent::ListCompleted(kind).into()));
+            self.queue.push_back(MeshInput::Event(InformerEvent::ListCompleted(kind).into()));
         }
         let wanted = std::mem::take(&mut self.wanted);
         self.watch_secrets(&wanted);
@@ -185,9 +184,9 @@ impl FileSource {
     }
 }
 
-fn kind_of(object: &Value) -> Option<ResourceKind> {
+fn kind_of(object: &Value) -> Option<ObjectKind> {
     let kind = object["kind"].as_str()?;
-    KINDS.into_iter().chain([ResourceKind::Secret]).find(|known| known.as_str() == kind)
+    KINDS.into_iter().chain([ObjectKind::Secret]).find(|known| known.as_str() == kind)
 }
 
 /// As the API server does.

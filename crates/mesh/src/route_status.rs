@@ -35,31 +35,31 @@ use xds::render::PemKeyPair;
 pub use conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
 use conditions::{StatusWrite, StoredObject};
 
-use super::tls_secret;
 use super::secret_watches::SecretWatches;
+use super::tls_secret;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
 use cluster::{
-    ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec, WatchStream, api_outage, failure,
+    Informer, InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec, api_outage, failure,
 };
 
 /// Concurrent writes.
 const WRITERS: usize = 5;
 /// Backoff after a failed write.
 const BACKOFF: Duration = Duration::from_secs(5);
-const KINDS: [ResourceKind; 5] = [
-    ResourceKind::Service,
-    ResourceKind::HttpRoute,
-    ResourceKind::GatewayHttpRoute,
-    ResourceKind::TcpRoute,
-    ResourceKind::Gateway,
+const KINDS: [ObjectKind; 5] = [
+    ObjectKind::Service,
+    ObjectKind::HttpRoute,
+    ObjectKind::GatewayHttpRoute,
+    ObjectKind::TcpRoute,
+    ObjectKind::Gateway,
 ];
 
-type Key = (ResourceKind, ObjectKey);
+type Key = (ObjectKind, ObjectKey);
 
 /// Runs until `stop` turns true. Dropping the future cancels all writes.
 pub async fn run(client: Client, clock: Clock, mut random: Random, mut stop: watch::Receiver<bool>) {
-    let mut feed = WatchStream::start(&client, random.split(), KINDS.map(WatchSpec::all));
+    let mut feed = Informer::start(&client, random.split(), KINDS.map(WatchSpec::all));
     let mut secrets = SecretWatches::new(client.clone(), random);
     let mut reconciler = StatusReconciler::default();
     let mut writers: JoinSet<(Key, Result<(), kube::Error>)> = JoinSet::new();
@@ -107,9 +107,9 @@ struct StatusReconciler {
 }
 
 impl StatusReconciler {
-    fn apply(&mut self, event: WatchEvent) {
-        if let WatchEvent::Applied(kind, object) = &event
-            && ResourceKind::MESH.contains(kind)
+    fn apply(&mut self, event: InformerEvent) {
+        if let InformerEvent::Applied(kind, object) = &event
+            && ObjectKind::MESH.contains(kind)
         {
             let key = (*kind, ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name())));
             match record(*kind, object.text()) {
@@ -139,8 +139,8 @@ impl StatusReconciler {
                     self.records.remove(&(*kind, key.clone()));
                 }
                 match kind {
-                    ResourceKind::Service => self.enqueue_users(&key.namespace),
-                    ResourceKind::Gateway => self.gateway_changed(key),
+                    ObjectKind::Service => self.enqueue_users(&key.namespace),
+                    ObjectKind::Gateway => self.gateway_changed(key),
                     _ => {}
                 }
             }
@@ -172,10 +172,10 @@ impl StatusReconciler {
             let is_there = |service: &ServiceKey| service.namespace == *namespace;
             key.namespace == *namespace
                 || match kind {
-                    ResourceKind::HttpRoute => {
+                    ObjectKind::HttpRoute => {
                         snapshot.http_route(key).is_some_and(|p| p.to.iter().any(|to| is_there(&to.service)))
                     }
-                    ResourceKind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
+                    ObjectKind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
                         policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
                     }),
                     _ => false,
@@ -243,25 +243,21 @@ impl StatusReconciler {
     }
 
     /// `None` until every referenced kind and Secret has been listed; the listing enqueues the object again.
-    fn standing(&self, kind: ResourceKind, key: &ObjectKey) -> Option<RouteStatus> {
+    fn standing(&self, kind: ObjectKind, key: &ObjectKey) -> Option<RouteStatus> {
         let snapshot: &Snapshot = self.mirror.snapshot();
-        let has_listed = |kinds: &[ResourceKind]| self.mirror.has_listed(kinds);
+        let has_listed = |kinds: &[ObjectKind]| self.mirror.has_listed(kinds);
         match kind {
-            ResourceKind::HttpRoute if !has_listed(&[ResourceKind::Service]) => None,
-            ResourceKind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
-            ResourceKind::GatewayHttpRoute
-                if !has_listed(&[ResourceKind::Service, ResourceKind::Gateway]) =>
-            {
-                None
-            }
-            ResourceKind::GatewayHttpRoute => {
+            ObjectKind::HttpRoute if !has_listed(&[ObjectKind::Service]) => None,
+            ObjectKind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
+            ObjectKind::GatewayHttpRoute if !has_listed(&[ObjectKind::Service, ObjectKind::Gateway]) => None,
+            ObjectKind::GatewayHttpRoute => {
                 Some(of_gateway_http_route(snapshot, snapshot.gateway_http_route(key)?))
             }
-            ResourceKind::TcpRoute => {
+            ObjectKind::TcpRoute => {
                 let policy = snapshot.tcp_route(key)?;
                 let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
-                let is_known = has_listed(&[ResourceKind::Service])
-                    && (!at_gateway || has_listed(&[ResourceKind::Gateway]));
+                let is_known =
+                    has_listed(&[ObjectKind::Service]) && (!at_gateway || has_listed(&[ObjectKind::Gateway]));
                 is_known.then(|| of_tcp_route(snapshot, policy))
             }
             _ => {
@@ -299,7 +295,7 @@ impl StatusReconciler {
     }
 }
 
-fn record(kind: ResourceKind, text: &str) -> Option<StoredObject> {
+fn record(kind: ObjectKind, text: &str) -> Option<StoredObject> {
     let mut object: Value = serde_json::from_str(text).ok()?;
     let resource = kind.resource();
     object["kind"] = resource.kind.as_str().into();

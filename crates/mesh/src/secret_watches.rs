@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use xds::render::PemKeyPair;
 
 use super::tls_secret;
-use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
+use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
 
 const QUEUE: usize = 64;
 
@@ -72,23 +72,25 @@ impl SecretWatches {
 /// Sends the updates of one Secret.
 async fn watch_secret(client: Client, random: Random, key: ObjectKey, sender: mpsc::Sender<SecretUpdate>) {
     let by_name = format!("metadata.name={}", key.name);
-    let wanted = WatchSpec::all(ResourceKind::Secret).namespace(&key.namespace).fields(&by_name);
-    let mut feed = WatchStream::start(&client, random, [wanted]);
+    let wanted = WatchSpec::all(ObjectKind::Secret).namespace(&key.namespace).fields(&by_name);
+    let mut feed = Informer::start(&client, random, [wanted]);
     let (mut seen, mut told) = (false, false);
     loop {
         let update = match feed.next().await {
-            WatchEvent::ListStarted(_) => {
+            InformerEvent::ListStarted(_) => {
                 seen = false;
                 None
             }
-            WatchEvent::Applied(_, object) => {
+            InformerEvent::Applied(_, object) => {
                 seen = true;
                 Some(tls_secret::parse(&key, object.text()))
             }
-            WatchEvent::Deleted(..) => Some(Err(tls_secret::missing(&key))),
-            WatchEvent::ListCompleted(_) => (!seen).then(|| Err(tls_secret::missing(&key))),
+            InformerEvent::Deleted(..) => Some(Err(tls_secret::missing(&key))),
+            InformerEvent::ListCompleted(_) => (!seen).then(|| Err(tls_secret::missing(&key))),
             // The last version stays valid during an outage of the API.
-            WatchEvent::Failed(_, why) => (!told && !seen).then(|| Err(tls_secret::unreadable(&key, &why))),
+            InformerEvent::Failed(_, why) => {
+                (!told && !seen).then(|| Err(tls_secret::unreadable(&key, &why)))
+            }
         };
         let Some(update) = update else { continue };
         told = true;

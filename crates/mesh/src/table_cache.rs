@@ -16,28 +16,28 @@ use plan::FeatureGates;
 use plan::routes::unused_targets;
 use xds::render::PemKeyPair;
 
-use super::proxy_identity::ProxyIdentity;
 use super::affected::Affected;
 pub use super::identity_tables::ChangedTables;
 use super::identity_tables::{IdentityTables, RefreshContext};
-use cluster::{ObjectChange, ResourceKind, WatchCache, WatchEvent, WatchSpec};
+use super::proxy_identity::ProxyIdentity;
+use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec};
 
-pub const KINDS: [ResourceKind; 8] = [
-    ResourceKind::Service,
-    ResourceKind::Slice,
-    ResourceKind::Pod,
-    ResourceKind::Node,
-    ResourceKind::HttpRoute,
-    ResourceKind::GatewayHttpRoute,
-    ResourceKind::TcpRoute,
-    ResourceKind::Gateway,
+pub const KINDS: [ObjectKind; 8] = [
+    ObjectKind::Service,
+    ObjectKind::Slice,
+    ObjectKind::Pod,
+    ObjectKind::Node,
+    ObjectKind::HttpRoute,
+    ObjectKind::GatewayHttpRoute,
+    ObjectKind::TcpRoute,
+    ObjectKind::Gateway,
 ];
 
 /// All objects of these kinds; of Pods the metadata only. Secrets are watched one by one, see
 /// [`TableCache::secrets`].
 pub fn wanted() -> Vec<WatchSpec> {
     let wanted = |kind| match kind {
-        ResourceKind::Pod => WatchSpec::all(kind).metadata_only(),
+        ObjectKind::Pod => WatchSpec::all(kind).metadata_only(),
         _ => WatchSpec::all(kind),
     };
     KINDS.into_iter().map(wanted).collect()
@@ -71,9 +71,9 @@ pub struct TableCache {
     affected: Affected,
     certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
     /// Notices about single objects.
-    object_notices: BTreeMap<(ResourceKind, ObjectKey), Vec<Notice>>,
+    object_notices: BTreeMap<(ObjectKind, ObjectKey), Vec<Notice>>,
     /// Kinds whose watch fails, and why.
-    watch_errors: BTreeMap<ResourceKind, String>,
+    watch_errors: BTreeMap<ObjectKind, String>,
 }
 
 impl TableCache {
@@ -106,7 +106,7 @@ impl TableCache {
     }
 
     /// Kinds whose watch fails, and why.
-    pub fn watch_errors(&self) -> &BTreeMap<ResourceKind, String> {
+    pub fn watch_errors(&self) -> &BTreeMap<ObjectKind, String> {
         &self.watch_errors
     }
 
@@ -120,7 +120,7 @@ impl TableCache {
     }
 
     /// Applies an event of a watch.
-    pub fn apply(&mut self, event: WatchEvent) {
+    pub fn apply(&mut self, event: InformerEvent) {
         for change in self.mirror.read(event) {
             self.apply_change(change);
         }
@@ -158,7 +158,7 @@ impl TableCache {
         }
     }
 
-    fn set_object_notices(&mut self, kind: ResourceKind, key: ObjectKey, notices: &[Notice]) {
+    fn set_object_notices(&mut self, kind: ObjectKind, key: ObjectKey, notices: &[Notice]) {
         if notices.is_empty() {
             self.object_notices.remove(&(kind, key));
         } else {
@@ -174,7 +174,7 @@ impl TableCache {
     /// Sets a Secret, or the Notice why it is missing or unusable.
     pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<PemKeyPair, Notice>) {
         let before = self.certificates.remove(key);
-        self.set_object_notices(ResourceKind::Secret, key.clone(), &[]);
+        self.set_object_notices(ObjectKind::Secret, key.clone(), &[]);
         match pair {
             Ok(pair) if before.as_deref() == Some(&pair) => {
                 self.certificates.extend(before.map(|before| (key.clone(), before)));
@@ -184,7 +184,7 @@ impl TableCache {
                 self.affected.secrets.insert(key.clone());
             }
             Err(notice) => {
-                self.set_object_notices(ResourceKind::Secret, key.clone(), &[notice]);
+                self.set_object_notices(ObjectKind::Secret, key.clone(), &[notice]);
                 if before.is_some() {
                     self.affected.secrets.insert(key.clone());
                 }
@@ -194,7 +194,7 @@ impl TableCache {
 
     pub fn remove_secret(&mut self, key: &ObjectKey) {
         self.certificates.remove(key);
-        self.set_object_notices(ResourceKind::Secret, key.clone(), &[]);
+        self.set_object_notices(ObjectKind::Secret, key.clone(), &[]);
     }
 
     /// Plans the affected parts, and returns the identities whose tables changed.
@@ -251,15 +251,15 @@ impl TableCache {
     }
 }
 
-fn kind_and_key(object: &Object) -> Option<(ResourceKind, ObjectKey)> {
+fn kind_and_key(object: &Object) -> Option<(ObjectKind, ObjectKey)> {
     Some(match object {
-        Object::Service(o) => (ResourceKind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
-        Object::Slice(o) => (ResourceKind::Slice, o.key.clone()),
-        Object::Pod(o) => (ResourceKind::Pod, o.key.clone()),
-        Object::HttpRoute(o) => (ResourceKind::HttpRoute, o.key.clone()),
-        Object::GatewayHttpRoute(o) => (ResourceKind::GatewayHttpRoute, o.key.clone()),
-        Object::TcpRoute(o) => (ResourceKind::TcpRoute, o.key.clone()),
-        Object::Gateway(o) => (ResourceKind::Gateway, o.key.clone()),
+        Object::Service(o) => (ObjectKind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
+        Object::Slice(o) => (ObjectKind::Slice, o.key.clone()),
+        Object::Pod(o) => (ObjectKind::Pod, o.key.clone()),
+        Object::HttpRoute(o) => (ObjectKind::HttpRoute, o.key.clone()),
+        Object::GatewayHttpRoute(o) => (ObjectKind::GatewayHttpRoute, o.key.clone()),
+        Object::TcpRoute(o) => (ObjectKind::TcpRoute, o.key.clone()),
+        Object::Gateway(o) => (ObjectKind::Gateway, o.key.clone()),
         Object::Node(_) | Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {
             return None;
         }

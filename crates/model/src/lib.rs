@@ -14,6 +14,7 @@
 //! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
 
 #![allow(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod address;
 pub mod annotation;

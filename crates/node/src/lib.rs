@@ -6,6 +6,8 @@
 //!                                 sync_schedule: when      health, metrics, Lease and Events: the result
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod config;
 pub mod health;
 pub mod health_check_ports;

@@ -1,4 +1,4 @@
-//! Metrics of the node proxy: kube-proxy's by their names (semantics D14), and our own.
+//! NodeMetrics of the node proxy: kube-proxy's by their names (semantics D14), and our own.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,20 +12,20 @@ use cluster::admin_server;
 
 const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
 
-/// Labels as pairs.
-pub type Labels = Vec<(&'static str, String)>;
-type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
-type Counters = Family<Labels, Counter>;
+/// LabelPairs as pairs.
+pub type LabelPairs = Vec<(&'static str, String)>;
+type Histograms = Family<LabelPairs, Histogram, fn() -> Histogram>;
+type Counters = Family<LabelPairs, Counter>;
 type Times = Gauge<f64, AtomicU64>;
 
 /// All metrics; clones share their values.
-pub struct Metrics {
+pub struct NodeMetrics {
     registry: Registry,
     pub sync: Histograms,
     pub sync_full: Histograms,
     pub sync_partial: Histograms,
-    pub last_sync: Family<Labels, Times>,
-    pub last_queued: Family<Labels, Times>,
+    pub last_sync: Family<LabelPairs, Times>,
+    pub last_queued: Family<LabelPairs, Times>,
     pub programming: Histograms,
     pub endpoint_pending: Gauge,
     pub endpoint_changes: Counter,
@@ -33,7 +33,7 @@ pub struct Metrics {
     pub service_changes: Counter,
     sync_failures: Counters,
     cleanup_failures: Counters,
-    pub no_local: Family<Labels, Gauge>,
+    pub no_local: Family<LabelPairs, Gauge>,
     pub healthz: Counters,
     pub livez: Counters,
     pub conntrack: Histograms,
@@ -57,7 +57,7 @@ fn delays() -> Histogram {
     Histogram::new([0.25, 0.5].into_iter().chain(seconds.map(f64::from)))
 }
 
-impl Default for Metrics {
+impl Default for NodeMetrics {
     fn default() -> Self {
         let mut metrics = Self {
             registry: admin_server::registry("node"),
@@ -91,7 +91,7 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl NodeMetrics {
     /// Series that exist before the first event, so that rates and alerts see the first one.
     fn prepare(&self) {
         for at in FAMILIES {
@@ -250,18 +250,18 @@ impl Metrics {
     }
 }
 
-/// Labels of responses.
-pub fn status(code: u16) -> Labels {
+/// LabelPairs of responses.
+pub fn status(code: u16) -> LabelPairs {
     vec![("code", code.to_string())]
 }
 
-/// Labels of Service ports with traffic policy Local.
-pub fn local_policy(family: model::Family, policy: &str) -> Labels {
+/// LabelPairs of Service ports with traffic policy Local.
+pub fn local_policy(family: model::Family, policy: &str) -> LabelPairs {
     vec![("ip_family", family.to_string()), ("traffic_policy", policy.to_owned())]
 }
 
 /// Label `ip_family`.
-pub fn family(family: model::Family) -> Labels {
+pub fn family(family: model::Family) -> LabelPairs {
     vec![("ip_family", family.to_string())]
 }
 
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn the_names_are_those_that_dashboards_know() {
         // Semantics D14.
-        let metrics = Metrics::default();
+        let metrics = NodeMetrics::default();
         metrics.healthz.get_or_create(&status(200)).inc();
         metrics.programming.get_or_create(&family(model::Family::V4)).observe(0.001);
         let text = metrics.text();

@@ -12,7 +12,7 @@ use model::{Notice, ObjectRef};
 use tokio::sync::mpsc;
 
 use cluster::events::{self, EventSource};
-use cluster::{ResourceKind, failure};
+use cluster::{ObjectKind, failure};
 
 /// Events that may wait; more are only logged.
 const QUEUE: usize = 64;
@@ -71,7 +71,7 @@ async fn write_events(client: Client, node: String, clock: Clock, mut notices: m
 
 /// The API object that an event is about.
 struct About<'n> {
-    kind: ResourceKind,
+    kind: ObjectKind,
     namespace: &'n str,
     name: &'n str,
 }
@@ -81,11 +81,11 @@ impl<'n> About<'n> {
     fn of(notice: &'n Notice, node: &'n str) -> Self {
         let ObjectRef { kind, namespace, name } = &notice.object;
         let kind = match kind.as_str() {
-            "Service" => ResourceKind::Service,
-            "EndpointSlice" => ResourceKind::Slice,
-            "ServiceCIDR" => ResourceKind::ServiceCidr,
-            "Node" => ResourceKind::Node,
-            _ => return Self { kind: ResourceKind::Node, namespace: "", name: node },
+            "Service" => ObjectKind::Service,
+            "EndpointSlice" => ObjectKind::Slice,
+            "ServiceCIDR" => ObjectKind::ServiceCidr,
+            "Node" => ObjectKind::Node,
+            _ => return Self { kind: ObjectKind::Node, namespace: "", name: node },
         };
         Self { kind, namespace, name }
     }
@@ -143,8 +143,8 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("removing the folder");
         let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let client = cluster::in_process(store, &Clock::system());
-        let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ResourceKind::Node.resource());
-        let node = DynamicObject::new("n1", &ResourceKind::Node.resource());
+        let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ObjectKind::Node.resource());
+        let node = DynamicObject::new("n1", &ObjectKind::Node.resource());
         let made = nodes.create(&PostParams::default(), &node).await.expect("a Node");
         let about = notice("Kernel", "", "sysctl");
         assert!(made.metadata.uid.is_some());

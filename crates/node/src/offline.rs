@@ -18,30 +18,29 @@ use super::running_config::{self, RunningConfig};
 use super::{local_addresses, unknown};
 use cluster::input::{InputArgs, LoadedObjects};
 
-/// Which node, and what it is told.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// The node to stand on [default with --live: that of the running node proxy]
+    /// Node to evaluate [default with --live: that of the running node proxy]
     #[arg(long, value_name = "NAME", required_unless_present = "live")]
     pub node: Option<String>,
-    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) [default with --live: the running node proxy's]
+    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) [default with --live: that of the running node
+    /// proxy]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Switch features on or off, as PreferSameTrafficDistribution=false, over those of the configuration
+    /// Feature gates, such as PreferSameTrafficDistribution=false; override those of the configuration
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-    /// The way of the kernel to use
+    /// Proxy mode
     #[arg(long, value_name = "MODE", default_value = "nftables")]
     pub proxy_mode: ProxyMode,
-    /// An address that the node has besides those of its Node object; may be repeated
+    /// Address of the node in addition to those of its Node object; repeatable
     #[arg(long = "local-address", value_name = "IP")]
     pub local_addresses: Vec<IpAddr>,
 }
 
-/// The ways of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProxyMode {
-    /// Maps and sets of nf_tables
+    /// nftables
     Nftables,
 }
 

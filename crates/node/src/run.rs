@@ -20,13 +20,13 @@ use tokio::sync::watch;
 
 use super::config::NodeSettings;
 use super::health::{HealthEndpoint, ProxyHealth};
-use super::metrics::{Metrics, status};
+use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
-use cluster::{Connection, ResourceKind, WatchSpec, WatchStream};
+use cluster::{Connection, Informer, ObjectKind, WatchSpec};
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;
@@ -36,7 +36,7 @@ const CONFIG_POLL: Duration = Duration::from_secs(2);
 /// Health and metrics, shared with the servers.
 pub struct SharedState {
     pub health: Mutex<ProxyHealth>,
-    pub metrics: Metrics,
+    pub metrics: NodeMetrics,
 }
 
 impl SharedState {
@@ -87,7 +87,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
 
     let shared = Arc::new(SharedState {
         health: Mutex::new(ProxyHealth::new(settings.sync_period)),
-        metrics: Metrics::default(),
+        metrics: NodeMetrics::default(),
     });
     // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
@@ -104,7 +104,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             options.clock.clone(),
         ));
     }
-    let watches = WatchStream::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -129,14 +129,14 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
 fn watch_specs(node: &str) -> Vec<WatchSpec> {
     vec![
-        WatchSpec::all(ResourceKind::Service).labels("!service.kubernetes.io/service-proxy-name"),
-        WatchSpec::all(ResourceKind::Slice).labels("!service.kubernetes.io/headless"),
-        WatchSpec::all(ResourceKind::Node).fields(&format!("metadata.name={node}")),
-        WatchSpec::all(ResourceKind::ServiceCidr),
+        WatchSpec::all(ObjectKind::Service).labels("!service.kubernetes.io/service-proxy-name"),
+        WatchSpec::all(ObjectKind::Slice).labels("!service.kubernetes.io/headless"),
+        WatchSpec::all(ObjectKind::Node).fields(&format!("metadata.name={node}")),
+        WatchSpec::all(ObjectKind::ServiceCidr),
     ]
 }
 
-async fn run_loop(mut sync_loop: SyncLoop, mut watches: WatchStream) -> Result<RunEnd> {
+async fn run_loop(mut sync_loop: SyncLoop, mut watches: Informer) -> Result<RunEnd> {
     let mut address_changes = local_addresses::changes();
     let mut watches_addresses = true;
     loop {

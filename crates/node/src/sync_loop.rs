@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use cluster::{ResourceKind, WatchCache};
+use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::{ConntrackSocket, delete_stale_udp};
 use model::forward::UdpService;
@@ -33,7 +33,7 @@ use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
 use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
-use super::traffic::{Known, Traffic};
+use super::traffic::{Known, TrafficCounters};
 use super::{local_addresses, unknown};
 
 /// Startup timeout for this node's Node object (semantics D15).
@@ -57,7 +57,7 @@ pub struct SyncLoopParts {
     pub programmed: watch::Sender<ProgrammedState>,
     pub backend: Box<dyn NodeBackend + Send>,
     pub conntrack: Option<ConntrackSocket>,
-    pub traffic: Traffic,
+    pub traffic: TrafficCounters,
     pub clock: Clock,
 }
 
@@ -98,7 +98,7 @@ pub struct SyncLoop {
     forwarder: Forwarder,
     backend: Box<dyn NodeBackend + Send>,
     conntrack: Option<ConntrackSocket>,
-    traffic: Traffic,
+    traffic: TrafficCounters,
     health_checks: HealthCheckServers,
     local_addresses: Vec<IpAddr>,
     schedule: SyncSchedule,
@@ -178,10 +178,10 @@ impl SyncLoop {
         let node = snapshot.node(&self.node);
         let needs_pod_cidrs = self.settings.proxy.detect_local_mode == "NodeCIDR";
         let has_pod_cidrs = !needs_pod_cidrs || node.is_some_and(|node| !node.pod_cidrs.is_empty());
-        self.cache.has_listed(&[ResourceKind::Service, ResourceKind::Slice])
+        self.cache.has_listed(&[ObjectKind::Service, ObjectKind::Slice])
             && (node.is_some() || waited >= NODE_TIMEOUT)
             && (has_pod_cidrs || waited >= POD_CIDR_TIMEOUT)
-            && (self.cache.has_listed(&[ResourceKind::ServiceCidr]) || waited >= SERVICE_CIDR_TIMEOUT)
+            && (self.cache.has_listed(&[ObjectKind::ServiceCidr]) || waited >= SERVICE_CIDR_TIMEOUT)
     }
 
     /// Computes the node's configuration, and rebuilds where rules depend on what changed (pitfall 7: a ServiceCIDR does).
@@ -189,7 +189,7 @@ impl SyncLoop {
         self.pending.node = false;
         let snapshot = self.cache.snapshot();
         let node = snapshot.node(&self.node);
-        if self.cache.has_listed(&[ResourceKind::Node]) {
+        if self.cache.has_listed(&[ObjectKind::Node]) {
             self.shared.health(|health| health.node(node));
         }
         let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();

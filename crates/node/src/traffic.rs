@@ -1,4 +1,4 @@
-//! Traffic metrics: connections and bytes by Service, source and destination zone, and locality.
+//! TrafficCounters metrics: connections and bytes by Service, source and destination zone, and locality.
 //!
 //! ```text
 //! rule counters, new connections -> read every few seconds --> by (frontend, endpoint) --\
@@ -17,14 +17,14 @@ use model::forward::{ForwardingTable, FrontendAddress};
 use model::{Locality, ServiceKey, Snapshot};
 use plan::forward::NodeConfig;
 
-use super::metrics::{Labels, Metrics};
+use super::metrics::{LabelPairs, NodeMetrics};
 use conntrack_events::{ConntrackReader, FlowPair, Sums, TrafficCounts};
 
 /// Interval between updates of the metrics.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// What was counted, and what of it is in the metrics.
-pub struct Traffic {
+pub struct TrafficCounters {
     counts: Option<Arc<Mutex<TrafficCounts>>>,
     due: Instant,
     /// Bytes of connections that ended.
@@ -47,7 +47,7 @@ struct Route {
 }
 
 impl Route {
-    fn labels(&self) -> Labels {
+    fn labels(&self) -> LabelPairs {
         vec![
             ("namespace", self.service.namespace.to_string()),
             ("service", self.service.name.to_string()),
@@ -59,7 +59,7 @@ impl Route {
 }
 
 /// Starts counting. Without conntrack accounting, nothing is counted.
-pub fn start(clock: &Clock) -> Traffic {
+pub fn start(clock: &Clock) -> TrafficCounters {
     let counts = match ConntrackReader::open() {
         Ok(reader) => {
             let counts = Arc::new(Mutex::new(TrafficCounts::default()));
@@ -74,7 +74,7 @@ pub fn start(clock: &Clock) -> Traffic {
             None
         }
     };
-    Traffic::new(counts, clock.now())
+    TrafficCounters::new(counts, clock.now())
 }
 
 /// What addresses are resolved with.
@@ -84,9 +84,9 @@ pub struct Known<'a> {
     pub node: &'a NodeConfig,
 }
 
-impl Traffic {
+impl TrafficCounters {
     fn new(counts: Option<Arc<Mutex<TrafficCounts>>>, now: Instant) -> Self {
-        Traffic {
+        TrafficCounters {
             counts,
             due: now + PERIOD,
             ended: Routes::new(),
@@ -101,7 +101,7 @@ impl Traffic {
     }
 
     /// Adds new counts to the metrics.
-    pub fn count(&mut self, known: &Known<'_>, metrics: &Metrics, now: Instant) {
+    pub fn count(&mut self, known: &Known<'_>, metrics: &NodeMetrics, now: Instant) {
         self.due = now + PERIOD;
         let Some(counts) = &self.counts else { return };
         let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
@@ -123,7 +123,7 @@ impl Traffic {
 
     /// Counters only grow: a connection that ended after the last dump is in both sums until the next dump, and is
     /// reported once.
-    fn report_bytes(&mut self, metrics: &Metrics) {
+    fn report_bytes(&mut self, metrics: &NodeMetrics) {
         let mut now = self.ended.clone();
         for (route, bytes) in &self.open {
             *now.entry(route.clone()).or_default() += bytes;
@@ -136,7 +136,7 @@ impl Traffic {
     }
 
     /// Removes the metrics of deleted Services.
-    fn forget(&mut self, snapshot: &Snapshot, metrics: &Metrics) {
+    fn forget(&mut self, snapshot: &Snapshot, metrics: &NodeMetrics) {
         let is_there = |route: &Route| snapshot.service(&route.service).is_some();
         self.ended.retain(|route, _| is_there(route));
         self.open.retain(|route, _| is_there(route));

@@ -1,4 +1,6 @@
-//! Answers: tables for people, JSON and YAML for programs.
+//! Output of commands: tables, JSON and YAML.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 use std::io::{self, IsTerminal, Write};
 
@@ -8,31 +10,27 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use model::Notice;
 use serde_json::{Value, json};
 
-/// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Human-readable
     Table,
-    /// For programs; the fields are stable
+    /// JSON with stable fields
     Json,
-    /// The same as JSON, as YAML
+    /// YAML with the same fields as JSON
     Yaml,
 }
 
-/// `-o`.
 #[derive(Debug, Args)]
-pub struct Output {
-    /// How to write the answer
+pub struct OutputArgs {
+    /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
     pub format: Format,
 }
 
-/// Writes a value as JSON or YAML.
 pub fn print_value(value: &Value, format: Format) -> Result<()> {
     print_text(&value_text(value, format)?)
 }
 
-/// A value as text.
 pub fn value_text(value: &Value, format: Format) -> Result<String> {
     Ok(match format {
         Format::Yaml => serde_saphyr::to_string(value).context("writing YAML")?,
@@ -40,19 +38,18 @@ pub fn value_text(value: &Value, format: Format) -> Result<String> {
     })
 }
 
-/// Writes text to standard output.
 pub fn print_text(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing the answer")
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("writing the output")
 }
 
-/// Whether an error only means that the reader of standard output is gone.
+/// Whether the reader of standard output has closed it.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind == Some(io::ErrorKind::BrokenPipe)
 }
 
-/// A table in the manner of kubectl: no lines, upper-case heads, wrapped to the terminal if there is one.
+/// A table in the style of kubectl, wrapped to the width of a terminal.
 pub fn table(heads: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heads.to_vec());
@@ -62,10 +59,10 @@ pub fn table(heads: &[&str]) -> Table {
     table
 }
 
-/// What reports keep to where they are not asked to be wide.
+/// Width of reports without `-o wide`.
 const COLUMNS: u16 = 80;
 
-/// A table that wraps its cells to stay within 80 columns, unless it may be wide.
+/// A table within 80 columns, unless `wide`.
 pub fn table_within(heads: &[impl AsRef<str>], wide: bool) -> Table {
     let heads: Vec<&str> = heads.iter().map(AsRef::as_ref).collect();
     let mut table = table(&heads);
@@ -75,7 +72,6 @@ pub fn table_within(heads: &[impl AsRef<str>], wide: bool) -> Table {
     table
 }
 
-/// Puts the figures of these columns below each other.
 pub fn align_right(table: &mut Table, columns: &[usize]) {
     for column in columns {
         if let Some(column) = table.column_mut(*column) {
@@ -84,7 +80,7 @@ pub fn align_right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-/// A paragraph within 80 columns; lines after the first begin with the indent.
+/// Wraps a paragraph to 80 columns; lines after the first are indented.
 pub fn wrapped(text: &str, indent: &str) -> String {
     let (mut lines, mut line) = (String::new(), String::new());
     for word in text.split(' ') {
@@ -100,19 +96,18 @@ pub fn wrapped(text: &str, indent: &str) -> String {
     lines + &line + "\n"
 }
 
-/// The lines of a table without blanks at their ends.
+/// The table without trailing blanks.
 pub fn render(table: &Table) -> String {
     let lines = table.lines().map(|line| line.trim().to_owned() + "\n");
     lines.collect()
 }
 
-/// The notices as JSON.
 pub fn notices_value(notices: &[Notice]) -> Value {
     let one = |n: &Notice| json!({"object": n.object.to_string(), "reason": n.reason, "message": n.message});
     notices.iter().map(one).collect()
 }
 
-/// The notices for people, below an answer.
+/// The notices as text below other output.
 pub fn notices_text(notices: &[Notice]) -> String {
     if notices.is_empty() {
         return String::new();

@@ -16,6 +16,8 @@
 //! | whether an object is valid | [`validate`] |
 //! | feature gates | [`feature_gates`] |
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod backends;
 pub mod cluster_ips;
 mod condition_status;

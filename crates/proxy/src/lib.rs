@@ -13,6 +13,7 @@
 //! endpoints that fail.
 
 #![allow(missing_docs, reason = "fields and methods are named for what they are")]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod access_log;
 mod active_tables;

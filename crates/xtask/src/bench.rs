@@ -1,5 +1,5 @@
-//! `cargo xtask bench NAME`: the bench once for time, and once under callgrind for instructions.
-//! Time depends on the machine and its mood; instructions hardly do, so changes of a percent show.
+//! `cargo xtask bench NAME`: runs a bench for time, and under callgrind for instruction counts, which are stable enough
+//! to show changes of one percent.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use crate::args::BenchOptions;
 use crate::{Stop, callgrind, report, shell, tools};
 
 /// A bench target of one of our crates. With ZONEWARD_BENCH_COUNT=1 it runs each phase once, in a function
-/// that is never inlined and whose name starts with `phase_`, and prints `N endpoints` for the world it made.
+/// that is never inlined and whose name starts with `phase_`, and prints `N endpoints` for its cluster.
 struct Bench {
     name: &'static str,
     package: &'static str,
-    says: &'static str,
-    /// Programs that the timed run needs.
+    description: &'static str,
+    /// Tools of the timed run.
     needs: &'static [tools::Tool],
-    /// Whether it has phases to count; what runs beside other programs has none.
+    /// Whether it has phases to count.
     counted: bool,
 }
 
@@ -24,72 +24,72 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "controllers",
         package: "zoneward",
-        says: "the slice controller on the embedded API: from nothing, one pod's change, CPU, memory",
+        description: "the slice controller on the embedded API: initial sync, one pod change, CPU, memory",
         needs: &[],
         counted: true,
     },
     Bench {
         name: "l7",
         package: "zoneward",
-        says: "the embedded proxy beside Envoy, nginx and haproxy: CPU per request, memory, many routes",
+        description: "the embedded proxy, Envoy, nginx and haproxy: CPU per request, memory, many routes",
         needs: &tools::L7,
         counted: false,
     },
     Bench {
         name: "mesh",
         package: "zoneward",
-        says: "one of 10,000 routes changed: from the write at the embedded API until the proxy answers by it",
+        description: "one of 10,000 routes changed: from the write to the embedded API until the proxy uses it",
         needs: &[],
         counted: false,
     },
     Bench {
         name: "node",
         package: "zoneward",
-        says: "the node proxy on the embedded API: start, one slice's change, a storm, CPU, memory",
+        description: "the node proxy on the embedded API: start, one slice change, burst of changes, CPU, memory",
         needs: &tools::TESTS,
         counted: true,
     },
     Bench {
         name: "plan",
         package: "plan",
-        says: "the decisions: slices, hints, selection, addresses, over a made-up cluster",
+        description: "planning: slices, hints, selection, addresses, on a generated cluster",
         needs: &[],
         counted: true,
     },
     Bench {
         name: "nftables",
         package: "dataplane",
-        says: "the nftables data plane: full load, one change, memory, connections, in namespaces of its own",
+        description: "the nftables data plane: full sync, one change, memory, connections, in network namespaces",
         needs: &tools::TESTS,
         counted: true,
     },
     Bench {
         name: "simulate",
         package: "sim",
-        says: "the KEP's tables beside ours, over all 39 million inputs",
+        description: "simulator scores and those of the KEP, over all 39 million inputs",
         needs: &[],
         counted: true,
     },
     Bench {
         name: "store",
         package: "store",
-        says: "the embedded API beside etcd: durable writes, watchers, memory; and the engine below it",
+        description: "the embedded API and etcd: durable writes, watchers, memory; and the storage engine",
         needs: &[tools::ETCD],
         counted: true,
     },
     Bench {
         name: "xds",
         package: "xds",
-        says: "10,000 routes and clusters in a real Envoy: from nothing, one change, memory per stream",
+        description: "10,000 routes and clusters in Envoy: initial sync, one change, memory per stream",
         needs: &[tools::ENVOY],
         counted: false,
     },
 ];
 
-/// What packages are built with: figures are about what people run.
+/// The profile of packages.
 const PROFILE: &str = "dist";
 
-/// A world that callgrind, some fifty times slower than the machine, gets through in seconds.
+/// Small enough for callgrind, which is some fifty times slower.
 const COUNTED_SERVICES: &str = "2000";
 
 /// Lists the benches, or runs one.
@@ -99,7 +99,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Stop> {
         return Ok(());
     };
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
-        return Err(Stop::Usage(format!("bench: there is no bench `{name}`\n{}", list())));
+        return Err(Stop::Usage(format!("bench: unknown bench `{name}`\n{}", list())));
     };
     tools::ensure(bench.needs, true)?;
     report::heading(&format!("bench {}: time", bench.name));
@@ -117,9 +117,8 @@ fn list() -> String {
     format!("The benches are:\n{}", rows())
 }
 
-/// One line per bench, for the list and for the manual.
-pub(crate) fn rows() -> String {
-    let lines = BENCHES.iter().map(|bench| format!("    {:<8} {}", bench.name, bench.says));
+fn rows() -> String {
+    let lines = BENCHES.iter().map(|bench| format!("    {:<8} {}", bench.name, bench.description));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -146,7 +145,7 @@ fn count(bench: &Bench, profile: &str, pass_on: &[String]) -> Result<(), Stop> {
     smaller_world(&mut command);
     let said = shell::capture(&mut command, "the counted run", "see the output above")?;
     let output = std::fs::read_to_string(&file)
-        .map_err(|error| Stop::Failed(format!("{} cannot be read: {error}", file.display())))?;
+        .map_err(|error| Stop::Failed(format!("reading {}: {error}", file.display())))?;
     let phases = callgrind::phases(&output);
     if phases.is_empty() {
         return Err(Stop::Failed(format!(
@@ -177,7 +176,7 @@ fn counted_table(phases: &BTreeMap<String, u64>, endpoints: Option<u64>) -> Stri
     let table = report::table(&["phase", "instructions", "per endpoint"], &rows.collect::<Vec<_>>());
     match endpoints {
         Some(count) => format!("{table}\n{} endpoints", report::grouped(count)),
-        None => format!("{table}\nThe bench did not print `N endpoints`, so there is nothing to divide by."),
+        None => format!("{table}\nThe bench did not print `N endpoints`."),
     }
 }
 
@@ -190,10 +189,10 @@ fn executable(bench: &Bench, profile: &str) -> Result<String, Stop> {
     let mut build = cargo_bench(bench, profile);
     build.args(["--no-run", "--quiet"]);
     build.arg("--message-format=json");
-    let messages = shell::capture(&mut build, "building the bench", "the compiler says above what is wrong")?;
+    let messages = shell::capture(&mut build, "building the bench", "see the compiler errors above")?;
     bench_executable(&messages).ok_or_else(|| {
         Stop::Failed(format!(
-            "cargo did not say where the bench `{}` is: is it a [[bench]] target?",
+            "cargo reported no executable of the bench `{}`: is it a [[bench]] target?",
             bench.name
         ))
     })

@@ -53,7 +53,7 @@ fn cost_of(line: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// How many endpoints the bench says that its world has: the number before the word `endpoints`.
+/// Number of endpoints in the output of a bench: the number before the word `endpoints`.
 pub(crate) fn endpoints(bench_output: &str) -> Option<u64> {
     let words: Vec<&str> = bench_output.split_whitespace().collect();
     words.windows(2).find_map(|pair| {

@@ -1,18 +1,14 @@
-//! `cargo xtask demo`: builds the binary, shows live traffic, then a few looks at files, then commands to copy.
-//! The tour is the table `STEPS`: to show something new, change a row. Paths are from the repository's root.
+//! `cargo xtask demo`: builds the binary and runs the steps of the tour, the table `STEPS`. Paths are relative to the
+//! repository root.
 
 use std::path::{Path, PathBuf};
 
-use crate::args::DemoOptions;
 use crate::{Stop, report, shell};
 
-/// One stop of the tour.
 struct Step {
-    /// What the reader is about to see, and why it matters.
     say: &'static str,
     /// The words after `zoneward`.
     args: &'static [&'static str],
-    /// What to notice in the output: one line.
     notice: &'static str,
 }
 
@@ -21,7 +17,7 @@ const STEPS: &[Step] = &[
         say: "A cluster with live traffic on this machine: three zones, six nodes and thirty\n\
               pods, made of network namespaces, without root. It takes about 20 seconds.",
         args: &["demo"],
-        notice: "Spill keeps less in its zone than PreferSameZone, and overloads no pod.",
+        notice: "Spill keeps less traffic in zone than PreferSameZone, and overloads no pod.",
     },
     Step {
         say: "The same decisions on files; nothing is written. Which EndpointSlices would the\n\
@@ -30,12 +26,12 @@ const STEPS: &[Step] = &[
         notice: "Each change has its reason.",
     },
     Step {
-        say: "Which endpoints would one node send a Service's traffic to?",
+        say: "Which endpoints does a node select for a Service?",
         args: &["trace", "select", "cart", "-n", "shop", "-f", "examples/shop", "--node", "node-a1"],
         notice: "The node is in zone-a and uses the two endpoints there.",
     },
     Step {
-        say: "And one packet, through the nftables rules that the node's kernel would get?",
+        say: "How does a packet pass through the nftables rules of the node?",
         args: &[
             "trace",
             "packet",
@@ -46,25 +42,25 @@ const STEPS: &[Step] = &[
             "--packet",
             "tcp 10.244.1.9:40000 -> 10.96.1.20:80",
         ],
-        notice: "The reasons go from the Service's policy down to rule and map element.",
+        notice: "The reasons go from the policy of the Service down to the rule and map element.",
     },
     Step {
         say: "What would another traffic distribution do for a Service?",
         args: &["simulate", "what-if", "-f", "examples/shop", "-n", "shop", "cart"],
-        notice: "One row for each mechanism: what stays in its zone, and what that overloads.",
+        notice: "One row per mechanism: in-zone traffic and overload.",
     },
 ];
 
 /// What to try next: the words after `zoneward`, and what they are for.
 const NEXT: [(&str, &str); 3] = [
-    ("demo --keep", "the cluster again, to play with: it says how"),
-    ("simulate what-if -A", "the cluster of your kubeconfig; only reads"),
-    ("--help", "every command"),
+    ("demo --keep", "keep the cluster running for experiments"),
+    ("simulate what-if -A", "evaluate the cluster of your kubeconfig, read-only"),
+    ("--help", "list all commands"),
 ];
 
 /// Builds the binary unless one is given, and runs the tour. A step that fails does not hide the others.
-pub(crate) fn run(options: &DemoOptions) -> Result<(), Stop> {
-    let binary = match &options.binary {
+pub(crate) fn run(binary: Option<&Path>) -> Result<(), Stop> {
+    let binary = match binary {
         Some(path) => given(path)?,
         None => build()?,
     };
@@ -83,17 +79,16 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Stop> {
     report::say(&next(&shown(&binary)));
     match failed.as_slice() {
         [] => Ok(()),
-        lines => Err(Stop::Failed(format!("this failed, its own message is above: {}", lines.join("; ")))),
+        lines => Err(Stop::Failed(format!("failed, see the messages above: {}", lines.join("; ")))),
     }
 }
 
-/// A binary that is there already.
 fn given(path: &Path) -> Result<PathBuf, Stop> {
     let binary = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     if binary.is_file() {
         return Ok(binary);
     }
-    Err(Stop::Failed(format!("--binary {}: there is no such file", path.display())))
+    Err(Stop::Failed(format!("--binary {}: no such file", path.display())))
 }
 
 fn build() -> Result<PathBuf, Stop> {
@@ -102,11 +97,11 @@ fn build() -> Result<PathBuf, Stop> {
     report::heading("build zoneward");
     report::say(&announcement(binary.is_file()));
     let mut build = shell::cargo(&["build", "--profile", "quick", "--package", "zoneward"]);
-    shell::run(&mut build, "the build", "the compiler says above what is wrong")?;
+    shell::run(&mut build, "the build", "see the compiler errors above")?;
     Ok(binary)
 }
 
-/// The demo makes interfaces with `ip`: better told before the build than after it.
+/// The demo requires `ip`: checked before the build.
 fn need_ip() -> Result<(), Stop> {
     if shell::on_path("ip").next().is_some() {
         return Ok(());
@@ -119,8 +114,7 @@ fn need_ip() -> Result<(), Stop> {
 /// What is built, and how long that takes.
 fn announcement(built_before: bool) -> String {
     if built_before {
-        return "It was built before: this takes seconds, or a minute or two if its sources changed."
-            .to_owned();
+        return "Incremental build: seconds, or a minute or two after changes.".to_owned();
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };

@@ -49,9 +49,7 @@ pub(crate) fn run() -> Result<(), Stop> {
         return Ok(());
     }
     report::complain(&violations.join("\n"));
-    Err(Stop::Failed(
-        "dependencies are not in order: crates/xtask/src/deny.rs says what is allowed and why".to_string(),
-    ))
+    Err(Stop::Failed("dependencies violate the policy in crates/xtask/src/deny.rs".to_string()))
 }
 
 /// One line per package and its place in the tree: depth, name and version and source, licence.
@@ -67,7 +65,7 @@ fn tree(target: &str) -> Result<String, Stop> {
         "--target",
         target,
     ]);
-    shell::capture(&mut command, "cargo tree", "cargo says above what is wrong")
+    shell::capture(&mut command, "cargo tree", "see the errors of cargo above")
 }
 
 #[derive(Debug, Default, PartialEq)]

@@ -1,6 +1,5 @@
-//! The developers' commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak`.
-//! People and CI use the same ones. Only std, so that this builds in seconds on a bare toolchain and can
-//! then install whatever the rest needs.
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak`. CI uses them as well. Only
+//! std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
 mod bench;
@@ -8,7 +7,6 @@ mod callgrind;
 mod demo;
 mod deny;
 mod docs;
-mod help;
 mod report;
 mod shell;
 mod soak;
@@ -19,12 +17,12 @@ use std::process::ExitCode;
 
 use args::Command;
 
-/// Why a command ended without success. The text is for the person at the terminal: what, and what to do.
+/// Why a command failed, with advice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Wrong use: exit code 2.
+    /// Usage error: exit code 2.
     Usage(String),
-    /// Something failed: exit code 1.
+    /// Failure: exit code 1.
     Failed(String),
 }
 
@@ -45,14 +43,14 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Stop> {
     match command {
-        Command::Help(topic) => {
-            report::say(&help::text(topic));
+        Command::Help => {
+            report::say(&args::help());
             Ok(())
         }
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
         Command::Docs { install, serve } => docs::run(install, serve),
-        Command::Demo(options) => demo::run(&options),
+        Command::Demo { binary } => demo::run(binary.as_deref()),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
     }

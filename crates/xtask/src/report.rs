@@ -1,4 +1,4 @@
-//! What xtask says: headings, seconds, tables and complaints, in one voice.
+//! Output of xtask: headings, durations, tables and errors.
 //! A closed pipe (`cargo xtask help | head`) is no reason to panic, so a failed write is let go.
 
 use std::io::{IsTerminal, Write};

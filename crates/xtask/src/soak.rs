@@ -1,13 +1,11 @@
-//! `cargo xtask soak`: the tests whose names start with `soak_`, for as long as one likes.
-//! CI runs the same tests for ten seconds each; longer is what finds the rare interleavings.
+//! `cargo xtask soak`: runs the `soak_` tests for longer than the ten seconds of CI, to find rare interleavings.
 
 use crate::args::SoakOptions;
 use crate::{Stop, report, shell, tools};
 
-/// What nextest answers when the filter leaves nothing to run.
+/// Exit code of nextest if no test matches.
 const NO_TESTS_TO_RUN: i32 = 4;
 
-/// Runs the soak tests, optimised, with the wanted duration.
 pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
     tools::ensure(&tools::TESTS, true)?;
     report::heading(&format!("soak: {} s for each test", options.seconds));
@@ -16,7 +14,7 @@ pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
     command.env("ZONEWARD_SOAK_SECONDS", options.seconds.to_string());
     let status = command
         .status()
-        .map_err(|error| Stop::Failed(format!("cargo could not be run ({error}): is it on PATH?")))?;
+        .map_err(|error| Stop::Failed(format!("failed to run cargo ({error}): is it on PATH?")))?;
     if status.code() == Some(NO_TESTS_TO_RUN) {
         return Err(Stop::Failed(match &options.name {
             Some(name) => format!("no soak test's name contains `{name}`: run `cargo xtask soak` for all"),
@@ -27,7 +25,7 @@ pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
     shell::check(status, "the soak", advice)
 }
 
-/// nextest's language for "its last name starts with soak_, and NAME is somewhere in its path".
+/// nextest filter: the test function starts with soak_, and its path contains NAME.
 fn filter(name: Option<&str>) -> String {
     let soak = "test(/(^|::)soak_[^:]*$/)";
     match name {

@@ -1,5 +1,4 @@
-//! `cargo xtask test`: every check that CI makes, in one order, each announced and timed.
-//! Cheap checks come first, so that a forgotten `cargo fmt` costs a second and not minutes.
+//! `cargo xtask test`: the checks of CI, timed, cheap ones first.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +10,6 @@ use crate::{Stop, deny, docs, report, shell, tools};
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Formatting.
     Fmt,
     /// Licences, banned crates, sources of dependencies.
     Deny,
@@ -21,9 +19,7 @@ pub(crate) enum Part {
     Clippy,
     /// The documentation of the code builds without a warning.
     Doc,
-    /// All tests.
     Test,
-    /// The release build.
     Release,
     /// The commands of README and guides, by the release build.
     Guides,
@@ -32,14 +28,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Every part, in the order in which they run.
+    /// In the order in which they run.
     pub(crate) const ALL: [Part; 6] =
         [Part::Fmt, Part::Deny, Part::Site, Part::Clippy, Part::Doc, Part::Test];
 
-    /// What needs another build: `--extended`.
+    /// Parts that need another build: `--extended`.
     pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::Tour];
 
-    /// The word for `--only`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Part::Fmt => "fmt",
@@ -54,8 +49,7 @@ impl Part {
         }
     }
 
-    /// What the part makes sure of, for its heading and the help.
-    pub(crate) fn says(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Part::Fmt => "the code is formatted",
             Part::Deny => "licences, banned crates and sources of dependencies are in order",
@@ -84,10 +78,9 @@ impl Part {
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
             }
             Part::Test => nextest(closing_line),
-            Part::Release => cargo(
-                &["build", "--release", "--package", "zoneward"],
-                "the compiler says above what is wrong",
-            ),
+            Part::Release => {
+                cargo(&["build", "--release", "--package", "zoneward"], "see the compiler errors above")
+            }
             Part::Guides => guides(),
             Part::Tour => tour(),
         }
@@ -189,7 +182,7 @@ fn run_parts(
     report::heading("tools: what the checks need is installed below target/tools");
     timed("tools", timings, || provide_tools(options))?;
     for part in &options.parts {
-        report::heading(&format!("{}: {}", part.name(), part.says()));
+        report::heading(&format!("{}: {}", part.name(), part.description()));
         timed(part.name(), timings, || part.run(closing_line))?;
     }
     Ok(())

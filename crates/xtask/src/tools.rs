@@ -220,11 +220,6 @@ pub(crate) const L7: [Tool; 5] = [
     },
 ];
 
-/// What the tool is and where it comes from, as a person would get it.
-pub(crate) fn origin(tool: &Tool) -> String {
-    format!("{}, by `{}`", wanted(tool), install::line(tool))
-}
-
 /// `cargo xtask tools`: what the tests need, and where it is.
 pub(crate) fn run(may_install: bool) -> Result<(), Stop> {
     report::heading("tools: what the tests need is installed");

@@ -1,4 +1,4 @@
-//! One file for each command, named as the user says it.
+//! One file per command.
 
 mod cleanup;
 mod complete;
@@ -20,7 +20,7 @@ pub(crate) use trace::packet::parse::flag as parse_packet;
 
 use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
-/// Runs a command. `false`: the answer is "no".
+/// Runs a command. `false` is exit code 1.
 pub fn run(cli: Cli) -> Result<bool> {
     cluster::supervisor::exit_with_parent();
     match cli.command {

@@ -1,4 +1,4 @@
-//! Service traffic that stays close: the command line's way in and the exit codes.
+//! Entry point and exit codes of the command line.
 
 use std::process::ExitCode;
 
@@ -7,11 +7,11 @@ use cluster::failure;
 use mimalloc::MiMalloc;
 use zoneward::{cli, commands};
 
-/// A request is hundreds of small allocations; glibc's allocator took a fifth of the API's time.
+/// Requests make hundreds of small allocations; with the allocator of glibc they took a fifth of the time of the API.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The answer is "no", or something failed; wrong use is 2, as clap has it.
+/// Failure, or a check that found problems; clap exits with 2 on usage errors.
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match commands::run(cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(FAILED),
-        // A reader that stops early, as `head` does, is no failure of ours.
+        // A reader that stops early, such as `head`, is not a failure.
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("zoneward: {}", failure::text(&error));

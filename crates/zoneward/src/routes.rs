@@ -35,7 +35,7 @@ impl PlannedRoutes {
         let (mut routes, namespaces) = match (&args.gateway, &args.from, &args.to) {
             (Some(gateway), ..) => at_gateway(gateway, snapshot, &namespace)?,
             (None, Some(from), Some(to)) => between(from, to, snapshot, &namespace)?,
-            _ => bail!("set --from and --to, or --gateway"),
+            _ => bail!("either --from and --to, or --gateway is required"),
         };
         for namespace in &namespaces {
             routes.notices.extend(unused_targets(snapshot, namespace));
@@ -152,6 +152,12 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClien
         let (key, value) = part.split_once('=').with_context(|| format!("{part}: expected TAG=VALUE"))?;
         tags.push((Name::new(key), Name::new(value)));
     }
-    let key = object_name("--from", name)?.key(namespace);
+    let name = object_name("--from", name)?;
+    let key = name.key(namespace);
+    let known = || snapshot.services().map(|(service, _)| &service.key);
+    // Without any Service in the input, whether it exists is unknown.
+    if snapshot.service(&key).is_none() && known().next().is_some() {
+        bail!("--from: {}", name.unknown(Some(namespace.as_str()), known()));
+    }
     Ok(MeshClient::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }

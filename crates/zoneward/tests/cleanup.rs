@@ -121,5 +121,5 @@ fn everything_that_a_node_proxy_left_goes_and_everything_else_stays() {
     let named = |what: &str, name: &str| removed.iter().any(|l| l["what"] == what && l["name"] == name);
     assert!(named("iptables chain", "ip6tables-legacy nat KUBE-SEP-4OIMBIYGK4QJUGT7"), "{done}");
     assert!(named("nftables table", "ip kube-proxy") && named("IP set", "KUBE-LOOP-BACK"), "{done}");
-    assert_eq!(again, "Nothing was left by a node proxy.\n");
+    assert_eq!(again, "No rules of a node proxy found.\n");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
-use cluster::{self, Connection, ResourceKind, WatchCache, WatchSpec, WatchStream};
+use cluster::{self, Connection, Informer, ObjectKind, WatchCache, WatchSpec};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use model::random::Random;
@@ -24,18 +24,13 @@ fn store(name: &str) -> Store {
 }
 
 async fn put_node(client: &Client, name: &str) {
-    let resource = ResourceKind::Node.resource();
+    let resource = ObjectKind::Node.resource();
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let node = DynamicObject::new(name, &resource).data(json!({}));
     api.create(&PostParams::default(), &node).await.expect("the node is created");
 }
 
-async fn until(
-    feed: &mut WatchStream,
-    mirror: &mut WatchCache,
-    what: &str,
-    done: impl Fn(&WatchCache) -> bool,
-) {
+async fn until(feed: &mut Informer, mirror: &mut WatchCache, what: &str, done: impl Fn(&WatchCache) -> bool) {
     let waiting = async {
         while !done(mirror) {
             for change in mirror.read(feed.next().await) {
@@ -49,14 +44,14 @@ async fn until(
 async fn follows(client: Client) {
     put_node(&client, "early").await;
     let (mut feed, mut mirror) = (
-        WatchStream::start(&client, Random::seeded(1), [WatchSpec::all(ResourceKind::Node)]),
+        Informer::start(&client, Random::seeded(1), [WatchSpec::all(ObjectKind::Node)]),
         WatchCache::default(),
     );
-    until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[ResourceKind::Node])).await;
+    until(&mut feed, &mut mirror, "the list comes", |m| m.has_listed(&[ObjectKind::Node])).await;
     assert!(mirror.snapshot().node("early").is_some());
     put_node(&client, "late").await;
     until(&mut feed, &mut mirror, "what is new comes", |m| m.snapshot().node("late").is_some()).await;
-    let api: Api<DynamicObject> = Api::all_with(client, &ResourceKind::Node.resource());
+    let api: Api<DynamicObject> = Api::all_with(client, &ObjectKind::Node.resource());
     api.delete("early", &DeleteParams::default()).await.expect("the node is deleted");
     until(&mut feed, &mut mirror, "what is gone goes", |m| m.snapshot().node("early").is_none()).await;
 }

@@ -50,6 +50,12 @@ fn an_unknown_service_namespace_or_node_exits_1_with_the_nearest_name() {
     fails(&with(&["simulate", "what-if", "shop/crat"], &[]), service);
     fails(&with(&["simulate", "what-if", "--set", "shop/crat=Spill"], &[]), service);
     fails(&with(&["simulate", "what-if", "--scale", "shop/crat=+1@zone-a"], &[]), service);
+    let routes = ["-f", "examples/routes/canary.yaml", "--to", "backend", "--from", "frontedn"];
+    let request = scratch("request.json", r#"{"method": "GET", "host": "backend", "path": "/"}"#);
+    let http = ["trace", "http", "--request", request.to_str().unwrap()];
+    let client = "--from: there is no Service default/frontedn; did you mean \"default/frontend\"?";
+    fails(&[&http[..], &routes].concat(), client);
+    fails(&[&["plan", "routes"], &routes[..]].concat(), client);
     let namespace = "there is no Namespace shpo; did you mean \"shop\"?";
     fails(&with(&["trace", "select", "-n", "shpo", "--node", "node-a1"], &[]), namespace);
     fails(&with(&["plan", "slices", "-n", "shpo"], &[]), namespace);
@@ -79,10 +85,9 @@ fn a_malformed_packet_or_address_is_wrong_use() {
         let output = zoneward(&[&packet[..], &[wrong]].concat());
         assert_eq!(output.status.code(), Some(2), "{wrong}: {}", said(&output));
     }
-    for (listen, words) in [
-        ("10.0.0.1", "the port is missing: write it as 10.0.0.1:6443"),
-        ("here", "or a port alone for loopback"),
-    ] {
+    for (listen, words) in
+        [("10.0.0.1", "missing port: expected 10.0.0.1:6443"), ("here", "or a port alone for loopback")]
+    {
         let output = zoneward(&["up", "--data-dir", "nowhere", "--listen", listen]);
         assert_eq!(output.status.code(), Some(2), "{listen}: {}", said(&output));
         assert!(said(&output).contains(words), "{}", said(&output));
@@ -227,5 +232,5 @@ fn plan_validate_passes_over_kinds_of_others() {
     );
     let output = zoneward(&["plan", "validate", "-f", path.to_str().unwrap()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("2 objects of other kinds passed over"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("2 objects of other kinds skipped"));
 }

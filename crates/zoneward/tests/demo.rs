@@ -63,7 +63,7 @@ impl Kept {
 
 impl Kept {
     fn places(&self) -> Value {
-        let places = std::fs::read_to_string(self.folder.join("places.json")).expect("the demo's places");
+        let places = std::fs::read_to_string(self.folder.join("namespaces.json")).expect("the demo's places");
         serde_json::from_str(&places).expect("JSON")
     }
 

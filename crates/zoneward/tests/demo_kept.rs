@@ -102,7 +102,7 @@ impl Drop for Kept {
 
 /// The planned share of connections that stay in their zone, as the text says it.
 fn planned_in_zone(text: &str) -> f64 {
-    let line = text.lines().find(|line| line.contains("stayed in its zone")).expect("a share");
+    let line = text.lines().find(|line| line.contains("in-zone traffic")).expect("a share");
     let share = line.rsplit("planned ").next().and_then(|share| share.strip_suffix(" %"));
     share.and_then(|share| share.parse().ok()).unwrap_or_else(|| panic!("no share: {line}"))
 }
@@ -138,15 +138,15 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
 fn a_killed_node_proxy_is_started_again_and_that_is_said() {
     let mut demo = Kept::start("killed");
     let places = || -> Value {
-        let text = std::fs::read_to_string(demo.folder.join("places.json")).expect("the demo's places");
+        let text = std::fs::read_to_string(demo.folder.join("namespaces.json")).expect("the demo's places");
         serde_json::from_str(&text).expect("JSON")
     };
     let before = places()["processes"]["node-a1"].as_i64().expect("the node proxy's process");
     kill(Pid::from_raw(i32::try_from(before).expect("a process")), Signal::SIGKILL).expect("it runs");
-    demo.read_until("The node proxy of node-a1 ended (signal: 9 (SIGKILL)) and was started again as process");
+    demo.read_until("The node proxy of node-a1 exited (signal: 9 (SIGKILL)) and was restarted as process");
     let traffic = demo.answer(&["traffic", "web-prefersamenode", "--from", "node-a1"]);
     assert_eq!(traffic["inZone"]["measured"], 1.0, "{traffic}");
-    let text = std::fs::read_to_string(demo.folder.join("places.json")).expect("the demo's places");
+    let text = std::fs::read_to_string(demo.folder.join("namespaces.json")).expect("the demo's places");
     let after: Value = serde_json::from_str(&text).expect("JSON");
     assert_ne!(after["processes"]["node-a1"], json!(before));
 }
@@ -218,7 +218,7 @@ fn the_tour_shows_live_traffic_first_then_files_then_commands_to_copy() {
     assert_eq!(typed.first(), Some(&"demo"), "{said}");
     assert!((2..=5).contains(&typed.len()), "{typed:?}");
     assert_eq!(said.lines().filter(|line| line.starts_with("Notice: ")).count(), typed.len(), "{said}");
-    assert!(said.contains("Everything went where the plan says"), "{said}");
+    assert!(said.contains("All traffic matches the plan"), "{said}");
     let last: Vec<&str> =
         said.trim_end().lines().rev().take_while(|line| line.contains("zoneward")).collect();
     assert_eq!(last.len(), 3, "{said}");

@@ -52,7 +52,7 @@ async fn condition(client: &Client, name: &str) -> (Value, Value) {
     let path = format!("/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/{name}");
     for _ in 0..1_000 {
         let object = read(client, &path).await;
-        if object["status"]["conditions"][0]["type"] == accepted::ACCEPTED {
+        if object["status"]["conditions"][0]["type"] == route_status::ACCEPTED {
             return (
                 object["status"]["conditions"][0].clone(),
                 object["metadata"]["resourceVersion"].clone(),
@@ -70,7 +70,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     put(&api, route("good", "/v[0-9]+")).await;
     put(&api, route("bad", "/v[")).await;
     let (stop, stopped) = watch::channel(false);
-    let first = tokio::spawn(accepted::run(
+    let first = tokio::spawn(route_status::run(
         client.clone(),
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),
@@ -100,7 +100,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     );
     // Whoever leads next finds everything said.
     let (stop, stopped) = watch::channel(false);
-    let next = tokio::spawn(accepted::run(
+    let next = tokio::spawn(route_status::run(
         client.clone(),
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),
@@ -190,7 +190,7 @@ async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until
     let api = api("resolved").await;
     let client = cluster::in_process(api.clone(), &clock::Clock::system());
     let (stop, stopped) = watch::channel(false);
-    let running = tokio::spawn(accepted::run(
+    let running = tokio::spawn(route_status::run(
         client.clone(),
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),

@@ -63,5 +63,5 @@ fn a_packet_is_traced_for_people_from_the_service_to_the_rule() {
     let wrong =
         run(&["trace", "packet", "-f", "examples/shop", "--node", "node-a1", "--packet", "tcp somewhere"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("write it as"));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected 'tcp"));
 }

@@ -12,17 +12,17 @@ use super::election::ElectionTiming;
 
 #[derive(Clone, Debug, Args)]
 pub struct LeaderArgs {
-    /// Elect a leader by Lease before writing
+    /// Use a Lease to elect one of several controllers as leader; only the leader writes
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: bool,
-    /// Time that standbys wait after the last renewal before they acquire the Lease
+    /// How long candidates wait after the last renewal before they acquire the lease
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = model::duration::parse)]
     pub leader_elect_lease_duration: Duration,
-    /// Time that the leader retries a renewal before it stops leading
+    /// How long the leader retries a renewal before it gives up leadership
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub leader_elect_renew_deadline: Duration,
-    /// Interval between renewals, and between attempts to acquire
+    /// Interval between attempts to acquire or renew the lease
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = model::duration::parse)]
     pub leader_elect_retry_period: Duration,
     /// Namespace of the Lease

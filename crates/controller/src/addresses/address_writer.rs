@@ -15,7 +15,7 @@ use serde_json::json;
 use tracing::warn;
 
 use cluster::events;
-use cluster::{ResourceKind, failure};
+use cluster::{ObjectKind, failure};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
@@ -29,14 +29,14 @@ impl AddressWriter {
         Self { client, clock }
     }
 
-    fn all(&self, kind: ResourceKind) -> Api<DynamicObject> {
+    fn all(&self, kind: ObjectKind) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &kind.resource())
     }
 
     pub async fn create_default(&self, ranges: &[IpNet]) -> Result<()> {
-        let mut cidr = DynamicObject::new(DEFAULT_NAME, &ResourceKind::ServiceCidr.resource());
+        let mut cidr = DynamicObject::new(DEFAULT_NAME, &ObjectKind::ServiceCidr.resource());
         cidr.data = json!({"spec": {"cidrs": texts(ranges)}});
-        match self.all(ResourceKind::ServiceCidr).create(&PostParams::default(), &cidr).await {
+        match self.all(ObjectKind::ServiceCidr).create(&PostParams::default(), &cidr).await {
             Err(error) if !is_conflict(&error) => Err(error).context("creating it"),
             _ => Ok(()),
         }
@@ -44,14 +44,14 @@ impl AddressWriter {
 
     pub async fn upgrade_default(&self, ranges: &[IpNet]) -> Result<()> {
         let change = json!({"spec": {"cidrs": texts(ranges)}});
-        let api = self.all(ResourceKind::ServiceCidr);
+        let api = self.all(ObjectKind::ServiceCidr);
         let patched = api.patch(DEFAULT_NAME, &PatchParams::default(), &Patch::Merge(&change)).await;
         patched.map(drop).context("adding the range of the other family")
     }
 
     /// Applies an action to a ServiceCIDR if its state still requires it.
     pub async fn sync_cidr(&self, name: &str, action: &CidrAction) -> Result<()> {
-        let api = self.all(ResourceKind::ServiceCidr);
+        let api = self.all(ObjectKind::ServiceCidr);
         match action {
             CidrAction::Wait(_) => Ok(()),
             CidrAction::SetReady => {
@@ -83,7 +83,7 @@ impl AddressWriter {
             "lastTransitionTime": self.clock.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         });
         let change = json!({"status": {"conditions": [condition]}});
-        let api = self.all(ResourceKind::ServiceCidr);
+        let api = self.all(ObjectKind::ServiceCidr);
         match api.patch_status(name, &PatchParams::default(), &Patch::Strategic(&change)).await {
             Err(Error::Api(status)) if status.code == 404 => Ok(()),
             patched => patched.map(drop).context("writing its condition Ready"),
@@ -93,9 +93,9 @@ impl AddressWriter {
     /// Deletes an IPAddress if it is unchanged since the decision; else returns false.
     pub async fn delete_ip(&self, decided: &IpAddress) -> Result<bool> {
         let name = decided.address.to_string();
-        let api = self.all(ResourceKind::IpAddress);
+        let api = self.all(ObjectKind::IpAddress);
         let Some(stored) = api.get_opt(&name).await.context("reading it")? else { return Ok(true) };
-        if !matches!(self.read(ResourceKind::IpAddress, &stored)?, Some(Object::IpAddress(now)) if now == *decided)
+        if !matches!(self.read(ObjectKind::IpAddress, &stored)?, Some(Object::IpAddress(now)) if now == *decided)
         {
             return Ok(false);
         }
@@ -115,11 +115,11 @@ impl AddressWriter {
     pub async fn create_ip(&self, ip: IpAddr, service: &Service) -> Result<bool> {
         let key = &service.key;
         let services: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &key.namespace, &ResourceKind::Service.resource());
+            Api::namespaced_with(self.client.clone(), &key.namespace, &ObjectKind::Service.resource());
         let Some(stored) = services.get_opt(&key.name).await.context("reading its Service")? else {
             return Ok(false);
         };
-        let lists = match self.read(ResourceKind::Service, &stored)? {
+        let lists = match self.read(ObjectKind::Service, &stored)? {
             Some(Object::Service(now)) => now.cluster_ips.addresses().contains(&ip),
             _ => false,
         };
@@ -128,13 +128,13 @@ impl AddressWriter {
         }
         let new: DynamicObject =
             serde_json::from_value(write::new_ip_address(ip, key)).context("an IPAddress")?;
-        match self.all(ResourceKind::IpAddress).create(&PostParams::default(), &new).await {
+        match self.all(ObjectKind::IpAddress).create(&PostParams::default(), &new).await {
             Err(error) if is_conflict(&error) => Ok(false),
             made => made.map(|_| true).context("creating it"),
         }
     }
 
-    fn read(&self, kind: ResourceKind, stored: &DynamicObject) -> Result<Option<Object>> {
+    fn read(&self, kind: ObjectKind, stored: &DynamicObject) -> Result<Option<Object>> {
         let text = serde_json::to_string(stored).context("writing JSON")?;
         let resource = kind.resource();
         Ok(parse::text(&resource.api_version, &resource.kind, &text, &mut Interner::default()).0)

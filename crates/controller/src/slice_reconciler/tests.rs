@@ -66,22 +66,22 @@ fn reconciler_with(
     let node = json!({"metadata": {"name": "n1"}});
     let first = pod("pod-10.0.0.1", "10.0.0.1");
     for (kind, objects) in [
-        (ResourceKind::Node, &[node][..]),
-        (ResourceKind::Service, &[service()]),
-        (ResourceKind::Pod, &[first]),
-        (ResourceKind::Namespace, &[]),
-        (ResourceKind::Slice, slices),
+        (ObjectKind::Node, &[node][..]),
+        (ObjectKind::Service, &[service()]),
+        (ObjectKind::Pod, &[first]),
+        (ObjectKind::Namespace, &[]),
+        (ObjectKind::Slice, slices),
     ] {
         assert_eq!(
             reconciler.next(at(0), Timestamp::UNIX_EPOCH).map(|work| work.service),
             None,
             "not before all is listed"
         );
-        reconciler.observe(WatchEvent::ListStarted(kind), at(0));
+        reconciler.observe(InformerEvent::ListStarted(kind), at(0));
         for object in objects {
-            reconciler.observe(WatchEvent::Applied(kind, watched(object)), at(0));
+            reconciler.observe(InformerEvent::Applied(kind, watched(object)), at(0));
         }
-        reconciler.observe(WatchEvent::ListCompleted(kind), at(0));
+        reconciler.observe(InformerEvent::ListCompleted(kind), at(0));
     }
     reconciler
 }
@@ -108,10 +108,10 @@ fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     // A second Pod is created before the watch shows the slice.
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
+        .observe(InformerEvent::Applied(ObjectKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(2));
     assert!(next(&mut reconciler, 2).is_none(), "the cache is stale");
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+        .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
     let work = next(&mut reconciler, 3).expect("the second pod, at once");
     assert_eq!((work.creates.len(), work.updates.len()), (0, 1));
     assert_eq!(work.updates[0].1.endpoints.len(), 2);
@@ -154,10 +154,10 @@ fn our_own_write_coming_back_is_no_work() {
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+        .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
     assert!(reconciler.is_idle(), "nothing waits");
     // Another writer empties it.
-    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(9, None, &[]))), at(3));
+    reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(9, None, &[]))), at(3));
     assert_eq!(next(&mut reconciler, 3).expect("it is filled again").updates.len(), 1);
 }
 
@@ -169,7 +169,7 @@ fn a_conflict_is_planned_again_with_the_newer_slice() {
         WriteResult { failure: Some(WriteFailure::Outdated("conflict".into())), ..done(&work, None) };
     assert!(reconciler.done(outdated, at(1), Timestamp::UNIX_EPOCH).is_none());
     assert!(next(&mut reconciler, 1).is_none(), "it waits");
-    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(6, None, &[]))), at(2));
+    reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(6, None, &[]))), at(2));
     let again = next(&mut reconciler, 2).expect("the newer slice is reason enough");
     assert_eq!(again.updates[0].0.resource_version.as_deref(), Some("6"));
 }
@@ -197,16 +197,16 @@ fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_ov
     let mut alone = reconciler(ReconcilerSettings::default(), &[theirs(5)]);
     assert!(next(&mut alone, 0).is_none(), "it is right as it is");
     assert_eq!(alone.competing_slice(), None);
-    alone.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(5))), at(1));
+    alone.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(5))), at(1));
     assert_eq!(alone.competing_slice(), None, "the same version again is not fresh");
-    alone.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(6))), at(1));
+    alone.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(6))), at(1));
     assert_eq!(alone.competing_slice().map(ToString::to_string).as_deref(), Some("shop/web-1"));
 
     let mut settings = ReconcilerSettings::default();
     settings.slices.mode = SliceMode::Coexist;
     let mut beside = reconciler(settings, &[theirs(5)]);
     assert_eq!(next(&mut beside, 0).expect("one of our own").creates.len(), 1);
-    beside.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&theirs(6))), at(1));
+    beside.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(6))), at(1));
     assert_eq!(beside.competing_slice(), None);
 }
 
@@ -216,10 +216,10 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+        .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
     let mut moved = slice(8, None, &["10.0.0.1"]);
     moved["metadata"]["labels"]["kubernetes.io/service-name"] = "other".into();
-    reconciler.observe(WatchEvent::Applied(ResourceKind::Slice, watched(&moved)), at(3));
+    reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&moved)), at(3));
     let keys: Vec<String> = std::iter::from_fn(|| next(&mut reconciler, 3))
         .map(|work| format!("{} {}", work.service, work.creates.len()))
         .collect();
@@ -235,9 +235,9 @@ fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
     assert!(next(&mut reconciler, 1).is_none() && reconciler.due().is_none());
     assert!(reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH).is_none());
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
+        .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(2));
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
+        .observe(InformerEvent::Applied(ObjectKind::Pod, watched(&pod("pod-10.0.0.2", "10.0.0.2"))), at(3));
     assert!(next(&mut reconciler, 3).is_none(), "another controller writes that");
     reconciler.lead(at(4));
     let work = next(&mut reconciler, 4).expect("what came meanwhile");
@@ -254,6 +254,6 @@ fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
     reconciler.lead(at(2));
     assert!(next(&mut reconciler, 2).is_none(), "its own slice has not come by yet");
     reconciler
-        .observe(WatchEvent::Applied(ResourceKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
+        .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
     assert!(next(&mut reconciler, 3).is_none() && reconciler.is_idle(), "there it is");
 }

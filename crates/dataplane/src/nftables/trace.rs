@@ -23,7 +23,7 @@ use super::ir::{
     Base, Chain, ChainType, Hook, NftFamily, NftName, NftRule, NftVerdict, Policy, Ruleset, Table, TableId,
 };
 use super::render::protocol_number;
-use crate::backend::{PacketTrace, TraceStep, TracedVerdict};
+use crate::backend::{PacketTrace, PacketTraceStep, TracedVerdict};
 
 pub(super) use interpreter::field_ranges;
 pub use packet::{DynsetUpdate, Evaluation, NodeAddresses, RuleMatch, TracePath, TracedPacket};
@@ -63,13 +63,13 @@ pub(super) fn trace(
 }
 
 /// The rules that matched on the most likely path, named as nft does.
-fn steps(evaluation: &Evaluation) -> Vec<TraceStep> {
+fn steps(evaluation: &Evaluation) -> Vec<PacketTraceStep> {
     let likeliest = evaluation.paths.iter().max_by(|a, b| a.weight.total_cmp(&b.weight));
     let matches = likeliest.into_iter().flat_map(|path| &path.steps);
     let step = |matched: &RuleMatch| {
         let comment = matched.rule.as_ref().map_or("", |comment| comment.as_str());
         let found = matched.found.iter().filter_map(|(set, of)| Some(format!(" [{set}: {}]", of.as_ref()?)));
-        TraceStep {
+        PacketTraceStep {
             rule: format!("nftables {} {}", matched.table, matched.chain),
             detail: format!("{comment}{}: {}", found.collect::<String>(), matched.did),
         }

@@ -9,7 +9,7 @@ use xds::identity::EnvoyIdentity;
 use xds::server::{ResourceSource, StreamRegistry};
 use xds::stream::PublishedResources;
 
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 
 type Sender = watch::Sender<Option<Arc<PublishedResources>>>;
 
@@ -65,8 +65,8 @@ impl Subscriptions {
         is_unused
     }
 
-    pub(super) fn set_ready(&self, listed: bool, watch_errors: &BTreeMap<ResourceKind, String>) {
-        let why = |(kind, why): (&ResourceKind, &String)| format!("failed to watch {}: {why}", kind.as_str());
+    pub(super) fn set_ready(&self, listed: bool, watch_errors: &BTreeMap<ObjectKind, String>) {
+        let why = |(kind, why): (&ObjectKind, &String)| format!("failed to watch {}: {why}", kind.as_str());
         let watch_errors: Vec<String> = watch_errors.iter().map(why).collect();
         self.state().unready = (!listed).then(|| format!("no objects yet; {}", watch_errors.join("; ")));
     }

@@ -7,7 +7,7 @@ use plan::ConditionStatus;
 use plan::routes::{RouteCondition, RouteStatus};
 use serde_json::{Value, json};
 
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 use cluster::events;
 
 pub const ACCEPTED: &str = "Accepted";
@@ -52,7 +52,7 @@ impl StoredObject {
     /// `None` if the stored status is current. `standing` is `None` for an invalid object.
     pub(super) fn status_write(
         &self,
-        kind: ResourceKind,
+        kind: ObjectKind,
         about: &ObjectRef,
         standing: Option<RouteStatus>,
         now: Timestamp,

@@ -9,8 +9,8 @@ const TIME: Timestamp = Timestamp::UNIX_EPOCH;
 fn listed() -> StatusReconciler {
     let mut reconciler = StatusReconciler::default();
     for kind in KINDS {
-        reconciler.apply(WatchEvent::ListStarted(kind));
-        reconciler.apply(WatchEvent::ListCompleted(kind));
+        reconciler.apply(InformerEvent::ListStarted(kind));
+        reconciler.apply(InformerEvent::ListCompleted(kind));
     }
     reconciler
 }
@@ -20,8 +20,8 @@ fn object(name: &str, version: &str, spec: Value) -> Value {
         "spec": spec})
 }
 
-fn put(reconciler: &mut StatusReconciler, kind: ResourceKind, object: Value) {
-    reconciler.apply(WatchEvent::Applied(kind, serde_json::from_value(object).unwrap()));
+fn put(reconciler: &mut StatusReconciler, kind: ObjectKind, object: Value) {
+    reconciler.apply(InformerEvent::Applied(kind, serde_json::from_value(object).unwrap()));
 }
 
 /// What is written about everything that waits, as if the writes succeeded.
@@ -59,14 +59,14 @@ fn route(backend: Option<&str>) -> Value {
 
 fn service(reconciler: &mut StatusReconciler, name: &str) {
     let spec = json!({"ports": [{"port": 80, "appProtocol": "http"}]});
-    put(reconciler, ResourceKind::Service, object(name, "1", spec));
+    put(reconciler, ObjectKind::Service, object(name, "1", spec));
 }
 
 #[test]
 fn a_good_policy_is_told_so_once_and_without_an_event() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
     let work = written(&mut reconciler).remove(0);
     assert!(work.path.starts_with("/apis/zoneward.dev/v1alpha1/namespaces/shop/meshhttproutes/r/status"));
     assert_eq!(work.patch["metadata"]["resourceVersion"], "7");
@@ -77,7 +77,7 @@ fn a_good_policy_is_told_so_once_and_without_an_event() {
     assert_eq!(work.events, [json!(null); 0]);
     let mut stored = object("r", "8", route(None));
     stored["status"] = work.patch["status"].clone();
-    put(&mut reconciler, ResourceKind::HttpRoute, stored);
+    put(&mut reconciler, ObjectKind::HttpRoute, stored);
     assert_eq!(written(&mut reconciler), [], "what is there is not written again");
 }
 
@@ -85,7 +85,7 @@ fn a_good_policy_is_told_so_once_and_without_an_event() {
 fn a_missing_service_is_told_and_so_is_its_coming() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", route(Some("lost"))));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(Some("lost"))));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -100,7 +100,7 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
     assert!(conditions[2]["message"].as_str().unwrap().ends_with("get status 500"), "{conditions}");
     let mut stored = object("r", "8", route(Some("lost")));
     stored["status"] = work.patch["status"].clone();
-    put(&mut reconciler, ResourceKind::HttpRoute, stored);
+    put(&mut reconciler, ObjectKind::HttpRoute, stored);
     assert_eq!(written(&mut reconciler), []);
     service(&mut reconciler, "lost");
     let work = written(&mut reconciler).remove(0);
@@ -111,21 +111,21 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
 #[test]
 fn absence_says_nothing_before_services_were_listed() {
     let mut reconciler = StatusReconciler::default();
-    reconciler.apply(WatchEvent::ListStarted(ResourceKind::HttpRoute));
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", route(None)));
-    reconciler.apply(WatchEvent::ListCompleted(ResourceKind::HttpRoute));
-    reconciler.apply(WatchEvent::Failed(ResourceKind::Service, "the API is away".to_owned()));
+    reconciler.apply(InformerEvent::ListStarted(ObjectKind::HttpRoute));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    reconciler.apply(InformerEvent::ListCompleted(ObjectKind::HttpRoute));
+    reconciler.apply(InformerEvent::Failed(ObjectKind::Service, "the API is away".to_owned()));
     assert_eq!(written(&mut reconciler), []);
-    reconciler.apply(WatchEvent::ListStarted(ResourceKind::Service));
+    reconciler.apply(InformerEvent::ListStarted(ObjectKind::Service));
     service(&mut reconciler, "b");
-    reconciler.apply(WatchEvent::ListCompleted(ResourceKind::Service));
+    reconciler.apply(InformerEvent::ListCompleted(ObjectKind::Service));
     assert_eq!(said(&written(&mut reconciler)[0])[1], "ResolvedRefs True ResolvedRefs");
 }
 
 #[test]
 fn a_policy_whose_destination_is_missing_is_not_programmed() {
     let mut reconciler = listed();
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -137,7 +137,7 @@ fn a_policy_whose_destination_is_missing_is_not_programmed() {
 fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
     let mut reconciler = listed();
     let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}});
-    put(&mut reconciler, ResourceKind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
+    put(&mut reconciler, ObjectKind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
     let key = ObjectKey::new(&"shop".into(), &"cert".into());
     assert_eq!(reconciler.take_wanted_secrets(), Some([key.clone()].into()));
     assert_eq!(written(&mut reconciler), [], "absence says nothing before it was looked at");
@@ -171,7 +171,7 @@ fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
     let before = json!({"type": ACCEPTED, "status": "False", "reason": "Invalid", "message": "old",
         "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     bad["status"] = json!({"conditions": [other, before]});
-    put(&mut reconciler, ResourceKind::HttpRoute, bad);
+    put(&mut reconciler, ObjectKind::HttpRoute, bad);
     let work = written(&mut reconciler).remove(0);
     let conditions = work.patch["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[0]["type"]), (4, &json!("Seen")));
@@ -193,7 +193,7 @@ fn a_rule_that_no_request_can_hit_is_told_with_the_other_one() {
     let mut spec = route(None);
     let same = spec["to"][0]["rules"][0].clone();
     spec["to"][0]["rules"].as_array_mut().unwrap().push(same);
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", spec));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", spec));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(said(&work)[0], "Accepted True Valid");
     let message = work.patch["status"]["conditions"][0]["message"].as_str().unwrap();
@@ -206,9 +206,9 @@ fn a_refused_write_is_tried_again_unless_the_object_changed() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
     let now = Instant::now();
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
     let (key, _) = reconciler.next(now, TIME).unwrap();
-    put(&mut reconciler, ResourceKind::HttpRoute, object("r", "8", route(None)));
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "8", route(None)));
     assert!(reconciler.next(now, TIME).is_none(), "one write at a time for one object");
     reconciler.done(key.clone(), Err(kube::Error::Service("away".into())), now);
     let (_, work) = reconciler.next(now, TIME).unwrap();

@@ -30,19 +30,19 @@ struct Writer {
 }
 
 impl Writer {
-    fn put(&mut self, kind: ResourceKind, name: &str, mut object: Value) -> WatchEvent {
+    fn put(&mut self, kind: ObjectKind, name: &str, mut object: Value) -> InformerEvent {
         self.version += 1;
         object["metadata"]["name"] = name.into();
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        if kind != ResourceKind::Node && object["metadata"]["namespace"].is_null() {
+        if kind != ObjectKind::Node && object["metadata"]["namespace"].is_null() {
             object["metadata"]["namespace"] = "default".into();
         }
-        WatchEvent::Applied(kind, serde_json::from_value(object).unwrap())
+        InformerEvent::Applied(kind, serde_json::from_value(object).unwrap())
     }
 
-    fn gone(&mut self, kind: ResourceKind, name: &str) -> WatchEvent {
+    fn gone(&mut self, kind: ObjectKind, name: &str) -> InformerEvent {
         match self.put(kind, name, json!({})) {
-            WatchEvent::Applied(kind, object) => WatchEvent::Deleted(kind, object),
+            InformerEvent::Applied(kind, object) => InformerEvent::Deleted(kind, object),
             other => other,
         }
     }
@@ -50,8 +50,8 @@ impl Writer {
 
 fn listed(state: &mut TableCache) {
     for kind in KINDS {
-        state.apply(WatchEvent::ListStarted(kind));
-        state.apply(WatchEvent::ListCompleted(kind));
+        state.apply(InformerEvent::ListStarted(kind));
+        state.apply(InformerEvent::ListCompleted(kind));
     }
 }
 
@@ -94,7 +94,7 @@ enum Step {
     TcpRoute(usize, usize),
     GatewayRoute(usize, usize, bool),
     Gateway(bool),
-    Gone(ResourceKind, usize),
+    Gone(ObjectKind, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -123,31 +123,31 @@ fn target(n: usize) -> Value {
     }
 }
 
-fn event(writer: &mut Writer, step: &Step) -> WatchEvent {
+fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
     match step {
         Step::Service(n, other, tcp) => {
             let object = service(*n, if *other { 81 } else { 80 }, if *tcp { "tcp" } else { "http" });
-            writer.put(ResourceKind::Service, NAMES[*n], object)
+            writer.put(ObjectKind::Service, NAMES[*n], object)
         }
         Step::Slice(n, pods) => {
-            writer.put(ResourceKind::Slice, &format!("slice-{n}"), slice(NAMES[*n % 2], pods))
+            writer.put(ObjectKind::Slice, &format!("slice-{n}"), slice(NAMES[*n % 2], pods))
         }
         Step::Pod(pod, labels) => {
             let mut object = json!({"metadata": {"labels": {"app": "x"}}});
             if let Some(version) = VERSIONS[*labels] {
                 object["metadata"]["labels"]["version"] = version.into();
             }
-            writer.put(ResourceKind::Pod, &format!("pod-{pod}"), object)
+            writer.put(ObjectKind::Pod, &format!("pod-{pod}"), object)
         }
         Step::Node(node, zone) => {
             let labels = json!({"topology.kubernetes.io/zone": format!("zone-{zone}")});
-            writer.put(ResourceKind::Node, &format!("node-{node}"), json!({"metadata": {"labels": labels}}))
+            writer.put(ObjectKind::Node, &format!("node-{node}"), json!({"metadata": {"labels": labels}}))
         }
         Step::HttpRoute(n, to, b, version) => {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]},
                 "rules": [rule("/a", backend(NAMES[*b], VERSIONS[*version]))]}]);
             writer.put(
-                ResourceKind::HttpRoute,
+                ObjectKind::HttpRoute,
                 &format!("route-{n}"),
                 json!({"spec": {"targetRef": target(*n), "to": to}}),
             )
@@ -156,17 +156,13 @@ fn event(writer: &mut Writer, step: &Step) -> WatchEvent {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to], "namespace": "default"},
                 "rules": [rule("/far", backend("back", None))]}]);
             let spec = json!({"targetRef": target(*n), "to": to});
-            writer.put(
-                ResourceKind::HttpRoute,
-                "far",
-                json!({"metadata": {"namespace": "far"}, "spec": spec}),
-            )
+            writer.put(ObjectKind::HttpRoute, "far", json!({"metadata": {"namespace": "far"}, "spec": spec}))
         }
         Step::TcpRoute(to, b) => {
             let rules = json!([{"default": {"backendRefs": [backend(NAMES[*b], None)]}}]);
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]}, "rules": rules}]);
             writer.put(
-                ResourceKind::TcpRoute,
+                ObjectKind::TcpRoute,
                 "tcp-0",
                 json!({"spec": {"targetRef": {"kind": "Mesh"}, "to": to}}),
             )
@@ -182,7 +178,7 @@ fn event(writer: &mut Writer, step: &Step) -> WatchEvent {
                 let host = if *b % 2 == 0 { "a.example.com" } else { "*.example.com" };
                 spec["hostnames"] = json!([host]);
             }
-            writer.put(ResourceKind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
+            writer.put(ObjectKind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
         }
         Step::Gateway(more) => {
             let mut listeners = json!([{"name": "one", "port": 8080, "protocol": "HTTP"}]);
@@ -191,16 +187,16 @@ fn event(writer: &mut Writer, step: &Step) -> WatchEvent {
                     "tls": {"certificateRef": {"name": "cert"}}});
                 listeners.as_array_mut().unwrap().push(two);
             }
-            writer.put(ResourceKind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
+            writer.put(ObjectKind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
         }
         Step::Gone(kind, n) => {
             let name = match kind {
-                ResourceKind::Service => NAMES[*n].to_owned(),
-                ResourceKind::Slice => format!("slice-{n}"),
-                ResourceKind::Pod => format!("pod-{n}"),
-                ResourceKind::Node => format!("node-{n}"),
-                ResourceKind::TcpRoute => "tcp-0".to_owned(),
-                ResourceKind::Gateway => "edge".to_owned(),
+                ObjectKind::Service => NAMES[*n].to_owned(),
+                ObjectKind::Slice => format!("slice-{n}"),
+                ObjectKind::Pod => format!("pod-{n}"),
+                ObjectKind::Node => format!("node-{n}"),
+                ObjectKind::TcpRoute => "tcp-0".to_owned(),
+                ObjectKind::Gateway => "edge".to_owned(),
                 _ => format!("route-{n}"),
             };
             writer.gone(*kind, &name)
@@ -308,7 +304,7 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
     assert_eq!(rules(&state), 2);
     let bad =
         json!({"spec": {"to": [{"targetRef": {"kind": "MeshService", "name": "back"}, "default": {}}]}});
-    state.apply(writer.put(ResourceKind::HttpRoute, "route-0", bad));
+    state.apply(writer.put(ObjectKind::HttpRoute, "route-0", bad));
     state.refresh();
     assert_eq!(rules(&state), 1);
     let said = |state: &TableCache| state.notices().iter().any(|notice| notice.reason == "Malformed");

@@ -1,6 +1,7 @@
-//! kube-proxy's flags, all of them, under their own names.
+//! All flags of kube-proxy, under their own names.
 //!
-//! With `--config` those that stand for a field of the file are ignored, as kube-proxy does (semantics D15), and said to be.
+//! With `--config`, flags that correspond to a field of the file are ignored with a warning, as in kube-proxy
+//! (semantics D15).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,136 +17,133 @@ use cluster::Connection;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The proxy itself")]
 pub struct NodeFlags {
-    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); the process ends when it changes, to be started anew
+    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); the process exits when the file changes, to be
+    /// restarted
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write the configuration in force to this file, with its defaults, and exit
+    /// Write the effective configuration, including defaults, to this file and exit
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// Remove the rules of every mode, ours and kube-proxy's, and exit
+    /// Remove the rules of every proxy mode, including those of kube-proxy, and exit
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub cleanup: Option<bool>,
-    /// Set the kernel variables that need privileges, and exit
+    /// Set the sysctls that require privileges and exit
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub init_only: Option<bool>,
-    /// Refuse to start in a mode other than nftables instead of running it as nftables
+    /// Fail on proxy modes other than nftables instead of substituting nftables
     #[arg(long)]
     pub strict_mode: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connection: Connection,
-    /// The address of the API, in the place of that of the kubeconfig
+    /// URL of the API server; overrides that of the kubeconfig
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
-    /// Where the Lease of this node is kept that says what is programmed; empty for no Lease
+    /// Namespace of the Lease in which this node reports what is programmed; empty disables it
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub logging: LoggingFlags,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub fields: FieldFlags,
 }
 
-/// How the proxy logs.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LoggingFlags {
-    /// How much is logged: 0 and 1 decisions, 2 to 4 details, above that everything; RUST_LOG goes before it
+    /// Log verbosity: 0 and 1 log info, 2 to 4 debug, higher values trace; RUST_LOG takes precedence
     #[arg(short = 'v', long = "v", value_name = "N")]
     pub v: Option<u32>,
-    /// text or json
+    /// Log format: text or json
     #[arg(long, visible_alias = "log-format", value_name = "FORMAT")]
     pub logging_format: Option<String>,
-    /// No effect: RUST_LOG chooses by module
+    /// No effect: use RUST_LOG to filter by module
     #[arg(long, value_name = "PATTERN")]
     pub vmodule: Option<String>,
-    /// No effect: lines are written at once
+    /// No effect: log output is not buffered
     #[arg(long, value_name = "TIME")]
     pub log_flush_frequency: Option<GoDuration>,
-    /// No effect: lines go to standard error
+    /// No effect: log output goes to standard error
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub log_text_split_stream: Option<bool>,
-    /// No effect: lines are written at once
+    /// No effect: log output is not buffered
     #[arg(long, value_name = "SIZE")]
     pub log_text_info_buffer_size: Option<String>,
-    /// No effect: lines go to standard error
+    /// No effect: log output goes to standard error
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub log_json_split_stream: Option<bool>,
-    /// No effect: lines are written at once
+    /// No effect: log output is not buffered
     #[arg(long, value_name = "SIZE")]
     pub log_json_info_buffer_size: Option<String>,
 }
 
-/// Flags that stand for fields of the configuration.
+/// Flags that correspond to fields of the configuration.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Fields of the configuration (ignored with --config)")]
 pub struct FieldFlags {
-    /// Switch features on or off, as PreferSameTrafficDistribution=false
+    /// Feature gates, such as PreferSameTrafficDistribution=false
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-    /// What is asked of the API; JSON is spoken whatever it says
+    /// No effect: JSON is always used
     #[arg(long, value_name = "TYPE")]
     pub kube_api_content_type: Option<String>,
-    /// Requests per second; no effect
+    /// No effect: client requests are not rate-limited
     #[arg(long, value_name = "N")]
     pub kube_api_qps: Option<f64>,
-    /// Requests at once; no effect
+    /// No effect: client requests are not rate-limited
     #[arg(long, value_name = "N")]
     pub kube_api_burst: Option<i64>,
-    /// The name of this node's Node object [default: the host's name]
+    /// Name of the Node object of this machine [default: the hostname]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
-    /// The node's own address, if it is a specific one [default: those of the Node object]
+    /// Node address to use, if specific [default: those of the Node object]
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<String>,
-    /// Where /healthz and /livez are served; empty for nowhere [default: 0.0.0.0:10256]
+    /// Listen address of /healthz and /livez; empty disables [default: 0.0.0.0:10256]
     #[arg(long, value_name = "IP:PORT")]
     pub healthz_bind_address: Option<String>,
-    /// The older way to say the port of --healthz-bind-address; 0 for nowhere
+    /// Deprecated: port of --healthz-bind-address; 0 disables
     #[arg(long, value_name = "PORT")]
     pub healthz_port: Option<u16>,
-    /// Where /metrics is served; empty for nowhere [default: 127.0.0.1:10249]
+    /// Listen address of /metrics; empty disables [default: 127.0.0.1:10249]
     #[arg(long, value_name = "IP:PORT")]
     pub metrics_bind_address: Option<String>,
-    /// The older way to say the port of --metrics-bind-address; 0 for nowhere
+    /// Deprecated: port of --metrics-bind-address; 0 disables
     #[arg(long, value_name = "PORT")]
     pub metrics_port: Option<u16>,
-    /// Stop if one of these cannot be listened on
+    /// Exit if one of these addresses cannot be bound
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub bind_address_hard_fail: Option<bool>,
-    /// Refused: there is no profiler of Go in this program
+    /// Not supported: this program has no Go profiler
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub profiling: Option<bool>,
-    /// No effect: no metric is hidden
+    /// No effect: there are no hidden metrics
     #[arg(long, value_name = "VERSION")]
     pub show_hidden_metrics_for_version: Option<String>,
-    /// nftables; iptables and ipvs run as nftables, with a list of what differs
+    /// Proxy mode: nftables; iptables and ipvs are run as nftables, and the differences are logged
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
-    /// The bit of the packet mark that asks for masquerading, 0 to 31 [default: 14]
+    /// Bit of the fwmark that marks packets for masquerading, 0 to 31 [default: 14]
     #[arg(long, value_name = "BIT")]
     pub iptables_masquerade_bit: Option<i64>,
-    /// No effect: node ports are never served on loopback addresses
+    /// No effect: NodePorts are never served on loopback addresses
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
-    /// How often the kernel's rules are looked through for what somebody altered [default: 30s]
+    /// Interval of full resyncs that repair external changes to the rules [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub iptables_sync_period: Option<GoDuration>,
-    /// The least time between two changes of rules; 0s for none [default: as long as there is load, up to 1s]
+    /// Minimum interval between syncs; 0s disables [default: adaptive, up to 1s]
     #[arg(long, value_name = "TIME")]
     pub iptables_min_sync_period: Option<GoDuration>,
-    /// Masquerade everybody who goes to a cluster IP
+    /// Masquerade all traffic to cluster IPs
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub masquerade_all: Option<bool>,
-    /// As --iptables-sync-period, in mode ipvs
+    /// Same as --iptables-sync-period, for mode ipvs
     #[arg(long, value_name = "TIME")]
     pub ipvs_sync_period: Option<GoDuration>,
-    /// As --iptables-min-sync-period, in mode ipvs
+    /// Same as --iptables-min-sync-period, for mode ipvs
     #[arg(long, value_name = "TIME")]
     pub ipvs_min_sync_period: Option<GoDuration>,
-    /// No effect: endpoints are chosen at random
+    /// No effect: endpoints are selected at random
     #[arg(long, value_name = "NAME")]
     pub ipvs_scheduler: Option<String>,
     /// No effect: IPVS is not used
@@ -163,69 +161,68 @@ pub struct FieldFlags {
     /// No effect: IPVS is not used
     #[arg(long, value_name = "TIME")]
     pub ipvs_udp_timeout: Option<GoDuration>,
-    /// How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    /// How local pod traffic is detected: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
-    /// The bridge of pods, for BridgeInterface
+    /// Bridge interface of local pods, for BridgeInterface
     #[arg(long, value_name = "NAME")]
     pub pod_bridge_interface: Option<String>,
-    /// How names of pods' interfaces begin, for InterfaceNamePrefix
+    /// Interface name prefix of local pods, for InterfaceNamePrefix
     #[arg(long, value_name = "PREFIX")]
     pub pod_interface_name_prefix: Option<String>,
-    /// The range of pods, one of each family, for ClusterCIDR
+    /// Pod CIDR, or one per family, for ClusterCIDR
     #[arg(long, value_name = "CIDR,...")]
     pub cluster_cidr: Option<String>,
-    /// Where node ports are served: ranges, primary, all [default: primary]
+    /// Addresses that serve NodePorts: CIDRs, primary or all [default: primary]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
-    /// How readily the kernel ends this process for want of memory, -1000 to 1000 [default: -999]
+    /// oom_score_adj of this process, -1000 to 1000 [default: -999]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub oom_score_adj: Option<i64>,
-    /// Tracked connections for each core; 0 leaves the limit alone [default: 32768]
+    /// Maximum number of conntrack entries per core; 0 keeps the current limit [default: 32768]
     #[arg(long, value_name = "N")]
     pub conntrack_max_per_core: Option<i64>,
-    /// Tracked connections at least [default: 131072]
+    /// Minimum of the conntrack limit, regardless of --conntrack-max-per-core [default: 131072]
     #[arg(long, value_name = "N")]
     pub conntrack_min: Option<i64>,
-    /// When an idle TCP connection is forgotten; 0 leaves it alone [default: 24h]
+    /// Conntrack timeout of established TCP connections; 0 keeps the current value [default: 24h]
     #[arg(long, value_name = "TIME")]
     pub conntrack_tcp_timeout_established: Option<GoDuration>,
-    /// The same in CLOSE_WAIT [default: 1h]
+    /// Conntrack timeout of TCP connections in CLOSE_WAIT [default: 1h]
     #[arg(long, value_name = "TIME")]
     pub conntrack_tcp_timeout_close_wait: Option<GoDuration>,
-    /// Let packets outside of the TCP window belong to their connection
+    /// Accept out-of-window packets as part of their TCP connection
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub conntrack_tcp_be_liberal: Option<bool>,
-    /// When an unanswered UDP flow is forgotten; 0 leaves it alone
+    /// Conntrack timeout of unreplied UDP flows; 0 keeps the current value
     #[arg(long, value_name = "TIME")]
     pub conntrack_udp_timeout: Option<GoDuration>,
-    /// When an answered UDP flow is forgotten; 0 leaves it alone
+    /// Conntrack timeout of UDP streams; 0 keeps the current value
     #[arg(long, value_name = "TIME")]
     pub conntrack_udp_timeout_stream: Option<GoDuration>,
-    /// No effect: watches report every change
+    /// No effect: watches deliver every change
     #[arg(long, value_name = "TIME")]
     pub config_sync_period: Option<GoDuration>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "NAME")]
     pub network_name: Option<String>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "IP")]
     pub source_vip: Option<String>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_dsr: Option<bool>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "NAME")]
     pub root_hnsendpoint_name: Option<String>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub forward_healthcheck_vip: Option<bool>,
-    /// Refused: for Windows
+    /// Not supported: Windows only
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub windows_service: Option<bool>,
 }
 
-/// Feature gates by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateList(pub BTreeMap<String, bool>);
 
@@ -235,7 +232,6 @@ pub fn parse_gates(text: &str) -> Result<GateList, String> {
 }
 
 impl FieldFlags {
-    /// The configuration that these flags say.
     pub fn configuration(&self) -> Configuration {
         let mut config = Configuration {
             api_version: API_VERSION.to_owned(),
@@ -267,7 +263,7 @@ impl FieldFlags {
         config
     }
 
-    /// The flags named iptables-... are those of mode nftables, too (semantics D15).
+    /// The flags named iptables-... apply to mode nftables as well (semantics D15).
     fn set_modes(&self, config: &mut Configuration) {
         config.iptables.masquerade_bit = self.iptables_masquerade_bit;
         config.iptables.masquerade_all = is_on(self.masquerade_all);
@@ -305,7 +301,7 @@ impl FieldFlags {
 }
 
 impl LoggingFlags {
-    /// These count with a file, too.
+    /// Applied on top of a configuration file.
     pub fn set(&self, config: &mut Configuration) {
         let logging = &mut config.logging;
         logging.format = self.logging_format.clone().unwrap_or_else(|| logging.format.clone());
@@ -333,7 +329,7 @@ fn is_on(given: Option<bool>) -> bool {
     given.unwrap_or(false)
 }
 
-/// An address with a port, out of it or of the older flag for the port alone.
+/// The address flag, or the deprecated port flag.
 fn address(given: &Option<String>, port: Option<u16>, ip: &str) -> Option<String> {
     match (given, port) {
         (Some(given), _) => Some(given.clone()),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::{AddressType, Family, Notice, Object, ObjectKey, ServiceKey, Slice, Timestamp, annotation};
 
-use cluster::{ObjectChange, ResourceKind, WatchEvent};
+use cluster::{InformerEvent, ObjectChange, ObjectKind};
 
 use super::{FAMILIES, SyncLoop, family as of};
 
@@ -13,7 +13,7 @@ const MAX_TRIGGERS: usize = 10_000;
 
 impl SyncLoop {
     /// Applies a watch event to the cache.
-    pub fn observe(&mut self, event: WatchEvent) {
+    pub fn observe(&mut self, event: InformerEvent) {
         for mut change in self.cache.read(event) {
             if let ObjectChange::Applied(Object::Slice(slice), _) = &mut change {
                 drop_unused_fields(slice);
@@ -87,19 +87,19 @@ impl SyncLoop {
         }
     }
 
-    fn observe_deletion(&mut self, kind: ResourceKind, key: &ObjectKey) {
+    fn observe_deletion(&mut self, kind: ObjectKind, key: &ObjectKey) {
         match kind {
-            ResourceKind::Service => {
+            ObjectKind::Service => {
                 self.shared.metrics.service_changes.inc();
                 self.mark_pending(ServiceKey::new(&key.namespace, &key.name), &FAMILIES);
             }
-            ResourceKind::Slice => {
+            ObjectKind::Slice => {
                 self.shared.metrics.endpoint_changes.inc();
                 if let Some(service) = self.cache.snapshot().service_of_slice(key) {
                     self.mark_pending(service, &FAMILIES);
                 }
             }
-            ResourceKind::Node | ResourceKind::ServiceCidr => self.pending.node = true,
+            ObjectKind::Node | ObjectKind::ServiceCidr => self.pending.node = true,
             _ => {}
         }
     }

@@ -11,8 +11,8 @@ struct World {
     table: ForwardingTable,
     node: NodeConfig,
     heard: Arc<Mutex<TrafficCounts>>,
-    traffic: Traffic,
-    metrics: Metrics,
+    traffic: TrafficCounters,
+    metrics: NodeMetrics,
 }
 
 /// Node n1 of zone za, and a Service with a pod here, one in this zone, one in another, one nowhere.
@@ -38,8 +38,8 @@ fn world() -> World {
     let node = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]).0;
     let table = table(&snapshot, &node).0;
     let heard: Arc<Mutex<TrafficCounts>> = Arc::default();
-    let traffic = Traffic::new(Some(heard.clone()), Clock::system().now());
-    World { snapshot, table, node, heard, traffic, metrics: Metrics::default() }
+    let traffic = TrafficCounters::new(Some(heard.clone()), Clock::system().now());
+    World { snapshot, table, node, heard, traffic, metrics: NodeMetrics::default() }
 }
 
 fn pair(frontend: &str, endpoint: &str) -> FlowPair {

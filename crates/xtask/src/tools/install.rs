@@ -175,8 +175,8 @@ fn python() -> Result<PathBuf, Stop> {
     let works = |file: PathBuf| {
         let asked = "import sys, pip; print(sys.executable)";
         let output = shell::program(file).args(["-c", asked]).output().ok()?;
-        let told = String::from_utf8(output.stdout).ok()?;
-        Some(PathBuf::from(told.trim())).filter(|file| output.status.success() && file.is_file())
+        let path = String::from_utf8(output.stdout).ok()?;
+        Some(PathBuf::from(path.trim())).filter(|file| output.status.success() && file.is_file())
     };
     let advice = "python3 with pip is needed: on Debian `apt-get install python3-pip`";
     shell::on_path("python3").find_map(works).ok_or_else(|| Stop::Failed(advice.to_string()))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cluster::{self, Connection, ResourceKind, WatchEvent, WatchSpec, WatchStream};
+use cluster::{self, Connection, Informer, InformerEvent, ObjectKind, WatchSpec};
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -68,11 +68,11 @@ pub async fn measure() {
     let client = cluster::connect(&connection, &clock::Clock::system()).await.unwrap();
     load::fill(&client, SERVICES).await;
     let mut seen =
-        WatchStream::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ResourceKind::Slice)]);
+        Informer::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ObjectKind::Slice)]);
     let mut leader = controller(&socket);
     let mut written = 0;
     while written < SERVICES {
-        written += usize::from(matches!(seen.next().await, WatchEvent::Applied(..)));
+        written += usize::from(matches!(seen.next().await, InformerEvent::Applied(..)));
     }
     println!("hand-over between two processes, {SERVICES} Services");
     for signal in ["-TERM", "-KILL"] {
@@ -107,7 +107,7 @@ pub async fn measure() {
 /// From the signal, with a change right after it, until that change is on the watch of slices.
 async fn take_over(
     client: &Client,
-    seen: &mut WatchStream,
+    seen: &mut Informer,
     leader: &Running,
     signal: &str,
     round: usize,

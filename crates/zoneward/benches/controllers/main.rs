@@ -11,7 +11,7 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use cluster::{self, ResourceKind, WatchEvent, WatchSpec, WatchStream, WatchedObject};
+use cluster::{self, Informer, InformerEvent, ObjectKind, WatchSpec, WatchedObject};
 use controller::{ControllerConfig, ControllerMetrics};
 use kube::Client;
 use serde_json::json;
@@ -58,7 +58,7 @@ async fn measure(services: usize) {
     println!("  the API alone: filled in {:.1} s, {before} MB", start.elapsed().as_secs_f64());
 
     let mut seen =
-        WatchStream::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ResourceKind::Slice)]);
+        Informer::start(&client, model::random::Random::seeded(1), [WatchSpec::all(ObjectKind::Slice)]);
     let (_stop, stopped) = watch::channel(false);
     let (_office, leading) = watch::channel(true);
     let (start, cpu) = (Instant::now(), process::cpu());
@@ -71,7 +71,7 @@ async fn measure(services: usize) {
     ));
     let mut written = 0;
     while written < services {
-        written += usize::from(matches!(seen.next().await, WatchEvent::Applied(..)));
+        written += usize::from(matches!(seen.next().await, InformerEvent::Applied(..)));
     }
     let (took, used) = (start.elapsed(), process::cpu() - cpu);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -85,7 +85,7 @@ async fn measure(services: usize) {
     flips(&client, &mut seen, services).await;
 }
 
-async fn flips(client: &Client, seen: &mut WatchStream, services: usize) {
+async fn flips(client: &Client, seen: &mut Informer, services: usize) {
     while seen.ready().is_some() {}
     let cpu = process::cpu();
     let mut times = Vec::with_capacity(FLIPS);
@@ -115,9 +115,9 @@ async fn flips(client: &Client, seen: &mut WatchStream, services: usize) {
     );
 }
 
-async fn until_slice_of(seen: &mut WatchStream, service: &str) {
+async fn until_slice_of(seen: &mut Informer, service: &str) {
     loop {
-        if let WatchEvent::Applied(_, slice) = seen.next().await
+        if let InformerEvent::Applied(_, slice) = seen.next().await
             && is_of(&slice, service)
         {
             return;

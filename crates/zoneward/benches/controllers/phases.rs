@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::{ResourceKind, WatchEvent, WatchedObject};
+use cluster::{InformerEvent, ObjectKind, WatchedObject};
 use controller::slice_reconciler::SliceReconciler;
 use controller::{ControllerMetrics, ReconcilerSettings};
 use jiff::Timestamp;
@@ -34,19 +34,19 @@ pub fn run() {
 #[inline(never)]
 fn phase_list(head: &mut SliceReconciler, services: usize) {
     let pods = (0..services).flat_map(|s| (0..PODS_PER_SERVICE).map(move |p| pod(s, p)));
-    let kinds: [(ResourceKind, Vec<Value>); 5] = [
-        (ResourceKind::Node, (0..100).map(node).collect()),
-        (ResourceKind::Service, (0..services).map(service).collect()),
-        (ResourceKind::Pod, pods.collect()),
-        (ResourceKind::Namespace, Vec::new()),
-        (ResourceKind::Slice, Vec::new()),
+    let kinds: [(ObjectKind, Vec<Value>); 5] = [
+        (ObjectKind::Node, (0..100).map(node).collect()),
+        (ObjectKind::Service, (0..services).map(service).collect()),
+        (ObjectKind::Pod, pods.collect()),
+        (ObjectKind::Namespace, Vec::new()),
+        (ObjectKind::Slice, Vec::new()),
     ];
     for (kind, objects) in kinds {
-        head.observe(WatchEvent::ListStarted(kind), now());
+        head.observe(InformerEvent::ListStarted(kind), now());
         for object in objects {
-            head.observe(WatchEvent::Applied(kind, watched(&object)), now());
+            head.observe(InformerEvent::Applied(kind, watched(&object)), now());
         }
-        head.observe(WatchEvent::ListCompleted(kind), now());
+        head.observe(InformerEvent::ListCompleted(kind), now());
     }
 }
 
@@ -60,6 +60,6 @@ fn phase_flip(head: &mut SliceReconciler, services: usize) {
     for number in 0..services {
         let mut object = pod(number, 3);
         object["status"] = pod_status(number, 3, false);
-        head.observe(WatchEvent::Applied(ResourceKind::Pod, watched(&object)), now());
+        head.observe(InformerEvent::Applied(ObjectKind::Pod, watched(&object)), now());
     }
 }

@@ -8,7 +8,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use mesh::embedded_proxy::{EmbeddedProxyConfig, ProxyHealth, run};
+use mesh::embedded_proxy::{EmbeddedProxyConfig, TablesHealth, run};
 use mesh::object_source::ObjectSource;
 use mesh::{ProxyIdentity, ProxyRole};
 use proxy::{Proxy, ProxyOptions, ProxyTables};
@@ -65,7 +65,7 @@ async fn measure(shape: Shape) {
     let proxy = Proxy::new(ProxyOptions::default(), ProxyTables::default());
     let source = ObjectSource::cluster(client.clone(), model::random::Random::seeded(clock::os_seed()));
     let end = async move { drop(stopped.wait_for(|stop| *stop).await) };
-    let running = tokio::spawn(run(plan, source, proxy, Arc::new(ProxyHealth::new()), end));
+    let running = tokio::spawn(run(plan, source, proxy, Arc::new(TablesHealth::new()), end));
     let mut asker = Asker::connect(port).await;
     asker.until(&shape.host(0), &shape.path(0), "0").await;
     println!("  from nothing until it answers: {:.2} s", start.elapsed().as_secs_f64());

@@ -1,6 +1,6 @@
 //! The parts whose instructions are counted: reading 10,000 routes, the first tables, and one route's change.
 
-use cluster::{ResourceKind, WatchEvent};
+use cluster::{InformerEvent, ObjectKind};
 use mesh::table_cache::KINDS;
 use mesh::{ProxyIdentity, ProxyRole, TableCache};
 use plan::FeatureGates;
@@ -19,25 +19,25 @@ pub fn run() {
     let mut state = TableCache::new(FeatureGates::default());
     state.add(consumer);
     let policies = (0..shape.policies)
-        .map(|number| WatchEvent::Applied(ResourceKind::GatewayHttpRoute, watched(&shape.policy(number))));
+        .map(|number| InformerEvent::Applied(ObjectKind::GatewayHttpRoute, watched(&shape.policy(number))));
     phase_read(&mut state, policies.collect());
     phase_first(&mut state);
     for number in 0..10 {
         let mut changed = shape.policy(number);
         changed["spec"]["rules"][0]["default"]["filters"][0]["directResponse"]["status"] = 201.into();
-        phase_change(&mut state, WatchEvent::Applied(ResourceKind::GatewayHttpRoute, watched(&changed)));
+        phase_change(&mut state, InformerEvent::Applied(ObjectKind::GatewayHttpRoute, watched(&changed)));
     }
 }
 
 #[inline(never)]
-fn phase_read(state: &mut TableCache, policies: Vec<WatchEvent>) {
+fn phase_read(state: &mut TableCache, policies: Vec<InformerEvent>) {
     for kind in KINDS {
-        state.apply(WatchEvent::ListStarted(kind));
+        state.apply(InformerEvent::ListStarted(kind));
     }
     policies.into_iter().for_each(|event| state.apply(event));
-    state.apply(WatchEvent::Applied(ResourceKind::Gateway, watched(&gateway(8080))));
+    state.apply(InformerEvent::Applied(ObjectKind::Gateway, watched(&gateway(8080))));
     for kind in KINDS {
-        state.apply(WatchEvent::ListCompleted(kind));
+        state.apply(InformerEvent::ListCompleted(kind));
     }
 }
 
@@ -47,7 +47,7 @@ fn phase_first(state: &mut TableCache) {
 }
 
 #[inline(never)]
-fn phase_change(state: &mut TableCache, event: WatchEvent) {
+fn phase_change(state: &mut TableCache, event: InformerEvent) {
     state.apply(event);
     assert_eq!(state.refresh().len(), 1);
 }

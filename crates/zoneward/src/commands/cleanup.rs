@@ -1,7 +1,7 @@
-//! `zoneward cleanup`: removes every rule that a node proxy left, ours or kube-proxy's, and says what it removed.
+//! `zoneward cleanup`: removes the rules of node proxies, ours and kube-proxy's, and lists them.
 //!
-//! nf_tables is asked directly. iptables, ipset and IPVS have no stable way for others, so their own programs
-//! are used where they are installed; what is left in the kernel without them is reported.
+//! nftables is accessed directly. iptables, ipset and IPVS have no stable interface, so their programs are used if
+//! installed; remaining rules are reported.
 
 mod iptables;
 mod ipvs;
@@ -14,24 +14,21 @@ use serde_json::{Value, json};
 use crate::cli::{Cleanup, Format};
 use output::{print_text, print_value};
 
-/// Something that a node proxy left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leftover {
     /// `nftables table`, `iptables chain`, ...
     what: &'static str,
-    /// Its name.
     name: String,
 }
 
-/// What was done, or would be.
 #[derive(Debug, Default)]
-struct Report {
+struct CleanupReport {
     removed: Vec<Leftover>,
     failed: Vec<(Leftover, String)>,
 }
 
-impl Report {
-    /// Takes all of these as removed, or all as not.
+impl CleanupReport {
+    /// Records all of these as removed, or as failed.
     fn add(&mut self, leftovers: Vec<Leftover>, result: Result<()>) {
         match result {
             Ok(()) => self.removed.extend(leftovers),
@@ -51,7 +48,7 @@ impl Report {
 
     fn text(&self, dry_run: bool) -> String {
         if self.removed.is_empty() && self.failed.is_empty() {
-            return "Nothing was left by a node proxy.\n".to_owned();
+            return "No rules of a node proxy found.\n".to_owned();
         }
         let verb = if dry_run { "would remove" } else { "removed" };
         let removed = self.removed.iter().map(|l| format!("{verb} {} {}\n", l.what, l.name));
@@ -61,9 +58,8 @@ impl Report {
     }
 }
 
-/// Runs the command.
 pub fn run(args: &Cleanup) -> Result<bool> {
-    let mut report = Report::default();
+    let mut report = CleanupReport::default();
     nftables::remove(args.dry_run, &mut report);
     iptables::remove(args.dry_run, &mut report);
     // Sets and the interface go after the rules that use them.

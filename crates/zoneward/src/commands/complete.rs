@@ -1,7 +1,7 @@
-//! `zoneward complete`, for completion scripts: the nodes, namespaces or Services that could stand where the cursor is.
+//! `zoneward complete`, for completion scripts: names of nodes, namespaces, Services or demo clients at the cursor.
 //!
-//! The script passes the words of the command line up to the cursor, so that `--kubeconfig`, `-n` and `-f` count. What
-//! cannot be said within a second, or at all, is not said: the script goes on with what it knows by itself.
+//! The script passes the words of the command line up to the cursor, so that `--kubeconfig`, `-n` and `-f` apply. On
+//! errors and timeouts there are no candidates.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -14,115 +14,127 @@ use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 
 use crate::cli::{Cli, InputArgs};
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 use cluster::input::Documents;
 use output::print_text;
 
-/// A shell that waits longer for its user's key is felt to hang.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// More names than this are not looked through.
-const MOST: u32 = 500;
+/// A longer wait would feel like a hanging shell.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of names to list.
+const MAX_NAMES: u32 = 500;
 
-/// Prints the candidates, one in a line. Never an error: a shell has no place to show it.
+/// Prints the candidates, one per line. Never fails: a shell cannot show errors.
 pub fn run(words: &[String]) -> Result<bool> {
-    if let Some(wanted) = Wanted::at_cursor(words, &Cli::command()) {
+    if let Some(completion) = Completion::at_cursor(words, &Cli::command()) {
         let (sender, names) = mpsc::channel();
-        std::thread::spawn(move || sender.send(wanted.candidates()));
-        let names = names.recv_timeout(PATIENCE).unwrap_or_default();
+        #[allow(clippy::disallowed_methods, reason = "abandoned on timeout, when the process exits")]
+        std::thread::spawn(move || sender.send(completion.candidates()));
+        let names = names.recv_timeout(TIMEOUT).unwrap_or_default();
         print_text(&names.iter().map(|name| format!("{name}\n")).collect::<String>())?;
     }
     Ok(true)
 }
 
-/// What the word at the cursor names, and where such names come from.
-struct Wanted {
-    kind: ResourceKind,
-    /// What is there already.
-    begun: String,
+/// What the word at the cursor names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Candidates {
+    Objects(ObjectKind),
+    /// Zones, nodes and clients of the demo.
+    DemoClients,
+}
+
+/// A word to complete, and the source of its candidates.
+struct Completion {
+    candidates: Candidates,
+    prefix: String,
     input: InputArgs,
 }
 
-impl Wanted {
-    /// Reads the words behind the program's name; the last one is at the cursor and may be empty.
+impl Completion {
+    /// Parses the words after the program name; the last one is at the cursor and may be empty.
     fn at_cursor(words: &[String], cli: &Command) -> Option<Self> {
         let words = joined(words);
-        let (begun, before) = words.split_last()?;
+        let (last, before) = words.split_last()?;
         let mut command = cli;
         let mut input = InputArgs::default();
-        // The flag whose value comes next.
+        // The flag that expects a value.
         let mut flag: Option<String> = None;
         for word in before {
             if let Some(name) = flag.take() {
-                note(&mut input, &name, word);
+                record(&mut input, &name, word);
             } else if word.starts_with('-') {
                 input.all_namespaces |= matches!(word.as_str(), "-A" | "--all-namespaces");
                 match word.split_once('=') {
-                    Some((name, value)) => note(&mut input, name, value),
+                    Some((name, value)) => record(&mut input, name, value),
                     None => flag = takes_value(command, word).then(|| word.clone()),
                 }
             } else if let Some(below) = command.find_subcommand(word) {
                 command = below;
             }
         }
-        let (flag, begun) = match (flag, begun.split_once('=')) {
+        let (flag, prefix) = match (flag, last.split_once('=')) {
             (None, Some((name, value))) if name.starts_with('-') => (Some(name.to_owned()), value),
-            (flag, _) => (flag, begun.as_str()),
+            (flag, _) => (flag, last.as_str()),
         };
-        let kind = match flag {
-            Some(flag) => flag_kind(&flag)?,
-            None if begun.starts_with('-') => return None,
-            None => positional_kind(command)?,
+        let candidates = match flag {
+            Some(flag) => flag_candidates(command, &flag)?,
+            None if prefix.starts_with('-') => return None,
+            None => Candidates::Objects(positional_kind(command)?),
         };
-        Some(Self { kind, begun: begun.to_owned(), input })
+        Some(Self { candidates, prefix: prefix.to_owned(), input })
     }
 
     fn candidates(&self) -> Vec<String> {
-        let (prefix, _) = self.begun.split_once('/').map_or(("", ""), |(kind, name)| (kind, name));
-        let is_kind = matches!(prefix, "svc" | "service" | "services") && self.kind == ResourceKind::Service;
-        let shown = |name: String| if is_kind { format!("{prefix}/{name}") } else { name };
-        let mut names: Vec<String> = self.names().unwrap_or_default().into_iter().map(shown).collect();
-        names.retain(|name| name.starts_with(&self.begun));
+        let (kind, _) = self.prefix.split_once('/').unwrap_or_default();
+        let is_service = self.candidates == Candidates::Objects(ObjectKind::Service);
+        let is_kind = matches!(kind, "svc" | "service" | "services") && is_service;
+        let with_kind = |name: String| if is_kind { format!("{kind}/{name}") } else { name };
+        let mut names: Vec<String> = self.names().unwrap_or_default().into_iter().map(with_kind).collect();
+        names.retain(|name| name.starts_with(&self.prefix));
         names.sort();
         names.dedup();
         names
     }
 
     fn names(&self) -> Result<Vec<String>> {
+        let Candidates::Objects(kind) = self.candidates else {
+            return Ok(demo::client_names());
+        };
         if !self.input.files.is_empty() {
             let documents = Documents::read(&self.input)?;
-            return Ok(documents.objects.iter().filter_map(|object| self.name_in(object)).collect());
+            return Ok(documents.objects.iter().filter_map(|object| self.name_in(kind, object)).collect());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.list_cluster())
+        runtime.block_on(self.list_cluster(kind))
     }
 
-    /// The name that an object of a file stands for.
-    fn name_in(&self, object: &Value) -> Option<String> {
+    /// The candidate that an object of a file provides.
+    fn name_in(&self, kind: ObjectKind, object: &Value) -> Option<String> {
         let metadata = &object["metadata"];
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
-        let name = match self.kind {
-            ResourceKind::Namespace if object["kind"] == "Service" => namespace,
+        let name = match kind {
+            ObjectKind::Namespace if object["kind"] == "Service" => namespace,
             kind if object["kind"] == kind.as_str() => metadata["name"].as_str()?,
             _ => return None,
         };
-        let wanted = self.input.namespace.as_deref().filter(|_| self.kind == ResourceKind::Service);
+        let wanted = self.input.namespace.as_deref().filter(|_| kind == ObjectKind::Service);
         wanted.is_none_or(|wanted| wanted == namespace).then(|| name.to_owned())
     }
 
-    async fn list_cluster(&self) -> Result<Vec<String>> {
+    async fn list_cluster(&self, kind: ObjectKind) -> Result<Vec<String>> {
         let client = cluster::connect(&self.input.connection, &Clock::system()).await?;
-        let resource = self.kind.resource();
+        let resource = kind.resource();
         let namespace = self.input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-        let api: Api<DynamicObject> = match self.kind.is_namespaced() && !self.input.all_namespaces {
+        let api: Api<DynamicObject> = match kind.is_namespaced() && !self.input.all_namespaces {
             true => Api::namespaced_with(client, &namespace, &resource),
             false => Api::all_with(client, &resource),
         };
-        let list = api.list_metadata(&ListParams::default().limit(MOST)).await?;
+        let list = api.list_metadata(&ListParams::default().limit(MAX_NAMES)).await?;
         Ok(list.items.into_iter().filter_map(|object| object.metadata.name).collect())
     }
 }
 
-/// bash takes `--node=a` apart at the sign: put together again.
+/// bash splits `--node=a` at the sign.
 fn joined(words: &[String]) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     for word in words {
@@ -146,10 +158,10 @@ fn takes_value(command: &Command, flag: &str) -> bool {
     command.get_arguments().find(is_it).is_some_and(|arg| arg.get_action().takes_values())
 }
 
-/// Keeps what says where names come from.
-fn note(input: &mut InputArgs, flag: &str, value: &str) {
+/// Records flags that select the source of names.
+fn record(input: &mut InputArgs, flag: &str, value: &str) {
     match flag {
-        // Standard input is the terminal on which the line is being written.
+        // Standard input is the terminal.
         "-f" | "--filename" if value == "-" => {}
         "-f" | "--filename" => input.files.push(path(value)),
         "-n" | "--namespace" => input.namespace = Some(value.to_owned()),
@@ -160,7 +172,7 @@ fn note(input: &mut InputArgs, flag: &str, value: &str) {
     }
 }
 
-/// The shell has not replaced the tilde of a line that is still being written.
+/// The shell has not expanded the tilde yet.
 fn path(text: &str) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -168,56 +180,65 @@ fn path(text: &str) -> PathBuf {
     }
 }
 
-fn flag_kind(flag: &str) -> Option<ResourceKind> {
-    match flag {
-        "--node" => Some(ResourceKind::Node),
-        "-n" | "--namespace" => Some(ResourceKind::Namespace),
-        "--from" | "--to" => Some(ResourceKind::Service),
-        _ => None,
-    }
+fn flag_candidates(command: &Command, flag: &str) -> Option<Candidates> {
+    let kind = match flag {
+        "--from" if command.get_name() == "traffic" => return Some(Candidates::DemoClients),
+        "--node" => ObjectKind::Node,
+        "-n" | "--namespace" => ObjectKind::Namespace,
+        "--from" | "--to" => ObjectKind::Service,
+        _ => return None,
+    };
+    Some(Candidates::Objects(kind))
 }
 
-/// What a command takes without a flag.
-fn positional_kind(command: &Command) -> Option<ResourceKind> {
-    matches!(command.get_name(), "select" | "what-if" | "expose").then_some(ResourceKind::Service)
+fn positional_kind(command: &Command) -> Option<ObjectKind> {
+    matches!(command.get_name(), "select" | "what-if" | "expose").then_some(ObjectKind::Service)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wanted(line: &str) -> Option<(ResourceKind, String, InputArgs)> {
+    fn completion(line: &str) -> Option<Completion> {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let found = Wanted::at_cursor(&words, &Cli::command())?;
-        Some((found.kind, found.begun, found.input))
+        Completion::at_cursor(&words, &Cli::command())
     }
 
     #[test]
     fn the_word_at_the_cursor_decides_what_is_looked_for() {
-        for (line, kind, begun) in [
-            ("trace select --node ", Some(ResourceKind::Node), ""),
-            ("trace select --node node-", Some(ResourceKind::Node), "node-"),
-            ("trace select --node=no", Some(ResourceKind::Node), "no"),
-            ("trace select --node = no", Some(ResourceKind::Node), "no"),
-            ("plan node -n sh", Some(ResourceKind::Namespace), "sh"),
-            ("trace select --node a ca", Some(ResourceKind::Service), "ca"),
-            ("simulate what-if -A svc/c", Some(ResourceKind::Service), "svc/c"),
-            ("expose ", Some(ResourceKind::Service), ""),
-            ("plan routes --from fr", Some(ResourceKind::Service), "fr"),
+        for (line, kind, prefix) in [
+            ("trace select --node ", Some(ObjectKind::Node), ""),
+            ("trace select --node node-", Some(ObjectKind::Node), "node-"),
+            ("trace select --node=no", Some(ObjectKind::Node), "no"),
+            ("trace select --node = no", Some(ObjectKind::Node), "no"),
+            ("plan node -n sh", Some(ObjectKind::Namespace), "sh"),
+            ("trace select --node a ca", Some(ObjectKind::Service), "ca"),
+            ("simulate what-if -A svc/c", Some(ObjectKind::Service), "svc/c"),
+            ("expose ", Some(ObjectKind::Service), ""),
+            ("plan routes --from fr", Some(ObjectKind::Service), "fr"),
             ("plan slices ", None, ""),
             ("trace select --no", None, ""),
             ("plan node --config ", None, ""),
             ("trace packet --packet ", None, ""),
         ] {
-            let found = wanted(line);
-            assert_eq!(found.as_ref().map(|(kind, ..)| *kind), kind, "{line}");
-            assert_eq!(found.map(|(_, begun, _)| begun).unwrap_or_default(), begun, "{line}");
+            let found = completion(line);
+            assert_eq!(found.as_ref().map(|found| found.candidates), kind.map(Candidates::Objects), "{line}");
+            assert_eq!(found.map(|found| found.prefix).unwrap_or_default(), prefix, "{line}");
         }
     }
 
     #[test]
+    fn demo_traffic_completes_zones_nodes_and_clients_of_the_demo() {
+        let from =
+            |prefix: &str| completion(&format!("demo traffic web --from {prefix}")).unwrap().candidates();
+        assert_eq!(from("zone-"), ["zone-a", "zone-b", "zone-c"]);
+        assert_eq!(from("client-c"), ["client-c1", "client-c2"]);
+        assert!(from("node-b1").contains(&"node-b1".to_owned()) && from("fr").is_empty());
+    }
+
+    #[test]
     fn flags_before_the_cursor_say_where_names_come_from() {
-        let (_, _, input) = wanted("trace select -n shop --kubeconfig=k.yaml -f a.yaml --node ").unwrap();
+        let input = completion("trace select -n shop --kubeconfig=k.yaml -f a.yaml --node ").unwrap().input;
         assert_eq!(input.namespace.as_deref(), Some("shop"));
         assert_eq!(input.connection.kubeconfig, Some(PathBuf::from("k.yaml")));
         assert_eq!(input.files, [PathBuf::from("a.yaml")]);

@@ -1,5 +1,5 @@
-//! `zoneward controller`: the cluster's controllers, until they are told to stop. One of several leads and writes; the
-//! others watch, and wait for its Lease.
+//! `zoneward controller`: runs the controllers. One of several leads and writes; the others watch and wait for its
+//! lease.
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
@@ -26,7 +26,7 @@ pub fn run(args: &cli::Controller) -> Result<bool> {
     Ok(true)
 }
 
-/// One pass, while no other Zoneward controller writes: that one would undo it.
+/// A single pass, as leader: another controller would undo it.
 async fn hand_back(args: &cli::Controller) -> Result<String> {
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
     let election = args.leader.config(&clock, &mut random)?;
@@ -35,14 +35,14 @@ async fn hand_back(args: &cli::Controller) -> Result<String> {
         format!("{}/{}", args.leader.leader_elect_resource_namespace, args.leader.leader_elect_resource_name);
     let elector = LeaderElector::start(client.clone(), election);
     let mut leading = elector.leading();
-    // The lease of a controller that died runs out in this time.
-    let patience = args.leader.leader_elect_lease_duration + args.leader.leader_elect_retry_period * 2;
-    let leads = tokio::time::timeout(patience, leading.wait_for(|leading| *leading)).await;
+    // The lease of a dead controller expires within this time.
+    let timeout = args.leader.leader_elect_lease_duration + args.leader.leader_elect_retry_period * 2;
+    let leads = tokio::time::timeout(timeout, leading.wait_for(|leading| *leading)).await;
     if !matches!(leads, Ok(Ok(_))) {
         elector.release().await;
         bail!(
-            "another Zoneward controller leads and would write it all again, or Lease {lease} cannot be written: stop \
-             all Zoneward controllers first (kubectl -n kube-system scale deployment zoneward-controller --replicas=0)"
+            "another Zoneward controller leads, or Lease {lease} cannot be written: stop all Zoneward \
+             controllers first (kubectl -n kube-system scale deployment zoneward-controller --replicas=0)"
         );
     }
     drop(leads);
@@ -82,7 +82,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let conditions = tokio::spawn(async move {
         let (client, stopped) = begun;
         while_leading(accepting, stopped.clone(), || {
-            accepted::run(
+            route_status::run(
                 client.clone(),
                 clock::Clock::system(),
                 model::random::Random::seeded(clock::os_seed()),
@@ -96,12 +96,12 @@ async fn control(args: &cli::Controller) -> Result<()> {
         () = signals.wait() => { stop.send_replace(true); slices.await }
         ended = &mut slices => ended,
     };
-    // Writes end before the Lease is released.
+    // Stop writing before the lease is released.
     stop.send_replace(true);
-    conditions.await.context("whoever writes the conditions of routes ended badly")?;
+    conditions.await.context("route condition task panicked")?;
     elector.release().await;
     done.send_replace(true);
-    server.await.context("the server of health and metrics ended badly")?;
+    server.await.context("admin server task panicked")?;
     match ended.advice() {
         Some(advice) => bail!(advice),
         None => Ok(()),

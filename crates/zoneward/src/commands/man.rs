@@ -18,7 +18,7 @@ pub fn run(dir: Option<&Path>) -> Result<bool> {
         print_text(&String::from_utf8_lossy(&page))?;
         return Ok(true);
     };
-    std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     clap_mangen::generate_to(command, dir)
         .with_context(|| format!("writing pages into {}", dir.display()))?;
     Ok(true)

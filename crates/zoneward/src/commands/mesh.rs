@@ -1,4 +1,4 @@
-//! `zoneward mesh ...`: L7, by the proxy in this program or by Envoys.
+//! `zoneward mesh ...`: L7 traffic, by the embedded proxy or by Envoy.
 
 pub mod bootstrap;
 pub mod control;
@@ -10,11 +10,11 @@ use clap::Subcommand;
 /// `zoneward mesh ...`
 #[derive(Debug, Subcommand)]
 pub enum MeshCommand {
-    /// Be the L7 proxy: a gateway, or the sidecar of a client
+    /// Run an L7 proxy as a gateway or as the sidecar of a client
     ///
-    /// Obeys MeshHTTPRoutes, MeshGatewayHTTPRoutes and MeshTCPRoutes, and sends to the endpoints that traffic
-    /// distribution chooses for the node and zone that it is in. Routes and endpoints change without a request being
-    /// dropped. On SIGINT and SIGTERM it takes no new connections and lets the open ones end.
+    /// Serves MeshHTTPRoutes, MeshGatewayHTTPRoutes and MeshTCPRoutes, and balances over the endpoints that the
+    /// traffic distribution selects for its node and zone. Updates of routes and endpoints drop no requests. On
+    /// SIGINT and SIGTERM it stops accepting connections and drains the open ones.
     #[command(after_help = "\
 Examples:
   zoneward mesh proxy --gateway edge
@@ -22,11 +22,11 @@ Examples:
   zoneward mesh proxy --from frontend,version=v2 --redirect --node node-a1
   zoneward mesh proxy -f examples/routes/redirect.yaml --gateway edge --bind 127.0.0.1")]
     Proxy(Box<proxy::ProxyArgs>),
-    /// Tell Envoys what to do: the same routes and endpoints by delta xDS
+    /// Run an xDS control plane for Envoy, with the same routes and endpoints
     ///
-    /// Serves every Envoy that connects with a bootstrap of `zoneward mesh bootstrap`. Only what changed is sent, in an
-    /// order that loses no request; what an Envoy refuses is told in its words at /status and in the log, and it goes on
-    /// with what it had.
+    /// Serves every Envoy that connects with a bootstrap of `zoneward mesh bootstrap`. Sends only changed resources,
+    /// in an order that drops no requests. If an Envoy rejects an update, its error is logged and shown at /status,
+    /// and it keeps its previous configuration.
     #[command(after_help = "\
 Examples:
   zoneward mesh control
@@ -34,7 +34,7 @@ Examples:
   zoneward mesh control --listen 0.0.0.0:15010 --tls-cert server.pem --tls-key server-key.pem --client-ca ca.pem
   zoneward mesh control --listen 0.0.0.0:15010 --token-file token")]
     Control(Box<control::ControlArgs>),
-    /// Print what an Envoy is started with: who it is, and where `mesh control` is
+    /// Print an Envoy bootstrap for `mesh control`
     #[command(after_help = "\
 Examples:
   zoneward mesh bootstrap --gateway edge > edge.yaml && envoy -c edge.yaml
@@ -43,7 +43,6 @@ Examples:
     Bootstrap(Box<bootstrap::BootstrapArgs>),
 }
 
-/// Runs the command.
 pub fn run(command: &MeshCommand) -> Result<bool> {
     match command {
         MeshCommand::Proxy(args) => proxy::run(args),

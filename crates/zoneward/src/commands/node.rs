@@ -1,11 +1,11 @@
-//! `zoneward node`: the node proxy, in kube-proxy's place.
+//! `zoneward node`: the node proxy.
 
 use anyhow::{Context, Result};
 use clock::Clock;
 use dataplane::nftables::apply::check_kernel;
 use model::random::Random;
 
-use crate::cli::{Cleanup, Format, Output};
+use crate::cli::{Cleanup, Format, OutputArgs};
 use cluster::Connection;
 use cluster::log::{self, LogFormat};
 use node::config::flags::NodeFlags;
@@ -13,10 +13,9 @@ use node::config::{Configuration, NodeSettings, settings};
 use node::run::{self, RunEnd, RunOptions};
 use node::sysctl;
 
-/// Threads for servers and watches; the loop itself has the main one.
+/// Worker threads of servers and watches; the sync loop runs on the main thread.
 const THREADS: usize = 2;
 
-/// Runs the command.
 pub fn run(args: &NodeFlags) -> Result<bool> {
     let (settings, notices) = settings(args)?;
     if let Some(path) = &args.write_config_to {
@@ -26,7 +25,10 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
     }
     start_logs(&settings.configuration);
     if args.cleanup == Some(true) {
-        return super::cleanup::run(&Cleanup { output: Output { format: Format::Table }, dry_run: false });
+        return super::cleanup::run(&Cleanup {
+            output: OutputArgs { format: Format::Table },
+            dry_run: false,
+        });
     }
     if args.init_only == Some(true) {
         let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
@@ -55,14 +57,14 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             config_file: args.config.as_deref(),
             notices,
         };
-        tracing::info!(node = start.node, "starting; rules in the kernel stay in force");
+        tracing::info!(node = start.node, "starting; existing rules stay in place");
         run::run(settings, start).await
     })?;
-    tracing::info!("stopping; rules in the kernel stay in force");
+    tracing::info!("stopping; rules stay in place");
     Ok(end == RunEnd::Stopped)
 }
 
-/// The flags say how to reach the API, or the configuration does.
+/// The API of the flags, or of the configuration.
 fn connection(args: &NodeFlags, settings: &NodeSettings) -> Connection {
     let mut connection = args.connection.clone();
     if connection.api_socket.is_none() {
@@ -76,7 +78,7 @@ fn node_name(config: &Configuration) -> Result<String> {
     let host = proc_text("kernel/hostname").to_lowercase();
     let name = if config.hostname_override.is_empty() { host } else { config.hostname_override.clone() };
     if name.is_empty() {
-        anyhow::bail!("this machine has no host name: give --hostname-override the name of its Node");
+        anyhow::bail!("this machine has no hostname: set --hostname-override to the name of its Node");
     }
     Ok(name)
 }

@@ -1,5 +1,4 @@
-//! `zoneward store`: backup, restore and check of the embedded API's data. A backup can be had while the API runs;
-//! the others need the files for themselves.
+//! `zoneward store`: backup, restore and check of the store. Only backups work while the API runs.
 
 mod live;
 
@@ -14,7 +13,6 @@ use serde_json::json;
 use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile};
 use output::{print_text, print_value};
 
-/// Runs the command.
 pub fn run(command: &StoreCommand) -> Result<bool> {
     match command {
         StoreCommand::Backup(args) => backup(args),
@@ -23,14 +21,14 @@ pub fn run(command: &StoreCommand) -> Result<bool> {
     }
 }
 
-/// Where `zoneward up` keeps its objects in the data folder.
+/// Path of the store in the data directory.
 fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join("store")
 }
 
 fn backup(args: &StoreFile) -> Result<bool> {
     let said = |revision: &dyn std::fmt::Display| {
-        print_text(&format!("{} holds everything up to revision {revision}.\n", args.file.display()))
+        print_text(&format!("{}: backup of revision {revision}.\n", args.file.display()))
     };
     if let Some(revision) = live::backup(&args.data_dir, &args.file)? {
         said(&revision)?;
@@ -57,7 +55,7 @@ fn check(args: &StoreCheck) -> Result<bool> {
     let report = match (&args.backup, &args.data_dir) {
         (Some(backup), _) => Engine::check_backup(backup)?,
         (None, Some(data_dir)) => Engine::check(&folder(data_dir))?,
-        (None, None) => bail!("give --data-dir or --backup"),
+        (None, None) => bail!("--data-dir or --backup is required"),
     };
     // What cannot be read says nothing.
     let notices = match (&args.backup, &args.data_dir) {
@@ -76,7 +74,7 @@ fn check(args: &StoreCheck) -> Result<bool> {
 fn text(report: &CheckReport, notices: &[Notice]) -> String {
     let mut text = format!("{report}\n");
     for notice in notices {
-        text += &format!("to repair: {notice}\n");
+        text += &format!("repairable: {notice}\n");
     }
     if !notices.is_empty() {
         text += "`zoneward up` starts with it; repair it while it runs\n";

@@ -1,9 +1,8 @@
-//! `zoneward up`: the embedded API on this machine with its controllers, a node proxy and L7 proxies, from its data
-//! directory until it is told to stop.
+//! `zoneward up`: the embedded API with its controllers, a node proxy and L7 proxies.
 //!
 //! ```text
-//! start: API -> controllers -> node proxy, L7 proxies: children, each started anew alone when it fails
-//! stop:  node proxy (its rules stay), L7 proxies (connections may end) -> controllers -> the Lease is given up -> API
+//! start: API -> controllers -> node proxy, L7 proxies: child processes, restarted when they fail
+//! stop:  node proxy (its rules stay), L7 proxies (drained) -> controllers -> leader lease released -> API
 //! ```
 
 mod machine;
@@ -46,11 +45,11 @@ use cluster::supervisor::{self, ChildProgram, RestartBackoff};
 use controller::ControllerMetrics;
 use controller::addresses;
 
-/// Our name in the Lease of the leader. The data directory belongs to one process, so nobody else has it, and whoever
-/// comes after a crash goes on at once.
+/// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
+/// over the lease immediately.
 const IDENTITY: &str = "zoneward-up";
 
-/// Serves until SIGINT or SIGTERM.
+/// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
     log::start(&args.log);
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
@@ -63,22 +62,22 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if !args.no_node {
         check_rights()?;
     }
-    let proxies = if args.no_mesh { None } else { Some(mesh::Proxies::new(args)?) };
-    // Before anything is promised: from here on a signal means a clean stop.
+    let proxies = if args.no_mesh { None } else { Some(mesh::ProxySupervisor::new(args)?) };
+    // From here on, signals shut down gracefully.
     let mut signals = Signals::listen()?;
     let data = &args.data_dir;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(data)
-        .with_context(|| format!("making {}", data.display()))?;
+        .with_context(|| format!("creating {}", data.display()))?;
     let engine = Engine::open(&data.join("store"), EngineOptions::default())?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
     let listener = TcpListener::bind(args.listen)
         .await
-        .with_context(|| format!("listening on {}: choose another address with --listen", args.listen))?;
-    let listen = listener.local_addr().context("asking for the address that we listen on")?;
+        .with_context(|| format!("listening on {}: use another address with --listen", args.listen))?;
+    let listen = listener.local_addr().context("listen address")?;
     let overseers = admin_server::listen_or_fallback_port(
         args.metrics_bind_address,
         controller_health::ADDRESS,
@@ -136,60 +135,58 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mesh_stopped = node_stop.subscribe();
     let mesh = proxies.map(|proxies| tokio::spawn(mesh::keep(client, clock, random, proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
-    say(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
+    announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
     signals.wait().await;
-    say(args, "stopping", "stopping");
+    announce(args, "stopping", "stopping");
     node_stop.send_replace(true);
     if let Some(node) = node {
-        node.await.context("whoever looks after the node proxy ended badly")?;
+        node.await.context("supervisor of the node proxy panicked")?;
     }
     if let Some(mesh) = mesh {
-        mesh.await.context("whoever looks after the L7 proxies ended badly")?;
+        mesh.await.context("supervisor of the L7 proxies panicked")?;
     }
     if let Some(controllers) = controllers {
         controllers.stop().await?;
     }
     stop.send_replace(true);
     for task in tasks.into_iter().chain([overseen]) {
-        task.await.context("a part of the server ended badly")?;
+        task.await.context("a server task panicked")?;
     }
     Ok(())
 }
 
-/// A line for people; a log of JSON has it as an object.
-fn say(args: &cli::Up, state: &str, text: &str) {
+/// A line on stderr, or a JSON log record.
+fn announce(args: &cli::Up, state: &str, text: &str) {
     match args.log.logging_format {
         LogFormat::Text => eprintln!("zoneward: {text}"),
         LogFormat::Json => info!(state, detail = text, "state changed"),
     }
 }
 
-/// The node proxy, as a process of its own: it needs rights that nothing else here needs.
+/// The node proxy as a child process, which needs more privileges than the rest.
 fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
-    let path = std::env::current_exe().context("finding this program's own file")?;
+    let path = std::env::current_exe().context("path of this program")?;
     let socket = args.data_dir.join("api.sock");
     let mut words: Vec<OsString> = vec!["node".into(), "--api-socket".into(), socket.into()];
     words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
     match &args.node_config {
         Some(config) => words.extend(["--config".into(), config.into()]),
-        // A mode of its own choice is nothing to warn of. Node ports are on every address, as without a mode.
+        // An explicit mode avoids a warning. NodePorts are served on all addresses, as without a mode.
         None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),
     }
     Ok(ChildProgram { name: "node".to_owned(), path, args: words, log: args.log.logging_format })
 }
 
-/// The kernel's rules are for whoever has NET_ADMIN; better said now than by a child again and again.
+/// Fails early instead of letting the child process fail repeatedly.
 fn check_rights() -> Result<()> {
-    let status = fs::read_to_string("/proc/self/status").context("reading our own rights")?;
+    let status = fs::read_to_string("/proc/self/status").context("reading capabilities")?;
     if !has_net_admin(&status) {
-        bail!(
-            "programming this machine's kernel needs NET_ADMIN: run as root, or leave the kernel alone with --no-node"
-        );
+        bail!("the node proxy requires NET_ADMIN: run as root, or disable it with --no-node");
     }
     Ok(())
 }
 
-/// Whether CAP_NET_ADMIN, which is number 12, is among the effective ones of a `/proc/PID/status`.
+/// Whether CAP_NET_ADMIN (12) is effective in a `/proc/PID/status`.
 fn has_net_admin(status: &str) -> bool {
     const NET_ADMIN: u64 = 1 << 12;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -197,12 +194,12 @@ fn has_net_admin(status: &str) -> bool {
     effective.is_some_and(|effective| effective & NET_ADMIN != 0)
 }
 
-/// The controllers of the embedded API, in this process.
+/// The controllers, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
     tasks: [JoinHandle<()>; 3],
     elector: LeaderElector,
-    /// Why the controller of EndpointSlices has ended, if it has.
+    /// Why the EndpointSlice controller exited.
     ended: watch::Receiver<Option<String>>,
 }
 
@@ -215,7 +212,7 @@ impl Controllers {
         registry: &mut Registry,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
-        // Somebody may run `zoneward controller` against this API, too: one of them leads.
+        // `zoneward controller` may run against this API as well: one of them leads.
         let election = LeaderElectionConfig {
             namespace: "kube-system".to_owned(),
             name: "zoneward-controller".to_owned(),
@@ -238,7 +235,7 @@ impl Controllers {
             let (client, stopped) = (client.clone(), stopped.clone());
             async move {
                 let begin = || {
-                    accepted::run(
+                    route_status::run(
                         client.clone(),
                         clock::Clock::system(),
                         model::random::Random::seeded(clock::os_seed()),
@@ -259,7 +256,7 @@ impl Controllers {
         Self { stop, tasks, elector, ended }
     }
 
-    /// Whether somebody looks after slices.
+    /// Whether the EndpointSlice controller runs.
     fn check(&self, ready: HealthChecks) -> HealthChecks {
         let ended = self.ended.clone();
         ready.check("endpointslices", move || ended.borrow().clone().map_or(Ok(()), Err))
@@ -268,7 +265,7 @@ impl Controllers {
     async fn stop(self) -> Result<()> {
         self.stop.send_replace(true);
         for task in self.tasks {
-            task.await.context("a controller ended badly")?;
+            task.await.context("a controller task panicked")?;
         }
         self.elector.release().await;
         Ok(())
@@ -279,13 +276,13 @@ fn check_ranges(ranges: &[IpNet]) -> Result<()> {
     let families = |v4: bool| ranges.iter().filter(|range| range.addr().is_ipv4() == v4).count();
     if ranges.is_empty() || families(true) > 1 || families(false) > 1 {
         bail!(
-            "--service-cluster-ip-range: one range, or one of each family, as 10.96.0.0/16,fd00:10:96::/112"
+            "--service-cluster-ip-range: expected one range, or one per family, such as 10.96.0.0/16,fd00:10:96::/112"
         );
     }
     Ok(())
 }
 
-/// What clients on this machine connect to.
+/// The address for clients on this machine.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -295,7 +292,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Every address under which the API may be called: loopback, its own, and that of Service `kubernetes`.
+/// Addresses of the API for its certificate: loopback, its own, and that of Service `kubernetes`.
 fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -> Vec<IpAddr> {
     let mut all = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), reachable(listen).ip()];
     all.extend(ranges.first().and_then(|range| range.hosts().next()));
@@ -305,7 +302,7 @@ fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -
     all
 }
 
-/// A socket for processes of this user. One that a killed server left behind is replaced.
+/// A unix socket for this user; replaces a stale one.
 fn socket(path: &Path) -> Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -324,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_right_to_program_the_kernel_is_seen() {
+    fn net_admin_is_detected() {
         assert!(has_net_admin("Name:\tx\nCapEff:\t000001fffeffffff\n"));
         assert!(has_net_admin("CapEff:\t0000000000001000\n"));
         assert!(!has_net_admin("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n"));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -48,10 +48,10 @@ async fn delete_range(case: &Value) {
     };
     let name = input["sync"].as_str().or(input["delete"]["metadata"]["name"].as_str()).expect("a name");
     for cidr in items(existing) {
-        world.create(ResourceKind::ServiceCidr, bare(cidr)).await;
+        world.create(ObjectKind::ServiceCidr, bare(cidr)).await;
     }
     for ip in strings(&input["ipAddresses"]) {
-        world.create(ResourceKind::IpAddress, ip_address(&ip, "default", "young")).await;
+        world.create(ObjectKind::IpAddress, ip_address(&ip, "default", "young")).await;
     }
     // The default one lies elsewhere, unless the case has one.
     let own: Vec<String> = match items(existing).find(|cidr| cidr["metadata"]["name"] == "kubernetes") {
@@ -60,17 +60,17 @@ async fn delete_range(case: &Value) {
     };
     let _keeper = world.keep(&own.iter().map(String::as_str).collect::<Vec<_>>());
     let protected =
-        world.until(id, ResourceKind::ServiceCidr, name, |cidr| cidr["metadata"]["finalizers"].is_array());
+        world.until(id, ObjectKind::ServiceCidr, name, |cidr| cidr["metadata"]["finalizers"].is_array());
     let uid = protected.await["metadata"]["uid"].clone();
-    world.delete(ResourceKind::ServiceCidr, name).await;
+    world.delete(ObjectKind::ServiceCidr, name).await;
     let goes = expect["canDelete"] == true || strings(&expect["patches"]).contains("spec-object (finalizer)");
     if goes && name == "kubernetes" {
-        world.until(id, ResourceKind::ServiceCidr, name, |cidr| cidr["metadata"]["uid"] != uid).await;
+        world.until(id, ObjectKind::ServiceCidr, name, |cidr| cidr["metadata"]["uid"] != uid).await;
     } else if goes {
-        world.until_gone(id, ResourceKind::ServiceCidr, name).await;
+        world.until_gone(id, ObjectKind::ServiceCidr, name).await;
     } else {
         let waits = |cidr: &Value| cidr["status"]["conditions"][0]["reason"] == "Terminating";
-        world.until(id, ResourceKind::ServiceCidr, name, waits).await;
+        world.until(id, ObjectKind::ServiceCidr, name, waits).await;
     }
 }
 
@@ -86,40 +86,40 @@ const WIDE: [&str; 3] = ["8.0.0.0/5", "192.168.0.0/15", "2001:db8::/64"];
 async fn repair(case: &Value) {
     let (id, input, expect) = (case["id"].as_str().expect("an id"), &case["input"], &case["expect"]);
     let world = World::new(id).await;
-    world.create(ResourceKind::Namespace, json!({"metadata": {"name": "bar"}})).await;
+    world.create(ObjectKind::Namespace, json!({"metadata": {"name": "bar"}})).await;
     for (i, range) in WIDE.into_iter().chain(["2001:db8:a:b::/64", "fd00:db8::/64"]).enumerate() {
         let wide = json!({"metadata": {"name": format!("wide-{i}")}, "spec": {"cidrs": [range]}});
-        world.create(ResourceKind::ServiceCidr, wide).await;
+        world.create(ObjectKind::ServiceCidr, wide).await;
     }
     for service in items(&input["services"]) {
-        world.create(ResourceKind::Service, takeable(service)).await;
+        world.create(ObjectKind::Service, takeable(service)).await;
         // The next Service may want the same address.
-        for ip in world.names(ResourceKind::IpAddress).await {
-            world.delete(ResourceKind::IpAddress, &ip).await;
+        for ip in world.names(ObjectKind::IpAddress).await {
+            world.delete(ObjectKind::IpAddress, &ip).await;
         }
     }
     let own =
         json!([{"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.0.0.0/16", "fd00:db8::/64"]}}]);
     let cidrs = if input["serviceCIDRs"].is_array() { &input["serviceCIDRs"] } else { &own };
     // Nobody has protected them yet, so they go at once.
-    for name in world.names(ResourceKind::ServiceCidr).await {
-        world.delete(ResourceKind::ServiceCidr, &name).await;
+    for name in world.names(ObjectKind::ServiceCidr).await {
+        world.delete(ObjectKind::ServiceCidr, &name).await;
     }
     for cidr in items(cidrs) {
-        world.create(ResourceKind::ServiceCidr, bare(cidr)).await;
+        world.create(ObjectKind::ServiceCidr, bare(cidr)).await;
     }
     for ip in items(&input["ipAddresses"]).chain(Some(&input["ipAddress"]).filter(|ip| ip.is_object())) {
         let mut object = bare(ip);
         object["metadata"]["labels"] = ip["metadata"]["labels"].clone();
-        world.create(ResourceKind::IpAddress, object).await;
+        world.create(ObjectKind::IpAddress, object).await;
     }
-    let before = world.names(ResourceKind::IpAddress).await;
+    let before = world.names(ObjectKind::IpAddress).await;
     let configured = items(&cidrs[0]["spec"]["cidrs"]).filter_map(Value::as_str);
     let _keeper = world.keep(&configured.collect::<Vec<_>>());
     let reasons: BTreeSet<String> = strings(&expect["eventReasons"]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     world.reasons_become(&reasons.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let after = world.names(ResourceKind::IpAddress).await;
+    let after = world.names(ObjectKind::IpAddress).await;
     let missing: Vec<String> = strings(&expect["ipsPresentAfter"]).difference(&after).cloned().collect();
     assert!(missing.is_empty(), "{id}: {missing:?} are not there");
     let calls = strings(&expect["apiCalls"]);
@@ -144,14 +144,13 @@ fn takeable(service: &Value) -> Value {
 async fn ranges_are_taken_or_refused_as_in_the_vectors() {
     for case in vectors(&["servicecidr-create-validation"]) {
         let world = World::new(case["id"].as_str().expect("an id")).await;
-        let made = world.try_create(ResourceKind::ServiceCidr, named("x", &case["input"]["spec"])).await;
+        let made = world.try_create(ObjectKind::ServiceCidr, named("x", &case["input"]["spec"])).await;
         assert_eq!(made.is_ok(), case["expect"]["valid"] == true, "{}: {made:?}", case["id"]);
     }
     for case in vectors(&["servicecidr-update-validation"]) {
         let world = World::new(case["id"].as_str().expect("an id")).await;
-        world.create(ResourceKind::ServiceCidr, named("x", &case["input"]["old"])).await;
-        let changed =
-            world.merge(ResourceKind::ServiceCidr, "x", &json!({"spec": case["input"]["new"]})).await;
+        world.create(ObjectKind::ServiceCidr, named("x", &case["input"]["old"])).await;
+        let changed = world.merge(ObjectKind::ServiceCidr, "x", &json!({"spec": case["input"]["new"]})).await;
         assert_eq!(changed.is_ok(), case["expect"]["valid"] == true, "{}: {changed:?}", case["id"]);
     }
 }
@@ -166,7 +165,7 @@ async fn services_get_addresses_in_the_sequences_of_the_vectors() {
         let world = World::new(case["id"].as_str().expect("an id")).await;
         for (i, cidr) in items(&case["input"]["cidrs"]).enumerate() {
             world
-                .create(ResourceKind::ServiceCidr, named(&format!("given-{i}"), &json!({"cidrs": [cidr]})))
+                .create(ObjectKind::ServiceCidr, named(&format!("given-{i}"), &json!({"cidrs": [cidr]})))
                 .await;
         }
         let mut services = Services::default();
@@ -176,11 +175,11 @@ async fn services_get_addresses_in_the_sequences_of_the_vectors() {
                 "addServiceCIDR" => {
                     let name = step["name"].as_str().expect("a name");
                     world
-                        .create(ResourceKind::ServiceCidr, named(name, &json!({"cidrs": step["cidrs"]})))
+                        .create(ObjectKind::ServiceCidr, named(name, &json!({"cidrs": step["cidrs"]})))
                         .await;
                 }
                 "deleteServiceCIDR" => {
-                    world.delete(ResourceKind::ServiceCidr, step["name"].as_str().expect("a name")).await
+                    world.delete(ObjectKind::ServiceCidr, step["name"].as_str().expect("a name")).await
                 }
                 "allocate" => assert!(services.add(&world, &step["ip"]).await, "{what}"),
                 "allocateNext" => {
@@ -213,7 +212,7 @@ impl Services {
         if ip.is_string() {
             service["spec"]["clusterIP"] = ip.clone();
         }
-        let made = world.try_create(ResourceKind::Service, service).await.is_ok();
+        let made = world.try_create(ObjectKind::Service, service).await.is_ok();
         if made {
             self.names.push(name);
         }
@@ -238,6 +237,6 @@ impl Services {
 
     async fn remove_all(&mut self, world: &World) {
         let names = std::mem::take(&mut self.names);
-        join_all(names.iter().map(|name| world.delete(ResourceKind::Service, name))).await;
+        join_all(names.iter().map(|name| world.delete(ObjectKind::Service, name))).await;
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::ResourceKind;
+use cluster::ObjectKind;
 use controller::addresses;
 use ipnet::IpNet;
 use kube::Client;
@@ -59,7 +59,7 @@ impl World {
         std::fs::remove_dir_all(&folder).expect("removing the folder");
         let api = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let world = Self { client: cluster::in_process(api, &clock::Clock::system()) };
-        world.create(ResourceKind::Namespace, json!({"metadata": {"name": "default"}})).await;
+        world.create(ObjectKind::Namespace, json!({"metadata": {"name": "default"}})).await;
         world
     }
 
@@ -78,24 +78,24 @@ impl World {
         }
     }
 
-    fn api(&self, kind: ResourceKind, namespace: &str) -> Api<DynamicObject> {
+    fn api(&self, kind: ObjectKind, namespace: &str) -> Api<DynamicObject> {
         match kind {
-            ResourceKind::Service => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
+            ObjectKind::Service => Api::namespaced_with(self.client.clone(), namespace, &kind.resource()),
             _ => Api::all_with(self.client.clone(), &kind.resource()),
         }
     }
 
-    pub async fn create(&self, kind: ResourceKind, object: Value) {
+    pub async fn create(&self, kind: ObjectKind, object: Value) {
         let made = self.try_create(kind, object.clone()).await;
         made.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    pub async fn merge(&self, kind: ResourceKind, name: &str, patch: &Value) -> kube::Result<()> {
+    pub async fn merge(&self, kind: ObjectKind, name: &str, patch: &Value) -> kube::Result<()> {
         let patch = Patch::Merge(patch);
         self.api(kind, "default").patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
-    pub async fn try_create(&self, kind: ResourceKind, mut object: Value) -> kube::Result<()> {
+    pub async fn try_create(&self, kind: ObjectKind, mut object: Value) -> kube::Result<()> {
         let resource = kind.resource();
         object["apiVersion"] = json!(resource.api_version);
         object["kind"] = json!(resource.kind);
@@ -104,21 +104,21 @@ impl World {
         self.api(kind, &namespace).create(&PostParams::default(), &typed).await.map(drop)
     }
 
-    pub async fn delete(&self, kind: ResourceKind, name: &str) {
+    pub async fn delete(&self, kind: ObjectKind, name: &str) {
         self.delete_in("default", kind, name).await;
     }
 
-    pub async fn delete_in(&self, namespace: &str, kind: ResourceKind, name: &str) {
+    pub async fn delete_in(&self, namespace: &str, kind: ObjectKind, name: &str) {
         let deleted = self.api(kind, namespace).delete(name, &DeleteParams::default()).await;
         deleted.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
-    pub async fn find(&self, kind: ResourceKind, name: &str) -> Option<Value> {
+    pub async fn find(&self, kind: ObjectKind, name: &str) -> Option<Value> {
         let found = self.api(kind, "default").get_opt(name).await.expect("an answer");
         found.map(|object| serde_json::to_value(object).expect("JSON"))
     }
 
-    pub async fn names(&self, kind: ResourceKind) -> BTreeSet<String> {
+    pub async fn names(&self, kind: ObjectKind) -> BTreeSet<String> {
         let list = self.api(kind, "default").list(&ListParams::default()).await.expect("a list");
         list.items.into_iter().filter_map(|object| object.metadata.name).collect()
     }
@@ -146,7 +146,7 @@ impl World {
     pub async fn until(
         &self,
         what: &str,
-        kind: ResourceKind,
+        kind: ObjectKind,
         name: &str,
         done: impl Fn(&Value) -> bool,
     ) -> Value {
@@ -161,7 +161,7 @@ impl World {
         panic!("{what}: {last:?}");
     }
 
-    pub async fn until_gone(&self, what: &str, kind: ResourceKind, name: &str) {
+    pub async fn until_gone(&self, what: &str, kind: ObjectKind, name: &str) {
         for _ in 0..PATIENCE.as_millis() / 50 {
             if self.find(kind, name).await.is_none() {
                 return;

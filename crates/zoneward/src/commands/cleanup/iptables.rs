@@ -1,17 +1,16 @@
-//! What kube-proxy's iptables and IPVS modes leave in iptables: chains of its own, and rules of others' chains
-//! that lead there.
+//! Chains of kube-proxy's iptables and IPVS modes, and rules in other chains that jump to them.
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
 
 use super::program::run;
-use super::{Leftover, Report};
+use super::{CleanupReport, Leftover};
 
-/// Both ways in which iptables can be installed, of both families.
+/// Both variants of iptables, for both families.
 const VARIANTS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
 
-/// The chains that exist once.
+/// Chains with fixed names.
 const CHAINS: [&str; 15] = [
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-FORWARD",
@@ -30,16 +29,16 @@ const CHAINS: [&str; 15] = [
     "KUBE-SOURCE-RANGES-FIREWALL",
 ];
 
-/// How the chains of Services and endpoints begin.
+/// Name prefixes of the chains of Services and endpoints.
 const PREFIXES: [&str; 6] = ["KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-XLB-"];
 
 /// Whether a chain is kube-proxy's. KUBE-FIREWALL and KUBE-KUBELET-CANARY are the kubelet's.
-pub(super) fn is_kube_proxys(chain: &str) -> bool {
+pub(super) fn is_kube_proxy_chain(chain: &str) -> bool {
     CHAINS.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
-/// Removes the chains and the ways to them.
-pub(super) fn remove(dry_run: bool, report: &mut Report) {
+/// Removes the chains and the jumps to them.
+pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     for variant in VARIANTS {
         let saved = match run(&format!("{variant}-save"), &[], "") {
             Ok(Some(saved)) => saved,
@@ -64,14 +63,14 @@ fn restore(variant: &str, input: &str) -> Result<()> {
     run(&format!("{variant}-restore"), &["--noflush", "-w", "5"], input).map(drop)
 }
 
-/// What `iptables-restore --noflush` has to be told, and the chains that go with that.
+/// Input of `iptables-restore --noflush`, and the removed chains.
 #[derive(Debug, Default, PartialEq)]
 struct Removal {
     input: String,
     chains: Vec<String>,
 }
 
-/// Out of what `iptables-save` printed. A table without anything of kube-proxy's is not touched.
+/// From the output of `iptables-save`. Tables without chains of kube-proxy are not touched.
 fn removal(saved: &str) -> Removal {
     let mut removal = Removal::default();
     for table in saved.split("\n*").map(|part| part.trim_start_matches('*')).filter(|part| !part.is_empty()) {
@@ -84,25 +83,25 @@ fn remove_from_table(text: &str, removal: &mut Removal) {
     let lines = || text.lines().filter(|line| !line.starts_with('#'));
     let Some(table) = text.lines().find(|line| !line.starts_with('#') && !line.is_empty()) else { return };
     let declared = lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-    let chains: BTreeSet<&str> = declared.filter(|chain| is_kube_proxys(chain)).collect();
-    // Others' chains lose only the rules that lead to a chain of kube-proxy's.
-    let ways = lines().filter_map(|line| {
+    let chains: BTreeSet<&str> = declared.filter(|chain| is_kube_proxy_chain(chain)).collect();
+    // Other chains lose only their jumps to chains of kube-proxy.
+    let jumps = lines().filter_map(|line| {
         let rule = line.strip_prefix("-A ")?;
         let from = rule.split(' ').next()?;
-        let leads_there = rule
+        let is_jump = rule
             .split_once(" -j ")
             .or_else(|| rule.split_once(" -g "))
             .is_some_and(|(_, target)| chains.contains(target.split(' ').next().unwrap_or_default()));
-        (!is_kube_proxys(from) && leads_there).then(|| format!("-D {rule}\n"))
+        (!is_kube_proxy_chain(from) && is_jump).then(|| format!("-D {rule}\n"))
     });
-    let ways: String = ways.collect();
+    let jumps: String = jumps.collect();
     if chains.is_empty() {
         return;
     }
-    // Declaring a chain empties it; then nothing leads from one to another and all can go.
-    let emptied: String = chains.iter().map(|chain| format!(":{chain} - [0:0]\n")).collect();
+    // Declaring a chain flushes it, so that all can be deleted.
+    let flushed: String = chains.iter().map(|chain| format!(":{chain} - [0:0]\n")).collect();
     let deleted: String = chains.iter().map(|chain| format!("-X {chain}\n")).collect();
-    removal.input += &format!("*{table}\n{emptied}{ways}{deleted}COMMIT\n");
+    removal.input += &format!("*{table}\n{flushed}{jumps}{deleted}COMMIT\n");
     removal.chains.extend(chains.iter().map(|chain| format!("{table} {chain}")));
 }
 
@@ -132,7 +131,7 @@ COMMIT
 ";
 
     #[test]
-    fn only_chains_of_kube_proxy_and_the_ways_to_them_go() {
+    fn only_chains_of_kube_proxy_and_the_jumps_to_them_go() {
         let removal = removal(SAVED);
         assert_eq!(removal.chains, ["nat KUBE-SERVICES", "nat KUBE-SVC-TCOU7JCQXEZGVUNU"]);
         let expected = "\

@@ -1,17 +1,17 @@
-//! What kube-proxy's IPVS mode leaves besides iptables: IP sets, virtual servers on its interface, and the
-//! interface itself.
+//! Leftovers of kube-proxy's IPVS mode besides iptables: IP sets, virtual servers on its interface, and the
+//! interface.
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
 
 use super::program::run;
-use super::{Leftover, Report};
+use super::{CleanupReport, Leftover};
 
 const INTERFACE: &str = "kube-ipvs0";
 
-/// Removes them. Virtual servers on other addresses may be another's and stay.
-pub(super) fn remove(dry_run: bool, report: &mut Report) {
+/// Virtual servers on other addresses are kept: they may belong to other programs.
+pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     remove_sets(dry_run, report);
     let Ok(Some(listing)) = run("ip", &["-o", "address", "show", "dev", INTERFACE], "") else { return };
     let addresses = addresses(&listing);
@@ -30,18 +30,18 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
     report.add(vec![leftover], act(dry_run, "ip", &["link", "delete", INTERFACE]));
 }
 
-/// Says that the kernel has virtual servers which no program is there to remove.
-fn report_rest(report: &mut Report) {
+/// Reports virtual servers that cannot be removed without ipvsadm.
+fn report_rest(report: &mut CleanupReport) {
     let listing = std::fs::read_to_string("/proc/net/ip_vs").unwrap_or_default();
     let count = count_servers(&listing);
     if count > 0 {
         let leftover = Leftover { what: "IPVS virtual server", name: format!("any of {count}") };
-        let advice = "no program to remove them: install ipvsadm and run this again";
+        let advice = "install ipvsadm to remove them, and run this again";
         report.failed.push((leftover, advice.to_owned()));
     }
 }
 
-/// How many virtual servers the kernel lists; those behind them are indented.
+/// Counts virtual servers; real servers are indented.
 fn count_servers(listing: &str) -> usize {
     let protocols = ["TCP ", "UDP ", "SCTP ", "FWM "];
     listing.lines().filter(|line| protocols.iter().any(|protocol| line.starts_with(protocol))).count()
@@ -51,7 +51,7 @@ fn act(dry_run: bool, program: &str, words: &[&str]) -> Result<()> {
     if dry_run { Ok(()) } else { run(program, words, "").map(drop) }
 }
 
-fn remove_sets(dry_run: bool, report: &mut Report) {
+fn remove_sets(dry_run: bool, report: &mut CleanupReport) {
     let Ok(Some(names)) = run("ipset", &["list", "-name"], "") else { return };
     for name in names.lines().filter(|name| name.starts_with("KUBE-")) {
         let leftover = Leftover { what: "IP set", name: name.to_owned() };
@@ -68,7 +68,7 @@ fn addresses(listing: &str) -> BTreeSet<String> {
     with_length.filter_map(|net| net.split('/').next()).map(str::to_owned).collect()
 }
 
-/// The virtual servers on these addresses, as `ipvsadm` names them (`-t 10.96.0.1:443`).
+/// Virtual servers on these addresses, as `ipvsadm` names them (`-t 10.96.0.1:443`).
 fn servers(saved: &str, addresses: &BTreeSet<String>) -> Vec<[String; 2]> {
     let added = saved.lines().filter_map(|line| line.strip_prefix("-A "));
     let named = added.filter_map(|line| {

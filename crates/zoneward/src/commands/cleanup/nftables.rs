@@ -1,15 +1,13 @@
-//! nf_tables: our tables and those of kube-proxy's nftables mode. In other tables only the names of kube-proxy's iptables
-//! chains are looked for, after everything else was removed.
+//! nftables tables of Zoneward and kube-proxy. Other tables are only searched for chains of kube-proxy.
 
 use anyhow::Context;
 use dataplane::backend::NodeBackend;
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 
-use super::{Leftover, Report, iptables};
+use super::{CleanupReport, Leftover, iptables};
 
-/// Removes the tables.
-pub(super) fn remove(dry_run: bool, report: &mut Report) {
+pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     let opened = NftablesBackend::open().context("opening a netlink socket");
     match opened.and_then(|mut backend| Ok(backend.cleanup(dry_run)?)) {
         Ok(items) => {
@@ -26,12 +24,12 @@ pub(super) fn remove(dry_run: bool, report: &mut Report) {
 }
 
 /// Reports chains of kube-proxy's iptables modes that are still there because iptables is not installed.
-pub(super) fn report_rest(report: &mut Report) {
+pub(super) fn report_rest(report: &mut CleanupReport) {
     let Ok(mut kernel) = NetlinkSocket::open() else { return };
     for (table, chain) in list_chains(&mut kernel).unwrap_or_default() {
-        if iptables::is_kube_proxys(&chain) {
+        if iptables::is_kube_proxy_chain(&chain) {
             let leftover = Leftover { what: "iptables chain", name: format!("{table} {chain}") };
-            let advice = "no program to remove it: install iptables (the nft variant) and run this again";
+            let advice = "install iptables (the nft variant) to remove it, and run this again";
             report.failed.push((leftover, advice.to_owned()));
         }
     }

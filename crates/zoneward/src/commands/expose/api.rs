@@ -1,4 +1,4 @@
-//! What `expose` reads and writes. The Service comes first, because the slices name it as their owner.
+//! API access of `expose`. The Service is written first, because it owns the slices.
 
 use anyhow::{Context, Result};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
@@ -6,18 +6,18 @@ use kube::{Client, Error};
 use model::{Interner, Snapshot, annotation, parse};
 use serde_json::{Value, json};
 
-use super::changes::{Action, Change, Changes, Found};
-use super::wish::Wish;
-use cluster::ResourceKind;
+use super::spec::ExposeSpec;
+use super::writes::{ExistingObjects, PlannedWrite, PlannedWrites, WriteAction};
+use cluster::ObjectKind;
 
-/// How many objects come at once.
+/// Page size of lists.
 const PAGE: u32 = 500;
 
-fn within(client: &Client, wish: &Wish, kind: ResourceKind) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), &wish.namespace, &kind.resource())
+fn within(client: &Client, spec: &ExposeSpec, kind: ObjectKind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), &spec.namespace, &kind.resource())
 }
 
-fn value(object: DynamicObject, kind: ResourceKind) -> Result<Value> {
+fn value(object: DynamicObject, kind: ObjectKind) -> Result<Value> {
     let resource = kind.resource();
     let mut value = serde_json::to_value(object).context("writing JSON")?;
     value["apiVersion"] = json!(resource.api_version);
@@ -25,33 +25,32 @@ fn value(object: DynamicObject, kind: ResourceKind) -> Result<Value> {
     Ok(value)
 }
 
-pub async fn find(client: &Client, wish: &Wish) -> Result<Found> {
-    let service = within(client, wish, ResourceKind::Service).get_opt(&wish.name).await;
-    let service = service.with_context(|| format!("reading Service {}/{}", wish.namespace, wish.name))?;
-    let service = service.map(|service| value(service, ResourceKind::Service)).transpose()?;
-    let selector = format!("{}={}", annotation::SERVICE_NAME, wish.name);
-    let slices =
-        list(&within(client, wish, ResourceKind::Slice), ResourceKind::Slice, Some(&selector)).await?;
+pub async fn find(client: &Client, spec: &ExposeSpec) -> Result<ExistingObjects> {
+    let service = within(client, spec, ObjectKind::Service).get_opt(&spec.name).await;
+    let service = service.with_context(|| format!("reading Service {}/{}", spec.namespace, spec.name))?;
+    let service = service.map(|service| value(service, ObjectKind::Service)).transpose()?;
+    let selector = format!("{}={}", annotation::SERVICE_NAME, spec.name);
+    let slices = list(&within(client, spec, ObjectKind::Slice), ObjectKind::Slice, Some(&selector)).await?;
     let mut snapshot = Snapshot::default();
-    let nodes = Api::all_with(client.clone(), &ResourceKind::Node.resource());
-    for node in list(&nodes, ResourceKind::Node, None).await? {
+    let nodes = Api::all_with(client.clone(), &ObjectKind::Node.resource());
+    for node in list(&nodes, ObjectKind::Node, None).await? {
         note(&mut snapshot, &node);
     }
-    let namespaces: Api<DynamicObject> = Api::all_with(client.clone(), &ResourceKind::Namespace.resource());
-    if let Some(namespace) = namespaces.get_opt(&wish.namespace).await.context("reading the namespace")? {
-        note(&mut snapshot, &value(namespace, ResourceKind::Namespace)?);
+    let namespaces: Api<DynamicObject> = Api::all_with(client.clone(), &ObjectKind::Namespace.resource());
+    if let Some(namespace) = namespaces.get_opt(&spec.namespace).await.context("reading the namespace")? {
+        note(&mut snapshot, &value(namespace, ObjectKind::Namespace)?);
     }
-    Ok(Found { service, slices, snapshot })
+    Ok(ExistingObjects { service, slices, snapshot })
 }
 
 fn note(snapshot: &mut Snapshot, object: &Value) {
-    // A node that cannot be read counts for nothing, here as in the controller.
+    // Malformed nodes are ignored, as in the controller.
     if let (Some(object), _) = parse::object(object, &mut Interner::default()) {
         snapshot.apply(object);
     }
 }
 
-async fn list(api: &Api<DynamicObject>, kind: ResourceKind, selector: Option<&str>) -> Result<Vec<Value>> {
+async fn list(api: &Api<DynamicObject>, kind: ObjectKind, selector: Option<&str>) -> Result<Vec<Value>> {
     let mut params = ListParams::default().limit(PAGE);
     params.label_selector = selector.map(str::to_owned);
     let mut all = Vec::new();
@@ -67,23 +66,23 @@ async fn list(api: &Api<DynamicObject>, kind: ResourceKind, selector: Option<&st
     }
 }
 
-pub async fn write(client: &Client, wish: &Wish, changes: &mut Changes) -> Result<()> {
-    if let Some(service) = &mut changes.service {
-        put(&within(client, wish, ResourceKind::Service), ResourceKind::Service, service).await?;
+pub async fn write(client: &Client, spec: &ExposeSpec, writes: &mut PlannedWrites) -> Result<()> {
+    if let Some(service) = &mut writes.service {
+        put(&within(client, spec, ObjectKind::Service), ObjectKind::Service, service).await?;
         let owner = json!([{
-            "apiVersion": "v1", "kind": "Service", "name": wish.name, "uid": service.object["metadata"]["uid"],
+            "apiVersion": "v1", "kind": "Service", "name": spec.name, "uid": service.object["metadata"]["uid"],
             "controller": true, "blockOwnerDeletion": true,
         }]);
-        for slice in changes.slices.iter_mut().filter(|slice| slice.action == Action::Create) {
+        for slice in writes.slices.iter_mut().filter(|slice| slice.action == WriteAction::Create) {
             slice.object["metadata"]["ownerReferences"] = owner.clone();
         }
     }
-    for slice in &mut changes.slices {
-        put(&within(client, wish, ResourceKind::Slice), ResourceKind::Slice, slice).await?;
+    for slice in &mut writes.slices {
+        put(&within(client, spec, ObjectKind::Slice), ObjectKind::Slice, slice).await?;
     }
-    for (kind, name) in &changes.deletes {
-        let kind = if *kind == "Service" { ResourceKind::Service } else { ResourceKind::Slice };
-        match within(client, wish, kind).delete(name, &DeleteParams::default()).await {
+    for (kind, name) in &writes.deletes {
+        let kind = if *kind == "Service" { ObjectKind::Service } else { ObjectKind::Slice };
+        match within(client, spec, kind).delete(name, &DeleteParams::default()).await {
             Err(Error::Api(status)) if status.code == 404 => {}
             deleted => drop(deleted.with_context(|| format!("deleting {} {name}", kind.as_str()))?),
         }
@@ -91,16 +90,16 @@ pub async fn write(client: &Client, wish: &Wish, changes: &mut Changes) -> Resul
     Ok(())
 }
 
-/// Writes an object and keeps what the API made of it. A stored one carries its version, so nobody's change is lost.
-async fn put(api: &Api<DynamicObject>, kind: ResourceKind, change: &mut Change) -> Result<()> {
-    let name = change.name().to_owned();
-    let object: DynamicObject = serde_json::from_value(change.object.clone()).context("an object")?;
-    let written = match change.action {
-        Action::Keep => return Ok(()),
-        Action::Create => api.create(&PostParams::default(), &object).await,
-        Action::Update => api.replace(&name, &PostParams::default(), &object).await,
+/// Writes an object and stores the response. Updates carry the resource version, so that no concurrent write is lost.
+async fn put(api: &Api<DynamicObject>, kind: ObjectKind, write: &mut PlannedWrite) -> Result<()> {
+    let name = write.name().to_owned();
+    let object: DynamicObject = serde_json::from_value(write.object.clone()).context("an object")?;
+    let written = match write.action {
+        WriteAction::Keep => return Ok(()),
+        WriteAction::Create => api.create(&PostParams::default(), &object).await,
+        WriteAction::Update => api.replace(&name, &PostParams::default(), &object).await,
     };
     let written = written.with_context(|| format!("writing {} {name}", kind.as_str()))?;
-    change.object = value(written, kind)?;
+    write.object = value(written, kind)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `zoneward mesh bootstrap`: what an Envoy is started with, ready to be run.
+//! `zoneward mesh bootstrap`: the bootstrap configuration of an Envoy.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,92 +18,89 @@ use output::{print_text, value_text};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["gateway", "from"]))]
 pub struct BootstrapArgs {
-    /// The Envoy is this MeshGateway
+    /// MeshGateway that the Envoy serves
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
-    /// The Envoy is the sidecar of a client: a pod of this Service, with these labels
+    /// Run the Envoy as the sidecar of a client: Service and labels of its pod
     #[arg(long, value_name = "SERVICE[,TAG=VALUE...]")]
     pub from: Option<String>,
-    /// The namespace
+    /// Namespace
     #[arg(short = 'n', long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
-    /// As a sidecar, listen on a port of loopback for a Service; may be repeated
+    /// Sidecar: listen on a loopback port for a Service; repeatable
     #[arg(long, value_name = "PORT=SERVICE[:PORT]", conflicts_with = "gateway")]
     pub outbound: Vec<String>,
-    /// As a sidecar, take connections to Services that are redirected to this port [default: 15001 without --outbound]
+    /// Sidecar: accept connections to Services that are redirected to this port [default: 15001 without --outbound]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "15001")]
     #[arg(conflicts_with = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
     pub capture: Option<u16>,
-    /// As a gateway, the address to listen on
+    /// Gateway: listen address
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), conflicts_with = "from")]
     pub bind: IpAddr,
-    /// As a gateway, another place for one of its ports, as 443=0.0.0.0:8443; may be repeated
+    /// Gateway: listen address of one port, such as 443=0.0.0.0:8443; repeatable
     #[arg(long, value_name = "PORT=ADDRESS:PORT", conflicts_with = "from")]
     pub listen: Vec<String>,
-    /// The node that it runs on [default: $NODE_NAME, or none]
+    /// Node of the Envoy [default: $NODE_NAME]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// The zone that it is in [default: that of the Node]
+    /// Zone of the Envoy [default: that of the Node]
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
-    /// Its name among all Envoys [default: made of the role and the host's name]
+    /// Node ID of the Envoy [default: role and hostname]
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,
-    /// Where `zoneward mesh control` listens
+    /// Address of `zoneward mesh control`
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15010")]
     pub server: String,
-    /// The authority of the server's certificate, a PEM file on Envoy's machine; without it nothing is encrypted
+    /// CA of the server certificate (PEM, on the Envoy host); without it the connection is not encrypted
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The name in the server's certificate [default: the host of --server]
+    /// Name in the server certificate [default: the host of --server]
     #[arg(long, value_name = "NAME", requires = "ca")]
     pub server_name: Option<String>,
-    /// The client certificate, a PEM file on Envoy's machine
+    /// Client certificate (PEM, on the Envoy host)
     #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
     pub cert: Option<PathBuf>,
-    /// Its key, a PEM file on Envoy's machine
+    /// Client key (PEM, on the Envoy host)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// A file with the token that the server wants; the token stands in what is printed
+    /// File with the token of the server; the token is included in the output
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Where Envoy's own administration listens; none unless said
+    /// Listen address of the Envoy admin interface [default: disabled]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::cli::listen_address)]
     pub admin: Option<SocketAddr>,
-    /// How changes come
+    /// xDS variant
     #[arg(long, value_name = "PROTOCOL", default_value = "delta")]
-    pub protocol: Protocol,
-    /// Write it into this file instead: for init containers without a shell
+    pub protocol: XdsProtocol,
+    /// Output file instead of standard output, for init containers without a shell
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// How to write it
+    /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
-    pub format: Written,
+    pub format: BootstrapFormat,
 }
 
-/// How changes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
-    /// Only what changed
+pub enum XdsProtocol {
+    /// Incremental xDS
     Delta,
-    /// Everything of a kind at each change
+    /// State-of-the-world xDS
     Whole,
 }
 
-/// How a bootstrap is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Written {
+pub enum BootstrapFormat {
     /// JSON
     Json,
     /// YAML
     Yaml,
 }
 
-/// Runs the command.
 pub fn run(args: &BootstrapArgs) -> Result<bool> {
     let format = match args.format {
-        Written::Json => Format::Json,
-        Written::Yaml => Format::Yaml,
+        BootstrapFormat::Json => Format::Json,
+        BootstrapFormat::Yaml => Format::Yaml,
     };
     let text = value_text(&bootstrap(args)?.value(), format)?;
     match &args.write {
@@ -119,7 +116,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         EnvoyIdentity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), host.trim()));
-    let wrong = || format!("--server {}: write it as HOST:PORT, as 127.0.0.1:15010", args.server);
+    let wrong = || format!("--server {}: expected HOST:PORT, such as 127.0.0.1:15010", args.server);
     let (host, port) = args.server.rsplit_once(':').with_context(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty()).with_context(wrong)?;
@@ -142,7 +139,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         tls,
         token: token.map(|token| token.to_string()),
         admin: args.admin,
-        state_of_the_world: args.protocol == Protocol::Whole,
+        state_of_the_world: args.protocol == XdsProtocol::Whole,
     })
 }
 
@@ -151,24 +148,24 @@ fn role(args: &BootstrapArgs) -> Result<EnvoyRole> {
     if let Some(gateway) = &args.gateway {
         let mut port_overrides = BTreeMap::new();
         for text in &args.listen {
-            let wrong = || format!("--listen {text}: write it as PORT=ADDRESS:PORT, as 443=0.0.0.0:8443");
+            let wrong = || format!("--listen {text}: expected PORT=ADDRESS:PORT, such as 443=0.0.0.0:8443");
             let (port, at) = text.split_once('=').with_context(wrong)?;
             port_overrides
                 .insert(port.parse().ok().with_context(wrong)?, at.parse().ok().with_context(wrong)?);
         }
         return Ok(EnvoyRole::Gateway { name: gateway.clone(), bind: args.bind, port_overrides });
     }
-    let from = args.from.as_deref().context("say --gateway or --from")?;
+    let from = args.from.as_deref().context("--gateway or --from is required")?;
     let mesh::ProxyRole::Sidecar(service, tags) =
         mesh::ProxyRole::sidecar(from, &namespace).context("--from")?
     else {
-        bail!("--from {from}: it names no Service");
+        bail!("--from {from}: expected a Service");
     };
     let mut outbounds = BTreeMap::new();
     for text in &args.outbound {
         let wish = outbound(text, &namespace)?;
         if wish.listen == 0 {
-            bail!("--outbound {text}: Envoy needs the number of a port, not 0");
+            bail!("--outbound {text}: port 0 is not supported by Envoy");
         }
         let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
         let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), wish.listen);

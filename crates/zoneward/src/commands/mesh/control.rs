@@ -1,4 +1,4 @@
-//! `zoneward mesh control`: flags into settings, then the server until it is told to stop.
+//! `zoneward mesh control`: turns flags into settings and runs the xDS server until it is stopped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,47 +19,45 @@ use cluster::signals::Signals;
 use mesh::control::{Subscriptions, pages, run as serve_envoys};
 use mesh::object_source::ObjectSource;
 
-/// Where health and metrics are, unless `--bind-address` says otherwise.
+/// Default of `--bind-address`.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
 
 /// `zoneward mesh control`
 #[derive(Debug, Args)]
 pub struct ControlArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub input: cluster::input::InputArgs,
-    /// Where Envoys connect to
+    pub input: cli::InputArgs,
+    /// Listen address of the xDS server
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:15010", value_parser = cli::listen_address)]
     pub listen: SocketAddr,
-    /// The certificate of the server, with its chain, in PEM
+    /// Server certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key, in PEM
+    /// Server key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// The authority of client certificates, in PEM: Envoys need a certificate of it
+    /// CA of client certificates (PEM); requires a client certificate from every Envoy
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
-    /// A file with a token that Envoys have to send
+    /// File with a bearer token that Envoys must send
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Listen for other machines without a token and without client certificates: whoever reaches it reads everything
+    /// Allow non-loopback connections without a token or client certificates; exposes all configuration
     #[arg(long)]
     pub insecure: bool,
-    /// Envoys at once; one more is turned away
+    /// Maximum number of concurrent xDS streams
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_streams: u32,
-    /// A file of Envoy's machine that direct responses may read; may be repeated
+    /// File on the Envoy host that direct responses may read; repeatable
     #[arg(long, value_name = "FILE")]
     pub allow_file: Vec<String>,
-    /// An environment variable of Envoy's that direct responses may read; may be repeated
+    /// Environment variable of Envoy that direct responses may read; repeatable
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
-    /// Where /healthz, /livez, /readyz, /metrics and /status are served; port 0 takes a free one [default:
-    /// 127.0.0.1:10272, or a free port if that one is taken]
+    /// Listen address of /healthz, /livez, /readyz, /metrics and /status; port 0 picks a free port [default:
+    /// 127.0.0.1:10272, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
-    /// How logs look.
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -95,15 +93,15 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     };
     serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()).await;
     stop.send_replace(true);
-    talking.await.context("the server of Envoys ended badly")?;
-    shown.await.context("the server of health and metrics ended badly")
+    talking.await.context("xDS server task panicked")?;
+    shown.await.context("admin server task panicked")
 }
 
 fn settings(args: &ControlArgs) -> Result<XdsServerSettings> {
     let token = args.token_file.as_deref().map(token).transpose()?;
     if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
         bail!(
-            "--listen {}: other machines could connect, and what Envoys get includes private keys; give --token-file or --client-ca, or say --insecure",
+            "--listen {}: not a loopback address, and responses include private keys; use --token-file or --client-ca, or allow it with --insecure",
             args.listen
         );
     }
@@ -133,7 +131,7 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     let token = text.trim();
     if token.len() < 16 || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
         bail!(
-            "--token-file {}: a token is one word of at least 16 letters; make one with `openssl rand -hex 32`",
+            "--token-file {}: a token is one word of at least 16 characters; create one with `openssl rand -hex 32`",
             file.display()
         );
     }
@@ -142,16 +140,16 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
 
 async fn source(input: &cli::InputArgs) -> Result<ObjectSource> {
     if !input.files.is_empty() {
-        let input = cluster::input::InputArgs {
+        let input = cli::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cluster::input::InputArgs::default()
+            ..cli::InputArgs::default()
         };
         return ObjectSource::files(input);
     }
     let client = cluster::connect(&input.connection, &Clock::system())
         .await
-        .context("no -f is given, so routes and endpoints come from an API")?;
+        .context("reading routes and endpoints from the API, because there is no -f")?;
     Ok(ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())))
 }

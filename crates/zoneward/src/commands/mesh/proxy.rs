@@ -1,4 +1,4 @@
-//! `zoneward mesh proxy`: flags into settings, then the proxy until it is told to stop.
+//! `zoneward mesh proxy`: turns flags into settings and runs the proxy until it is stopped.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -22,13 +22,13 @@ use crate::cli;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
-use mesh::embedded_proxy::{EmbeddedProxyConfig, ProxyHealth, outbound};
+use mesh::embedded_proxy::{EmbeddedProxyConfig, TablesHealth, outbound};
 use mesh::object_source::ObjectSource;
-use mesh::{ProxyIdentity, ProxyRole, run};
+use mesh::{ProxyIdentity, ProxyRole, embedded_proxy};
 
-/// Where health and metrics are, unless `--bind-address` says otherwise.
+/// Default of `--bind-address`.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
-/// The port that connections are redirected to, unless `--redirect=PORT` says otherwise.
+/// Default of `--redirect`.
 const REDIRECT_PORT: &str = "15001";
 
 /// `zoneward mesh proxy`
@@ -37,53 +37,51 @@ const REDIRECT_PORT: &str = "15001";
 #[command(group = ArgGroup::new("ways").multiple(true).args(["outbound", "redirect"]))]
 pub struct ProxyArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub input: cluster::input::InputArgs,
-    /// Be this MeshGateway, or one listener of it
+    pub input: cli::InputArgs,
+    /// MeshGateway to serve, or one listener of it
     #[arg(long, value_name = "NAME[:LISTENER]")]
     pub gateway: Option<String>,
-    /// Be the sidecar of a client: a pod of this Service, with these labels
+    /// Run as the sidecar of a client: Service and labels of its pod
     #[arg(long, value_name = "SERVICE[,TAG=VALUE...]", requires = "ways")]
     pub from: Option<String>,
-    /// As a sidecar, listen on a port for a Service; may be repeated
+    /// Sidecar: listen on a loopback port for a Service; repeatable
     #[arg(long, value_name = "PORT=SERVICE[:PORT]", requires = "from", conflicts_with = "gateway")]
     pub outbound: Vec<String>,
-    /// As a sidecar, let the kernel send TCP connections to Services here; needs NET_ADMIN in the pod's namespace
+    /// Sidecar: redirect TCP connections to Services to this port; requires NET_ADMIN in the network namespace of the
+    /// pod
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = REDIRECT_PORT)]
     #[arg(requires = "from", conflicts_with = "gateway")]
     pub redirect: Option<u16>,
-    /// The node that it runs on [default: $NODE_NAME, or the host's name]
+    /// Node of the proxy [default: $NODE_NAME, or the hostname]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// The zone that it is in [default: that of the Node]
+    /// Zone of the proxy [default: that of the Node]
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
-    /// The address to listen on; may be repeated [default: a gateway everywhere, a sidecar on loopback]
+    /// Listen address; repeatable [default: all addresses for a gateway, loopback for a sidecar]
     #[arg(long, value_name = "IP")]
     pub bind: Vec<IpAddr>,
-    /// Threads that carry requests [default: one for each processor]
+    /// Number of worker threads [default: number of CPUs]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub threads: Option<usize>,
-    /// How long open connections may take to end after the stop
+    /// Drain timeout of open connections at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub drain: Duration,
-    /// Where a JSON line for each request goes; - is standard output
+    /// Access log file, one JSON line per request; - is standard output
     #[arg(long, value_name = "FILE|-")]
     pub access_log: Option<PathBuf>,
-    /// A file that direct responses may read; may be repeated
+    /// File that direct responses may read; repeatable
     #[arg(long, value_name = "FILE")]
     pub allow_file: Vec<PathBuf>,
-    /// An environment variable that direct responses may read; may be repeated
+    /// Environment variable that direct responses may read; repeatable
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
-    /// How much of everything, and for how long.
     #[command(flatten)]
     pub bounds: Bounds,
-    /// Where /healthz, /livez, /readyz and /metrics are served; port 0 takes a free one [default: 127.0.0.1:10271,
-    /// or a free port if that one is taken]
+    /// Listen address of /healthz, /livez, /readyz and /metrics; port 0 picks a free port [default: 127.0.0.1:10271,
+    /// or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
-    /// How logs look.
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -92,62 +90,62 @@ pub struct ProxyArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits and timeouts")]
 pub struct Bounds {
-    /// Connections of clients at once; more wait
+    /// Maximum number of downstream connections; further ones wait
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one)]
     pub max_connections: usize,
-    /// Requests in flight; more get 503
+    /// Maximum number of concurrent requests; further ones get 503
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = at_least_one)]
     pub max_requests: usize,
-    /// Concurrent streams of one HTTP/2 connection
+    /// Maximum number of concurrent streams per HTTP/2 connection
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
-    /// Bytes of a request's headers; more is 431
+    /// Maximum size of request headers; larger ones get 431
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = at_least_one)]
     pub max_header_bytes: usize,
-    /// Bytes of a request's body; more is 413 [default: any number]
+    /// Maximum size of a request body; larger ones get 413 [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     pub max_body_bytes: Option<u64>,
-    /// Bytes of bodies that are held, of all requests together; when there are so many, new requests get 503
+    /// Maximum total size of buffered bodies; at the limit, new requests get 503
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = at_least_one)]
     pub max_held_body_bytes: usize,
-    /// Idle connections kept to one endpoint
+    /// Maximum number of idle connections per endpoint
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_idle_per_endpoint: usize,
-    /// Further attempts when no connection to an endpoint could be made
+    /// Number of retries when a connection to an endpoint fails
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub retries: u32,
-    /// For a client to send the headers of a request
+    /// Timeout for a client to send request headers
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub header_timeout: Duration,
-    /// For a connection to an endpoint
+    /// Timeout for connecting to an endpoint
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = model::duration::parse)]
     pub connect_timeout: Duration,
-    /// For an endpoint to begin its answer; longer is 504
+    /// Timeout for response headers of an endpoint; returns 504
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = model::duration::parse)]
     pub response_timeout: Duration,
-    /// Between two pieces of a body or of a TCP stream
+    /// Idle timeout between chunks of a body or TCP stream
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = model::duration::parse)]
     pub idle_timeout: Duration,
-    /// That an unused connection to an endpoint is kept
+    /// Idle timeout of pooled connections to endpoints
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = model::duration::parse)]
     pub keep_timeout: Duration,
-    /// Failures in a row after which an endpoint is left out for a while
+    /// Consecutive failures after which an endpoint is ejected
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub eject_after: u32,
-    /// For how long at first
+    /// Duration of the first ejection
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub eject_for: Duration,
-    /// Of how many in a hundred endpoints of a backend at most
+    /// Maximum percentage of ejected endpoints per backend
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub max_ejected: u32,
-    /// How long a new endpoint takes to its full share; 0 for at once
+    /// Slow start duration of new endpoints; 0 disables
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub slow_start: Duration,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err("a whole number from 1 up belongs here".to_owned()),
+        Ok(0) | Err(_) => Err("expected a positive whole number".to_owned()),
         Ok(number) => Ok(number),
     }
 }
@@ -212,12 +210,12 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let listener =
         admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(options, ProxyTables::default());
-    let health = Arc::new(ProxyHealth::new());
+    let health = Arc::new(TablesHealth::new());
     let (done, finished) = watch::channel(false);
     let server = tokio::spawn(admin_server::serve(listener, pages(&proxy, &health), finished));
-    let ended = run::run(plan, source, proxy, health, signals.wait()).await;
+    let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
     done.send_replace(true);
-    server.await.context("the server of health and metrics ended badly")?;
+    server.await.context("admin server task panicked")?;
     if let Some(log) = log {
         log.flush();
     }
@@ -229,17 +227,17 @@ async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let input = cluster::input::InputArgs {
+        let input = cli::InputArgs {
             files: input.files.clone(),
             recursive: input.recursive,
             namespace: input.namespace.clone(),
-            ..cluster::input::InputArgs::default()
+            ..cli::InputArgs::default()
         };
         return Ok((ObjectSource::files(input)?, namespace));
     }
     let client = cluster::connect(&input.connection, &Clock::system())
         .await
-        .context("no -f is given, so routes and endpoints come from an API")?;
+        .context("reading routes and endpoints from the API, because there is no -f")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     Ok((ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())), namespace))
 }
@@ -248,7 +246,7 @@ fn plan(args: &ProxyArgs, namespace: &Name) -> Result<EmbeddedProxyConfig> {
     let role = match (&args.gateway, &args.from) {
         (Some(gateway), _) => ProxyRole::gateway(gateway, namespace).context("--gateway")?,
         (None, from) => {
-            let from = from.as_deref().context("say --gateway or --from")?;
+            let from = from.as_deref().context("--gateway or --from is required")?;
             ProxyRole::sidecar(from, namespace).context("--from")?
         }
     };
@@ -294,10 +292,10 @@ fn access_log(path: &Path) -> Result<AccessLog> {
         let file = OpenOptions::new().create(true).append(true).open(path);
         file.and_then(AccessLog::to)
     };
-    opened.with_context(|| format!("--access-log {}: choose a file that can be written", path.display()))
+    opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
-fn pages(proxy: &Proxy, health: &Arc<ProxyHealth>) -> AdminRoutes {
+fn pages(proxy: &Proxy, health: &Arc<TablesHealth>) -> AdminRoutes {
     let alive = HealthChecks::default().check("ping", || Ok(()));
     let asked = health.clone();
     let ready = HealthChecks::default().check("tables", move || asked.check());

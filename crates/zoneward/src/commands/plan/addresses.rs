@@ -1,8 +1,7 @@
-//! `zoneward plan addresses`: the cluster IPs that would be given.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! `zoneward plan addresses`: the cluster IPs that would be allocated.
 
 use anyhow::Result;
+use clock::Clock;
 use model::{Timestamp, write};
 use plan::cluster_ips::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
@@ -11,35 +10,34 @@ use crate::cli::{Format, PlanAddresses};
 use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
-/// Runs the command.
 pub fn run(args: &PlanAddresses) -> Result<bool> {
-    let mut world = LoadedObjects::read(&args.input)?;
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let services: Vec<_> = world.snapshot.services().map(|(service, _)| service).collect();
-    let service_cidrs: Vec<_> = world.snapshot.service_cidrs().collect();
-    let ip_addresses: Vec<_> = world.snapshot.ip_addresses().collect();
+    let mut loaded = LoadedObjects::read(&args.input)?;
+    let services: Vec<_> = loaded.snapshot.services().map(|(service, _)| service).collect();
+    let service_cidrs: Vec<_> = loaded.snapshot.service_cidrs().collect();
+    let ip_addresses: Vec<_> = loaded.snapshot.ip_addresses().collect();
     let plan = cluster_ips::plan(&cluster_ips::AddressInput {
         services: &services,
-        unreadable: &world.unreadable_services,
+        unreadable: &loaded.unreadable_services,
         service_cidrs: &service_cidrs,
         ip_addresses: &ip_addresses,
-        // Any number will do where nobody asked for one.
-        seed: args.seed.unwrap_or(u64::from(since_1970.subsec_nanos())),
-        now: Some(args.now.unwrap_or(Timestamp::from_seconds(since_1970.as_secs().cast_signed()))),
+        seed: args.seed.unwrap_or_else(clock::os_seed),
+        now: Some(
+            args.now.unwrap_or_else(|| Timestamp::from_seconds(Clock::system().timestamp().as_second())),
+        ),
     });
-    world.notices.extend(plan.notices.iter().cloned());
+    loaded.notices.extend(plan.notices.iter().cloned());
     match args.output.format {
-        Format::Table => print_text(&text(&plan, &world))?,
-        format => print_value(&value(&plan, &world), format)?,
+        Format::Table => print_text(&text(&plan, &loaded))?,
+        format => print_value(&value(&plan, &loaded), format)?,
     }
-    Ok(plan.rejected.is_empty() && !world.unreadable)
+    Ok(plan.rejected.is_empty() && !loaded.unreadable)
 }
 
 fn band(band: Option<(std::net::IpAddr, std::net::IpAddr)>) -> Value {
     band.map_or(Value::Null, |(first, last)| json!([first.to_string(), last.to_string()]))
 }
 
-fn value(plan: &AddressPlan, world: &LoadedObjects) -> Value {
+fn value(plan: &AddressPlan, loaded: &LoadedObjects) -> Value {
     let assigned = plan.assigned.iter().map(|a| {
         let ips: Vec<String> = a.cluster_ips.iter().map(|ip| ip.to_string()).collect();
         json!({"namespace": a.service.namespace.as_str(), "name": a.service.name.as_str(), "clusterIPs": ips})
@@ -61,24 +59,19 @@ fn value(plan: &AddressPlan, world: &LoadedObjects) -> Value {
         "deletes": plan.deletes.iter().map(|ip| ip.to_string()).collect::<Vec<_>>(),
         "ranges": ranges.collect::<Vec<_>>(),
         "rejected": rejected.collect::<Vec<_>>(),
-        "notices": notices_value(&world.notices),
+        "notices": notices_value(&loaded.notices),
     })
 }
 
-fn text(plan: &AddressPlan, world: &LoadedObjects) -> String {
-    let mut ranges = table(&["RANGE", "FOR CHOSEN ADDRESSES", "GIVEN OUT FIRST", "FREE"]);
+fn text(plan: &AddressPlan, loaded: &LoadedObjects) -> String {
+    let mut ranges = table(&["RANGE", "STATIC BAND", "DYNAMIC BAND", "FREE"]);
     let shown = |band: Option<(_, _)>, none: &str| {
         band.map_or(none.to_owned(), |(first, last): (std::net::IpAddr, std::net::IpAddr)| {
             format!("{first} - {last}")
         })
     };
     let row = |r: &RangeReport| {
-        [
-            r.cidr.to_string(),
-            shown(r.static_band, "no band apart"),
-            shown(r.dynamic_band, "none"),
-            r.free.to_string(),
-        ]
+        [r.cidr.to_string(), shown(r.static_band, "none"), shown(r.dynamic_band, "none"), r.free.to_string()]
     };
     ranges.add_rows(plan.ranges.iter().map(row));
     let mut text = if plan.ranges.is_empty() { "No ServiceCIDR.\n".to_owned() } else { render(&ranges) };
@@ -88,11 +81,15 @@ fn text(plan: &AddressPlan, world: &LoadedObjects) -> String {
         services.add_row([
             a.service.to_string(),
             ips.join(","),
-            "had none: given from the ranges above".to_owned(),
+            "allocated from the ranges above".to_owned(),
         ]);
     }
     for r in &plan.rejected {
-        services.add_row([r.service.to_string(), "refused".to_owned(), format!("{}: {}", r.field, r.reason)]);
+        services.add_row([
+            r.service.to_string(),
+            "rejected".to_owned(),
+            format!("{}: {}", r.field, r.reason),
+        ]);
     }
     if !services.is_empty() {
         text += &format!("\n{}", render(&services));
@@ -104,5 +101,5 @@ fn text(plan: &AddressPlan, world: &LoadedObjects) -> String {
         text += &format!("\nIPAddress {ip} to delete");
     }
     text.truncate(text.trim_end().len());
-    text + "\n" + &notices_text(&world.notices)
+    text + "\n" + &notices_text(&loaded.notices)
 }

@@ -1,4 +1,4 @@
-//! `zoneward plan routes --as envoy`: the resources that an Envoy would get, and what other policies would change.
+//! `zoneward plan routes --as envoy`: the Envoy resources, and what other policies would change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,26 +20,25 @@ use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 
-/// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
-    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let (before, mut notices) = rendered(args, &world.snapshot, namespace)?;
+    let (before, mut notices) = rendered(args, &loaded.snapshot, namespace)?;
     if args.diff.is_empty() {
-        notices.append(&mut world.notices);
+        notices.append(&mut loaded.notices);
         print_resources(&before.resources, &notices, args.output.format)?;
-        return Ok(!world.unreadable);
+        return Ok(!loaded.unreadable);
     }
     let with = cluster::input::InputArgs {
         files: args.diff.clone(),
         namespace: args.input.namespace.clone(),
         ..cluster::input::InputArgs::default()
     };
-    world.add(&with)?;
-    let (after, mut notices) = rendered(args, &world.snapshot, namespace)?;
-    notices.append(&mut world.notices);
+    loaded.add(&with)?;
+    let (after, mut notices) = rendered(args, &loaded.snapshot, namespace)?;
+    notices.append(&mut loaded.notices);
     print_changes(&before.resources, &after.resources, &notices, args.output.format)?;
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(Rendered, Vec<Notice>)> {
@@ -66,12 +65,12 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
     };
     let rendered = render(input, None);
     let mut notices = routes.notices;
-    // Certificates are Secrets, which are nobody's to read here.
+    // Secrets are not read here.
     notices.extend(rendered.notices.iter().filter(|notice| notice.reason != "NoCertificate").cloned());
     Ok((rendered, notices))
 }
 
-/// A destination is shown as a client reaches it whose connections are redirected; without an address, by a port.
+/// A destination is rendered for a client with redirected connections; without a cluster IP, by port.
 fn listeners(routes: &PlannedRoutes) -> EnvoyListeners {
     match &routes.scope {
         PlannedScope::Outbound(service, port) => {
@@ -151,10 +150,10 @@ fn print_changes(
     print_value(&json!({"changes": changes, "notices": notices_value(notices)}), format)
 }
 
-/// Longer values are cut: the JSON has them whole.
+/// Longer values are truncated; JSON output has them in full.
 const SHOWN: usize = 120;
 
-/// One line for each place that differs.
+/// One line per difference.
 fn differences(path: &str, old: &Value, new: &Value, text: &mut String) {
     match (old, new) {
         _ if old == new => {}

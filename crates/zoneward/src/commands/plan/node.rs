@@ -1,7 +1,6 @@
 //! `zoneward plan node`: the nftables changes of a node when objects change.
 //!
-//! With `--live` they are summed up by Service: an operator asks whether the kernel holds what it should, and for which
-//! Services not.
+//! With `--live`, summarizes by Service which rules in the kernel differ from the desired ones.
 
 mod summary;
 
@@ -19,78 +18,81 @@ use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{count, notices_text, notices_value, print_text, print_value};
 
-/// Runs the command.
 pub fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = LoadedObjects::read(&choice.input(&args.input))?;
-    let mut node = NodeWorld::new(&choice, &world)?;
+    let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &loaded)?;
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {
-        let held = held()?;
-        // Sets of a node that runs keep their sizes as long as everything fits.
-        let sizes = SetSizes::of_ruleset(&held);
+        let live = live_rules()?;
+        // The sets of a running node keep their sizes while everything fits.
+        let sizes = SetSizes::of_ruleset(&live);
         let fits = renderer.fits(&sizes);
-        (held, if fits { render(&node.table, &sizes) } else { program })
+        (live, if fits { render(&node.table, &sizes) } else { program })
     } else if args.with.is_empty() {
         (Ruleset::default(), program)
     } else {
-        add(args, &mut world)?;
-        node = NodeWorld::new(&choice, &world)?;
+        add(args, &mut loaded)?;
+        node = NodeWorld::new(&choice, &loaded)?;
         let after = Renderer::start(&node.table);
-        // Sets keep their sizes as long as everything fits, as they would on a node that runs.
+        // As on a running node, sets keep their sizes while everything fits.
         let fits = after.0.fits(renderer.sizes());
         (program, if fits { render(&node.table, renderer.sizes()) } else { after.1 })
     };
-    world.notices.append(&mut node.notices);
+    loaded.notices.append(&mut node.notices);
     let difference = diff(&old, &new);
-    let answer = Answer::new(&difference, &old, &new);
-    let rows = if args.live { summary::rows(&answer.now, &answer.later, [&old, &new]) } else { Vec::new() };
+    let rule_changes = RuleChanges::new(&difference, &old, &new);
+    let rows = if args.live {
+        summary::rows(&rule_changes.now, &rule_changes.later, [&old, &new])
+    } else {
+        Vec::new()
+    };
     match args.output.format {
         Format::Table => {
-            let changes = if args.live && !args.full { summary::text(&rows) } else { answer.text() };
+            let changes = if args.live && !args.full { summary::text(&rows) } else { rule_changes.text() };
             let source = choice.source().unwrap_or_default();
-            print_text(&(source + &changes + &notices_text(&world.notices)))?;
+            print_text(&(source + &changes + &notices_text(&loaded.notices)))?;
         }
         format => {
-            let mut value = answer.value();
+            let mut value = rule_changes.value();
             if args.live {
-                value["summary"] = rows.iter().map(summary::Row::value).collect();
+                value["summary"] = rows.iter().map(summary::ServiceChanges::value).collect();
             }
-            value["notices"] = notices_value(&world.notices);
+            value["notices"] = notices_value(&loaded.notices);
             print_value(&value, format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
-/// Puts the objects of `--with` into the world.
-fn add(args: &PlanNode, world: &mut LoadedObjects) -> Result<()> {
+/// Adds the objects of `--with`.
+fn add(args: &PlanNode, loaded: &mut LoadedObjects) -> Result<()> {
     let input = InputArgs {
         files: args.with.clone(),
         recursive: args.input.recursive,
         namespace: args.input.namespace.clone(),
         ..InputArgs::default()
     };
-    world.add(&input)
+    loaded.add(&input)
 }
 
-/// The rules that this machine's kernel holds.
-fn held() -> Result<Ruleset> {
-    let mut kernel = NetlinkSocket::open().context("reading the kernel's rules needs NET_ADMIN")?;
+/// The rules in the kernel of this machine.
+fn live_rules() -> Result<Ruleset> {
+    let mut kernel = NetlinkSocket::open().context("reading the rules of the kernel requires NET_ADMIN")?;
     let wanted = [table_id(Family::V4), table_id(Family::V6)];
-    let (program, problems) = read(&mut kernel, &wanted).context("reading the kernel's rules")?;
+    let (program, problems) = read(&mut kernel, &wanted).context("reading the rules of the kernel")?;
     if let Some(problem) = problems.first() {
-        bail!("the kernel holds something that is not understood: {problem}");
+        bail!("unsupported object in the kernel: {problem}");
     }
     Ok(program)
 }
 
-struct Answer {
+struct RuleChanges {
     now: Vec<DiffLine>,
     later: Vec<DiffLine>,
 }
 
-impl Answer {
+impl RuleChanges {
     fn new(difference: &RulesetDiff, old: &Ruleset, new: &Ruleset) -> Self {
         let programs = [new, old];
         Self { now: lines(&difference.now, &programs), later: lines(&difference.later, &programs) }
@@ -105,12 +107,12 @@ impl Answer {
 
     fn text(&self) -> String {
         if self.now.is_empty() && self.later.is_empty() {
-            return "Nothing changes.\n".to_owned();
+            return "No changes.\n".to_owned();
         }
         let mut text = format!("{} in one transaction:\n", count(self.now.len(), "change"));
         self.now.iter().for_each(|line| text += &line_text(line));
         if !self.later.is_empty() {
-            text += "\nCleared away afterwards:\n";
+            text += "\nDeleted afterwards:\n";
             self.later.iter().for_each(|line| text += &line_text(line));
         }
         text

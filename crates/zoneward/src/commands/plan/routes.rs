@@ -1,4 +1,4 @@
-//! `zoneward plan routes`: the rules that are left after merging, and where each part of them comes from.
+//! `zoneward plan routes`: the merged rules, and the policy that each part comes from.
 
 use anyhow::{Result, bail};
 use model::route::{
@@ -13,48 +13,47 @@ use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
-/// Runs the command.
 pub fn run(args: &PlanRoutes) -> Result<bool> {
     if args.form == RoutesAs::Envoy {
         return super::envoy::run(args);
     }
     if !args.diff.is_empty() || args.node.is_some() || args.zone.is_some() {
-        bail!("--diff, --node and --zone go with --as envoy");
+        bail!("--diff, --node and --zone require --as envoy");
     }
-    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
-    world.notices.append(&mut routes.notices);
+    let mut routes = PlannedRoutes::plan(&args.routes, &loaded.snapshot, namespace)?;
+    loaded.notices.append(&mut routes.notices);
     let parts = parts(&routes, args.host.as_deref());
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = parts.iter().map(text).collect();
-            print_text(&(text.join("\n") + &notices_text(&world.notices)))?;
+            print_text(&(text.join("\n") + &notices_text(&loaded.notices)))?;
         }
-        format => print_value(&value(&parts, &world.notices), format)?,
+        format => print_value(&value(&parts, &loaded.notices), format)?,
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 /// The routes of one destination or one host.
-struct Part<'r> {
+struct RouteSection<'r> {
     title: String,
     host: Option<String>,
     routing: Option<&'r Routing>,
 }
 
-fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<Part<'r>> {
+fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<RouteSection<'r>> {
     match &routes.scope {
         PlannedScope::Outbound(service, port) => {
             let outbound = routes.table.outbound(service, *port);
             let spoken = outbound.map_or("", |outbound| outbound.protocol.as_str());
             let title = format!("to {service}:{port} ({spoken})");
-            vec![Part { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
+            vec![RouteSection { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
         PlannedScope::Gateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
-            vec![Part { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
+            vec![RouteSection { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
         PlannedScope::Gateway(_, listener) => {
             let mut parts = Vec::new();
@@ -73,15 +72,20 @@ fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<Part<'r>> {
     }
 }
 
-fn at_listener<'r>(port: &GatewayPort, listener: &str, host: &Hostname, routing: &'r Routing) -> Part<'r> {
+fn at_listener<'r>(
+    port: &GatewayPort,
+    listener: &str,
+    host: &Hostname,
+    routing: &'r Routing,
+) -> RouteSection<'r> {
     let title = format!("listener {listener}, {} port {}, for {host}", port.protocol.as_str(), port.number);
-    Part { title, host: Some(host.to_string()), routing: Some(routing) }
+    RouteSection { title, host: Some(host.to_string()), routing: Some(routing) }
 }
 
-fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
+fn value(parts: &[RouteSection<'_>], notices: &[Notice]) -> Value {
     let mut answer = match parts {
         [part] => part_value(part),
-        // A gateway has rules for each host; those of all are in one list as well, each named by its host.
+        // The rules of all hosts of a gateway are also in one list, named by host.
         parts => {
             let hosts: Vec<Value> = parts.iter().map(part_value).collect();
             let rules = hosts.iter().flat_map(|host| host["rules"].as_array().cloned().unwrap_or_default());
@@ -92,7 +96,7 @@ fn value(parts: &[Part<'_>], notices: &[Notice]) -> Value {
     answer
 }
 
-fn part_value(part: &Part<'_>) -> Value {
+fn part_value(part: &RouteSection<'_>) -> Value {
     let mut answer = match part.routing {
         Some(Routing::Http(routes)) => http_value(routes),
         Some(Routing::Tcp(split)) => json!({"rules": [], "tcp": weighted_backends_value(split)}),
@@ -147,10 +151,10 @@ fn weighted_backends_value(split: &WeightedBackends) -> Value {
         .collect()
 }
 
-fn text(part: &Part<'_>) -> String {
+fn text(part: &RouteSection<'_>) -> String {
     let mut text = part.title.clone() + "\n";
     match part.routing {
-        None => text += "  nothing: 404\n",
+        None => text += "  no routes: 404\n",
         Some(Routing::Tcp(split)) => text += &format!("  connections go to {}\n", weighted_backends(split)),
         Some(Routing::Http(routes)) => {
             let mut rows = table(&["#", "MATCH", "THEN", "FROM"]);
@@ -158,7 +162,7 @@ fn text(part: &Part<'_>) -> String {
                 let entry = hit.entry;
                 let from = match &hit.rule.origin.policy {
                     Some(policy) => format!("{policy} {}", hit.rule.origin.field),
-                    None => "(what no rule takes)".to_owned(),
+                    None => "(no match)".to_owned(),
                 };
                 rows.add_row([(i + 1).to_string(), match_text(entry), then(&hit.rule.action), from]);
             }
@@ -207,7 +211,7 @@ fn weighted_backends(split: &WeightedBackends) -> String {
         }
     };
     if split.entries().is_empty() {
-        return "nobody (500)".to_owned();
+        return "no backends (500)".to_owned();
     }
     split.shares().map(one).collect::<Vec<_>>().join(" + ")
 }

@@ -11,34 +11,33 @@ use crate::cli::{Format, PlanSlices};
 use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
-/// Runs the command.
 pub fn run(args: &PlanSlices) -> Result<bool> {
-    let mut world = LoadedObjects::read(&args.input)?;
-    let planner = Planner::new(&world.snapshot, args.making.hints(), args.making.slices());
-    let mut answer = Answer::default();
+    let mut loaded = LoadedObjects::read(&args.input)?;
+    let planner = Planner::new(&loaded.snapshot, args.making.hints(), args.making.slices());
+    let mut report = SlicePlanReport::default();
     let mut notices = Vec::new();
-    let services = world.snapshot.services();
+    let services = loaded.snapshot.services();
     for (service, slices) in services.filter(|(service, _)| is_wanted(service, args)) {
         let memory = |family| Hysteresis::from_slices(family, slices);
         let trigger = TriggerTimes::default();
-        let (plan, outcomes) = planner.plan(&world.snapshot, service, slices, &trigger, memory);
+        let (plan, outcomes) = planner.plan(&loaded.snapshot, service, slices, &trigger, memory);
         notices.extend(plan.notices.iter().cloned());
         notices.extend(outcomes.iter().flat_map(|outcome| outcome.notices.iter().cloned()));
-        answer.add(service, &plan, &world, args.all);
-        answer.add_conditions(service, &outcomes);
+        report.add(service, &plan, &loaded, args.all);
+        report.add_conditions(service, &outcomes);
     }
-    let orphaned = world.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
+    let orphaned = loaded.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
     for (service, stored) in orphaned {
         for slice in slices::orphans(stored, planner.slices.mode) {
-            answer.add_orphan(service, slice);
+            report.add_orphan(service, slice);
         }
     }
-    world.notices.append(&mut notices);
+    loaded.notices.append(&mut notices);
     match args.output.format {
-        Format::Table => print_text(&answer.text(&world, args.all))?,
-        format => print_value(&answer.value(&world, args.all), format)?,
+        Format::Table => print_text(&report.text(&loaded, args.all))?,
+        format => print_value(&report.value(&loaded, args.all), format)?,
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn is_wanted(service: &Service, args: &PlanSlices) -> bool {
@@ -49,9 +48,9 @@ fn is_in_namespace(namespace: &str, args: &PlanSlices) -> bool {
     args.input.namespace.as_ref().is_none_or(|n| namespace == n.as_str())
 }
 
-/// The plans of all Services, as JSON objects and as rows for people.
+/// The plans of all Services, as JSON objects and table rows.
 #[derive(Default)]
-struct Answer {
+struct SlicePlanReport {
     creates: Vec<Value>,
     updates: Vec<Value>,
     deletes: Vec<Value>,
@@ -60,40 +59,40 @@ struct Answer {
     rows: Vec<[String; 6]>,
 }
 
-impl Answer {
-    fn add(&mut self, service: &Service, plan: &SlicePlan, world: &LoadedObjects, all: bool) {
+impl SlicePlanReport {
+    fn add(&mut self, service: &Service, plan: &SlicePlan, loaded: &LoadedObjects, all: bool) {
         for content in &plan.creates {
             self.creates.push(write::new_slice(&service.key, service.uid.as_ref(), content));
             self.row(&service.key, "create", "(new)", content, describe_new(content));
         }
         for (key, content) in &plan.updates {
-            let mut stored = stored(world, key);
+            let mut stored = stored(loaded, key);
             write::update_slice(&mut stored, content);
             self.updates.push(stored);
-            let before = stored_content(world, service, key);
+            let before = stored_content(loaded, service, key);
             let why = before.map(|before| describe_change(before, content)).unwrap_or_default();
             self.row(&service.key, "update", &key.name, content, why);
         }
         for key in &plan.deletes {
             self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
-            if let Some(content) = stored_content(world, service, key) {
+            if let Some(content) = stored_content(loaded, service, key) {
                 self.row(&service.key, "delete", &key.name, content, describe_delete(content));
             }
         }
         for key in &plan.unchanged {
-            self.unchanged.push(stored(world, key));
-            if let Some(content) = stored_content(world, service, key).filter(|_| all) {
-                self.row(&service.key, "keep", &key.name, content, "holds what it should".to_owned());
+            self.unchanged.push(stored(loaded, key));
+            if let Some(content) = stored_content(loaded, service, key).filter(|_| all) {
+                self.row(&service.key, "keep", &key.name, content, "unchanged".to_owned());
             }
         }
     }
 
-    /// The conditions of KEP-4444, for Services that ask for something.
+    /// The conditions of KEP-4444, for Services with a traffic distribution.
     fn add_conditions(&mut self, service: &Service, outcomes: &[HintOutcome]) {
         if !outcomes.iter().any(|outcome| outcome.requested) {
             return;
         }
-        // Files do not say which nodes have programmed what.
+        // Whether nodes have programmed them is unknown offline.
         let conditions = hints::conditions(outcomes, &NodeAcks::default());
         let one = |c: &Condition| json!({"type": c.kind, "status": c.status.as_str(), "reason": c.reason, "message": c.message});
         let conditions: Vec<Value> = conditions.iter().map(one).collect();
@@ -103,7 +102,7 @@ impl Answer {
         );
     }
 
-    /// A slice whose Service is not there.
+    /// A slice without a Service.
     fn add_orphan(&mut self, service: &ServiceKey, slice: &Slice) {
         let key = &slice.key;
         self.deletes.push(json!({"namespace": key.namespace.as_str(), "name": key.name.as_str()}));
@@ -123,13 +122,13 @@ impl Answer {
         ]);
     }
 
-    fn value(self, world: &LoadedObjects, all: bool) -> Value {
+    fn value(self, loaded: &LoadedObjects, all: bool) -> Value {
         let mut value = json!({
             "creates": self.creates,
             "updates": self.updates,
             "deletes": self.deletes,
             "conditions": self.conditions,
-            "notices": notices_value(&world.notices),
+            "notices": notices_value(&loaded.notices),
         });
         if all {
             value["unchanged"] = self.unchanged.into();
@@ -137,7 +136,7 @@ impl Answer {
         value
     }
 
-    fn text(&self, world: &LoadedObjects, all: bool) -> String {
+    fn text(&self, loaded: &LoadedObjects, all: bool) -> String {
         let mut text = String::new();
         if !self.rows.is_empty() {
             let mut table = table(&["SERVICE", "ACTION", "SLICE", "TYPE", "READY", "WHY"]);
@@ -145,27 +144,27 @@ impl Answer {
             text = render(&table) + "\n";
         }
         text += &format!(
-            "{} to create, {} to update, {} to delete, {} as they should be.{}\n",
+            "{} to create, {} to update, {} to delete, {} unchanged.{}\n",
             count(self.creates.len(), "slice"),
             self.updates.len(),
             self.deletes.len(),
             self.unchanged.len(),
-            if all || self.unchanged.is_empty() { "" } else { " (--all shows those, too.)" },
+            if all || self.unchanged.is_empty() { "" } else { " (Use --all to show them.)" },
         );
-        text + &notices_text(&world.notices)
+        text + &notices_text(&loaded.notices)
     }
 }
 
-fn stored(world: &LoadedObjects, key: &ObjectKey) -> Value {
-    world.stored_slices.get(key).cloned().unwrap_or_default()
+fn stored(loaded: &LoadedObjects, key: &ObjectKey) -> Value {
+    loaded.stored_slices.get(key).cloned().unwrap_or_default()
 }
 
 fn stored_content<'a>(
-    world: &'a LoadedObjects,
+    loaded: &'a LoadedObjects,
     service: &Service,
     key: &ObjectKey,
 ) -> Option<&'a SliceContent> {
-    let slices = world.snapshot.slices(&service.key);
+    let slices = loaded.snapshot.slices(&service.key);
     slices.iter().find(|slice| slice.key == *key).map(|slice| &slice.content)
 }
 
@@ -185,23 +184,19 @@ fn ports(content: &SliceContent) -> String {
 
 fn describe_new(content: &SliceContent) -> String {
     if content.endpoints.is_empty() {
-        return "no pod is selected yet: an empty slice says so".to_owned();
+        return "no pods selected: placeholder slice".to_owned();
     }
-    format!(
-        "{} on {} without a slice that has room",
-        count(content.endpoints.len(), "endpoint"),
-        ports(content)
-    )
+    format!("{} on {} that fit in no slice", count(content.endpoints.len(), "endpoint"), ports(content))
 }
 
 fn describe_delete(content: &SliceContent) -> String {
     match content.endpoints.len() {
-        0 => "empty and not needed".to_owned(),
-        _ => "none of its endpoints is wanted with these ports and this owner any more".to_owned(),
+        0 => "empty and unused".to_owned(),
+        _ => "none of its endpoints match its ports and owner".to_owned(),
     }
 }
 
-/// What differs between a stored slice and the planned one, in a few words.
+/// The differences between an existing slice and the planned one.
 fn describe_change(before: &SliceContent, after: &SliceContent) -> String {
     let same = |a: &&Endpoint, b: &Endpoint| a.addresses == b.addresses && a.target == b.target;
     let old = |e: &Endpoint| before.endpoints.iter().find(|b| same(b, e));
@@ -215,22 +210,22 @@ fn describe_change(before: &SliceContent, after: &SliceContent) -> String {
     let hinted = pairs().filter(|(b, a)| b.hints != a.hints).count();
     let mut parts = Vec::new();
     for (number, what) in
-        [(added, "added"), (gone, "removed"), (changed, "changed"), (hinted, "with other hints")]
+        [(added, "added"), (gone, "removed"), (changed, "changed"), (hinted, "with changed hints")]
     {
         if number > 0 {
             parts.push(format!("{} {what}", count(number, "endpoint")));
         }
     }
     if before.ports != after.ports {
-        parts.push(format!("ports are now {}", ports(after)));
+        parts.push(format!("ports changed to {}", ports(after)));
     }
     if before.labels != after.labels {
-        parts.push("labels follow the Service".to_owned());
+        parts.push("labels synced with the Service".to_owned());
     }
     let mechanism = |content: &SliceContent| content.annotation(annotation::MECHANISM).cloned();
     if mechanism(before) != mechanism(after) {
         let name = mechanism(after).map_or("none".to_owned(), |m| m.to_string());
-        parts.push(format!("mechanism is now {name}"));
+        parts.push(format!("mechanism changed to {name}"));
     }
     parts.join(", ")
 }

@@ -1,4 +1,4 @@
-//! `zoneward plan validate`: what an API server would refuse, and what it would drop or pass over without a word.
+//! `zoneward plan validate`: what an API server would reject, and what it would silently drop or ignore.
 
 mod fields;
 mod kube_proxy;
@@ -11,10 +11,9 @@ use crate::cli::{Format, PlanValidate};
 use cluster::input::Documents;
 use output::{count, print_text, print_value, render, table};
 
-/// Runs the command.
 pub fn run(args: &PlanValidate) -> Result<bool> {
     let documents = Documents::read(&args.input)?;
-    let mut report = Report::default();
+    let mut report = ValidationReport::default();
     documents.objects.iter().for_each(|object| report.add(object));
     report.violations.extend(documents.notices.into_iter().map(|n| Violation {
         object: n.object,
@@ -30,18 +29,17 @@ pub fn run(args: &PlanValidate) -> Result<bool> {
     Ok(accepted)
 }
 
-/// What was found in all objects.
 #[derive(Default)]
-struct Report {
+struct ValidationReport {
     violations: Vec<Violation>,
-    /// What is allowed and has no effect.
+    /// Valid, but without effect.
     warnings: Vec<Violation>,
     checked: usize,
-    /// Objects of kinds that nothing here knows.
+    /// Objects of unknown kinds.
     others: usize,
 }
 
-impl Report {
+impl ValidationReport {
     fn add(&mut self, object: &Value) {
         let mut found = validate(object);
         found.extend(lint(object));
@@ -54,7 +52,7 @@ impl Report {
         }
         if let Some(unknown) = fields::check(object) {
             known = true;
-            // What the rules of the kind have told already is not told again in other words.
+            // Skip duplicates of violations that the validation of the kind reports.
             let fresh = unknown.into_iter().filter(|new| found.iter().all(|old| old.field != new.field));
             let fresh: Vec<Violation> = fresh.collect();
             found.extend(fresh);
@@ -84,14 +82,14 @@ impl Report {
             text = listed(&self.violations) + "\n";
         }
         if !self.warnings.is_empty() {
-            text += &format!("Accepted, without effect:\n{}\n", listed(&self.warnings));
+            text += &format!("Warnings:\n{}\n", listed(&self.warnings));
         }
         text += &match self.violations.len() {
             0 => format!("{} accepted.", count(self.checked, "object")),
             n => format!("{} in {}.", count(n, "violation"), count(self.checked, "object")),
         };
         if self.others > 0 {
-            text += &format!(" {} of other kinds passed over.", count(self.others, "object"));
+            text += &format!(" {} of other kinds skipped.", count(self.others, "object"));
         }
         text + "\n"
     }

@@ -95,7 +95,7 @@ fn is_selected(service: &Service, args: &SimulateWhatIf) -> bool {
     let mut named = named(args).peekable();
     match named.peek() {
         None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
-        Some(_) => named.any(|name| name.is(&service.key, namespace)),
+        Some(_) => named.any(|name| name.matches(&service.key, namespace)),
     }
 }
 
@@ -151,7 +151,7 @@ fn evaluate_all<'w>(
 ) -> Vec<EvaluatedService<'w>> {
     let one = |evaluator: &WhatIfEvaluator, (service, slices): &(&'w Service, &'w [Slice])| {
         let namespace = args.input.namespace.as_deref();
-        let scalings = args.scale.iter().filter(|s| s.service.is(&service.key, namespace));
+        let scalings = args.scale.iter().filter(|s| s.service.matches(&service.key, namespace));
         let scale: Vec<(Name, i64)> = scalings.map(|s| (Name::new(&s.zone), s.by)).collect();
         let default = loaded.snapshot.namespace(&service.key.namespace);
         let namespace_default = default.and_then(|n| n.default_traffic_distribution.as_ref());
@@ -161,7 +161,7 @@ fn evaluate_all<'w>(
         let measured = from_zones.as_ref();
         let query = WhatIfQuery { service, slices, namespace_default, scale: &scale, measured };
         let mut result = evaluator.evaluate(&query);
-        if let Some(set) = args.set.iter().rfind(|s| s.service.is(&service.key, namespace)) {
+        if let Some(set) = args.set.iter().rfind(|s| s.service.matches(&service.key, namespace)) {
             result.current = set.mechanism;
         }
         let advice = advise(service, &result, || workload::workload(service, loaded));

@@ -1,5 +1,5 @@
-//! A backup of an API that runs: asked for over its unix socket, which only its owner can open. The server makes a
-//! consistent copy and sends it; here it is read completely and checked before it gets its name.
+//! Backup of a running API over its unix socket. The server sends a consistent copy, which is checked before it is
+//! renamed into place.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -17,21 +17,21 @@ use store::api::backup::REVISION_HEADER;
 use store::engine::Engine;
 use tokio::net::UnixStream;
 
-/// Writes a backup of the API that serves a data directory. `None`: nobody serves it.
+/// Returns the revision, or `None` if no API serves the data directory.
 pub fn backup(data_dir: &Path, file: &Path) -> Result<Option<String>> {
     let socket = data_dir.join("api.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(async {
         let stream = match UnixStream::connect(&socket).await {
             Ok(stream) => stream,
-            // No server, or the socket of one that was killed.
+            // No server, or a stale socket.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
-            Err(error) => return Err(error).with_context(|| format!("asking {}", socket.display())),
+            Err(error) => return Err(error).with_context(|| format!("connecting to {}", socket.display())),
         };
-        if file.try_exists().with_context(|| format!("looking for {}", file.display()))? {
-            bail!("{} exists already: move it away first, nothing is overwritten", file.display());
+        if file.try_exists().with_context(|| format!("checking {}", file.display()))? {
+            bail!("{} already exists and is not overwritten: move it away first", file.display());
         }
         fetch(stream, file).await.map(Some)
     })
@@ -41,27 +41,27 @@ async fn fetch(stream: UnixStream, file: &Path) -> Result<String> {
     let (mut requests, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = Request::get("/backup").header("host", "zoneward").body(Empty::<Bytes>::new())?;
-    let response = requests.send_request(request).await.context("asking the API for a backup")?;
+    let response = requests.send_request(request).await.context("requesting a backup")?;
     let code = response.status();
     let revision = response.headers().get(REVISION_HEADER).and_then(|value| value.to_str().ok());
     let revision = revision.unwrap_or("unknown").to_owned();
     if !code.is_success() {
         let said = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-        bail!("the API gave no backup ({code}): {}", message(&said));
+        bail!("the API failed to create a backup ({code}): {}", message(&said));
     }
     let partial = partial_name(file);
-    let kept = keep(response.into_body(), &partial, file).await;
-    // After success it is a second name of the same file, after a failure it is no backup.
+    let saved = save(response.into_body(), &partial, file).await;
+    // After success it is a second link to the file, after failure it is incomplete.
     let _ = fs::remove_file(&partial);
-    kept.map(|()| revision)
+    saved.map(|()| revision)
 }
 
-/// Writes what comes, checks it, and only then gives it its name.
-async fn keep(mut body: Incoming, partial: &Path, file: &Path) -> Result<()> {
+/// Writes and checks the backup, and then renames it.
+async fn save(mut body: Incoming, partial: &Path, file: &Path) -> Result<()> {
     let writing = || format!("writing {}", partial.display());
     let mut out = create(partial).with_context(writing)?;
     while let Some(frame) = body.frame().await {
-        let frame = frame.context("the API ended before the backup was complete")?;
+        let frame = frame.context("the API exited before the backup was complete")?;
         if let Some(data) = frame.data_ref() {
             out.write_all(data).with_context(writing)?;
         }
@@ -69,10 +69,10 @@ async fn keep(mut body: Incoming, partial: &Path, file: &Path) -> Result<()> {
     out.sync_all().with_context(writing)?;
     let report = Engine::check_backup(partial)?;
     if !report.is_sound() {
-        bail!("what the API sent is no sound backup: {report}");
+        bail!("the backup is corrupt: {report}");
     }
     // Unlike a rename, a link fails where something has the name already.
-    fs::hard_link(partial, file).with_context(|| format!("naming {}", file.display()))?;
+    fs::hard_link(partial, file).with_context(|| format!("renaming to {}", file.display()))?;
     let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)
         .and_then(|folder| folder.sync_all())

@@ -1,4 +1,4 @@
-//! `zoneward trace http`: which rule a request hits, why not the others, and what arrives where.
+//! `zoneward trace http`: which rule a request matches, why the others do not, and what the backend receives.
 
 use std::io::Read;
 
@@ -13,30 +13,29 @@ use crate::routes::PlannedRoutes;
 use cluster::input::LoadedObjects;
 use output::{notices_text, print_text, print_value};
 
-/// Runs the command.
 pub fn run(args: &TraceHttp) -> Result<bool> {
-    let mut world = LoadedObjects::read(&args.routes.input(&args.input))?;
+    let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
-    let mut routes = PlannedRoutes::plan(&args.routes, &world.snapshot, namespace)?;
-    world.notices.append(&mut routes.notices);
+    let mut routes = PlannedRoutes::plan(&args.routes, &loaded.snapshot, namespace)?;
+    loaded.notices.append(&mut routes.notices);
     let incoming = request(args)?;
     let (routing, arrival) = routes.routing(&incoming.host);
     let http = match routing {
         Some(Routing::Http(routes)) => Some(&**routes),
-        Some(Routing::Tcp(_)) => bail!(
-            "connections are carried whole there: the port does not speak HTTP, or only a MeshTCPRoute is for it"
-        ),
+        Some(Routing::Tcp(_)) => {
+            bail!("the port forwards TCP connections: it does not use HTTP, or only a MeshTCPRoute applies")
+        }
         None => None,
     };
     let trace = trace(http, &incoming, &arrival);
     match args.output.format {
-        Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&world.notices)))?,
+        Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&loaded.notices)))?,
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
             print_value(&value(&trace), format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn request(args: &TraceHttp) -> Result<TracedRequest> {
@@ -48,7 +47,8 @@ fn request(args: &TraceHttp) -> Result<TracedRequest> {
     } else {
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
     };
-    let value: Value = serde_json::from_str(&text).with_context(|| format!("{}: no JSON", path.display()))?;
+    let value: Value =
+        serde_json::from_str(&text).with_context(|| format!("{}: malformed JSON", path.display()))?;
     parse(&value).with_context(|| path.display().to_string())
 }
 
@@ -56,10 +56,10 @@ fn parse(value: &Value) -> Result<TracedRequest> {
     let field = |name: &str, otherwise: &str| match &value[name] {
         Value::Null => Ok(otherwise.to_owned()),
         Value::String(text) => Ok(text.clone()),
-        _ => bail!("{name} must be a text"),
+        _ => bail!("{name}: expected a string"),
     };
     if !value.is_object() {
-        bail!(r#"a request is {{"method", "host", "path", "headers"}}"#);
+        bail!(r#"expected {{"method", "host", "path", "headers"}}"#);
     }
     Ok(TracedRequest {
         method: field("method", "GET")?,
@@ -76,7 +76,7 @@ fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
     let map = match value {
         Value::Null => return Ok(headers),
         Value::Object(map) => map,
-        _ => bail!("a map of names and values belongs here"),
+        _ => bail!("expected a map of names and values"),
     };
     for (name, value) in map {
         let lines = match value {
@@ -84,7 +84,8 @@ fn headers(value: &Value) -> Result<Vec<(Name, Name)>> {
             one => std::slice::from_ref(one),
         };
         for line in lines {
-            let text = line.as_str().with_context(|| format!("{name}: a text or a list of texts"))?;
+            let text =
+                line.as_str().with_context(|| format!("{name}: expected a string or a list of strings"))?;
             headers.push((Name::new(name), Name::new(text)));
         }
     }
@@ -123,7 +124,7 @@ fn value(trace: &RequestTrace<'_>) -> Value {
     })
 }
 
-/// A backend with its weight, or the error that stands for one that cannot be resolved.
+/// A backend with its weight, or the error for an unresolved one.
 pub(in crate::commands) fn weighted_backend_value(to: &BackendTarget, weight: u64) -> Value {
     match to {
         BackendTarget::Backend(id) => {
@@ -143,7 +144,7 @@ fn backend_value(id: &model::BackendId) -> Value {
         "port": id.port})
 }
 
-/// One line is a text, several of one name are a list.
+/// A string, or a list for repeated headers.
 fn headers_value(headers: &[(Name, Name)]) -> Value {
     let mut map = Map::new();
     for (name, value) in headers {
@@ -169,7 +170,7 @@ fn body_value(body: &DirectResponseBody) -> Value {
 fn text(incoming: &TracedRequest, trace: &RequestTrace<'_>) -> String {
     let outcome = &trace.outcome;
     let answer = match outcome.status {
-        Some(status) => format!("answered with {status}"),
+        Some(status) => format!("responds with {status}"),
         None => "sent on".to_owned(),
     };
     let mut text = format!("{} {}{}: {answer}\n", incoming.method, incoming.host, incoming.path);
@@ -182,13 +183,13 @@ fn text(incoming: &TracedRequest, trace: &RequestTrace<'_>) -> String {
         };
     }
     for mirror in &outcome.mirrors {
-        text += &format!("  a copy to {} ({} %)\n", mirror.to, mirror.share.as_f64());
+        text += &format!("  mirrored to {} ({} %)\n", mirror.to, mirror.share.as_f64());
     }
     if !outcome.backends.is_empty() && (outcome.path != incoming.path || outcome.host != incoming.host) {
         text += &format!("  as {}{}\n", outcome.host, outcome.path);
     }
     for (name, value) in &outcome.response_headers {
-        text += &format!("  answer's header {name}: {value}\n");
+        text += &format!("  response header {name}: {value}\n");
     }
     text += "  why:\n";
     for step in &trace.why {

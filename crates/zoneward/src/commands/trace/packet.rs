@@ -1,7 +1,7 @@
-//! `zoneward trace packet`: where a packet would go from a node, and why, by the rules that would be loaded.
+//! `zoneward trace packet`: traces a packet through the rules of a node.
 //!
-//! The rules are loaded into a fake kernel, or read from this node's kernel, and traced there. The reasons come from the
-//! table's own decision; if the two differ, the output says so.
+//! The rules are loaded into the fake kernel, or read from the kernel of this node, and traced there. The reasons come
+//! from the forwarding table; a difference between the two is reported.
 
 pub(crate) mod parse;
 #[cfg(test)]
@@ -23,33 +23,32 @@ use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{notices_text, print_text, print_value};
 
-/// The share of one slot, where there are as few as unequal shares have.
+/// The share of one slot in the smallest table of unequal shares.
 const ONE_SLOT: f64 = 1.0 / 256.0;
 
-/// Runs the command.
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
-    let mut world = LoadedObjects::read(&choice.input(&args.input))?;
-    let mut node = NodeWorld::new(&choice, &world)?;
-    world.notices.append(&mut node.notices);
+    let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    let mut node = NodeWorld::new(&choice, &loaded)?;
+    loaded.notices.append(&mut node.notices);
     let mut backend = if args.live { live()? } else { offline(&node)? };
-    let traces = trace(&packets, &mut backend, &node, &world)?;
+    let traces = trace(&packets, &mut backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
             let source = choice.source().unwrap_or_default();
-            print_text(&(source + &text.join("\n") + &notices_text(&world.notices)))?;
+            print_text(&(source + &text.join("\n") + &notices_text(&loaded.notices)))?;
         }
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
             let mut rows: Vec<Value> = traces.iter().map(Trace::value).collect();
             let one = args.packets.is_none() && rows.len() == 1;
             let value = if one { rows.remove(0) } else { Value::Array(rows) };
             print_value(&value, format)?;
         }
     }
-    Ok(!world.unreadable && traces.iter().all(|t| t.differs.is_none()))
+    Ok(!loaded.unreadable && traces.iter().all(|t| t.differs.is_none()))
 }
 
 fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
@@ -65,17 +64,16 @@ fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
     let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
     backend
         .load(&node.table)
-        .context("the fake kernel refused the rendered rules, which is a bug of Zoneward")?;
+        .context("the fake kernel rejected the rendered rules, which is a bug in Zoneward")?;
     Ok(backend)
 }
 
-/// This machine's kernel.
+/// The kernel of this machine.
 fn live() -> Result<NftablesBackend> {
     NftablesBackend::open()
-        .context("opening a netlink socket; NET_ADMIN is needed to read the kernel's rules")
+        .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")
 }
 
-/// A packet, its way through the rules and the table's decision.
 struct Trace<'a> {
     packet: &'a forward::FirstPacket,
     traced: PacketTrace,
@@ -88,21 +86,21 @@ fn trace<'a>(
     packets: &'a [forward::FirstPacket],
     backend: &mut dyn NodeBackend,
     node: &'a NodeWorld,
-    world: &LoadedObjects,
+    loaded: &LoadedObjects,
 ) -> Result<Vec<Trace<'a>>> {
     let all = backend.trace(packets, &node.table.node.addresses)?;
-    Ok(packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, world)).collect())
+    Ok(packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, loaded)).collect())
 }
 
 fn explain<'a>(
     packet: &'a forward::FirstPacket,
     traced: PacketTrace,
     node: &'a NodeWorld,
-    world: &LoadedObjects,
+    loaded: &LoadedObjects,
 ) -> Trace<'a> {
     let decision = node.table.decide(packet);
     let differs = difference(&decision, &traced);
-    let mut why = reasons(&decision, node, world);
+    let mut why = reasons(&decision, node, loaded);
     why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));
@@ -126,21 +124,21 @@ fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option
         return None;
     }
     let planned: Vec<String> = planned.iter().map(SocketAddr::to_string).collect();
-    Some(format!("these objects ask for {} {}; the rules say otherwise", word(verdict), planned.join(" ")))
+    Some(format!("expected {} {} for these objects; the rules differ", word(verdict), planned.join(" ")))
 }
 
-/// From the Service down to the choice of endpoints, then what the node does with this packet.
+/// Reasons from the Service to the selection of endpoints, then for this packet.
 fn reasons(
     decision: &ForwardingDecision<'_>,
     node: &NodeWorld,
-    world: &LoadedObjects,
+    loaded: &LoadedObjects,
 ) -> Vec<(String, String)> {
     let mut why = Vec::new();
     if let Some(frontend) = decision.frontend {
         let port = &frontend.port;
-        let slices = world.snapshot.slices(&port.service);
+        let slices = loaded.snapshot.slices(&port.service);
         let view = node.config.view();
-        if let Some(service) = world.snapshot.service(&port.service) {
+        if let Some(service) = loaded.snapshot.service(&port.service) {
             let selections = select::select(service, slices, port.family(), &view);
             let of_port =
                 selections.iter().find(|s| s.port.name == port.name && s.port.protocol == port.protocol);
@@ -180,7 +178,7 @@ impl Trace<'_> {
 
     fn value(&self) -> Value {
         let count = self.traced.endpoints.len() as f64;
-        // Weights relate to each other, their mean is 1.
+        // The mean weight is 1.
         let endpoint = |(address, chance): &(SocketAddr, f64)| json!({"address": address.to_string(), "weight": rounded(chance * count)});
         let endpoints: Vec<Value> = self.traced.endpoints.iter().map(endpoint).collect();
         let why: Vec<Value> =
@@ -217,7 +215,7 @@ impl Trace<'_> {
     }
 }
 
-/// Without the noise of the last bits.
+/// Rounded, to hide floating-point noise.
 fn rounded(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

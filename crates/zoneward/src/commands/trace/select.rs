@@ -1,4 +1,4 @@
-//! `zoneward trace select`: the endpoints that a node sends each Service port's traffic to.
+//! `zoneward trace select`: the endpoints that a node selects for each Service port.
 
 use anyhow::Result;
 use model::{Family, Notice, ObjectRef, Service, Slice};
@@ -12,67 +12,66 @@ use cluster::input::LoadedObjects;
 use node::offline;
 use output::{count, notices_text, print_text, print_value};
 
-/// Runs the command.
 pub fn run(args: &TraceSelect) -> Result<bool> {
-    let mut world = LoadedObjects::read(&args.input)?;
+    let mut loaded = LoadedObjects::read(&args.input)?;
     if let Some(name) = &args.service {
-        world.check_service(name, args.input.namespace.as_deref())?;
+        loaded.check_service(name, args.input.namespace.as_deref())?;
     }
-    if world.node(&args.node)?.is_none() {
-        world.notices.push(unknown_node(&args.node));
+    if loaded.node(&args.node)?.is_none() {
+        loaded.notices.push(unknown_node(&args.node));
     }
-    let zone = world.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
+    let zone = loaded.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
     let mut remarks = Vec::new();
     let settings =
         offline::settings(args.config.as_deref(), args.feature_gates.as_ref(), None, &mut remarks)?;
     let view = NodeView { name: &args.node, zone, gates: settings.gates.select };
-    let mut answer = Answer { rows: Vec::new(), text: String::new(), notices: Vec::new() };
-    let services = world.snapshot.services().filter(|(service, _)| is_wanted(service, args));
+    let mut report = SelectionReport { rows: Vec::new(), text: String::new(), notices: Vec::new() };
+    let services = loaded.snapshot.services().filter(|(service, _)| is_wanted(service, args));
     for (service, slices) in services {
-        answer.add(service, slices, &view);
+        report.add(service, slices, &view);
     }
-    world.notices.append(&mut remarks);
-    world.notices.append(&mut answer.notices);
+    loaded.notices.append(&mut remarks);
+    loaded.notices.append(&mut report.notices);
     match args.output.format {
         Format::Table => {
-            if answer.rows.is_empty() {
-                answer.text = "No Service that a node proxy serves.\n".to_owned();
+            if report.rows.is_empty() {
+                report.text = "No proxied Services.\n".to_owned();
             }
-            print_text(&(answer.text + &notices_text(&world.notices)))?;
+            print_text(&(report.text + &notices_text(&loaded.notices)))?;
         }
         format => {
-            eprint!("{}", notices_text(&world.notices).trim_start());
-            print_value(&Value::Array(answer.rows), format)?;
+            eprint!("{}", notices_text(&loaded.notices).trim_start());
+            print_value(&Value::Array(report.rows), format)?;
         }
     }
-    Ok(!world.unreadable)
+    Ok(!loaded.unreadable)
 }
 
 fn is_wanted(service: &Service, args: &TraceSelect) -> bool {
     let namespace = args.input.namespace.as_deref();
     match &args.service {
-        Some(name) => name.is(&service.key, namespace),
+        Some(name) => name.matches(&service.key, namespace),
         None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
     }
 }
 
-/// Without any Node in the input, the node is treated as one without a zone, as it would be while its object is missing.
+/// Without Nodes in the input, the node has no zone, as while its object is missing.
 fn unknown_node(name: &str) -> Notice {
-    let message = "no Node is in the input, so it counts as one without a zone: add it for its zone to count";
+    let message = "no Node in the input, so the node has no zone: add its Node object";
     Notice::new(ObjectRef::new("Node", "", name), "NodeUnknown", message)
 }
 
-struct Answer {
+struct SelectionReport {
     rows: Vec<Value>,
     text: String,
     notices: Vec<Notice>,
 }
 
-impl Answer {
+impl SelectionReport {
     fn add(&mut self, service: &Service, slices: &[Slice], node: &NodeView<'_>) {
         if let Some(reason) = not_proxied(service) {
             let object = ObjectRef::service(&service.key);
-            self.notices.push(Notice::new(object, "NotProxied", format!("left alone: {reason}.")));
+            self.notices.push(Notice::new(object, "NotProxied", format!("skipped: {reason}.")));
             return;
         }
         for family in families(service) {
@@ -84,7 +83,7 @@ impl Answer {
     }
 }
 
-/// The families of its addresses; where none is given yet, those that it will have.
+/// The families of its addresses, or those that it will get.
 fn families(service: &Service) -> Vec<Family> {
     let mut families: Vec<Family> =
         service.cluster_ips.addresses().iter().map(|ip| Family::of(*ip)).collect();
@@ -136,7 +135,7 @@ fn block(service: &Service, selection: &PortSelection<'_>, node: &NodeView<'_>) 
     text + "\n"
 }
 
-/// How many endpoints are listed for people before the rest is only counted.
+/// Maximum number of endpoints in the text.
 const SHOWN: usize = 8;
 
 fn targets(targets: &[SelectedEndpoint]) -> String {

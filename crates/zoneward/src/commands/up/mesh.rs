@@ -1,5 +1,5 @@
-//! The L7 proxies of this machine: one process for each MeshGateway, one for each sidecar that was asked for. Each is
-//! started anew alone when it fails, and stopped when its gateway goes.
+//! The L7 proxies of this machine: one process per MeshGateway and per sidecar. Each is restarted when it fails, and
+//! stopped when its gateway is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -18,26 +18,25 @@ use tracing::{info, warn};
 use crate::cli;
 use cluster::log::LogFormat;
 use cluster::supervisor::{self, ChildProgram, RestartBackoff};
-use cluster::{ResourceKind, WatchEvent, WatchSpec, WatchStream};
+use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
 use mesh::ProxyRole;
 use mesh::embedded_proxy::outbound;
 
-/// How many gateways one machine serves; each is a process.
-const MOST: usize = 64;
+/// Maximum number of gateways; each is a process.
+const MAX_GATEWAYS: usize = 64;
 
-/// What all proxies of the machine are told.
+/// Settings of all proxies.
 #[derive(Clone, Debug)]
-pub struct Proxies {
+pub struct ProxySupervisor {
     program: PathBuf,
     common: Vec<OsString>,
     bind: Vec<IpAddr>,
     sidecars: Vec<Sidecar>,
-    /// Health and metrics of the first proxy; the others have the ports after it.
+    /// Listen address of health and metrics of the first proxy; the others use the ports after it.
     metrics: SocketAddr,
     log: LogFormat,
 }
 
-/// A sidecar listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sidecar {
     namespace: String,
@@ -45,14 +44,14 @@ struct Sidecar {
     outbound: String,
 }
 
-impl Proxies {
-    /// Reads what the flags say. Mistakes are told before anything begins.
+impl ProxySupervisor {
+    /// Parses the flags.
     pub fn new(args: &cli::Up) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program's own file")?;
+        let program = std::env::current_exe().context("path of this program")?;
         let socket = args.data_dir.join("api.sock");
         let mut common: Vec<OsString> =
             vec!["mesh".into(), "proxy".into(), "--api-socket".into(), socket.into()];
-        // Below the time that children have to stop, so that they end by themselves.
+        // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
         if let Some(zone) = &args.zone {
@@ -67,17 +66,17 @@ impl Proxies {
             metrics: args.mesh_metrics_bind_address,
             log,
         };
-        let most = proxies.sidecars.len() + MOST;
+        let most = proxies.sidecars.len() + MAX_GATEWAYS;
         if proxies.metrics.port() != 0 && usize::from(u16::MAX - proxies.metrics.port()) < most {
             bail!(
-                "--mesh-metrics-bind-address {}: {most} ports from there on are needed; choose a lower one",
+                "--mesh-metrics-bind-address {}: {most} ports are needed; use a lower port",
                 proxies.metrics
             );
         }
         Ok(proxies)
     }
 
-    /// Where the proxy with this number has its health and metrics: sidecars come first, in their order.
+    /// Listen address of health and metrics of a proxy; sidecars come first.
     fn metrics(&self, number: usize) -> SocketAddr {
         let port = match self.metrics.port() {
             0 => 0,
@@ -93,7 +92,6 @@ impl Proxies {
         ChildProgram { name, path: self.program.clone(), args, log: self.log }
     }
 
-    /// The gateway with this number among the gateways.
     fn gateway(&self, number: usize, namespace: &str, name: &str) -> ChildProgram {
         let more = ["-n", namespace, "--gateway", name];
         let title = format!("gateway {namespace}/{name}");
@@ -116,7 +114,7 @@ impl Proxies {
 /// Reads `[NAMESPACE/]FROM[,TAG=VALUE...]:PORT=SERVICE[:PORT]`.
 fn sidecar(text: &str) -> Result<Sidecar> {
     let wrong =
-        || format!("--sidecar {text}: write it as CLIENT:PORT=SERVICE[:PORT], as frontend:8081=backend");
+        || format!("--sidecar {text}: expected CLIENT:PORT=SERVICE[:PORT], such as frontend:8081=backend");
     let (from, way) = text.split_once(':').with_context(wrong)?;
     let (namespace, from) = from.split_once('/').unwrap_or(("default", from));
     ProxyRole::sidecar(from, &Name::new(namespace)).with_context(wrong)?;
@@ -125,14 +123,14 @@ fn sidecar(text: &str) -> Result<Sidecar> {
 }
 
 /// A process that is kept running.
-struct Kept {
+struct RunningProxy {
     /// Its number among its kind, which decides its port for metrics.
     number: usize,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl Kept {
+impl RunningProxy {
     fn start(number: usize, program: ChildProgram, clock: &Clock) -> Self {
         let (stop, stopped) = watch::channel(false);
         let supervised = supervisor::supervise(program, RestartBackoff::default(), clock.clone(), stopped);
@@ -151,12 +149,13 @@ pub async fn keep(
     client: Client,
     clock: Clock,
     random: Random,
-    proxies: Proxies,
+    proxies: ProxySupervisor,
     mut stop: watch::Receiver<bool>,
 ) {
     let sidecars = proxies.sidecars.iter().enumerate();
-    let sidecars: Vec<Kept> = sidecars.map(|(i, s)| Kept::start(i, proxies.sidecar(i, s), &clock)).collect();
-    let mut feed = WatchStream::start(&client, random, [WatchSpec::all(ResourceKind::Gateway)]);
+    let sidecars: Vec<RunningProxy> =
+        sidecars.map(|(i, s)| RunningProxy::start(i, proxies.sidecar(i, s), &clock)).collect();
+    let mut feed = Informer::start(&client, random, [WatchSpec::all(ObjectKind::Gateway)]);
     let mut gateways =
         Gateways { proxies, clock, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
     loop {
@@ -167,7 +166,7 @@ pub async fn keep(
         }
     }
     // All at once: each has some seconds to let its connections end.
-    let all: Vec<Kept> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
+    let all: Vec<RunningProxy> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
     for kept in &all {
         kept.stop.send_replace(true);
     }
@@ -180,36 +179,36 @@ pub async fn keep(
 }
 
 struct Gateways {
-    proxies: Proxies,
+    proxies: ProxySupervisor,
     clock: Clock,
-    kept: BTreeMap<(String, String), Kept>,
+    kept: BTreeMap<(String, String), RunningProxy>,
     /// What has come of a list so far.
     listing: Option<BTreeSet<(String, String)>>,
     stopping: Vec<JoinHandle<()>>,
 }
 
 impl Gateways {
-    fn take(&mut self, event: WatchEvent) {
+    fn take(&mut self, event: InformerEvent) {
         match event {
-            WatchEvent::ListStarted(_) => self.listing = Some(BTreeSet::new()),
-            WatchEvent::Applied(_, object) => {
+            InformerEvent::ListStarted(_) => self.listing = Some(BTreeSet::new()),
+            InformerEvent::Applied(_, object) => {
                 let key = (object.namespace().to_owned(), object.name().to_owned());
                 match &mut self.listing {
                     Some(seen) => drop(seen.insert(key)),
                     None => self.put(key),
                 }
             }
-            WatchEvent::Deleted(_, object) => {
+            InformerEvent::Deleted(_, object) => {
                 self.gone(&(object.namespace().to_owned(), object.name().to_owned()))
             }
-            WatchEvent::ListCompleted(_) => {
+            InformerEvent::ListCompleted(_) => {
                 let seen = self.listing.take().unwrap_or_default();
                 let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains(*key)).cloned().collect();
                 gone.iter().for_each(|key| self.gone(key));
                 // In the order of their names, so that the same gateways get the same ports at every start.
                 seen.into_iter().for_each(|key| self.put(key));
             }
-            WatchEvent::Failed(..) => {}
+            InformerEvent::Failed(..) => {}
         }
     }
 
@@ -219,17 +218,17 @@ impl Gateways {
         }
         let (namespace, name) = &key;
         let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.number).collect();
-        let Some(number) = (0..MOST).find(|number| !taken.contains(number)) else {
+        let Some(number) = (0..MAX_GATEWAYS).find(|number| !taken.contains(number)) else {
             return warn!(
                 namespace,
                 name,
-                most = MOST,
+                most = MAX_GATEWAYS,
                 "MeshGateway is not served: too many on this machine"
             );
         };
         let address = self.proxies.metrics(self.proxies.sidecars.len() + number);
         info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
-        let kept = Kept::start(number, self.proxies.gateway(number, namespace, name), &self.clock);
+        let kept = RunningProxy::start(number, self.proxies.gateway(number, namespace, name), &self.clock);
         self.kept.insert(key, kept);
     }
 

@@ -1,4 +1,4 @@
-//! What would change in the kernel, by Service and kind of element.
+//! Summary of rule changes by Service and kind of element.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,24 @@ use serde_json::{Value, json};
 
 use output::{count, render, table};
 
-/// What all Services share: chains, sets, the node's own ranges.
+/// Rules that Services share: chains, sets, ranges of the node.
 const SHARED: &str = "(shared)";
-/// How many Services are listed for people before the rest is only counted.
+/// Maximum number of Services in the text.
 const LISTED: usize = 30;
 
-/// The changes of one Service port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Row {
-    /// The Service port as `namespace/name:port`, or [`SHARED`].
+pub(super) struct ServiceChanges {
+    /// `namespace/name:port`, or [`SHARED`].
     service: String,
     added: usize,
     deleted: usize,
     /// Flushed or replaced.
     changed: usize,
-    /// Kinds of what changes, as the maps are named.
+    /// Kinds of changed elements, named like the maps.
     kinds: BTreeSet<String>,
 }
 
-impl Row {
+impl ServiceChanges {
     pub(super) fn value(&self) -> Value {
         json!({
             "service": if self.service == SHARED { Value::Null } else { self.service.as_str().into() },
@@ -38,15 +37,15 @@ impl Row {
     }
 }
 
-/// One row for each Service port, by name, with what they share at the end.
-pub(super) fn rows(now: &[DiffLine], later: &[DiffLine], programs: [&Ruleset; 2]) -> Vec<Row> {
+/// One row per Service port, by name, and shared rules last.
+pub(super) fn rows(now: &[DiffLine], later: &[DiffLine], programs: [&Ruleset; 2]) -> Vec<ServiceChanges> {
     let owners = owners(programs);
-    let mut rows: BTreeMap<(bool, String), Row> = BTreeMap::new();
+    let mut rows: BTreeMap<(bool, String), ServiceChanges> = BTreeMap::new();
     for line in now.iter().chain(later) {
         let service = owner(line, &owners).unwrap_or(SHARED).to_owned();
         let row = rows
             .entry((service == SHARED, service.clone()))
-            .or_insert_with(|| Row { service, ..Row::default() });
+            .or_insert_with(|| ServiceChanges { service, ..ServiceChanges::default() });
         match line.does {
             "add" => row.added += 1,
             "delete" => row.deleted += 1,
@@ -57,7 +56,7 @@ pub(super) fn rows(now: &[DiffLine], later: &[DiffLine], programs: [&Ruleset; 2]
     rows.into_values().collect()
 }
 
-/// The Service port of each frontend, by the frontend's key: the maps of frontends name it in comments.
+/// Service ports by frontend key, from the comments in the frontend maps.
 fn owners(programs: [&Ruleset; 2]) -> BTreeMap<String, String> {
     let mut owners = BTreeMap::new();
     for program in programs {
@@ -77,7 +76,7 @@ fn comment(text: &str) -> Option<&str> {
     text.strip_suffix(')')?.rsplit_once('(').map(|(_, comment)| comment)
 }
 
-/// The Service that an element belongs to: by its comment, or by the frontend that its key starts with.
+/// The Service of an element: by its comment, or by the frontend that its key starts with.
 fn owner<'o>(line: &'o DiffLine, owners: &'o BTreeMap<String, String>) -> Option<&'o str> {
     if !line.what.starts_with("element ") || kind(&line.what).starts_with("verdicts") {
         return None;
@@ -90,22 +89,20 @@ fn owner<'o>(line: &'o DiffLine, owners: &'o BTreeMap<String, String>) -> Option
     ends.filter_map(|end| owners.get(&key[..end])).next().map(String::as_str)
 }
 
-/// `endpoints` of `element endpoints-1k`; the size is no difference to people.
+/// `endpoints` for `element endpoints-1k`.
 fn kind(what: &str) -> String {
     let name = what.strip_prefix("element ").unwrap_or(what);
     let is_size = |size: &str| size.strip_suffix('k').is_some_and(|n| n.parse::<u32>().is_ok());
     match name.rsplit_once('-') {
         Some((stem, size)) if is_size(size) => stem.to_owned(),
         _ if what.starts_with("element ") => name.to_owned(),
-        // Of chains and rules the kind alone.
         _ => name.split(' ').next().unwrap_or_default().to_owned(),
     }
 }
 
-/// The summary for people.
-pub(super) fn text(rows: &[Row]) -> String {
+pub(super) fn text(rows: &[ServiceChanges]) -> String {
     if rows.is_empty() {
-        return "Nothing changes: the kernel holds what these objects ask for.\n".to_owned();
+        return "No changes: the kernel is in sync with these objects.\n".to_owned();
     }
     let services = rows.iter().filter(|row| row.service != SHARED).count();
     let changes: usize = rows.iter().map(|row| row.added + row.deleted + row.changed).sum();
@@ -124,9 +121,9 @@ pub(super) fn text(rows: &[Row]) -> String {
     text + "Add --full to list every element.\n"
 }
 
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &ServiceChanges) -> Vec<String> {
     let kinds: Vec<&str> = row.kinds.iter().map(String::as_str).collect();
-    let Row { service, added, deleted, changed, .. } = row;
+    let ServiceChanges { service, added, deleted, changed, .. } = row;
     vec![service.clone(), added.to_string(), deleted.to_string(), changed.to_string(), kinds.join(", ")]
 }
 

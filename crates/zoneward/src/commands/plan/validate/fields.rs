@@ -1,12 +1,12 @@
-//! Fields that a kind does not have: an API server drops them, unless it is asked to be strict. Held against the schemas
-//! that the embedded API serves.
+//! Unknown fields, which an API server drops unless validation is strict; checked against the schemas of the embedded
+//! API.
 
 use model::{parse, suggestion};
 use plan::validate::{FieldErrorType, Violation};
 use serde_json::Value;
 use store::{kinds, schema};
 
-/// The unknown and mistyped fields of an object; `None` where there is no schema for its kind.
+/// Unknown and mistyped fields; `None` without a schema for the kind.
 pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let kind = kinds::of(text("apiVersion"), text("kind"))?;
@@ -23,7 +23,7 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
     let unknown = findings.unknown.iter().map(|path| {
         let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
         let near = suggestion::did_you_mean(name, beside(schema, parent));
-        violation(path, format!("there is no such field{near}"), FieldErrorType::Forbidden)
+        violation(path, format!("unknown field{near}"), FieldErrorType::Forbidden)
     });
     let mistyped = findings.mistyped.iter().map(|finding| {
         let (path, reason) = finding.split_once(": ").unwrap_or(("", finding));
@@ -32,7 +32,7 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
     Some(unknown.chain(mistyped).collect())
 }
 
-/// The fields of the object at a path, as `spec.ports[0]`.
+/// The fields of the object at a path, such as `spec.ports[0]`.
 fn beside(schema: &'static Value, path: &str) -> Vec<&'static str> {
     let mut at = schema::resolve(schema);
     for step in path.split('.').filter(|step| !step.is_empty()) {

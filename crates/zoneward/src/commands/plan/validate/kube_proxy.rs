@@ -1,7 +1,7 @@
-//! KubeProxyConfiguration: what `zoneward node --config` would refuse or ignore.
+//! KubeProxyConfiguration: what `zoneward node --config` would reject or ignore.
 //!
-//! kube-proxy reads the file strictly and, where that fails, once more without what it does not know. A field that is
-//! ignored that way is a warning there and a violation here.
+//! kube-proxy decodes the file strictly and, if that fails, leniently. An ignored field is a warning there and a
+//! violation here.
 
 use model::ObjectRef;
 use plan::validate::{FieldErrorType, Violation};
@@ -20,14 +20,14 @@ pub(super) fn check(object: &Value) -> Option<(Vec<Violation>, Vec<Violation>)> 
     };
     let ignored = unknown.into_iter().map(|path| {
         let near = fields::did_you_mean(&path);
-        violation(&path, &format!("there is no such field{near}"))
+        violation(&path, &format!("unknown field{near}"))
     });
     let mut violations: Vec<Violation> = ignored.collect();
     match config::resolve(configuration, false) {
         Ok((_, notices)) => Some((violations, notices.iter().map(|notice| line(&notice.message)).collect())),
         Err(error) => {
             let text = error.to_string();
-            // The first line says that it is refused; each of the others is a field and why.
+            // The first line is a summary; each other line has a field and a reason.
             violations.extend(text.lines().skip(1).map(|text| line(text.trim())));
             Some((violations, Vec::new()))
         }

@@ -1,4 +1,4 @@
-//! Packets as people and programs write them.
+//! Parses packets: text and JSON.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,14 +8,14 @@ use model::forward::FirstPacket;
 use model::{Family, Name, Protocol};
 use serde::Deserialize;
 
-/// For the command line, where a malformed packet is wrong use.
+/// For clap: a malformed packet is a usage error.
 pub(crate) fn flag(text: &str) -> Result<FirstPacket, String> {
     one(text).map_err(|error| error.to_string())
 }
 
-/// `tcp 10.0.0.2:40000 -> 172.30.0.41:80`, with ` iif eth0` behind it where the interface matters.
+/// `tcp 10.0.0.2:40000 -> 172.30.0.41:80`, with optional ` iif eth0`.
 fn one(text: &str) -> Result<FirstPacket> {
-    let advice = || anyhow!("{text:?}: write it as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80 [iif eth0]'");
+    let advice = || anyhow!("{text:?}: expected 'tcp 10.0.0.2:40000 -> 172.30.0.41:80 [iif eth0]'");
     let words: Vec<&str> = text.split_whitespace().collect();
     let (proto, src, dst, iif) = match words[..] {
         [proto, src, "->", dst] => (proto, src, dst, None),
@@ -28,7 +28,7 @@ fn one(text: &str) -> Result<FirstPacket> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct PacketEntry {
     src: String,
     #[serde(default = "some_port")]
     sport: u16,
@@ -38,23 +38,23 @@ struct Row {
     iif: Option<String>,
 }
 
-/// Which port a client uses decides nothing.
+/// The source port does not matter.
 fn some_port() -> u16 {
     40_000
 }
 
 /// A JSON list of `{"src","sport","dst","dport","proto","iif"}`.
 pub(super) fn list(text: &str) -> Result<Vec<FirstPacket>> {
-    let rows: Vec<Row> = serde_json::from_str(text).context(
-        "packets are a JSON list of {\"src\",\"sport\",\"dst\",\"dport\",\"proto\"}, each may have \"iif\"",
+    let rows: Vec<PacketEntry> = serde_json::from_str(text).context(
+        "expected a JSON list of {\"src\",\"sport\",\"dst\",\"dport\",\"proto\"}, each with an optional \"iif\"",
     )?;
     rows.iter().enumerate().map(|(i, row)| row.packet().with_context(|| format!("packet {i}"))).collect()
 }
 
-impl Row {
+impl PacketEntry {
     fn packet(&self) -> Result<FirstPacket> {
         let address = |text: &str| -> Result<IpAddr> {
-            parse_ip(text).ok_or_else(|| anyhow!("{text:?} is no IP address"))
+            parse_ip(text).ok_or_else(|| anyhow!("{text:?} is not an IP address"))
         };
         let src = SocketAddr::new(address(&self.src)?, self.sport);
         let dst = SocketAddr::new(address(&self.dst)?, self.dport);
@@ -65,10 +65,10 @@ impl Row {
 fn packet(proto: &str, src: SocketAddr, dst: SocketAddr, iif: Option<&str>) -> Result<FirstPacket> {
     let known = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     let Some(protocol) = known.into_iter().find(|p| p.as_str().eq_ignore_ascii_case(proto)) else {
-        bail!("{proto:?} is not tcp, udp or sctp");
+        bail!("{proto:?}: expected tcp, udp or sctp");
     };
     if Family::of(src.ip()) != Family::of(dst.ip()) {
-        bail!("{src} and {dst} are of different families: no packet has both");
+        bail!("{src} and {dst} have different address families");
     }
     Ok(FirstPacket { src, dst, protocol, iif: iif.map(Name::new) })
 }
@@ -99,6 +99,6 @@ mod tests {
             list(r#"[{"src": "10.0.0.2", "dst": "10.0.0.3", "dport": 80, "proto": "TCP"}]"#).unwrap();
         assert_eq!(packets[0].src.to_string(), "10.0.0.2:40000");
         let wrong = list(r#"[{"src": "10.0.0.2", "dst": "x", "dport": 80, "proto": "TCP"}]"#).unwrap_err();
-        assert_eq!(format!("{wrong:#}"), "packet 0: \"x\" is no IP address");
+        assert_eq!(format!("{wrong:#}"), "packet 0: \"x\" is not an IP address");
     }
 }

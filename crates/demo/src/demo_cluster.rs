@@ -1,12 +1,12 @@
-//! Everything that runs: the API with its controllers as a process on the host's side, the stage with its nodes and
-//! pods, and a mirror of what the API holds.
+//! The running cluster: the API with its controllers as a child process, the namespaces of nodes and pods, and a watch
+//! cache of the API.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
@@ -24,63 +24,60 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::director::Director;
-use super::layout::{self, API_PORT, Node, POD_RANGES};
-use super::measure::{Client as Sender, Planned};
-use super::objects::{self, NAMESPACE, Pod};
-use super::protocol::{Request, Restarted};
+use super::layout::{self, API_PORT, DemoNode, POD_RANGES};
+use super::measure::{PlannedTraffic, TrafficClient};
+use super::namespace_client::NamespaceHostClient;
+use super::objects::{self, DemoPod, NAMESPACE};
+use super::protocol::{NamespaceRequest, ProcessRestart};
 use cluster::supervisor;
-use cluster::{Connection, ResourceKind, WatchCache, WatchSpec, WatchStream};
+use cluster::{Connection, Informer, ObjectKind, WatchCache, WatchSpec};
 
-const WATCHED: [ResourceKind; 4] =
-    [ResourceKind::Service, ResourceKind::Slice, ResourceKind::Node, ResourceKind::Pod];
-const PATIENCE: Duration = Duration::from_secs(30);
+const WATCHED: [ObjectKind; 4] = [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::Pod];
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Changes count as arrived everywhere when none came for this long.
-const QUIET: Duration = Duration::from_secs(1);
-/// Changes that never cease are not waited for longer than this.
-const LONGEST_CHANGE: Duration = Duration::from_secs(10);
+/// Time without changes after which all components have seen the last one.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
+/// Limit on waiting for a quiet period.
+const MAX_QUIET_WAIT: Duration = Duration::from_secs(10);
 
-/// Everything that runs.
-pub struct World {
-    /// Where the API keeps its data, and logs are.
+pub struct DemoCluster {
+    /// Data directory of the API, and logs.
     pub folder: PathBuf,
-    /// The kubeconfig of the API.
     pub kubeconfig: PathBuf,
-    /// The namespaces.
-    pub stage: Director,
+    pub namespaces: NamespaceHostClient,
     api: Child,
     client: Client,
-    feed: WatchStream,
+    feed: Informer,
     mirror: WatchCache,
-    pods: BTreeMap<String, Pod>,
-    /// Threads of the stage, by node or pod: how `demo exec` finds their namespaces.
+    pods: BTreeMap<String, DemoPod>,
+    /// Threads of the namespace host, by node or pod: `demo exec` finds their namespaces by them.
     threads: BTreeMap<String, i32>,
-    /// The node proxies and sidecars, by node or pod.
+    /// Pids of node proxies and sidecars, by node or pod.
     processes: BTreeMap<String, i32>,
+    clock: Clock,
 }
 
-impl World {
-    /// Starts the API and the stage; nodes and pods come later.
-    pub async fn start(folder: &Path) -> Result<Self> {
+impl DemoCluster {
+    /// Starts the API and the namespace host, without nodes and pods.
+    pub async fn start(folder: &Path, clock: Clock) -> Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(folder.join("logs"))
             .with_context(|| format!("{}", folder.display()))?;
-        // Children are given paths below it.
+        // Child processes get paths below it.
         let folder = &std::path::absolute(folder).with_context(|| format!("{}", folder.display()))?;
         let socket = folder.join("data/api.sock");
-        let stage = Director::start(&socket, &folder.join("logs/stage.log"))?;
+        let namespaces = NamespaceHostClient::start(&socket, &folder.join("logs/namespaces.log"))?;
         let (api, kubeconfig) = start_api(folder).await?;
         write_inner_kubeconfig(folder)?;
         let connection = Connection { api_socket: Some(socket), ..Connection::default() };
-        let client = cluster::connect(&connection, &Clock::system()).await?;
-        let feed = WatchStream::start(&client, Random::seeded(clock::os_seed()), WATCHED.map(WatchSpec::all));
+        let client = cluster::connect(&connection, &clock).await?;
+        let feed = Informer::start(&client, Random::seeded(clock::os_seed()), WATCHED.map(WatchSpec::all));
         Ok(Self {
             folder: folder.to_owned(),
             kubeconfig,
-            stage,
+            namespaces,
             api,
             client,
             feed,
@@ -88,27 +85,32 @@ impl World {
             pods: BTreeMap::new(),
             threads: BTreeMap::new(),
             processes: BTreeMap::new(),
+            clock,
         })
     }
 
-    /// What the API holds, as far as it has been heard of.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The objects of the watch cache.
     pub fn snapshot(&self) -> &Snapshot {
         self.mirror.snapshot()
     }
 
-    /// Makes a node: its namespace and its object. Its proxy is started by [`World::start_proxy`].
-    pub async fn add_node(&mut self, node: &Node) -> Result<()> {
-        let request = Request::AddNode { name: node.name.clone(), number: node.number };
-        let thread = self.ask(request).await?;
+    /// Creates the namespace and the object of a node. [`DemoCluster::start_proxy`] starts its proxy.
+    pub async fn add_node(&mut self, node: &DemoNode) -> Result<()> {
+        let request = NamespaceRequest::AddNode { name: node.name.clone(), number: node.number };
+        let thread = self.request(request).await?;
         self.threads.extend(thread.map(|thread| (node.name.clone(), thread)));
-        self.create(ResourceKind::Node, objects::node(node)).await
+        self.create(ObjectKind::Node, objects::node(node)).await
     }
 
-    /// Asks the stage; if that cannot be done, its log may know more.
-    async fn ask(&self, request: Request) -> Result<Option<i32>> {
-        let asked = self.stage.ask(request).await;
-        asked.map_err(|error| {
-            let log = std::fs::read_to_string(self.folder.join("logs/stage.log")).unwrap_or_default();
+    /// Sends a request to the namespace host; on failure, the error contains its log.
+    async fn request(&self, request: NamespaceRequest) -> Result<Option<i32>> {
+        let result = self.namespaces.ask(request).await;
+        result.map_err(|error| {
+            let log = std::fs::read_to_string(self.folder.join("logs/namespaces.log")).unwrap_or_default();
             match log.trim() {
                 "" => error,
                 log => error.context(log.to_owned()),
@@ -116,9 +118,8 @@ impl World {
         })
     }
 
-    /// Starts a node's proxy. What a namespace cannot set (the machine's connection tracking limit, a better
-    /// standing with the OOM killer) it is not asked to set.
-    pub async fn start_proxy(&mut self, node: &Node) -> Result<()> {
+    /// Starts the proxy of a node, without settings that fail in a namespace (conntrack limits, a lower OOM score).
+    pub async fn start_proxy(&mut self, node: &DemoNode) -> Result<()> {
         let socket = self.folder.join("data/api.sock").display().to_string();
         let oom_score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         let options = [
@@ -137,48 +138,50 @@ impl World {
     }
 
     /// Starts a process in the namespace of a node or pod.
-    pub async fn start_process(&mut self, place: &str, arguments: Vec<String>, log: &str) -> Result<()> {
+    pub async fn start_process(&mut self, namespace: &str, arguments: Vec<String>, log: &str) -> Result<()> {
         let log = self.folder.join("logs").join(log);
-        let pid = self.ask(Request::StartProcess { node: place.to_owned(), arguments, log }).await?;
-        self.processes.extend(pid.map(|pid| (place.to_owned(), pid)));
+        let pid = self
+            .request(NamespaceRequest::StartProcess { namespace: namespace.to_owned(), arguments, log })
+            .await?;
+        self.processes.extend(pid.map(|pid| (namespace.to_owned(), pid)));
         Ok(())
     }
 
-    /// Remembers the successor of a process, for those who read where it is.
-    pub fn restarted(&mut self, restarted: &Restarted) -> Result<()> {
-        self.processes.insert(restarted.place.clone(), restarted.pid);
-        self.write_places()
+    /// Records the new pid of a restarted process.
+    pub fn restarted(&mut self, restarted: &ProcessRestart) -> Result<()> {
+        self.processes.insert(restarted.namespace.clone(), restarted.pid);
+        self.write_state()
     }
 
-    /// Makes a pod: first its namespace, so that it answers when the API says that it is ready.
-    pub async fn add_pod(&mut self, pod: Pod) -> Result<()> {
+    /// Creates the namespace of a pod before its object, so that it serves by the time that it is ready.
+    pub async fn add_pod(&mut self, pod: DemoPod) -> Result<()> {
         let (name, node, zone) = (pod.name.clone(), pod.node.name.clone(), pod.node.zone.to_owned());
-        let thread = self.ask(Request::AddPod { name, node, zone, number: pod.number }).await?;
+        let thread = self.request(NamespaceRequest::AddPod { name, node, zone, number: pod.number }).await?;
         self.threads.extend(thread.map(|thread| (pod.name.clone(), thread)));
-        self.create(ResourceKind::Pod, objects::pod(&pod)).await?;
+        self.create(ObjectKind::Pod, objects::pod(&pod)).await?;
         self.pods.insert(pod.name.clone(), pod);
         Ok(())
     }
 
-    /// Says that a pod is gone. Its namespace stays for a while, as a container has a grace period.
-    pub async fn forget_pod(&mut self, name: &str) -> Result<()> {
-        self.api(ResourceKind::Pod)
+    /// Deletes the object of a pod. Its namespace stays, as a container does during its grace period.
+    pub async fn delete_pod_object(&mut self, name: &str) -> Result<()> {
+        self.api(ObjectKind::Pod)
             .delete(name, &DeleteParams::default().grace_period(0))
             .await
             .context("deleting a pod")?;
         Ok(())
     }
 
-    /// Takes a pod's namespace away.
+    /// Removes the namespace of a pod.
     pub async fn remove_pod(&mut self, name: &str) -> Result<()> {
-        self.ask(Request::RemovePod { name: name.to_owned() }).await?;
+        self.request(NamespaceRequest::RemovePod { name: name.to_owned() }).await?;
         self.threads.remove(name);
         self.pods.remove(name);
         Ok(())
     }
 
-    /// Creates an object, and its status where it has one.
-    pub async fn create(&self, kind: ResourceKind, object: Value) -> Result<()> {
+    /// Creates an object, and its status if it has one.
+    pub async fn create(&self, kind: ObjectKind, object: Value) -> Result<()> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let status = json!({"status": object["status"]});
         let object: DynamicObject = serde_json::from_value(object).context("an object of the demo")?;
@@ -192,14 +195,14 @@ impl World {
         Ok(())
     }
 
-    fn api(&self, kind: ResourceKind) -> Api<DynamicObject> {
+    fn api(&self, kind: ObjectKind) -> Api<DynamicObject> {
         match kind {
-            ResourceKind::Node => Api::all_with(self.client.clone(), &kind.resource()),
+            ObjectKind::Node => Api::all_with(self.client.clone(), &kind.resource()),
             _ => Api::namespaced_with(self.client.clone(), NAMESPACE, &kind.resource()),
         }
     }
 
-    /// Follows the API; it may be dropped and called again.
+    /// Applies the next watch event to the cache. Cancel safe.
     pub async fn follow(&mut self) {
         let event = self.feed.next().await;
         for change in self.mirror.read(event) {
@@ -207,10 +210,11 @@ impl World {
         }
     }
 
-    /// Follows the API, and returns a process that was restarted meanwhile; it may be dropped and called again.
-    pub async fn next(&mut self) -> Option<Restarted> {
+    /// Applies the next watch event to the cache, or returns a restarted process. Cancel safe.
+    pub async fn next(&mut self) -> Option<ProcessRestart> {
         let event = tokio::select! {
-            restarted = self.stage.restarted() => return Some(restarted),
+            biased;
+            restarted = self.namespaces.restarted() => return Some(restarted),
             event = self.feed.next() => event,
         };
         for change in self.mirror.read(event) {
@@ -219,19 +223,21 @@ impl World {
         None
     }
 
-    /// Follows the API until it is quiet, so that controllers and nodes have seen what was changed last.
+    /// Follows the watch until there is a quiet period, so that controllers and nodes have seen all changes.
     pub async fn until_quiet(&mut self) {
-        let start = Instant::now();
-        while start.elapsed() < LONGEST_CHANGE && tokio::time::timeout(QUIET, self.follow()).await.is_ok() {}
+        let start = self.clock.now();
+        while self.clock.since(start) < MAX_QUIET_WAIT
+            && tokio::time::timeout(QUIET_PERIOD, self.follow()).await.is_ok()
+        {}
     }
 
-    /// Follows the API until something is so.
+    /// Follows the watch until a condition holds.
     pub async fn until(&mut self, what: &str, done: impl Fn(&Snapshot) -> bool) -> Result<()> {
-        let start = Instant::now();
+        let start = self.clock.now();
         while !(self.mirror.has_listed(&WATCHED) && done(self.mirror.snapshot())) {
-            let left = PATIENCE.checked_sub(start.elapsed());
-            let left = left.with_context(|| format!("waited 30 s for this and it did not come: {what}"))?;
-            // The end of the wait is noticed at the next turn.
+            let left = TIMEOUT.checked_sub(self.clock.since(start));
+            let left = left.with_context(|| format!("timed out after 30 s waiting for {what}"))?;
+            // The next iteration reports the timeout.
             let _ = tokio::time::timeout(left, self.follow()).await;
         }
         Ok(())
@@ -242,8 +248,8 @@ impl World {
         let slices = self.mirror.snapshot().services().flat_map(|(_, slices)| slices);
         let newest = slices.filter_map(|slice| slice.resource_version.as_ref()?.parse::<u64>().ok()).max();
         let leases: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), "kube-system", &ResourceKind::Lease.resource());
-        let start = Instant::now();
+            Api::namespaced_with(self.client.clone(), "kube-system", &ObjectKind::Lease.resource());
+        let start = self.clock.now();
         for node in layout::nodes() {
             let lease = format!("zoneward-node-{}", node.name);
             loop {
@@ -254,9 +260,9 @@ impl World {
                 if programmed >= newest {
                     break;
                 }
-                if start.elapsed() > PATIENCE {
+                if self.clock.since(start) > TIMEOUT {
                     bail!(
-                        "node {} did not program the kernel within 30 s: see {}/logs/{}.log",
+                        "node {} did not program its rules within 30 s: see {}/logs/{}.log",
                         node.name,
                         self.folder.display(),
                         node.name
@@ -268,7 +274,7 @@ impl World {
         Ok(())
     }
 
-    /// Where a Service is reached: its first TCP port.
+    /// Cluster IP and first TCP port of a Service.
     pub fn address(&self, service: &ServiceKey, family: Family) -> Result<SocketAddr> {
         let object = self.snapshot().service(service);
         let object = object.with_context(|| format!("there is no Service {service}; {}", self.services()))?;
@@ -279,66 +285,58 @@ impl World {
         Ok(SocketAddr::new(*ip, port.port))
     }
 
-    /// The Services that there are, for a sentence.
     fn services(&self) -> String {
         let names: Vec<String> = self.snapshot().services().map(|(s, _)| s.key.name.to_string()).collect();
         format!("there are {}", names.join(", "))
     }
 
-    /// The zone of a pod.
     pub fn zone(&self, pod: &str) -> Option<&'static str> {
         self.pods.get(pod).map(|pod| pod.node.zone)
     }
 
-    /// The version of a pod.
     pub fn version(&self, pod: &str) -> Option<&'static str> {
         self.pods.get(pod).and_then(|pod| pod.version)
     }
 
-    /// The node of a pod.
     pub fn node_of(&self, pod: &str) -> Option<String> {
         self.pods.get(pod).map(|pod| pod.node.name.clone())
     }
 
-    /// The client pods.
-    pub fn clients(&self) -> Vec<Sender> {
+    pub fn clients(&self) -> Vec<TrafficClient> {
         let clients = self.pods.values().filter(|pod| pod.app == "client");
-        clients.filter_map(|pod| self.sender(&pod.name)).collect()
+        clients.filter_map(|pod| self.traffic_client(&pod.name)).collect()
     }
 
-    /// A pod, as one that sends requests.
-    pub fn sender(&self, name: &str) -> Option<Sender> {
+    pub fn traffic_client(&self, name: &str) -> Option<TrafficClient> {
         let pod = self.pods.get(name)?;
-        Some(Sender { pod: pod.name.clone(), node: pod.node.name.clone(), zone: pod.node.zone })
+        Some(TrafficClient { pod: pod.name.clone(), node: pod.node.name.clone(), zone: pod.node.zone })
     }
 
-    /// Every pod that has a namespace.
-    pub fn all_pods(&self) -> Vec<Pod> {
+    /// All pods with a namespace.
+    pub fn all_pods(&self) -> Vec<DemoPod> {
         self.pods.values().cloned().collect()
     }
 
-    /// The pods of an app.
-    pub fn pods_of(&self, app: &str) -> Vec<Pod> {
+    pub fn pods_of(&self, app: &str) -> Vec<DemoPod> {
         self.pods.values().filter(|pod| pod.app == app).cloned().collect()
     }
 
-    /// Whether the API still has a pod.
     pub fn has_object(&self, pod: &str) -> bool {
         self.snapshot().pods().any(|known| known.key.name == pod && known.key.namespace == NAMESPACE)
     }
 
-    /// Where a Service's traffic should go, by the same function that the nodes call.
-    pub fn planned(&self, service: &ServiceKey, family: Family, clients: &[Sender]) -> Planned {
-        let mut planned = Planned::default();
+    /// The planned traffic of a Service, by the function that nodes use.
+    pub fn planned(&self, service: &ServiceKey, family: Family, clients: &[TrafficClient]) -> PlannedTraffic {
+        let mut planned = PlannedTraffic::default();
         let snapshot = self.snapshot();
         let Some(object) = snapshot.service(service) else { return planned };
         let Some(port) = object.ports.iter().find(|port| port.protocol == Protocol::Tcp) else {
             return planned;
         };
-        planned.endpoints = self.endpoints(service, family);
-        let pod_of: BTreeMap<IpAddr, &Pod> =
+        planned.endpoints = self.ready_endpoints(service, family);
+        let pod_of: BTreeMap<IpAddr, &DemoPod> =
             (self.pods.values()).map(|pod| (layout::pod(pod.node.number, pod.number, family), pod)).collect();
-        let targets = |client: &Sender| self.targets(service, port, family, client);
+        let targets = |client: &TrafficClient| self.targets(service, port, family, client);
         let sending = |zone: &str| {
             clients.iter().filter(|c| c.zone == zone && !targets(c).is_empty()).count().max(1) as f64
         };
@@ -362,13 +360,13 @@ impl World {
         planned
     }
 
-    /// The endpoints that the node of a client sends to, with their weights.
+    /// The endpoints that the node of a client selects, with their weights.
     fn targets(
         &self,
         service: &ServiceKey,
         port: &ServicePort,
         family: Family,
-        client: &Sender,
+        client: &TrafficClient,
     ) -> Vec<(IpAddr, f64)> {
         let snapshot = self.snapshot();
         let Some(object) = snapshot.service(service) else { return Vec::new() };
@@ -384,17 +382,16 @@ impl World {
         endpoints.map(|target| (target.address.ip(), target.weight)).collect()
     }
 
-    /// How many ready endpoints a Service has.
-    fn endpoints(&self, service: &ServiceKey, family: Family) -> usize {
+    fn ready_endpoints(&self, service: &ServiceKey, family: Family) -> usize {
         let slices = self.snapshot().slices(service).iter();
         let of_family = slices.filter(|slice| slice.content.address_type == AddressType::Ip(family));
         let endpoints = of_family.flat_map(|slice| &slice.content.endpoints);
         endpoints.filter(|endpoint| endpoint.conditions.is_ready()).count()
     }
 
-    /// Writes what the API holds into `snapshot.yaml`, for `simulate what-if -f`: the acts change the cluster.
+    /// Captures the cluster in `snapshot.yaml` for `simulate what-if -f`, before the steps change it.
     pub async fn capture(&self) -> Result<()> {
-        let program = std::env::current_exe().context("finding our own program")?;
+        let program = std::env::current_exe().context("path of this program")?;
         let mut command = Command::new(program);
         command.args(["simulate", "capture", "-A", "--kubeconfig"]).arg(&self.kubeconfig);
         let run = command.arg(self.folder.join("snapshot.yaml")).output().await.context("capturing")?;
@@ -404,26 +401,26 @@ impl World {
         Ok(())
     }
 
-    /// What `demo exec` needs to know.
-    pub fn write_places(&self) -> Result<()> {
+    /// Writes the state that `demo exec` reads.
+    pub fn write_state(&self) -> Result<()> {
         let nodes = layout::nodes().into_iter().map(|node| (node.name.clone(), node.name));
         let pods = self.pods.values().map(|pod| (pod.name.clone(), pod.node.name.clone()));
         let nodes: BTreeMap<String, String> = nodes.chain(pods).collect();
-        let places = json!({
-            "pid": self.stage.pid(), "api": self.api.id(), "threads": self.threads,
+        let state = json!({
+            "pid": self.namespaces.pid(), "api": self.api.id(), "threads": self.threads,
             "nodes": nodes, "processes": self.processes,
         });
-        // Whole at any moment: commands read it while processes are restarted.
-        let (new, path) = (self.folder.join("places.json.new"), self.folder.join("places.json"));
-        let written = std::fs::write(&new, places.to_string()).and_then(|()| std::fs::rename(&new, &path));
+        // Atomically: commands read it while processes are restarted.
+        let (new, path) = (self.folder.join("namespaces.json.new"), self.folder.join("namespaces.json"));
+        let written = std::fs::write(&new, state.to_string()).and_then(|()| std::fs::rename(&new, &path));
         written.with_context(|| format!("{}", path.display()))
     }
 
-    /// Ends everything.
-    pub async fn end(mut self) -> Result<()> {
-        self.stage.end().await?;
+    /// Stops all processes.
+    pub async fn stop(mut self) -> Result<()> {
+        self.namespaces.stop().await?;
         if let Some(pid) = self.api.id() {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
         }
         self.api.wait().await.context("waiting for the API")?;
@@ -436,7 +433,7 @@ pub fn key(service: &str) -> ServiceKey {
     ServiceKey::new(&Name::new(NAMESPACE), &Name::new(service))
 }
 
-/// For kubectl and `zoneward` in a namespace: see `stage/relay.rs`.
+/// The kubeconfig for kubectl and `zoneward` in a namespace, which use the relay to the API.
 pub fn inner_kubeconfig(folder: &Path) -> PathBuf {
     folder.join("namespaces.kubeconfig")
 }
@@ -452,15 +449,15 @@ fn write_inner_kubeconfig(folder: &Path) -> Result<()> {
     std::fs::write(&path, config.to_string()).with_context(|| format!("{}", path.display()))
 }
 
-/// `zoneward up` for the demo, ready when it has printed where its kubeconfig is.
+/// Starts `zoneward up`, which is ready when it prints the path of its kubeconfig.
 async fn start_api(folder: &Path) -> Result<(Child, PathBuf)> {
     let log = folder.join("logs/api.log");
     let errors = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
-    let program = std::env::current_exe().context("finding our own program")?;
+    let program = std::env::current_exe().context("path of this program")?;
     let mut child = Command::new(program)
         .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.join("data"))
-        // It ends when this pipe does, however we end.
+        // It exits when this pipe is closed, even if this process is killed.
         .env(supervisor::PARENT_PIPE_ENV, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -469,10 +466,12 @@ async fn start_api(folder: &Path) -> Result<(Child, PathBuf)> {
         .process_group(0)
         .spawn()
         .context("starting the API")?;
-    let output = child.stdout.take().context("the API's output was asked for")?;
+    let output = child.stdout.take().context("stdout is piped")?;
     let mut lines = BufReader::new(output).lines();
-    match lines.next_line().await.context("hearing from the API")? {
+    match lines.next_line().await.context("reading the output of the API")? {
         Some(kubeconfig) => Ok((child, kubeconfig.into())),
-        None => bail!("the API did not start: {}", std::fs::read_to_string(&log).unwrap_or_default().trim()),
+        None => {
+            bail!("the API failed to start: {}", std::fs::read_to_string(&log).unwrap_or_default().trim())
+        }
     }
 }

@@ -1,9 +1,10 @@
-//! A wish and what the API has -> what to write. Pure: the same wish on its own result changes nothing.
+//! Plans the writes for a spec and the existing objects. Pure and idempotent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use model::hash::{BASIS_32, fnv1a_32};
 use model::{
     AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Notice,
     Object, Service, Slice, SliceContent, SlicePort, Snapshot, annotation, parse, write,
@@ -13,38 +14,37 @@ use plan::slices::Packing;
 use plan::validate::{Violation, validate};
 use serde_json::{Map, Value, json};
 
-use super::wish::{Target, Wish};
+use super::spec::{ExposeSpec, ExposeTarget};
 
-/// Who writes these slices.
-const WRITER: &str = annotation::EXPOSE_CONTROLLER_NAME;
-/// On a slice: the port of the Service that it is for, as `80-tcp`.
+/// Value of the label managed-by of these slices.
+const MANAGER: &str = annotation::EXPOSE_CONTROLLER_NAME;
+/// On a slice: port of the Service, such as `80-tcp`.
 const PORT_LABEL: &str = "zoneward.dev/expose-port";
-/// On a slice: which tags its processes carry, in short.
+/// On a slice: hash of the tags of its processes.
 const TAGS_LABEL: &str = "zoneward.dev/expose-tags";
-/// On a Service: this command made it, so it may take it away.
-const MADE_LABEL: &str = "zoneward.dev/made-by";
-const MADE: &str = "expose";
-/// Semantics B4: the maximum of endpoints in an EndpointSlice.
-const MOST_ENDPOINTS: usize = 1_000;
+/// On a Service: created by this command, which may delete it.
+const CREATED_BY_LABEL: &str = "zoneward.dev/made-by";
+const CREATED_BY: &str = "expose";
+/// Semantics B4: the maximum number of endpoints of an EndpointSlice.
+const MAX_ENDPOINTS: usize = 1_000;
 
-/// What the API has.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ExistingObjects {
     pub service: Option<Value>,
-    /// The slices of the Service, whoever wrote them.
+    /// All slices of the Service, of any controller.
     pub slices: Vec<Value>,
-    /// The nodes, and the namespace.
+    /// Nodes and the Namespace.
     pub snapshot: Snapshot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum WriteAction {
     Create,
     Update,
     Keep,
 }
 
-impl Action {
+impl WriteAction {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -54,19 +54,19 @@ impl Action {
     }
 }
 
-/// An object as it is to be.
+/// The desired object.
 #[derive(Debug)]
-pub struct Change {
-    pub action: Action,
+pub struct PlannedWrite {
+    pub action: WriteAction,
     pub object: Value,
 }
 
-impl Change {
+impl PlannedWrite {
     fn new(stored: Option<&Value>, object: Value) -> Self {
         let action = match stored {
-            None => Action::Create,
-            Some(stored) if *stored == object => Action::Keep,
-            Some(_) => Action::Update,
+            None => WriteAction::Create,
+            Some(stored) if *stored == object => WriteAction::Keep,
+            Some(_) => WriteAction::Update,
         };
         Self { action, object }
     }
@@ -92,20 +92,20 @@ impl Change {
     }
 }
 
-/// What to write. Deletes come last.
+/// Deletes come last.
 #[derive(Debug, Default)]
-pub struct Changes {
-    pub service: Option<Change>,
-    pub slices: Vec<Change>,
-    /// Kinds and names.
+pub struct PlannedWrites {
+    pub service: Option<PlannedWrite>,
+    pub slices: Vec<PlannedWrite>,
+    /// Kind and name.
     pub deletes: Vec<(&'static str, String)>,
     pub notices: Vec<Notice>,
     pub violations: Vec<Violation>,
 }
 
-impl Changes {
+impl PlannedWrites {
     pub fn changed(&self) -> bool {
-        let writes = self.service.iter().chain(&self.slices).any(|change| change.action != Action::Keep);
+        let writes = self.service.iter().chain(&self.slices).any(|write| write.action != WriteAction::Keep);
         writes || !self.deletes.is_empty()
     }
 }
@@ -114,33 +114,33 @@ fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["labels"][key].as_str()
 }
 
-fn is_ours(slice: &Value) -> bool {
-    label(slice, annotation::MANAGED_BY) == Some(WRITER)
+fn is_managed(slice: &Value) -> bool {
+    label(slice, annotation::MANAGED_BY) == Some(MANAGER)
 }
 
-fn port_label(wish: &Wish) -> Option<String> {
-    let port = wish.port.as_ref()?;
-    Some(format!("{}-{}", port.number, wish.protocol.as_str().to_lowercase()))
+fn port_label(spec: &ExposeSpec) -> Option<String> {
+    let port = spec.port.as_ref()?;
+    Some(format!("{}-{}", port.number, spec.protocol.as_str().to_lowercase()))
 }
 
-/// Puts the wished endpoints in the place of those that the port had.
-pub fn put(wish: &Wish, found: &Found) -> Result<Changes> {
-    let service = wished_service(wish, found.service.as_ref())?;
+/// Replaces the endpoints of the port.
+pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
+    let service = desired_service(spec, existing.service.as_ref())?;
     let parsed = read_service(&service)?;
-    check_families(wish, &parsed, found.service.is_some())?;
-    let stored: BTreeMap<&str, &Value> = found
+    check_families(spec, &parsed, existing.service.is_some())?;
+    let stored: BTreeMap<&str, &Value> = existing
         .slices
         .iter()
-        .filter(|slice| is_ours(slice))
+        .filter(|slice| is_managed(slice))
         .filter_map(|slice| Some((slice["metadata"]["name"].as_str()?, slice)))
         .collect();
-    let mut changes = Changes::default();
-    let asks_the_same =
-        found.service.as_ref().is_some_and(|stored| distribution(stored) == distribution(&service));
-    for (name, mut content) in wished_slices(wish, &parsed, found, &mut changes.notices)? {
+    let mut writes = PlannedWrites::default();
+    let same_distribution =
+        existing.service.as_ref().is_some_and(|stored| distribution(stored) == distribution(&service));
+    for (name, mut content) in desired_slices(spec, &parsed, existing, &mut writes.notices)? {
         let object = match stored.get(name.as_str()) {
             Some(stored) => {
-                if asks_the_same {
+                if same_distribution {
                     keep_hints(&mut content, stored);
                 }
                 let mut object = (*stored).clone();
@@ -149,109 +149,110 @@ pub fn put(wish: &Wish, found: &Found) -> Result<Changes> {
             }
             None => new_slice(&name, &parsed, &content),
         };
-        changes.slices.push(Change::new(stored.get(name.as_str()).copied(), object));
+        writes.slices.push(PlannedWrite::new(stored.get(name.as_str()).copied(), object));
     }
-    let wanted = port_label(wish);
+    let wanted = port_label(spec);
     let of_port = |slice: &&Value| label(slice, PORT_LABEL).map(str::to_owned) == wanted;
-    let gone = stored.iter().filter(|(name, slice)| {
-        of_port(slice) && !changes.slices.iter().any(|change| change.name() == **name)
-    });
-    changes.deletes = gone.map(|(name, _)| ("EndpointSlice", (*name).to_owned())).collect();
-    changes.service = Some(Change::new(found.service.as_ref(), service));
-    let written = changes.service.iter().chain(&changes.slices).filter(|c| c.action != Action::Keep);
-    changes.violations = written.flat_map(|change| validate(&change.object)).collect();
-    Ok(changes)
+    let removed = stored
+        .iter()
+        .filter(|(name, slice)| of_port(slice) && !writes.slices.iter().any(|write| write.name() == **name));
+    writes.deletes = removed.map(|(name, _)| ("EndpointSlice", (*name).to_owned())).collect();
+    writes.service = Some(PlannedWrite::new(existing.service.as_ref(), service));
+    let written = writes.service.iter().chain(&writes.slices).filter(|c| c.action != WriteAction::Keep);
+    writes.violations = written.flat_map(|write| validate(&write.object)).collect();
+    Ok(writes)
 }
 
-/// Takes the endpoints of a port away, or of all ports; and the Service, if this command made it and nothing is left.
-pub fn remove(wish: &Wish, found: &Found) -> Result<Changes> {
-    let mut changes = Changes::default();
-    let Some(service) = &found.service else { return Ok(changes) };
-    let wanted = port_label(wish);
+/// Removes the endpoints of a port, or of all ports; and the Service, if this command created it and none are left.
+pub fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
+    let mut writes = PlannedWrites::default();
+    let Some(service) = &existing.service else { return Ok(writes) };
+    let wanted = port_label(spec);
     let goes = |slice: &&Value| wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref();
-    let (gone, left): (Vec<&Value>, Vec<&Value>) = found.slices.iter().filter(|s| is_ours(s)).partition(goes);
+    let (gone, left): (Vec<&Value>, Vec<&Value>) =
+        existing.slices.iter().filter(|s| is_managed(s)).partition(goes);
     let name = |slice: &&Value| slice["metadata"]["name"].as_str().map(str::to_owned);
-    changes.deletes = gone.iter().filter_map(name).map(|name| ("EndpointSlice", name)).collect();
-    if label(service, MADE_LABEL) != Some(MADE) {
-        return Ok(changes);
+    writes.deletes = gone.iter().filter_map(name).map(|name| ("EndpointSlice", name)).collect();
+    if label(service, CREATED_BY_LABEL) != Some(CREATED_BY) {
+        return Ok(writes);
     }
     if left.is_empty() {
-        changes.deletes.push(("Service", wish.name.clone()));
-        return Ok(changes);
+        writes.deletes.push(("Service", spec.name.clone()));
+        return Ok(writes);
     }
     let mut object = service.clone();
-    if let (Some(ports), Some(port)) = (object["spec"]["ports"].as_array_mut(), &wish.port) {
-        ports.retain(|stored| !is_port(stored, port.number, wish));
+    if let (Some(ports), Some(port)) = (object["spec"]["ports"].as_array_mut(), &spec.port) {
+        ports.retain(|stored| !is_port(stored, port.number, spec));
     }
-    changes.service = Some(Change::new(Some(service), object));
-    Ok(changes)
+    writes.service = Some(PlannedWrite::new(Some(service), object));
+    Ok(writes)
 }
 
-fn is_port(stored: &Value, number: u16, wish: &Wish) -> bool {
+fn is_port(stored: &Value, number: u16, spec: &ExposeSpec) -> bool {
     let protocol = stored["protocol"].as_str().unwrap_or("TCP");
-    stored["port"] == json!(number) && protocol == wish.protocol.as_str()
+    stored["port"] == json!(number) && protocol == spec.protocol.as_str()
 }
 
-/// The Service with the wished port; everything else of a stored one stays.
-fn wished_service(wish: &Wish, stored: Option<&Value>) -> Result<Value> {
-    let Some(port) = &wish.port else { bail!("--port says which port the endpoints are for") };
-    let mut service = stored.cloned().unwrap_or_else(|| new_service(wish));
+/// The Service with the port; other fields of an existing one are kept.
+fn desired_service(spec: &ExposeSpec, stored: Option<&Value>) -> Result<Value> {
+    let Some(port) = &spec.port else { bail!("--port is required") };
+    let mut service = stored.cloned().unwrap_or_else(|| new_service(spec));
     let selector = service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty());
     if selector || service["spec"]["type"] == "ExternalName" {
         bail!(
-            "Service {}/{} gets its endpoints from Pods or from a name, because it has a selector or is an \
-             ExternalName: expose under another name, or take its spec.selector away",
-            wish.namespace,
-            wish.name
+            "Service {}/{} has a selector or is an ExternalName, so it cannot have exposed endpoints: use another \
+             name, or remove its spec.selector",
+            spec.namespace,
+            spec.name
         );
     }
     if !service["spec"]["ports"].is_array() {
         service["spec"]["ports"] = json!([]);
     }
     if let Some(ports) = service["spec"]["ports"].as_array_mut() {
-        match ports.iter_mut().find(|stored| is_port(stored, port.number, wish)) {
+        match ports.iter_mut().find(|stored| is_port(stored, port.number, spec)) {
             Some(_) if port.name.is_empty() => {}
             Some(stored) => stored["name"] = json!(port.name),
-            None => ports.push(new_port(wish, port.number, &port.name)),
+            None => ports.push(new_port(spec, port.number, &port.name)),
         }
     }
-    set_distribution(&mut service, wish.traffic_distribution.as_deref());
+    set_distribution(&mut service, spec.traffic_distribution.as_deref());
     Ok(service)
 }
 
-fn new_port(wish: &Wish, number: u16, name: &str) -> Value {
-    let mut port = json!({"port": number, "protocol": wish.protocol.as_str()});
+fn new_port(spec: &ExposeSpec, number: u16, name: &str) -> Value {
+    let mut port = json!({"port": number, "protocol": spec.protocol.as_str()});
     if !name.is_empty() {
         port["name"] = json!(name);
     }
-    // For people: nodes read the port out of the slices.
-    if let Some(first) = wish.targets.first()
-        && wish.targets.iter().all(|target| target.address.port() == first.address.port())
+    // Informational: nodes use the port of the slices.
+    if let Some(first) = spec.targets.first()
+        && spec.targets.iter().all(|target| target.address.port() == first.address.port())
     {
         port["targetPort"] = json!(first.address.port());
     }
     port
 }
 
-fn new_service(wish: &Wish) -> Value {
-    let mut spec = json!({"type": "ClusterIP", "ports": []});
-    let families = wish.families();
+fn new_service(spec: &ExposeSpec) -> Value {
+    let mut body = json!({"type": "ClusterIP", "ports": []});
+    let families = spec.families();
     if families.len() > 1 {
-        spec["ipFamilyPolicy"] = json!("PreferDualStack");
+        body["ipFamilyPolicy"] = json!("PreferDualStack");
     }
     if let [only] = families[..] {
-        spec["ipFamilies"] = json!([only.as_str()]);
+        body["ipFamilies"] = json!([only.as_str()]);
     }
     json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": wish.name, "namespace": wish.namespace, "labels": {MADE_LABEL: MADE}},
-        "spec": spec,
+        "metadata": {"name": spec.name, "namespace": spec.namespace, "labels": {CREATED_BY_LABEL: CREATED_BY}},
+        "spec": body,
     })
 }
 
-/// Kubernetes' own values have a field; an API server lets no others through there, so ours are an annotation.
-fn set_distribution(service: &mut Value, wish: Option<&str>) {
-    let Some(value) = wish else { return };
+/// Values of Kubernetes are set in the field, which accepts no others; ours are an annotation.
+fn set_distribution(service: &mut Value, distribution: Option<&str>) {
+    let Some(value) = distribution else { return };
     let of_kubernetes = matches!(value, "PreferClose" | "PreferSameZone" | "PreferSameNode");
     if let Some(spec) = service["spec"].as_object_mut() {
         spec.remove("trafficDistribution");
@@ -260,7 +261,7 @@ fn set_distribution(service: &mut Value, wish: Option<&str>) {
         }
     }
     let metadata = &mut service["metadata"];
-    // Writing through an index would leave an empty field behind, and the same wish would change something again.
+    // Writing through an index would leave an empty field behind, and the same spec would write something again.
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(annotation::TRAFFIC_DISTRIBUTION);
     }
@@ -279,7 +280,7 @@ fn distribution(service: &Value) -> [&Value; 2] {
     [&service["spec"]["trafficDistribution"], &annotations[annotation::TRAFFIC_DISTRIBUTION]]
 }
 
-/// Hints that are written already are the controller's to change, which knows its own defaults and gates. Only endpoints
+/// Hints that are written already are the controller's to write, which knows its own defaults and gates. Only endpoints
 /// that are new get some here, because a slice where some have none counts as one without hints.
 fn keep_hints(content: &mut SliceContent, stored: &Value) {
     let Some(stored) = read_slice(stored).map(|slice| slice.content) else { return };
@@ -300,21 +301,21 @@ fn read_service(service: &Value) -> Result<Service> {
         (Some(Object::Service(service)), _) => Ok(*service),
         (_, notices) => {
             let list: Vec<String> = notices.iter().map(ToString::to_string).collect();
-            bail!("the Service cannot be used: {}", list.join("; "))
+            bail!("the Service is malformed: {}", list.join("; "))
         }
     }
 }
 
-/// A node asks only for slices of the Service's families: endpoints of others would be written and never used.
-fn check_families(wish: &Wish, service: &Service, stored: bool) -> Result<()> {
+/// Nodes select only slices of the families of the Service.
+fn check_families(spec: &ExposeSpec, service: &Service, stored: bool) -> Result<()> {
     if !stored || service.families.is_empty() {
         return Ok(());
     }
-    for family in wish.families() {
+    for family in spec.families() {
         if !service.families.contains(&family) {
             bail!(
-                "Service {} has no {family} address, so its {family} endpoints would get no traffic: set its \
-                 spec.ipFamilyPolicy to PreferDualStack, or leave those out",
+                "Service {} has no {family} address, so its {family} endpoints would get no traffic: set \
+                 spec.ipFamilyPolicy to PreferDualStack, or remove those endpoints",
                 service.key
             );
         }
@@ -322,22 +323,22 @@ fn check_families(wish: &Wish, service: &Service, stored: bool) -> Result<()> {
     Ok(())
 }
 
-/// The slices of the port by name, with hints: one for each family, port that processes listen on, and set of tags.
-fn wished_slices(
-    wish: &Wish,
+/// The slices of the port by name, with hints: one per family, target port and set of tags.
+fn desired_slices(
+    spec: &ExposeSpec,
     service: &Service,
-    found: &Found,
+    existing: &ExistingObjects,
     notices: &mut Vec<Notice>,
 ) -> Result<Vec<(String, SliceContent)>> {
     let stored: Vec<Slice> =
-        found.slices.iter().filter(|slice| is_ours(slice)).filter_map(read_slice).collect();
-    let topology = ClusterTopology::from_nodes(found.snapshot.nodes());
-    let namespace = found.snapshot.namespace(&service.key.namespace);
+        existing.slices.iter().filter(|slice| is_managed(slice)).filter_map(read_slice).collect();
+    let topology = ClusterTopology::from_nodes(existing.snapshot.nodes());
+    let namespace = existing.snapshot.namespace(&service.key.namespace);
     let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
     let config = hints::HintConfig::default();
     let mut named = Vec::new();
-    for family in wish.families() {
-        let mut packing = Packing { creates: contents(wish, service, family)?, ..Packing::default() };
+    for family in spec.families() {
+        let mut packing = Packing { creates: contents(spec, service, family)?, ..Packing::default() };
         let hysteresis = Hysteresis::from_slices(family, &stored);
         let input = HintInput {
             service,
@@ -349,10 +350,10 @@ fn wished_slices(
         };
         let outcome = hints::assign(&input, &mut packing);
         if let Some(why) = outcome.accepted.err().or(outcome.refused) {
-            bail!("the traffic distribution of Service {} is refused: {why}", service.key);
+            bail!("the traffic distribution of Service {} is rejected: {why}", service.key);
         }
         notices.extend(outcome.notices);
-        named.extend(packing.creates.into_iter().map(|content| (slice_name(wish, &content), content)));
+        named.extend(packing.creates.into_iter().map(|content| (slice_name(spec, &content), content)));
     }
     Ok(named)
 }
@@ -364,26 +365,26 @@ fn read_slice(value: &Value) -> Option<Slice> {
     }
 }
 
-fn contents(wish: &Wish, service: &Service, family: Family) -> Result<Vec<SliceContent>> {
-    let mut targets_by_slice: BTreeMap<(u16, &Tags), Vec<&Target>> = BTreeMap::new();
-    for target in wish.targets.iter().filter(|target| Family::of(target.address.ip()) == family) {
+fn contents(spec: &ExposeSpec, service: &Service, family: Family) -> Result<Vec<SliceContent>> {
+    let mut targets_by_slice: BTreeMap<(u16, &Tags), Vec<&ExposeTarget>> = BTreeMap::new();
+    for target in spec.targets.iter().filter(|target| Family::of(target.address.ip()) == family) {
         targets_by_slice.entry((target.address.port(), &target.tags)).or_default().push(target);
     }
-    let number = wish.port.as_ref().map(|port| port.number);
-    let port = service.ports.iter().find(|p| Some(p.port) == number && p.protocol == wish.protocol);
+    let number = spec.port.as_ref().map(|port| port.number);
+    let port = service.ports.iter().find(|p| Some(p.port) == number && p.protocol == spec.protocol);
     let name = port.map(|port| port.name.clone()).unwrap_or_default();
     let mut contents = Vec::new();
     for ((port, tags), targets) in targets_by_slice {
-        if targets.len() > MOST_ENDPOINTS {
-            bail!("{} processes on port {port}: a slice holds at most {MOST_ENDPOINTS}", targets.len());
+        if targets.len() > MAX_ENDPOINTS {
+            bail!("{} endpoints on port {port}: the maximum per slice is {MAX_ENDPOINTS}", targets.len());
         }
         contents.push(SliceContent {
             address_type: AddressType::Ip(family),
-            labels: labels(wish, service, tags),
+            labels: labels(spec, service, tags),
             annotations: Labels::EMPTY,
             ports: Arc::new([SlicePort {
                 name: Some(name.clone()),
-                protocol: wish.protocol,
+                protocol: spec.protocol,
                 port: Some(port),
                 app_protocol: None,
             }]),
@@ -393,7 +394,7 @@ fn contents(wish: &Wish, service: &Service, family: Family) -> Result<Vec<SliceC
     Ok(contents)
 }
 
-fn endpoint(target: &Target) -> Endpoint {
+fn endpoint(target: &ExposeTarget) -> Endpoint {
     Endpoint {
         addresses: Addresses::one(target.address.ip()),
         conditions: EndpointConditions::new(true, true, false),
@@ -405,39 +406,37 @@ fn endpoint(target: &Target) -> Endpoint {
     }
 }
 
-fn labels(wish: &Wish, service: &Service, tags: &Tags) -> Labels {
+fn labels(spec: &ExposeSpec, service: &Service, tags: &Tags) -> Labels {
     let pair = |key: &str, value: &str| (Name::new(key), Name::new(value));
     let mut pairs = vec![
         pair(annotation::SERVICE_NAME, &service.key.name),
-        pair(annotation::MANAGED_BY, WRITER),
-        pair(PORT_LABEL, &port_label(wish).unwrap_or_default()),
+        pair(annotation::MANAGED_BY, MANAGER),
+        pair(PORT_LABEL, &port_label(spec).unwrap_or_default()),
     ];
     pairs.extend(tags.iter().map(|(key, value)| pair(key, value)));
     if !tags.is_empty() {
         pairs.push(pair(TAGS_LABEL, &tags_text(tags)));
     }
-    // A Service that is still to be made has no address yet, and will have one.
+    // A new Service has no address yet, but is not headless.
     if service.cluster_ips == ClusterIps::None {
         pairs.push(pair(annotation::HEADLESS, ""));
     }
     Labels::from_pairs(pairs)
 }
 
-fn slice_name(wish: &Wish, content: &SliceContent) -> String {
+fn slice_name(spec: &ExposeSpec, content: &SliceContent) -> String {
     let port = content.ports.first().and_then(|port| port.port).unwrap_or_default();
     let family = content.address_type.as_str().to_lowercase();
     let tags = content.labels.value(TAGS_LABEL).map(|text| format!("-{text}")).unwrap_or_default();
-    format!("{}-{}-{family}-{port}{tags}", wish.name, port_label(wish).unwrap_or_default())
+    format!("{}-{}-{family}-{port}{tags}", spec.name, port_label(spec).unwrap_or_default())
 }
 
-/// Tags of processes, by name.
 type Tags = [(String, String)];
 
-/// A short word for a set of tags, the same on every machine: a part of the slice's name.
+/// Hash of a set of tags, part of the slice name; stable across machines.
 fn tags_text(tags: &Tags) -> String {
-    let bytes = tags.iter().flat_map(|(key, value)| format!("{key}={value},").into_bytes());
-    let hash = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("{hash:08x}")
+    let text: String = tags.iter().map(|(key, value)| format!("{key}={value},")).collect();
+    format!("{:08x}", fnv1a_32(BASIS_32, text.as_bytes()))
 }
 
 fn new_slice(name: &str, service: &Service, content: &SliceContent) -> Value {
@@ -445,7 +444,7 @@ fn new_slice(name: &str, service: &Service, content: &SliceContent) -> Value {
     if let Some(metadata) = slice["metadata"].as_object_mut() {
         metadata.remove("generateName");
         metadata.insert("name".to_owned(), json!(name));
-        // The owner of a Service that is still to be made is known when it is.
+        // The UID of a new Service is known after it is created.
         if service.uid.is_none() {
             metadata.remove("ownerReferences");
         }
