@@ -7,37 +7,38 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use model::random::Random;
 use model::{Name, ObjectKey, Owner, Slice};
-use sim::replay::{Pace, Size, Start, cluster, events, replay};
-use sim::run::tally::Means;
-use sim::run::{Job, Row, Source, Summary, run};
-use sim::whatif::{Cluster, Demand, MECHANISMS, Question};
-use sim::{Algorithm, Dataset, Settings};
+use sim::replay::{ClusterSize, InitialCluster, PodTimings, generated_cluster, random_events, replay};
+use sim::scoring::totals::MeanScores;
+use sim::scoring::{AlgorithmScores, InputSource, ScoringJob, ScoringSummary, run};
+use sim::what_if::{DemandBasis, MECHANISMS, WhatIfEvaluator, WhatIfQuery};
+use sim::{Algorithm, AlgorithmSettings, Dataset};
 
 /// Seed 003's row of the large set: total, in-zone, overload, slices.
 struct Published {
     name: &'static str,
     figures: [f64; 4],
-    verdict: &'static str,
+    comparison: &'static str,
 }
 
 const LARGE: [Published; 5] = [
-    Published { name: "balanced", figures: [72.48, 38.84, 100.0, 100.0], verdict: "agrees" },
+    Published { name: "balanced", figures: [72.48, 38.84, 100.0, 100.0], comparison: "agrees" },
     Published {
         name: "local",
         figures: [86.69, 84.27, 98.26, 63.1],
-        verdict: "the KEP's row is of an older state of the tool: its code and its own results.csv give ours",
+        comparison: "the KEP's row is of an older state of the tool: its code and its own results.csv give ours",
     },
     Published {
         name: "local-shared",
         figures: [86.87, 83.92, 98.98, 63.41],
-        verdict: "as above; the KEP's row is what a start at 10 endpoints per zone gives",
+        comparison: "as above; the KEP's row is what a start at 10 endpoints per zone gives",
     },
-    Published { name: "local-weighted", figures: [84.34, 83.9, 100.0, 43.88], verdict: "agrees" },
+    Published { name: "local-weighted", figures: [84.34, 83.9, 100.0, 43.88], comparison: "agrees" },
     Published {
         name: "local-opt",
         figures: [84.89, 83.74, 99.47, 49.35],
-        verdict: "agrees but for 49.35, a slip: the KEP's own total needs 49.45",
+        comparison: "agrees but for 49.35, a slip: the KEP's own total needs 49.45",
     },
 ];
 
@@ -69,14 +70,14 @@ fn main() {
     }
 }
 
-/// What the issue of an operator's cluster is: so many Services, nodes and seconds.
+/// Number of Services, and goal for the command in seconds.
 const SERVICES: usize = 10_000;
 const WHAT_IF_GOAL_SECONDS: f64 = 5.0;
 
-/// A made-up cluster with stored slices.
-fn stored(services: usize) -> Start {
-    let size = Size { zones: 3, nodes: 1_000, services, endpoints: 10 };
-    let mut start = cluster(size, Pace::default());
+/// A generated cluster with stored slices.
+fn stored(services: usize) -> InitialCluster {
+    let size = ClusterSize { zones: 3, nodes: 1_000, services, endpoints: 10 };
+    let mut start = generated_cluster(size, PodTimings::default());
     let mut pods = start.pods.chunks(size.endpoints);
     for service in &start.services {
         let own: Vec<&model::Pod> = pods.next().into_iter().flatten().collect();
@@ -106,11 +107,11 @@ fn stored(services: usize) -> Start {
     start
 }
 
-fn ask(cluster: &Cluster, start: &Start, services: &[model::Service]) -> usize {
+fn evaluate_all(cluster: &WhatIfEvaluator, start: &InitialCluster, services: &[model::Service]) -> usize {
     let answers = services.iter().map(|service| {
         let slices = start.slices.get(&service.key).map_or(&[][..], Vec::as_slice);
-        let question = Question { service, slices, namespace_default: None, scale: &[], measured: None };
-        cluster.ask(&question).outcomes.len()
+        let query = WhatIfQuery { service, slices, namespace_default: None, scale: &[], measured: None };
+        cluster.evaluate(&query).outcomes.len()
     });
     answers.sum()
 }
@@ -120,25 +121,31 @@ fn what_if() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (before, clock) = (cpu_seconds(), Instant::now());
     let part = start.services.len().div_ceil(threads);
-    let asked: usize = std::thread::scope(|scope| {
+    let evaluated: usize = std::thread::scope(|scope| {
         let start = &start;
-        let work =
-            |services| scope.spawn(move || ask(&Cluster::new(&start.nodes, Demand::Cpu), start, services));
+        let work = |services| {
+            scope.spawn(move || {
+                evaluate_all(&WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu), start, services)
+            })
+        };
         let workers: Vec<_> = start.services.chunks(part).map(work).collect();
         workers.into_iter().map(|worker| worker.join().expect("nothing here panics")).sum()
     });
     println!(
         "\nWhat-if, {SERVICES} Services x 10 endpoints, 1000 nodes, {} mechanisms: {:.1} CPU-seconds, {:.1} s on the clock \
          with {threads} threads (goal for the command: {WHAT_IF_GOAL_SECONDS} s)",
-        asked / SERVICES,
+        evaluated / SERVICES,
         cpu_seconds() - before,
         clock.elapsed().as_secs_f64()
     );
 }
 
 fn churn() {
-    let start = cluster(Size { zones: 3, nodes: 100, services: 200, endpoints: 20 }, Pace::default());
-    let events = events(&start, 1, 200);
+    let start = generated_cluster(
+        ClusterSize { zones: 3, nodes: 100, services: 200, endpoints: 20 },
+        PodTimings::default(),
+    );
+    let events = random_events(&start, &mut Random::seeded(1), 200);
     let (before, threads) = (cpu_seconds(), std::thread::available_parallelism().map_or(1, usize::from));
     let churns = replay(&start, &events, MECHANISMS, threads, &AtomicBool::new(false), &|_| {});
     let written: u64 = churns.iter().map(|churn| churn.total.slices_written).sum();
@@ -153,14 +160,19 @@ fn named(names: impl IntoIterator<Item = &'static str>) -> Vec<Algorithm> {
     names.into_iter().map(|name| name.parse().expect("a name out of our own table")).collect()
 }
 
-fn score(set: Dataset, algorithms: &[Algorithm]) -> Summary {
+fn score(set: Dataset, algorithms: &[Algorithm]) -> ScoringSummary {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let job = Job { source: Source::Set(set), algorithms, settings: Settings::default(), threads };
+    let job = ScoringJob {
+        source: InputSource::Set(set),
+        algorithms,
+        settings: AlgorithmSettings::default(),
+        threads,
+    };
     run(&job, &AtomicBool::new(false), &|_| {})
 }
 
-fn means(row: &Row) -> Means {
-    row.tally.means().expect("the built-in sets have valid inputs")
+fn means(row: &AlgorithmScores) -> MeanScores {
+    row.totals.means().expect("the built-in sets have valid inputs")
 }
 
 fn small() {
@@ -185,14 +197,14 @@ fn large() {
     for (row, published) in summary.rows.iter().zip(&LARGE) {
         let m = means(row);
         println!("{:<16} ours {}", published.name, four([m.total, m.in_zone, m.overload, m.slice], 4));
-        println!("{:<16} KEP  {}  {}", "", four(published.figures, 2), published.verdict);
-        let (lowest, _) = row.tally.extremes;
-        println!("{:<16} min total {lowest:.2}, worst overload {:.2} %", "", row.tally.worst_overload);
+        println!("{:<16} KEP  {}  {}", "", four(published.figures, 2), published.comparison);
+        let (lowest, _) = row.totals.extremes;
+        println!("{:<16} min total {lowest:.2}, worst overload {:.2} %", "", row.totals.worst_overload);
     }
     println!(
         "The five: {cpu:.1} CPU-seconds, {wall:.1} s on the clock (goal: {GOAL_SECONDS}; public tool: about {PUBLIC_SECONDS})"
     );
-    println!("Memory, at most: {}", peak_memory());
+    println!("Hysteresis, at most: {}", peak_memory());
     let before = cpu_seconds();
     let summary = score(Dataset::Large, &named(["spill", "best"]));
     for row in &summary.rows {
@@ -227,51 +239,51 @@ fn peak_memory() -> String {
 /// Under callgrind: each algorithm over a part of the small set, in a function of its own.
 fn count() {
     const PART: usize = 20_000;
-    let mut inputs = Vec::with_capacity(PART);
-    Dataset::Small.for_each(100_000, PART as u64, |at, triple| inputs.push(Dataset::Small.input(at, triple)));
+    let inputs = Dataset::Small.inputs(100_000, PART as u64);
     phase_local(&inputs);
     phase_local_shared(&inputs);
     phase_local_weighted(&inputs);
     phase_local_opt(&inputs);
     phase_best(&inputs);
     let start = stored(PART / 100);
-    phase_what_if(&Cluster::new(&start.nodes, Demand::Cpu), &start);
+    phase_what_if(&WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu), &start);
     println!("{PART} endpoints (here: inputs)");
 }
 
-fn over(inputs: &[sim::Input], name: &'static str) {
+fn over(inputs: &[sim::SimulationInput], name: &'static str) {
     let algorithms = named([name]);
-    let source = Source::List(inputs);
-    let job = Job { source, algorithms: &algorithms, settings: Settings::default(), threads: 1 };
+    let source = InputSource::List(inputs);
+    let job =
+        ScoringJob { source, algorithms: &algorithms, settings: AlgorithmSettings::default(), threads: 1 };
     black_box(run(&job, &AtomicBool::new(false), &|_| {}));
 }
 
 #[inline(never)]
-fn phase_local(inputs: &[sim::Input]) {
+fn phase_local(inputs: &[sim::SimulationInput]) {
     over(inputs, "local");
 }
 
 #[inline(never)]
-fn phase_local_shared(inputs: &[sim::Input]) {
+fn phase_local_shared(inputs: &[sim::SimulationInput]) {
     over(inputs, "local-shared");
 }
 
 #[inline(never)]
-fn phase_local_weighted(inputs: &[sim::Input]) {
+fn phase_local_weighted(inputs: &[sim::SimulationInput]) {
     over(inputs, "local-weighted");
 }
 
 #[inline(never)]
-fn phase_local_opt(inputs: &[sim::Input]) {
+fn phase_local_opt(inputs: &[sim::SimulationInput]) {
     over(inputs, "local-opt");
 }
 
 #[inline(never)]
-fn phase_best(inputs: &[sim::Input]) {
+fn phase_best(inputs: &[sim::SimulationInput]) {
     over(inputs, "best");
 }
 
 #[inline(never)]
-fn phase_what_if(cluster: &Cluster, start: &Start) {
-    black_box(ask(cluster, start, &start.services));
+fn phase_what_if(cluster: &WhatIfEvaluator, start: &InitialCluster) {
+    black_box(evaluate_all(cluster, start, &start.services));
 }

@@ -1,7 +1,7 @@
-//! The algorithms, each a function from zones to groups.
+//! The algorithms: functions from zones to groups of endpoints.
 //!
 //! Those of the published tool follow it bit for bit (simulator 4); `local`, `prefer` and `spill` are the functions
-//! that the controllers themselves use.
+//! of the controllers.
 
 mod best;
 mod opt;
@@ -16,14 +16,13 @@ use std::str::FromStr;
 
 use plan::hints::same_zone::rebalance::{ZoneLoad, rebalance_zones};
 
-use crate::groups::{Group, by_label};
 use crate::input::Zone;
-use crate::score::{Metrics, ScoreWeights, measure};
+use crate::metrics::{ScoreMetrics, ScoreWeights, measure};
+use crate::slice_group::{SliceGroup, by_label};
 
-/// A way to group endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// One group for all: what a Service does that asks for nothing.
+    /// One group for all zones: the default of a Service.
     Balanced,
     /// Seed 003's recommendation; with a starting threshold of its own as `local-2x`.
     Local(Option<usize>),
@@ -33,19 +32,19 @@ pub enum Algorithm {
     LocalWeighted,
     /// The remainder is shared by all (seed 003).
     LocalOpt,
-    /// 40 % of what a zone has too much goes to all.
+    /// 40 % of the surplus of a zone goes to a group for all.
     SharedGlobal,
-    /// What a zone has too much goes to the other zones.
+    /// The surplus of a zone goes to the other zones.
     SharedMultizone,
-    /// `same-zone: Prefer` as the controller does it, from a fresh start.
+    /// `same-zone: Prefer` as in the controller, without hysteresis.
     Prefer,
-    /// Spill as nodes do it, with demand that is not rounded.
+    /// Spill as in nodes, with exact demand.
     Spill,
     /// The highest score of all partitions of whole zones without overload.
     Best,
 }
 
-/// Every algorithm by its name, in the order of the help.
+/// In the order of the help.
 pub const ALL: &[(&str, Algorithm)] = &[
     ("balanced", Algorithm::Balanced),
     ("local", Algorithm::Local(None)),
@@ -64,31 +63,28 @@ pub const ALL: &[(&str, Algorithm)] = &[
     ("best", Algorithm::Best),
 ];
 
-/// What can be chosen beside the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// `local` starts at this many endpoints per zone (seed 003: 3).
+pub struct AlgorithmSettings {
+    /// Minimum average number of endpoints per zone for `local` (seed 003: 3).
     pub starting_threshold: usize,
-    /// `local` and `local-shared` let no endpoint get more than this above its fair share (seed 003: 50 %).
+    /// Maximum overload of an endpoint for `local` and `local-shared` (seed 003: 50 %).
     pub overload_threshold: f64,
-    /// What the parts of the score count.
     pub weights: ScoreWeights,
 }
 
-impl Default for Settings {
+impl Default for AlgorithmSettings {
     fn default() -> Self {
         Self { starting_threshold: 3, overload_threshold: 0.5, weights: ScoreWeights::default() }
     }
 }
 
 impl Algorithm {
-    /// Its name.
     pub fn name(self) -> &'static str {
         ALL.iter().find(|(_, a)| *a == self).map_or("local", |(name, _)| name)
     }
 
-    /// Its groups, in the order of their labels.
-    pub fn groups(self, zones: &[Zone], settings: &Settings) -> Vec<Group> {
+    /// Sorted by label.
+    pub fn groups(self, zones: &[Zone], settings: &AlgorithmSettings) -> Vec<SliceGroup> {
         let groups = match self {
             Self::Balanced => None,
             Self::Local(start) => local_groups(zones, start.unwrap_or(settings.starting_threshold), settings),
@@ -101,11 +97,11 @@ impl Algorithm {
             Self::Spill => spill::groups(zones),
             Self::Best => best::groups(zones, &settings.weights),
         };
-        by_label(groups.unwrap_or_else(|| vec![Group::global(zones)]))
+        by_label(groups.unwrap_or_else(|| vec![SliceGroup::global(zones)]))
     }
 
-    /// Its metrics, `None` where some zone reaches no endpoint.
-    pub fn measure(self, zones: &[Zone], settings: &Settings) -> Option<Metrics> {
+    /// `None` if some zone reaches no endpoint.
+    pub fn measure(self, zones: &[Zone], settings: &AlgorithmSettings) -> Option<ScoreMetrics> {
         measure(zones, &self.groups(zones, settings), &settings.weights)
     }
 }
@@ -126,13 +122,13 @@ impl FromStr for Algorithm {
         let known = ALL.iter().find(|(name, _)| *name == text).map(|(_, a)| *a);
         known.ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
-            format!("no algorithm has that name; known are {}", names.join(", "))
+            format!("unknown algorithm; known are {}", names.join(", "))
         })
     }
 }
 
-/// One function for the controller and for us.
-fn local_groups(zones: &[Zone], start: usize, settings: &Settings) -> Option<Vec<Group>> {
+/// The function of the controller.
+fn local_groups(zones: &[Zone], start: usize, settings: &AlgorithmSettings) -> Option<Vec<SliceGroup>> {
     let load =
         |z: &Zone| ZoneLoad { nodes: z.nodes, endpoints: usize::try_from(z.endpoints).unwrap_or(usize::MAX) };
     let loads: Vec<ZoneLoad> = zones.iter().map(load).collect();
@@ -140,11 +136,11 @@ fn local_groups(zones: &[Zone], start: usize, settings: &Settings) -> Option<Vec
     Some(from_table(zones, &groups))
 }
 
-/// A group per zone out of `table[receiver][giver]`.
-fn from_table(zones: &[Zone], table: &[Vec<usize>]) -> Vec<Group> {
-    let group = |(zone, counts): (usize, &Vec<usize>)| Group {
+/// One group per zone from `table[receiver][giver]`.
+fn from_table(zones: &[Zone], table: &[Vec<usize>]) -> Vec<SliceGroup> {
+    let group = |(zone, counts): (usize, &Vec<usize>)| SliceGroup {
         composition: counts.iter().map(|n| *n as u64).collect(),
-        ..Group::own(zones, zone, 0)
+        ..SliceGroup::own(zones, zone, 0)
     };
     table.iter().enumerate().map(group).collect()
 }

@@ -1,13 +1,14 @@
-//! The built-in data sets, made on the fly: 39 million inputs are no file.
+//! The built-in data sets, generated on the fly.
 //!
 //! A ranged set pairs every sorted triple of nodes with every sorted triple of endpoints, position by position
 //! (simulator 2), so the smallest number of nodes always meets the smallest number of endpoints.
 
 use std::str::FromStr;
 
-use crate::input::{Input, Zone};
+use model::Name;
 
-/// A set of inputs known by name.
+use crate::input::{SimulationInput, Zone};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dataset {
     /// 390,080 inputs with up to 20 endpoints per zone, and some with 100 to 198.
@@ -20,8 +21,8 @@ pub enum Dataset {
     Representative,
 }
 
-/// Three zones: nodes and endpoints.
-pub type Triple = ([u32; 3], [u32; 3]);
+/// Nodes and endpoints of three zones.
+pub type ZoneTriple = ([u32; 3], [u32; 3]);
 
 /// Every node triple out of `nodes` with every endpoint triple out of `endpoints`.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ struct Range {
     endpoints: Steps,
 }
 
-/// `first`, `first + step`, ..., so many.
+/// `first`, `first + step`, ..., `count` of them.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     first: u32,
@@ -54,7 +55,7 @@ const MEDIUM: [Range; 2] = [low(51), high(58)];
 const LARGE: [Range; 2] = [low(101), high(129)];
 
 /// Nodes and endpoints of the public tool's example, in its order.
-const REPRESENTATIVE: [Triple; 19] = [
+const REPRESENTATIVE: [ZoneTriple; 19] = [
     ([30, 30, 30], [100, 0, 0]),
     ([30, 30, 30], [100, 100, 0]),
     ([30, 30, 30], [100, 10, 10]),
@@ -91,7 +92,6 @@ impl FromStr for Dataset {
 }
 
 impl Dataset {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -110,7 +110,6 @@ impl Dataset {
         }
     }
 
-    /// How many inputs it has.
     pub fn len(self) -> u64 {
         match self {
             Self::Representative => REPRESENTATIVE.len() as u64,
@@ -118,13 +117,12 @@ impl Dataset {
         }
     }
 
-    /// Whether it has none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `each` for the inputs from `start` on, `count` of them at most, in order.
-    pub fn for_each(self, start: u64, count: u64, mut each: impl FnMut(u64, Triple)) {
+    /// Calls `each` with number and zones of up to `count` inputs from `start`, in order.
+    pub fn for_each(self, start: u64, count: u64, mut each: impl FnMut(u64, ZoneTriple)) {
         let end = start.saturating_add(count).min(self.len());
         if self == Self::Representative {
             (start..end).for_each(|at| each(at, REPRESENTATIVE[at as usize]));
@@ -140,16 +138,25 @@ impl Dataset {
         }
     }
 
-    /// One input with a name.
-    pub fn input(self, at: u64, (nodes, endpoints): Triple) -> Input {
-        let zone = |z: usize| Zone {
-            name: format!("zone{}", z + 1),
-            nodes: u64::from(nodes[z]),
-            endpoints: u64::from(endpoints[z]),
-        };
-        let id = format!("{}-{}", self.name(), at + 1);
-        Input::new(&id, (0..3).map(zone).collect()).expect("three small zones of different names")
+    /// Up to `count` inputs from `start`, in order.
+    pub fn inputs(self, start: u64, count: u64) -> Vec<SimulationInput> {
+        let mut inputs = Vec::new();
+        self.for_each(start, count, |at, triple| {
+            let id = format!("{}-{}", self.name(), at + 1);
+            let input = SimulationInput::new(&id, zones(triple).to_vec());
+            inputs.push(input.expect("three small zones of different names"));
+        });
+        inputs
     }
+}
+
+/// Zones `zone1` to `zone3` with these counts.
+pub fn zones((nodes, endpoints): ZoneTriple) -> [Zone; 3] {
+    [("zone1", 0), ("zone2", 1), ("zone3", 2)].map(|(name, z)| Zone {
+        name: Name::new(name),
+        nodes: nodes[z].into(),
+        endpoints: endpoints[z].into(),
+    })
 }
 
 impl Range {
@@ -162,7 +169,7 @@ impl Range {
         self.nodes.triples() * self.endpoint_triples()
     }
 
-    fn for_each(&self, start: u64, count: u64, mut each: impl FnMut(u64, Triple)) {
+    fn for_each(&self, start: u64, count: u64, mut each: impl FnMut(u64, ZoneTriple)) {
         let skipped = u64::from(self.endpoints.first == 0);
         let per_nodes = self.endpoint_triples();
         let mut nodes = self.nodes.triple(start / per_nodes);

@@ -1,26 +1,28 @@
-//! The simulator: how well an algorithm keeps traffic in its zone, at what overload and in how many slices.
+//! The simulator: scores algorithms by in-zone traffic, overload and number of slices, and evaluates changes to a
+//! cluster.
 //!
 //! ```text
-//! CSV, data sets -> Input (zones: nodes, endpoints) -> Algorithm -> groups -> Metrics -> Summary
-//! Snapshot -> what-if, replay: the controller's own planning functions, with time as a number
+//! CSV, data sets -> SimulationInput (zones: nodes, endpoints) -> Algorithm -> SliceGroups -> ScoreMetrics
+//! Snapshot -> what-if, replay: the planning functions of the controller, in virtual time
 //! ```
 //!
-//! No I/O and no clock: texts come in as strings, and whoever calls shows the progress.
+//! No I/O and no clock: texts come in as strings, and callers show the progress.
+#![allow(missing_docs, reason = "fields and methods whose names say it all")]
 
 pub mod algorithm;
 pub mod dataset;
 pub mod fast;
-pub mod groups;
 pub mod input;
+pub mod metrics;
 pub mod replay;
 pub mod report;
-pub mod run;
-pub mod score;
-pub mod whatif;
-mod world;
+pub mod scoring;
+mod slice_group;
+mod synthetic;
+pub mod what_if;
 
-pub use algorithm::{Algorithm, Settings};
+pub use algorithm::{Algorithm, AlgorithmSettings};
 pub use dataset::Dataset;
-pub use groups::Group;
-pub use input::{Input, Rejection, Zone};
-pub use score::{Metrics, ScoreWeights, Status};
+pub use input::{InputError, SimulationInput, Zone};
+pub use metrics::{ScoreMetrics, ScoreWeights};
+pub use slice_group::SliceGroup;

@@ -1,17 +1,17 @@
-//! What a sequence of events costs under each mechanism: slices written, hints flipped, bytes on the watch.
+//! Replays events under each mechanism and measures churn: slices written, hints changed, watch traffic.
 //!
 //! ```text
-//! Start (Services, pods, nodes) -> State: an agenda in virtual time; pods come, get ready, go
-//!   each moment: Services that changed -> plan::slices with plan::hints and memory -> stored slices -> Churn
+//! InitialCluster (Services, pods, nodes) -> SimulatedCluster: an event queue in virtual time
+//!   each tick: changed Services -> plan::slices with plan::hints and hysteresis -> stored slices -> Churn
 //! ```
 //!
-//! Every mechanism lives through the same events in a world of its own. Time is a number that the events carry.
+//! Every mechanism gets the same events and a cluster of its own. Time is virtual.
 
-mod chance;
-mod churn;
-mod found;
-mod made;
-mod state;
+mod controller;
+mod from_snapshot;
+mod generated;
+mod random_events;
+mod simulated_cluster;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -22,27 +22,26 @@ use std::time::Duration;
 use model::{Name, Namespace, Node, Pod, Service, ServiceKey, Slice};
 use plan::hints::Mechanism;
 
-pub use chance::{Chance, events};
-pub use churn::{Churn, Moment};
-pub use made::{Size, cluster};
+pub use controller::{Churn, ChurnSample};
+pub use generated::{ClusterSize, generated_cluster};
+pub use random_events::random_events;
 
 pub(crate) use workload::{surge, unavailable};
 
-use churn::Plane;
-use state::State;
+use controller::SimulatedController;
+use simulated_cluster::SimulatedCluster;
 
-/// A point of virtual time, in milliseconds from the start.
+/// A point in virtual time, in milliseconds from the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// Seconds as a user writes them; none below zero or beyond 30 years.
+    /// `None` for negative times and beyond 30 years.
     pub fn from_seconds(seconds: f64) -> Option<Self> {
         const LATEST: f64 = 1e9;
         (0.0..=LATEST).contains(&seconds).then(|| Self((seconds * 1_000.0).round() as u64))
     }
 
-    /// In seconds.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1_000.0
     }
@@ -56,18 +55,18 @@ impl Millis {
     }
 }
 
-/// How long things take, in virtual time.
+/// Durations of pod transitions, in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// From the making of a pod to its readiness.
+pub struct PodTimings {
+    /// From the creation of a pod to its readiness.
     pub start: Duration,
-    /// From the deletion of a pod to its end.
+    /// From the deletion of a pod to its termination.
     pub stop: Duration,
-    /// From the loss of a node to the replacement of its pods; what Kubernetes waits by default.
+    /// From the failure of a node to the eviction of its pods; the default is that of Kubernetes.
     pub eviction: Duration,
 }
 
-impl Default for Pace {
+impl Default for PodTimings {
     fn default() -> Self {
         Self {
             start: Duration::from_secs(10),
@@ -77,57 +76,47 @@ impl Default for Pace {
     }
 }
 
-/// Something that happens to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The workload behind a Service gets this many replicas.
+pub enum ClusterChange {
+    /// Sets the replicas of the workload behind a Service.
     Scale(ServiceKey, usize),
-    /// It gets more, or fewer.
     ScaleBy(ServiceKey, i64),
-    /// All of its pods are replaced, with a quarter more at most and a quarter missing at most.
+    /// Replaces all pods, with the default maxSurge and maxUnavailable of 25 %.
     Roll(ServiceKey),
-    /// A node stops to answer.
+    /// The node becomes not ready.
     NodeLoss(Name),
-    /// It answers again.
     NodeBack(Name),
-    /// All nodes of a zone stop to answer.
+    /// All nodes of a zone become not ready.
     ZoneLoss(Name),
-    /// They answer again.
     ZoneBack(Name),
 }
 
-/// A change and when it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// When.
+pub struct ReplayEvent {
     pub at: Millis,
-    /// What.
-    pub change: Change,
+    pub change: ClusterChange,
 }
 
 /// The cluster before the first event.
 #[derive(Clone, Debug, Default)]
-pub struct Start {
-    /// Services with a selector.
+pub struct InitialCluster {
+    /// Only Services with a selector.
     pub services: Vec<Service>,
-    /// Their slices, as far as there are any.
+    /// Existing slices.
     pub slices: BTreeMap<ServiceKey, Vec<Slice>>,
-    /// All pods.
     pub pods: Vec<Pod>,
-    /// All nodes.
     pub nodes: BTreeMap<Name, Node>,
-    /// Namespaces, for their defaults.
+    /// For their default traffic distribution.
     pub namespaces: BTreeMap<Name, Namespace>,
-    /// How long things take.
-    pub pace: Pace,
+    pub timings: PodTimings,
 }
 
-impl Start {
-    /// What is wrong with an event: what it names is not there.
-    pub fn check(&self, event: &Event) -> Result<(), String> {
-        let missing = |kind: &str, name: &str| Err(format!("there is no {kind} {name} with pods to change"));
+impl InitialCluster {
+    /// An error if the event refers to an unknown object.
+    pub fn check(&self, event: &ReplayEvent) -> Result<(), String> {
+        let missing = |kind: &str, name: &str| Err(format!("there is no {kind} {name} with pods"));
         match &event.change {
-            Change::Scale(key, _) | Change::ScaleBy(key, _) | Change::Roll(key) => {
+            ClusterChange::Scale(key, _) | ClusterChange::ScaleBy(key, _) | ClusterChange::Roll(key) => {
                 let service = self.services.iter().find(|service| service.key == *key);
                 let selector = service.and_then(|service| service.selector.as_ref());
                 let has = |pod: &Pod| {
@@ -135,11 +124,13 @@ impl Start {
                 };
                 if self.pods.iter().any(has) { Ok(()) } else { missing("Service", &key.to_string()) }
             }
-            Change::NodeLoss(name) | Change::NodeBack(name) => match self.nodes.contains_key(name) {
-                true => Ok(()),
-                false => missing("node", name),
-            },
-            Change::ZoneLoss(zone) | Change::ZoneBack(zone) => {
+            ClusterChange::NodeLoss(name) | ClusterChange::NodeBack(name) => {
+                match self.nodes.contains_key(name) {
+                    true => Ok(()),
+                    false => missing("node", name),
+                }
+            }
+            ClusterChange::ZoneLoss(zone) | ClusterChange::ZoneBack(zone) => {
                 match self.nodes.values().any(|node| node.zone.as_ref() == Some(zone)) {
                     true => Ok(()),
                     false => missing("zone", zone),
@@ -149,12 +140,12 @@ impl Start {
     }
 }
 
-/// One replay for each mechanism, in their order, by as many threads.
+/// Replays the events for each mechanism, in parallel.
 ///
-/// `progress` is told of every event that one of them has lived through; setting `stop` ends all of them early.
+/// Calls `progress` with the number of events processed; `stop` ends all replays early.
 pub fn replay(
-    start: &Start,
-    events: &[Event],
+    start: &InitialCluster,
+    events: &[ReplayEvent],
     mechanisms: &[Mechanism],
     threads: usize,
     stop: &AtomicBool,
@@ -181,21 +172,21 @@ fn take(next: &AtomicUsize, mechanisms: &[Mechanism]) -> Option<(usize, Mechanis
 }
 
 fn replay_one(
-    start: &Start,
-    events: &[Event],
+    start: &InitialCluster,
+    events: &[ReplayEvent],
     mechanism: Mechanism,
     stop: &AtomicBool,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Churn {
-    let mut state = State::new(start, events);
-    let mut plane = Plane::new(start, mechanism);
-    plane.settle(&state);
+    let mut cluster = SimulatedCluster::new(start, events);
+    let mut controller = SimulatedController::new(start, mechanism);
+    controller.settle(&cluster);
     while !stop.load(Ordering::Relaxed) {
-        let Some(step) = state.advance() else { break };
-        plane.live_through(&state, &step);
-        progress(step.events);
+        let Some(tick) = cluster.advance() else { break };
+        controller.sync_tick(&cluster, &tick);
+        progress(tick.events);
     }
-    plane.finish()
+    controller.finish()
 }
 
 #[cfg(test)]

@@ -1,45 +1,48 @@
-//! Reports as one HTML page: plots as SVG inside, no script, nothing to fetch; light, dark and on paper.
+//! HTML reports: self-contained pages with SVG plots, without scripts; for screen and print.
 
 mod churn;
 mod page;
 mod svg;
 
-use crate::run::tally::{BARS, COLUMNS, Means, ROWS};
-use crate::run::{Row, Summary};
+use crate::scoring::totals::{BARS, COLUMNS, MeanScores, ROWS};
+use crate::scoring::{AlgorithmScores, ScoringSummary};
 
 pub use churn::churn;
-pub use page::{Page, escaped};
+pub use page::{HtmlPage, escaped};
 pub use svg::{HeatMap, bars, bars_named, heat_map, lines, scatter};
 
 /// The page of `simulate run`.
-pub fn scores(input: &str, summary: &Summary) -> String {
-    let mut page = Page::new(&format!("Scores on {input}"));
+pub fn scores(input: &str, summary: &ScoringSummary) -> String {
+    let mut page = HtmlPage::new(&format!("Scores on {input}"));
     let scored = match summary.done == summary.inputs {
         true => format!("{} inputs.", grouped(summary.done)),
         false => format!("Stopped after {} of {} inputs.", grouped(summary.done), grouped(summary.inputs)),
     };
     page.paragraph(&format!(
-        "{scored} The total score is made of traffic that stays in its zone, of overload and of the number of \
-         EndpointSlices. Higher is better."
+        "{scored} The total score combines in-zone traffic, overload and the number of EndpointSlices. Higher is better."
     ));
-    let rows: Vec<(&Row, Means)> = summary.rows.iter().filter_map(|r| Some((r, r.tally.means()?))).collect();
+    let rows: Vec<(&AlgorithmScores, MeanScores)> =
+        summary.rows.iter().filter_map(|r| Some((r, r.totals.means()?))).collect();
     page.table(&HEADS, rows.iter().map(|(row, means)| cells(row, means)).collect());
-    page.section("In-zone traffic against overload", "Means per algorithm. Good is on the right and low.");
+    page.section(
+        "In-zone traffic against overload",
+        "MeanScores per algorithm. Good is on the right and low.",
+    );
     let points: Vec<(String, f64, f64)> =
         rows.iter().map(|(row, m)| (row.algorithm.to_string(), m.in_zone, m.max_overload)).collect();
     page.figure(&scatter(&points, "traffic in its zone, %", "largest overload, %"), "");
-    page.section("How scores are spread", "Share of inputs by total score, one bar per point.");
+    page.section("Distribution of scores", "Share of inputs by total score, one bar per point.");
     for (row, means) in &rows {
-        let shares = shares(&row.shape.totals);
+        let shares = shares(&row.histogram.totals);
         let caption = format!("{}: mean {:.2}", row.algorithm, means.total);
         page.figure(&bars(&shares[30.min(BARS)..], 30.0, "total score"), &caption);
     }
     page.section(
-        "Where inputs end up",
+        "Distribution of inputs",
         "Inputs by in-zone traffic (to the right) and largest overload (upwards).",
     );
     for (row, _) in &rows {
-        let density = shares(&row.shape.density);
+        let density = shares(&row.histogram.density);
         let map = HeatMap {
             columns: COLUMNS,
             rows: ROWS,
@@ -63,7 +66,7 @@ const HEADS: [&str; 8] = [
     "invalid",
 ];
 
-fn cells(row: &Row, m: &Means) -> Vec<String> {
+fn cells(row: &AlgorithmScores, m: &MeanScores) -> Vec<String> {
     vec![
         row.algorithm.to_string(),
         format!("{:.4}", m.total),
@@ -71,8 +74,8 @@ fn cells(row: &Row, m: &Means) -> Vec<String> {
         format!("{:.2}", m.overload),
         format!("{:.2}", m.slice),
         format!("{:.2} %", m.max_overload),
-        format!("{:.2} %", row.tally.worst_overload),
-        grouped(row.tally.invalid),
+        format!("{:.2} %", row.totals.worst_overload),
+        grouped(row.totals.invalid),
     ]
 }
 
@@ -81,7 +84,7 @@ fn shares(counts: &[u64]) -> Vec<f64> {
     counts.iter().map(|n| *n as f64 / all).collect()
 }
 
-/// `39,273,145`.
+/// Thousands separators, as in `39,273,145`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -94,7 +97,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `12.3 MB`.
+/// As in `12.3 MB`.
 pub fn bytes(number: u64) -> String {
     let value = number as f64;
     match number {

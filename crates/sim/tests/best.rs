@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
-use sim::run::{Job, Source, run};
-use sim::{Algorithm, Dataset, Input, Settings, Zone};
+use sim::scoring::{InputSource, ScoringJob, run};
+use sim::{Algorithm, AlgorithmSettings, Dataset, SimulationInput, Zone};
 
 /// All ways to put `n` zones into groups.
 fn partitions(n: usize) -> Vec<Vec<Vec<usize>>> {
@@ -104,13 +104,13 @@ fn exhaustive(zones: &[Zone]) -> f64 {
     partitions(served.len()).iter().map(score).fold(f64::NEG_INFINITY, f64::max)
 }
 
-fn zones(counts: &[(u64, u64)]) -> Input {
+fn zones(counts: &[(u64, u64)]) -> SimulationInput {
     let zone = |(at, (nodes, endpoints)): (usize, &(u64, u64))| Zone {
-        name: format!("zone{at}"),
+        name: format!("zone{at}").as_str().into(),
         nodes: *nodes,
         endpoints: *endpoints,
     };
-    Input::new("case", counts.iter().enumerate().map(zone).collect()).expect("a good input")
+    SimulationInput::new("case", counts.iter().enumerate().map(zone).collect()).expect("a good input")
 }
 
 proptest! {
@@ -123,7 +123,7 @@ proptest! {
         let input = zones(&counts);
         let any = |f: fn(&(u64, u64)) -> u64| counts.iter().map(f).sum::<u64>() > 0;
         prop_assume!(any(|c| c.0) && any(|c| c.1));
-        let settings = Settings::default();
+        let settings = AlgorithmSettings::default();
         let best = Algorithm::Best.measure(input.zones(), &settings).expect("every zone reaches something");
         let wanted = exhaustive(input.zones());
         prop_assert!((best.total - wanted).abs() < 1e-9, "{} instead of {wanted}: {counts:?}", best.total);
@@ -135,10 +135,14 @@ proptest! {
 
 fn means(set: Dataset, names: &str) -> Vec<f64> {
     let algorithms: Vec<Algorithm> = names.split(',').map(|name| name.parse().expect("a name")).collect();
-    let job =
-        Job { source: Source::Set(set), algorithms: &algorithms, settings: Settings::default(), threads: 2 };
+    let job = ScoringJob {
+        source: InputSource::Set(set),
+        algorithms: &algorithms,
+        settings: AlgorithmSettings::default(),
+        threads: 2,
+    };
     let summary = run(&job, &AtomicBool::new(false), &|_| {});
-    summary.rows.iter().map(|row| row.tally.means().expect("valid inputs").total).collect()
+    summary.rows.iter().map(|row| row.totals.means().expect("valid inputs").total).collect()
 }
 
 #[test]
@@ -155,10 +159,11 @@ fn small_set_gives_the_published_figures() {
 fn any_number_of_threads_gives_the_same_bits() {
     let algorithms = [Algorithm::Local(None), Algorithm::LocalShared, Algorithm::Spill, Algorithm::Best];
     let total = |threads: usize| {
-        let source = Source::Set(Dataset::Small);
-        let job = Job { source, algorithms: &algorithms, settings: Settings::default(), threads };
+        let source = InputSource::Set(Dataset::Small);
+        let job =
+            ScoringJob { source, algorithms: &algorithms, settings: AlgorithmSettings::default(), threads };
         let summary = run(&job, &AtomicBool::new(false), &|_| {});
-        let bits = |row: &sim::run::Row| row.tally.means().expect("valid").total.to_bits();
+        let bits = |row: &sim::scoring::AlgorithmScores| row.totals.means().expect("valid").total.to_bits();
         (summary.rows.iter().map(bits).collect::<Vec<_>>(), summary.done)
     };
     let one = total(1);
@@ -169,10 +174,11 @@ fn any_number_of_threads_gives_the_same_bits() {
 #[test]
 fn a_stopped_run_tells_what_is_done() {
     let algorithms = [Algorithm::Balanced];
-    let source = Source::Set(Dataset::Large);
-    let job = Job { source, algorithms: &algorithms, settings: Settings::default(), threads: 2 };
+    let source = InputSource::Set(Dataset::Large);
+    let job =
+        ScoringJob { source, algorithms: &algorithms, settings: AlgorithmSettings::default(), threads: 2 };
     let stop = AtomicBool::new(false);
     let summary = run(&job, &stop, &|_| stop.store(true, std::sync::atomic::Ordering::Relaxed));
     assert!(summary.done > 0 && summary.done < summary.inputs, "{}", summary.done);
-    assert_eq!(summary.rows[0].tally.valid, summary.done);
+    assert_eq!(summary.rows[0].totals.valid, summary.done);
 }

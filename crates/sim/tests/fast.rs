@@ -1,8 +1,9 @@
-//! The fast forms of the algorithms against their plain ones, and `best` against every partition.
+//! Compares the fast forms of the algorithms with the plain ones.
 
 use proptest::prelude::*;
-use sim::fast::{self, Three};
-use sim::{Algorithm, Dataset, Metrics, Settings};
+use sim::dataset;
+use sim::fast::{self, ThreeZones};
+use sim::{Algorithm, AlgorithmSettings, Dataset, ScoreMetrics};
 
 const FAST: [Algorithm; 9] = [
     Algorithm::Balanced,
@@ -16,7 +17,7 @@ const FAST: [Algorithm; 9] = [
     Algorithm::Best,
 ];
 
-fn same(a: &Metrics, b: &Metrics) -> bool {
+fn same(a: &ScoreMetrics, b: &ScoreMetrics) -> bool {
     let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
     a.slices == b.slices
         && near(a.in_zone, b.in_zone)
@@ -25,11 +26,12 @@ fn same(a: &Metrics, b: &Metrics) -> bool {
         && near(a.total, b.total)
 }
 
-fn check(nodes: [u32; 3], endpoints: [u32; 3], settings: &Settings) {
-    let input = Dataset::Small.input(0, (nodes, endpoints));
+fn check(nodes: [u32; 3], endpoints: [u32; 3], settings: &AlgorithmSettings) {
+    let zones = dataset::zones((nodes, endpoints));
     for algorithm in FAST {
-        let quick = fast::measure(algorithm, &Three::new((nodes, endpoints)), settings).expect("a fast form");
-        let plain = algorithm.measure(input.zones(), settings);
+        let quick =
+            fast::measure(algorithm, &ThreeZones::new((nodes, endpoints)), settings).expect("a fast form");
+        let plain = algorithm.measure(&zones, settings);
         let what = format!("{algorithm} nodes {nodes:?} endpoints {endpoints:?}: {quick:?} {plain:?}");
         match (&quick, &plain) {
             (None, None) => {}
@@ -52,22 +54,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn fast_forms_say_the_same_as_plain_ones(nodes in triple(12), endpoints in triple(40)) {
-        check(nodes, endpoints, &Settings::default());
+    fn fast_forms_equal_plain_forms(nodes in triple(12), endpoints in triple(40)) {
+        check(nodes, endpoints, &AlgorithmSettings::default());
     }
 
     #[test]
-    fn fast_forms_say_the_same_for_many_endpoints(nodes in triple(60), endpoints in triple(700), percent in 10..90u32) {
-        let settings = Settings { overload_threshold: f64::from(percent) / 100.0, ..Settings::default() };
+    fn fast_forms_equal_plain_forms_with_many_endpoints(nodes in triple(60), endpoints in triple(700), percent in 10..90u32) {
+        let settings = AlgorithmSettings { overload_threshold: f64::from(percent) / 100.0, ..AlgorithmSettings::default() };
         check(nodes, endpoints, &settings);
     }
 }
 
 #[test]
-fn fast_forms_say_the_same_all_over_the_large_set() {
-    // A step that shares no factor with the numbers of triples, so that it walks through all of them.
+fn fast_forms_equal_plain_forms_in_the_large_set() {
+    // A step without common factors with the numbers of triples, so that it visits all kinds of them.
     let set = Dataset::Large;
     for start in (0..set.len()).step_by(7_919 * 5) {
-        set.for_each(start, 1, |_, (nodes, endpoints)| check(nodes, endpoints, &Settings::default()));
+        set.for_each(start, 1, |_, (nodes, endpoints)| {
+            check(nodes, endpoints, &AlgorithmSettings::default())
+        });
     }
 }

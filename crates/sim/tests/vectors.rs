@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sim::score::measure;
-use sim::{Algorithm, Group, Input, Settings, Zone};
+use sim::metrics::measure;
+use sim::{Algorithm, AlgorithmSettings, SimulationInput, SliceGroup, Zone};
 
 const TOLERANCE: f64 = 1e-9;
 
@@ -14,14 +14,14 @@ fn vectors() -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-fn input(value: &Value) -> Input {
+fn input(value: &Value) -> SimulationInput {
     let zone = |z: &Value| Zone {
-        name: z["name"].as_str().expect("name").to_owned(),
+        name: z["name"].as_str().expect("name").into(),
         nodes: z["nodes"].as_u64().expect("nodes"),
         endpoints: z["endpoints"].as_u64().expect("endpoints"),
     };
     let zones = value["zones"].as_array().expect("zones").iter().map(zone).collect();
-    Input::new(value["id"].as_str().expect("id"), zones).expect("a good input")
+    SimulationInput::new(value["id"].as_str().expect("id"), zones).expect("a good input")
 }
 
 type Shape = BTreeMap<String, (BTreeMap<String, u64>, BTreeMap<String, f64>)>;
@@ -39,15 +39,15 @@ fn published(result: &Value) -> Shape {
     groups.map(|g| (g["label"].as_str().expect("label").to_owned(), (counts(g), weights(g)))).collect()
 }
 
-fn ours(groups: &[Group], zones: &[Zone]) -> Shape {
-    let name = |at: usize| zones[at].name.clone();
-    let counts = |g: &Group| {
+fn ours(groups: &[SliceGroup], zones: &[Zone]) -> Shape {
+    let name = |at: usize| zones[at].name.to_string();
+    let counts = |g: &SliceGroup| {
         let some = g.composition.iter().enumerate().filter(|(_, n)| **n > 0);
         some.map(|(at, n)| (name(at), *n)).collect()
     };
     let weights =
-        |g: &Group| g.weights.iter().enumerate().filter_map(|(at, w)| Some((name(at), (*w)?))).collect();
-    groups.iter().map(|g| (g.label.clone(), (counts(g), weights(g)))).collect()
+        |g: &SliceGroup| g.weights.iter().enumerate().filter_map(|(at, w)| Some((name(at), (*w)?))).collect();
+    groups.iter().map(|g| (g.label.to_string(), (counts(g), weights(g)))).collect()
 }
 
 /// Weights may differ in the last bit: serde_json reads numbers quickly, not to the last bit.
@@ -63,7 +63,7 @@ fn assert_same(found: &Shape, wanted: &Shape, what: &str) {
 #[test]
 fn metrics_statuses_and_groups_are_those_of_the_published_tool() {
     let vectors = vectors();
-    let settings = Settings::default();
+    let settings = AlgorithmSettings::default();
     let mut rows = 0;
     for value in vectors["inputs"].as_array().expect("inputs") {
         let input = input(value);

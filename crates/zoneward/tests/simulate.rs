@@ -180,7 +180,7 @@ fn capture_does_not_overwrite_a_file_unless_told_to() {
     let refused = zoneward(&args);
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("exists already") && said.contains("--force"), "{said}");
+    assert!(said.contains("already exists") && said.contains("--force"), "{said}");
     assert_eq!(std::fs::read_to_string(&path).expect("read"), "mine");
     assert!(zoneward(&[&args[..], &["--force"]].concat()).status.success());
     assert!(std::fs::read_to_string(&path).expect("read").contains("kind: List"));

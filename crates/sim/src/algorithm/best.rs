@@ -5,16 +5,18 @@
 //! group's in-zone share depends on its own zones alone, and a partition's is the sum. That leaves a search over
 //! partitions: by subsets, keeping for each number of slices the most in-zone traffic.
 
-use crate::groups::Group;
+use model::Name;
+
 use crate::input::{Shares, Zone};
-use crate::score::{ENDPOINTS_PER_SLICE, ScoreWeights, measure};
+use crate::metrics::{ENDPOINTS_PER_SLICE, ScoreWeights, measure};
+use crate::slice_group::SliceGroup;
 
 /// Up to this many zones with endpoints every partition is considered; beyond, groups are merged pair by pair as long
 /// as that pays.
 pub const EXHAUSTIVE_ZONES: usize = 12;
 
 /// The groups; `None` is balanced.
-pub(super) fn groups(zones: &[Zone], weights: &ScoreWeights) -> Option<Vec<Group>> {
+pub(super) fn groups(zones: &[Zone], weights: &ScoreWeights) -> Option<Vec<SliceGroup>> {
     let shares = Shares::of(zones);
     let served: Vec<usize> = (0..zones.len()).filter(|z| zones[*z].endpoints > 0).collect();
     if served.len() < 2 || shares.ratio.iter().all(|r| *r == 0.0) {
@@ -26,8 +28,8 @@ pub(super) fn groups(zones: &[Zone], weights: &ScoreWeights) -> Option<Vec<Group
         false => space.merged_by_pairs(&served),
     };
     let groups = space.weighted(&partition);
-    let score = |groups: &[Group]| measure(zones, groups, weights).map(|m| m.total);
-    let is_better = score(&groups) > score(&[Group::global(zones)]);
+    let score = |groups: &[SliceGroup]| measure(zones, groups, weights).map(|m| m.total);
+    let is_better = score(&groups) > score(&[SliceGroup::global(zones)]);
     (partition.len() > 1 && is_better).then_some(groups)
 }
 
@@ -128,7 +130,7 @@ impl Space<'_> {
     }
 
     /// The groups of a partition, with weights that load every endpoint alike.
-    fn weighted(&self, partition: &[Vec<usize>]) -> Vec<Group> {
+    fn weighted(&self, partition: &[Vec<usize>]) -> Vec<SliceGroup> {
         let all = self.shares.total as f64;
         let mut flow = vec![vec![0.0; partition.len()]; self.zones.len()];
         let mut room: Vec<f64> = partition.iter().map(|g| self.size(g) as f64 / all).collect();
@@ -157,10 +159,10 @@ impl Space<'_> {
         self.as_groups(partition, &flow)
     }
 
-    fn as_groups(&self, partition: &[Vec<usize>], flow: &[Vec<f64>]) -> Vec<Group> {
+    fn as_groups(&self, partition: &[Vec<usize>], flow: &[Vec<f64>]) -> Vec<SliceGroup> {
         let group = |(at, members): (usize, &Vec<usize>)| {
             let names: Vec<&str> = members.iter().map(|z| self.zones[*z].name.as_str()).collect();
-            let mut group = Group::empty(names.join("+"), self.zones.len());
+            let mut group = SliceGroup::empty(Name::new(&names.join("+")), self.zones.len());
             members.iter().for_each(|z| group.composition[*z] = self.zones[*z].endpoints);
             let even = self.shares.total as f64 / self.size(members) as f64;
             for (zone, flow) in flow.iter().enumerate() {

@@ -4,11 +4,13 @@
 
 use std::collections::VecDeque;
 
-use crate::groups::Group;
+use model::Name;
+
 use crate::input::{Shares, Zone};
+use crate::slice_group::SliceGroup;
 
 /// The groups.
-pub(super) fn groups(zones: &[Zone]) -> Vec<Group> {
+pub(super) fn groups(zones: &[Zone]) -> Vec<SliceGroup> {
     let shares = Shares::of(zones);
     let mut available: VecDeque<(usize, u64)> = VecDeque::new();
     let mut needs: Vec<(usize, u64)> = Vec::new();
@@ -17,7 +19,7 @@ pub(super) fn groups(zones: &[Zone]) -> Vec<Group> {
         let expected = shares.expected[at];
         let surplus = zone.endpoints as f64 - expected;
         let own = if surplus > 0.0 { expected.trunc() as u64 } else { zone.endpoints };
-        groups.push(Group::own(zones, at, own));
+        groups.push(SliceGroup::own(zones, at, own));
         if surplus > 0.0 {
             available.push_back((at, surplus.ceil() as u64));
         } else if surplus < 0.0 {
@@ -28,7 +30,7 @@ pub(super) fn groups(zones: &[Zone]) -> Vec<Group> {
         fill(&mut groups[zone], need, &mut available);
     }
     if !available.is_empty() {
-        let mut rest = Group::empty("global".to_owned(), zones.len());
+        let mut rest = SliceGroup::empty(Name::new("global"), zones.len());
         available.iter().for_each(|(zone, count)| rest.composition[*zone] = *count);
         rest.weights = vec![Some(1.0 / zones.len() as f64); zones.len()];
         groups.push(rest);
@@ -37,7 +39,7 @@ pub(super) fn groups(zones: &[Zone]) -> Vec<Group> {
 }
 
 /// Fills a group from the front of what is available, and says how many are still missing.
-pub(super) fn fill(group: &mut Group, need: u64, available: &mut VecDeque<(usize, u64)>) -> u64 {
+pub(super) fn fill(group: &mut SliceGroup, need: u64, available: &mut VecDeque<(usize, u64)>) -> u64 {
     let mut missing = need;
     while let Some((giver, left)) = available.front_mut().filter(|_| missing > 0) {
         let given = missing.min(*left);

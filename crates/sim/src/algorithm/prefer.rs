@@ -10,15 +10,15 @@ use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, ZoneWeight
 use plan::slices::Packing;
 
 use super::from_table;
-use crate::groups::Group;
 use crate::input::Zone;
-use crate::world;
+use crate::slice_group::SliceGroup;
+use crate::synthetic;
 
 /// The groups; `None` is balanced.
-pub(super) fn groups(zones: &[Zone]) -> Option<Vec<Group>> {
-    let names: Vec<Name> = zones.iter().map(|z| Name::new(&z.name)).collect();
+pub(super) fn groups(zones: &[Zone]) -> Option<Vec<SliceGroup>> {
+    let names: Vec<Name> = zones.iter().map(|z| z.name.clone()).collect();
     let nodes: BTreeMap<Name, Node> = names.iter().zip(zones).map(|(name, z)| node(name, z)).collect();
-    let service = world::service(&[(annotation::SAME_ZONE, "Prefer")]);
+    let service = synthetic::service(&[(annotation::SAME_ZONE, "Prefer")]);
     let config = HintConfig { prefer_by: ZoneWeight::Cpu, ..HintConfig::default() };
     let input = HintInput {
         service: &service,
@@ -29,7 +29,7 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<Group>> {
         hysteresis: &Hysteresis::default(),
     };
     let counts = zones.iter().map(|z| usize::try_from(z.endpoints).unwrap_or(usize::MAX));
-    let slice = world::slice(&names, counts);
+    let slice = synthetic::slice(&names, counts);
     let mut packing = Packing { creates: vec![slice], ..Packing::default() };
     if !assign(&input, &mut packing).programmed {
         return None;
@@ -44,6 +44,6 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<Group>> {
 }
 
 fn node(name: &Name, zone: &Zone) -> (Name, Node) {
-    let node = world::node(name, name, zone.nodes > 0, zone.nodes);
+    let node = synthetic::node(name, name, zone.nodes > 0, zone.nodes);
     (name.clone(), node)
 }

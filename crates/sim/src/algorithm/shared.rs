@@ -6,13 +6,14 @@
 //! what is too much goes to the zones with the highest load
 //! ```
 
+use model::Name;
 use plan::hints::same_zone::go_heap;
 
-use crate::groups::Group;
 use crate::input::{Shares, Zone};
+use crate::slice_group::SliceGroup;
 
 /// The groups; `None` is balanced.
-pub(super) fn groups(zones: &[Zone], threshold: f64) -> Option<Vec<Group>> {
+pub(super) fn groups(zones: &[Zone], threshold: f64) -> Option<Vec<SliceGroup>> {
     let shares = Shares::of(zones);
     if shares.total < zones.len() as u64 {
         return None;
@@ -31,16 +32,17 @@ struct Plan<'z> {
     shares: Shares,
     threshold: f64,
     /// Each zone's own group; none where it has no endpoints, or shares a group.
-    groups: Vec<Option<Group>>,
+    groups: Vec<Option<SliceGroup>>,
     /// The sizes of the own groups.
     size: Vec<i64>,
     /// Groups of several zones.
-    common: Vec<Group>,
+    common: Vec<SliceGroup>,
 }
 
 impl<'z> Plan<'z> {
     fn new(zones: &'z [Zone], shares: Shares, threshold: f64) -> Self {
-        let own = |at: usize| (zones[at].endpoints > 0).then(|| Group::own(zones, at, zones[at].endpoints));
+        let own =
+            |at: usize| (zones[at].endpoints > 0).then(|| SliceGroup::own(zones, at, zones[at].endpoints));
         Self {
             groups: (0..zones.len()).map(own).collect(),
             size: zones.iter().map(|z| z.endpoints as i64).collect(),
@@ -98,7 +100,7 @@ impl<'z> Plan<'z> {
     }
 
     /// The group of all zones without endpoints, and how many it needs.
-    fn merged(&self) -> Option<(Group, u64)> {
+    fn merged(&self) -> Option<(SliceGroup, u64)> {
         let urgent: Vec<usize> = (0..self.zones.len()).filter(|z| self.groups[*z].is_none()).collect();
         let expected: f64 = urgent.iter().map(|z| self.shares.expected[*z]).sum();
         // Simulator 4: half away from zero, after cutting noise below a thousandth.
@@ -109,9 +111,10 @@ impl<'z> Plan<'z> {
         (expected != 0.0).then(|| (self.common_group("merged", &urgent), count as u64))
     }
 
-    fn common_group(&self, kind: &str, members: &[usize]) -> Group {
+    fn common_group(&self, kind: &str, members: &[usize]) -> SliceGroup {
         let names: Vec<&str> = members.iter().map(|z| self.zones[*z].name.as_str()).collect();
-        let mut group = Group::empty(format!("{kind}-{}", names.join("-")), self.zones.len());
+        let mut group =
+            SliceGroup::empty(Name::new(&format!("{kind}-{}", names.join("-"))), self.zones.len());
         members.iter().for_each(|z| group.weights[*z] = Some(1.0));
         group
     }

@@ -1,7 +1,9 @@
 //! `shared-global` and `shared-multizone`: what a zone has too much goes into one group for all or for the others.
 
-use crate::groups::Group;
+use model::Name;
+
 use crate::input::{Shares, Zone};
+use crate::slice_group::SliceGroup;
 
 /// Below this nothing is shared out.
 const START: u64 = 100;
@@ -16,13 +18,15 @@ pub(super) enum Reach {
 }
 
 /// The groups for a weight of the common group; `None` is balanced.
-pub(super) fn groups(zones: &[Zone], weight: f64, reach: Reach) -> Option<Vec<Group>> {
+pub(super) fn groups(zones: &[Zone], weight: f64, reach: Reach) -> Option<Vec<SliceGroup>> {
     let shares = Shares::of(zones);
     if shares.total <= START {
         return None;
     }
-    let mut common =
-        Group { weights: vec![Some(weight); zones.len()], ..Group::empty("global".to_owned(), zones.len()) };
+    let mut common = SliceGroup {
+        weights: vec![Some(weight); zones.len()],
+        ..SliceGroup::empty(Name::new("global"), zones.len())
+    };
     let mut groups = Vec::with_capacity(zones.len() + 1);
     for (at, zone) in zones.iter().enumerate() {
         let endpoints = zone.endpoints as f64;
@@ -32,7 +36,7 @@ pub(super) fn groups(zones: &[Zone], weight: f64, reach: Reach) -> Option<Vec<Gr
         if reach == Reach::Needy && given > 0 && given < zone.endpoints {
             common.weights[at] = Some(0.0);
         }
-        groups.push(Group::own(zones, at, zone.endpoints - given));
+        groups.push(SliceGroup::own(zones, at, zone.endpoints - given));
     }
     groups.push(common);
     Some(groups)

@@ -1,13 +1,13 @@
 //! `best` for three zones: five partitions.
 
-use super::{Three, balanced};
-use crate::score::{ENDPOINTS_PER_SLICE, Figures, ScoreWeights};
+use super::{ThreeZones, balanced};
+use crate::metrics::{ENDPOINTS_PER_SLICE, RawScores, ScoreWeights};
 
-/// The partitions of three zones but the one that is balanced anyway.
+/// The partitions of three zones except the balanced one.
 const PARTITIONS: [&[&[usize]]; 4] =
     [&[&[0], &[1], &[2]], &[&[0, 1], &[2]], &[&[0, 2], &[1]], &[&[0], &[1, 2]]];
 
-pub(super) fn figures(three: &Three, weights: &ScoreWeights) -> Option<Figures> {
+pub(super) fn scores(three: &ThreeZones, weights: &ScoreWeights) -> Option<RawScores> {
     let mut best = balanced(three)?;
     if three.ratio.iter().sum::<f64>() == 0.0 {
         return Some(best);
@@ -20,7 +20,7 @@ pub(super) fn figures(three: &Three, weights: &ScoreWeights) -> Option<Figures> 
             let size: i32 = group.iter().map(|z| three.endpoints[*z]).sum();
             slices += u64::from((size as u32).div_ceil(ENDPOINTS_PER_SLICE as u32));
         }
-        let found = Figures { in_zone, max: 0.0, mean: 0.0, slices, total: three.total as u64 };
+        let found = RawScores { in_zone, max: 0.0, mean: 0.0, slices, total: three.total as u64 };
         let total = found.score(weights).total;
         if total > most {
             (best, most) = (found, total);
@@ -31,7 +31,7 @@ pub(super) fn figures(three: &Three, weights: &ScoreWeights) -> Option<Figures> 
 
 /// The zones with the most endpoints first, up to the group's capacity.
 #[inline(always)]
-fn group_in_zone(three: &Three, group: &[usize]) -> f64 {
+fn group_in_zone(three: &ThreeZones, group: &[usize]) -> f64 {
     let total = f64::from(three.total);
     match *group {
         [zone] => three.ratio[zone].min(f64::from(three.endpoints[zone]) / total),

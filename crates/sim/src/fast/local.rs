@@ -1,17 +1,17 @@
 //! `local` for three zones: `plan::hints::same_zone::rebalance` over arrays.
 
-use super::queue::Queue;
-use super::{Three, balanced, zone_groups};
-use crate::score::Figures;
+use super::heap::ZoneHeap;
+use super::{ThreeZones, balanced, zone_groups};
+use crate::metrics::RawScores;
 
 struct Groups<'t> {
-    three: &'t Three,
+    three: &'t ThreeZones,
     threshold: f64,
     size: [i32; 3],
     own: [i32; 3],
 }
 
-pub(super) fn figures(three: &Three, start: usize, threshold: f64) -> Option<Figures> {
+pub(super) fn scores(three: &ThreeZones, start: usize, threshold: f64) -> Option<RawScores> {
     if (three.total as usize) < start.saturating_mul(3) {
         return balanced(three);
     }
@@ -44,7 +44,7 @@ impl Groups<'_> {
     }
 
     fn rebalance(&mut self) -> bool {
-        let (mut givers, mut needy) = (Queue::default(), Queue::default());
+        let (mut givers, mut needy) = (ZoneHeap::default(), ZoneHeap::default());
         for zone in 0..3 {
             if self.can_give(zone) {
                 givers.add_unordered(zone);
@@ -68,8 +68,8 @@ impl Groups<'_> {
         true
     }
 
-    fn give_surplus(&mut self, mut givers: Queue) {
-        let mut receivers = Queue::default();
+    fn give_surplus(&mut self, mut givers: ZoneHeap) {
+        let mut receivers = ZoneHeap::default();
         (0..3).for_each(|zone| receivers.add_unordered(zone));
         receivers.order(receives_before(self.three, &self.size));
         while let Some(giver) = givers.pop(gives_before(self.three, &self.size)) {
@@ -83,7 +83,7 @@ impl Groups<'_> {
                 if missing < 1.0 {
                     return;
                 }
-                // Subtracting 1 from a larger double is exact, so all steps are one.
+                // Subtracting 1 from a larger double is exact, so one step replaces all.
                 let count = surplus.min(missing).trunc();
                 self.give(giver, receiver, count as i32);
                 surplus -= count;
@@ -93,9 +93,9 @@ impl Groups<'_> {
     }
 }
 
-/// The zone that would be loaded least after giving one comes first.
+/// Orders givers: the lowest load after giving one endpoint first.
 #[inline(always)]
-pub(super) fn gives_before(three: &Three, size: &[i32; 3]) -> impl Fn(usize, usize) -> bool {
+pub(super) fn gives_before(three: &ThreeZones, size: &[i32; 3]) -> impl Fn(usize, usize) -> bool {
     move |a, b| {
         if size[a] == 0 {
             return false;
@@ -105,9 +105,9 @@ pub(super) fn gives_before(three: &Three, size: &[i32; 3]) -> impl Fn(usize, usi
     }
 }
 
-/// The zone with the highest load, or with no endpoint at all, comes first.
+/// Orders receivers: zones without endpoints first, then by load, the highest first.
 #[inline(always)]
-pub(super) fn receives_before(three: &Three, size: &[i32; 3]) -> impl Fn(usize, usize) -> bool {
+pub(super) fn receives_before(three: &ThreeZones, size: &[i32; 3]) -> impl Fn(usize, usize) -> bool {
     move |a, b| {
         if size[b] == 0 {
             return false;

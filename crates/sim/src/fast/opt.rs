@@ -1,9 +1,9 @@
 //! `local-opt` for three zones, and the filling that `local-weighted` shares with it.
 
-use super::{Sum, Three};
-use crate::score::Figures;
+use super::{ScoreSum, ThreeZones};
+use crate::metrics::RawScores;
 
-pub(super) fn figures(three: &Three) -> Option<Figures> {
+pub(super) fn scores(three: &ThreeZones) -> Option<RawScores> {
     let mut own = three.endpoints;
     let (mut available, mut needs) = ([0i32; 3], [0i32; 3]);
     for zone in 0..3 {
@@ -20,7 +20,7 @@ pub(super) fn figures(three: &Three) -> Option<Figures> {
         size[zone] += fill(needs[zone], &mut available);
     }
     let rest: i32 = available.iter().sum();
-    let mut sum = Sum::new(three);
+    let mut sum = ScoreSum::new(three);
     let mut common = [0.0; 3];
     for zone in 0..3 {
         let reach = f64::from(size[zone]) + f64::from(rest) * (1.0 / 3.0);
@@ -40,7 +40,7 @@ pub(super) fn figures(three: &Three) -> Option<Figures> {
     Some(sum.finish())
 }
 
-/// Takes up to `need` from what is available, the first zone first, and says how many there were.
+/// Takes up to `need` available endpoints, in the order of zones, and returns their number.
 #[inline(always)]
 pub(super) fn fill(need: i32, available: &mut [i32; 3]) -> i32 {
     let mut missing = need;

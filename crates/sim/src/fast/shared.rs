@@ -1,45 +1,45 @@
 //! `local-shared` for three zones.
 
+use super::heap::ZoneHeap;
 use super::local::{gives_before, receives_before};
-use super::queue::Queue;
-use super::{Sum, Three, balanced};
-use crate::score::Figures;
+use super::{ScoreSum, ThreeZones, balanced};
+use crate::metrics::RawScores;
 
-struct Plan<'t> {
-    three: &'t Three,
+struct SharedGroups<'t> {
+    three: &'t ThreeZones,
     threshold: f64,
     /// Whether the zone has a group of its own.
     alone: [bool; 3],
     size: [i32; 3],
     own: [i32; 3],
-    givers: Queue,
-    /// The group of the zones without endpoints: its size.
+    givers: ZoneHeap,
+    /// Size of the group of the zones without endpoints.
     merged: i32,
-    /// The group of the zones that stay overloaded: its size, and who they are.
+    /// Size and members of the group of the zones that stay overloaded.
     shared: Option<(i32, [bool; 3])>,
 }
 
-pub(super) fn figures(three: &Three, threshold: f64) -> Option<Figures> {
+pub(super) fn scores(three: &ThreeZones, threshold: f64) -> Option<RawScores> {
     if three.total < 3 {
         return balanced(three);
     }
-    let mut plan = Plan {
+    let mut groups = SharedGroups {
         three,
         threshold,
         alone: three.endpoints.map(|n| n > 0),
         size: three.endpoints,
         own: three.endpoints,
-        givers: Queue::default(),
+        givers: ZoneHeap::default(),
         merged: 0,
         shared: None,
     };
-    match plan.decide() {
-        Some(()) => plan.figures(),
+    match groups.decide() {
+        Some(()) => groups.scores(),
         None => balanced(three),
     }
 }
 
-impl Plan<'_> {
+impl SharedGroups<'_> {
     #[inline(always)]
     fn is_above(&self, zone: usize, size: i32) -> bool {
         self.three.expected[zone] / f64::from(size) - 1.0 >= self.threshold
@@ -55,8 +55,7 @@ impl Plan<'_> {
         f64::from(self.size[zone]) - self.three.expected[zone]
     }
 
-    /// Takes one endpoint from the zone that can spare it best. Where it goes is counted at once, as far as it
-    /// matters for the order of what follows.
+    /// Takes one endpoint from the best giver. The receiver counts it at once if that affects the order of later moves.
     #[inline(always)]
     fn take(&mut self, receiver: Option<usize>) -> Option<usize> {
         let giver = self.givers.pop(gives_before(self.three, &self.size))?;
@@ -73,7 +72,7 @@ impl Plan<'_> {
     }
 
     fn decide(&mut self) -> Option<()> {
-        let mut receivers = Queue::default();
+        let mut receivers = ZoneHeap::default();
         for zone in 0..3 {
             if self.can_give(zone) {
                 self.givers.add_unordered(zone);
@@ -110,7 +109,7 @@ impl Plan<'_> {
         Some(())
     }
 
-    fn relieve(&mut self, receivers: &mut Queue) -> Option<()> {
+    fn relieve(&mut self, receivers: &mut ZoneHeap) -> Option<()> {
         let mut overloaded = [0usize; 3];
         let mut waiting = 0;
         while let Some(top) = receivers.first().filter(|z| self.is_above(*z, self.size[*z])) {
@@ -133,7 +132,7 @@ impl Plan<'_> {
             self.take(None)?;
             taken += 1;
         }
-        // One each; givers are never overloaded, so none of them is the zone's own.
+        // One each; givers are never overloaded, so no zone receives its own endpoint.
         overloaded.iter().for_each(|zone| self.size[*zone] += 1);
         Some(())
     }
@@ -155,7 +154,7 @@ impl Plan<'_> {
         self.shared = Some((size, members));
     }
 
-    fn give_surplus(&mut self, receivers: &mut Queue) {
+    fn give_surplus(&mut self, receivers: &mut ZoneHeap) {
         while let Some(giver) = self.givers.pop(gives_before(self.three, &self.size)) {
             if self.surplus(giver) < 1.0 {
                 return;
@@ -174,9 +173,9 @@ impl Plan<'_> {
         }
     }
 
-    fn figures(&self) -> Option<Figures> {
+    fn scores(&self) -> Option<RawScores> {
         let ratio = &self.three.ratio;
-        let mut sum = Sum::new(self.three);
+        let mut sum = ScoreSum::new(self.three);
         let mut urgent = 0.0;
         for zone in 0..3 {
             if self.alone[zone] {
@@ -186,7 +185,7 @@ impl Plan<'_> {
                 }
                 sum.add(size, ratio[zone], ratio[zone] * f64::from(self.own[zone]) / f64::from(size));
             } else if self.shared.is_none_or(|(_, members)| !members[zone]) {
-                // Without nodes there is no group for it, and it reaches nothing.
+                // Zones without nodes have no group and reach no endpoint.
                 if self.merged == 0 {
                     return None;
                 }

@@ -1,38 +1,38 @@
 //! `local-weighted` for three zones.
 
 use super::opt::fill;
-use super::{Sum, Three};
-use crate::score::Figures;
+use super::{ScoreSum, ThreeZones};
+use crate::metrics::RawScores;
 
-/// Endpoints of a zone and the part of each that is to be given or is missing.
+/// Endpoints of a zone, and the fraction of each that is offered or needed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct Fraction {
     zone: usize,
     count: i32,
     weight: f64,
     local: bool,
 }
 
-/// A short list without allocation.
+/// A list without allocation.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parts {
-    parts: [Part; 6],
+struct Fractions {
+    parts: [Fraction; 6],
     first: usize,
     len: usize,
 }
 
-/// A group that zones weigh.
+/// A group that zones consume by weights.
 #[derive(Clone, Copy, Debug, Default)]
-struct Shared {
-    /// The zones of its label, four bits each.
+struct WeightedGroup {
+    /// The zones of the label, four bits each.
     label: u32,
     zone: usize,
     count: i32,
     weights: [f64; 3],
 }
 
-impl Parts {
-    fn push(&mut self, part: Part) {
+impl Fractions {
+    fn push(&mut self, part: Fraction) {
         if self.len < self.parts.len() {
             self.parts[self.len] = part;
             self.len += 1;
@@ -40,10 +40,10 @@ impl Parts {
     }
 }
 
-pub(super) fn figures(three: &Three) -> Option<Figures> {
+pub(super) fn scores(three: &ThreeZones) -> Option<RawScores> {
     let mut own = [0i32; 3];
     let (mut available, mut needs) = ([0i32; 3], [0i32; 3]);
-    let (mut offered, mut needed) = (Parts::default(), Parts::default());
+    let (mut offered, mut needed) = (Fractions::default(), Fractions::default());
     for zone in 0..3 {
         let surplus = f64::from(three.endpoints[zone]) - three.expected[zone];
         let whole = surplus.trunc();
@@ -52,9 +52,9 @@ pub(super) fn figures(three: &Three) -> Option<Figures> {
         available[zone] = whole.max(0.0) as i32;
         needs[zone] = (-whole).max(0.0) as i32;
         if fraction > 0.0 {
-            offered.push(Part { zone, count: 1, weight: 1.0 - fraction, local: true });
+            offered.push(Fraction { zone, count: 1, weight: 1.0 - fraction, local: true });
         } else if fraction < 0.0 {
-            needed.push(Part { zone, count: 1, weight: -fraction, local: false });
+            needed.push(Fraction { zone, count: 1, weight: -fraction, local: false });
         }
     }
     let mut size = own;
@@ -62,13 +62,13 @@ pub(super) fn figures(three: &Three) -> Option<Figures> {
         let filled = fill(needs[zone], &mut available);
         size[zone] += filled;
         if filled < needs[zone] {
-            needed.push(Part { zone, count: needs[zone] - filled, weight: 1.0, local: false });
+            needed.push(Fraction { zone, count: needs[zone] - filled, weight: 1.0, local: false });
         }
     }
     for (zone, left) in available.into_iter().enumerate().filter(|(_, left)| *left > 0) {
-        offered.push(Part { zone, count: left, weight: 1.0, local: false });
+        offered.push(Fraction { zone, count: left, weight: 1.0, local: false });
     }
-    let mut groups = [Shared::default(); 6];
+    let mut groups = [WeightedGroup::default(); 6];
     let mut len = 0;
     for part in offered.parts[..offered.len].iter() {
         let group = share_out(*part, &mut needed);
@@ -79,8 +79,8 @@ pub(super) fn figures(three: &Three) -> Option<Figures> {
     score(three, size, own, &groups[..len])
 }
 
-fn share_out(mut part: Part, needed: &mut Parts) -> Shared {
-    let mut group = Shared { zone: part.zone, count: part.count, ..Shared::default() };
+fn share_out(mut part: Fraction, needed: &mut Fractions) -> WeightedGroup {
+    let mut group = WeightedGroup { zone: part.zone, count: part.count, ..WeightedGroup::default() };
     let named = |label: u32, zone: usize| label << 4 | (zone as u32 + 1);
     if part.local {
         group.weights[part.zone] = part.weight;
@@ -109,8 +109,8 @@ fn share_out(mut part: Part, needed: &mut Parts) -> Shared {
     group
 }
 
-fn score(three: &Three, size: [i32; 3], own: [i32; 3], groups: &[Shared]) -> Option<Figures> {
-    let mut sum = Sum::new(three);
+fn score(three: &ThreeZones, size: [i32; 3], own: [i32; 3], groups: &[WeightedGroup]) -> Option<RawScores> {
+    let mut sum = ScoreSum::new(three);
     let mut scale = [0.0; 3];
     for zone in 0..3 {
         let mut reach = f64::from(size[zone]);

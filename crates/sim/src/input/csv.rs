@@ -1,216 +1,120 @@
-//! Inputs as the public tool takes them: a head `name,<zone>,...`, then per line a name and `<nodes> <endpoints>` for
-//! each zone. A bad line is rejected with its place, and the others count (simulator 1, "Bad input").
+//! Inputs as CSV, in the format of the public tool: a header `name,<zone>,...`, then per line a name and
+//! `<nodes> <endpoints>` for each zone. A malformed line is reported with line and column, and the others are scored
+//! (simulator 1, "Bad input").
 
-use super::{Input, LARGEST_COUNT, Rejection, Zone};
+use model::Name;
 
-/// A field and where it starts, from 1.
-#[derive(Debug)]
-struct Field {
-    text: String,
-    line: usize,
-    column: usize,
-}
+use super::{InputError, LARGEST_COUNT, SimulationInput, Zone};
 
-/// What was wrong, and where.
-struct Mistake {
-    line: usize,
-    column: usize,
-    reason: String,
-}
-
-/// Reads all inputs of a text, in its order.
-pub fn parse(text: &str) -> (Vec<Input>, Vec<Rejection>) {
-    let mut reader = Reader::new(text);
-    let (mut inputs, mut rejections) = (Vec::new(), Vec::new());
-    let head = match reader.next_record() {
-        Some(Ok(head)) => head,
-        Some(Err(mistake)) => return (inputs, vec![rejection("", mistake)]),
+/// The inputs of a text, in its order. Quoted fields may not span lines.
+pub fn parse(text: &str) -> (Vec<SimulationInput>, Vec<InputError>) {
+    let (mut inputs, mut errors) = (Vec::new(), Vec::new());
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text
+        .lines()
+        .zip(1..)
+        .filter(|(line, _)| !line.is_empty())
+        .map(|(text, number)| Line { text, number });
+    let header = match lines.next().map(|line| line.fields()) {
+        Some(Ok(header)) => header,
+        Some(Err(error)) => return (inputs, vec![error]),
         None => {
-            let reason = "there is no head: write name,<zone>,... in the first line".to_owned();
-            return (inputs, vec![rejection("", Mistake { line: 1, column: 1, reason })]);
+            return (inputs, vec![error("", (1, 1), "no header: write name,<zone>,... in the first line")]);
         }
     };
-    let zones: Vec<String> = head.iter().skip(1).map(|field| field.text.trim().to_owned()).collect();
-    while let Some(record) = reader.next_record() {
-        let read = match record {
-            Ok(fields) => input(&fields, &zones),
-            Err(mistake) => Err(rejection("", mistake)),
-        };
-        match read {
+    let zones: Vec<Name> = header.iter().skip(1).map(|zone| Name::new(zone.trim())).collect();
+    for line in lines {
+        match line.input(&zones) {
             Ok(input) => inputs.push(input),
-            Err(rejected) => rejections.push(rejected),
+            Err(error) => errors.push(error),
         }
     }
-    (inputs, rejections)
+    (inputs, errors)
 }
 
-fn rejection(id: &str, mistake: Mistake) -> Rejection {
-    Rejection { id: id.to_owned(), at: Some((mistake.line, mistake.column)), reason: mistake.reason }
+fn error(id: &str, at: (usize, usize), reason: impl Into<String>) -> InputError {
+    InputError { id: id.to_owned(), at: Some(at), reason: reason.into() }
 }
 
-fn input(fields: &[Field], zones: &[String]) -> Result<Input, Rejection> {
-    let Some((name, cells)) = fields.split_first() else {
-        let reason = "the line is empty".to_owned();
-        return Err(rejection("", Mistake { line: 0, column: 0, reason }));
-    };
-    let id = name.text.as_str();
-    if cells.len() != zones.len() {
-        let reason = format!(
-            "{} columns, and the head has {}: write one cell \"<nodes> <endpoints>\" per zone",
-            fields.len(),
-            zones.len() + 1
-        );
-        return Err(rejection(id, Mistake { line: name.line, column: name.column, reason }));
+struct Line<'t> {
+    text: &'t str,
+    /// From 1.
+    number: usize,
+}
+
+impl Line<'_> {
+    fn fields(&self) -> Result<csv::StringRecord, InputError> {
+        // The parser would accept an unclosed quote as the end of the line.
+        if self.text.matches('"').count() % 2 == 1 {
+            let column = self.text.find('"').map_or(0, |at| self.text[..at].chars().count()) + 1;
+            return Err(error("", (self.number, column), "unclosed quote"));
+        }
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .buffer_capacity(self.text.len())
+            .from_reader(self.text.as_bytes());
+        let mut fields = csv::StringRecord::new();
+        match reader.read_record(&mut fields) {
+            Ok(_) => Ok(fields),
+            Err(why) => Err(error("", (self.number, 1), why.to_string())),
+        }
     }
-    let zone = |(cell, zone): (&Field, &String)| {
-        let (nodes, endpoints) = counts(cell).map_err(|mistake| rejection(id, mistake))?;
-        Ok(Zone { name: zone.clone(), nodes, endpoints })
-    };
-    let zones = cells.iter().zip(zones).map(zone).collect::<Result<Vec<_>, _>>()?;
-    Input::new(id, zones).map_err(|rejected| Rejection { at: Some((name.line, name.column)), ..rejected })
+
+    fn input(&self, zones: &[Name]) -> Result<SimulationInput, InputError> {
+        let fields = self.fields()?;
+        let id = fields.get(0).unwrap_or_default().trim_start();
+        if fields.len() != zones.len() + 1 {
+            let reason = format!(
+                "{} columns, but the header has {}: write one cell \"<nodes> <endpoints>\" per zone",
+                fields.len(),
+                zones.len() + 1
+            );
+            return Err(error(id, (self.number, 1), reason));
+        }
+        let zone = |(cell, (zone, field)): (usize, (&Name, &str))| {
+            let (nodes, endpoints) = counts(field)
+                .map_err(|(word, reason)| error(id, (self.number, self.column(cell + 1, word)), reason))?;
+            Ok(Zone { name: zone.clone(), nodes, endpoints })
+        };
+        let zones =
+            zones.iter().zip(fields.iter().skip(1)).enumerate().map(zone).collect::<Result<Vec<_>, _>>()?;
+        SimulationInput::new(id, zones).map_err(|error| InputError { at: Some((self.number, 1)), ..error })
+    }
+
+    /// The column of a word in a field, or of the field for an empty word.
+    fn column(&self, field: usize, word: &str) -> usize {
+        let (mut quoted, mut separators) = (false, 0);
+        let start = self.text.find(|letter: char| {
+            quoted ^= letter == '"';
+            separators += usize::from(letter == ',' && !quoted);
+            separators == field
+        });
+        let rest = &self.text[start.map_or(0, |at| at + 1)..];
+        let blanks = rest.len() - rest.trim_start_matches([' ', '\t', '"']).len();
+        let before =
+            self.text.len() - rest.len() + rest.find(word).filter(|_| !word.is_empty()).unwrap_or(blanks);
+        self.text[..before].chars().count() + 1
+    }
 }
 
-/// The first two numbers of a cell; what follows them is ignored, as the public tool does.
-fn counts(cell: &Field) -> Result<(u64, u64), Mistake> {
-    let mut words = cell.text.split_whitespace();
+/// The first two numbers of a cell; the rest is ignored, as in the public tool. An error names the word.
+fn counts(cell: &str) -> Result<(u64, u64), (&str, String)> {
+    let mut words = cell.split_whitespace();
     let mut next = |what: &str| match words.next() {
-        Some(word) => count(word, what).map_err(|reason| {
-            let offset = word.as_ptr() as usize - cell.text.as_ptr() as usize;
-            let before = cell.text.get(..offset).map_or(0, |text| text.chars().count());
-            Mistake { line: cell.line, column: cell.column + before, reason }
-        }),
-        None => {
-            let reason = format!("the number of {what} is missing: write \"<nodes> <endpoints>\"");
-            Err(Mistake { line: cell.line, column: cell.column, reason })
-        }
+        Some(word) => count(word, what).map_err(|reason| (word, reason)),
+        None => Err(("", format!("the number of {what} is missing: write \"<nodes> <endpoints>\""))),
     };
     Ok((next("nodes")?, next("endpoints")?))
 }
 
 fn count(word: &str, what: &str) -> Result<u64, String> {
     match word.parse::<i128>() {
-        Ok(number) if number < 0 => Err(format!("{word} {what}: write a number from 0 on")),
+        Ok(number) if number < 0 => Err(format!("{word} {what}: must not be negative")),
         Ok(number) => match u64::try_from(number).ok().filter(|n| *n <= LARGEST_COUNT) {
             Some(count) => Ok(count),
-            None => Err(format!("{word} {what}: {LARGEST_COUNT} is the most")),
+            None => Err(format!("{word} {what}: the maximum is {LARGEST_COUNT}")),
         },
-        Err(_) => Err(format!("{word:?} is no whole number of {what}")),
-    }
-}
-
-/// Cuts a text into records. After a mistake it goes on with the line after the one where the record began.
-struct Reader<'t> {
-    text: &'t str,
-    line: usize,
-}
-
-impl<'t> Reader<'t> {
-    fn new(text: &'t str) -> Self {
-        Self { text: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 }
-    }
-
-    /// The next record that is not an empty line.
-    fn next_record(&mut self) -> Option<Result<Vec<Field>, Mistake>> {
-        while let Some(rest) = self.text.strip_prefix('\n').or_else(|| self.text.strip_prefix("\r\n")) {
-            self.text = rest;
-            self.line += 1;
-        }
-        if self.text.is_empty() {
-            return None;
-        }
-        let mut cursor = Cursor { rest: self.text, line: self.line, column: 1 };
-        let record = cursor.record();
-        if record.is_ok() {
-            (self.text, self.line) = (cursor.rest, cursor.line);
-        } else {
-            let after = self.text.find('\n').map_or(self.text.len(), |at| at + 1);
-            self.text = &self.text[after..];
-            self.line += 1;
-        }
-        Some(record)
-    }
-}
-
-struct Cursor<'t> {
-    rest: &'t str,
-    line: usize,
-    column: usize,
-}
-
-impl Cursor<'_> {
-    fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
-    }
-
-    fn advance(&mut self) -> Option<char> {
-        let mut letters = self.rest.chars();
-        let letter = letters.next()?;
-        self.rest = letters.as_str();
-        match letter {
-            '\n' => (self.line, self.column) = (self.line + 1, 1),
-            _ => self.column += 1,
-        }
-        Some(letter)
-    }
-
-    fn mistake(&self, reason: &str) -> Mistake {
-        Mistake { line: self.line, column: self.column, reason: reason.to_owned() }
-    }
-
-    fn at_end_of_line(&self) -> bool {
-        self.rest.is_empty() || self.rest.starts_with('\n') || self.rest.starts_with("\r\n")
-    }
-
-    fn record(&mut self) -> Result<Vec<Field>, Mistake> {
-        let mut fields = Vec::new();
-        loop {
-            while self.peek().is_some_and(|c| c.is_whitespace()) && !self.at_end_of_line() {
-                self.advance();
-            }
-            let (line, column) = (self.line, self.column);
-            let text = if self.peek() == Some('"') { self.quoted()? } else { self.plain()? };
-            fields.push(Field { text, line, column });
-            if self.peek() == Some(',') {
-                self.advance();
-                continue;
-            }
-            while self.peek().is_some_and(|c| c == '\r' || c == '\n') {
-                if self.advance() == Some('\n') {
-                    break;
-                }
-            }
-            return Ok(fields);
-        }
-    }
-
-    fn plain(&mut self) -> Result<String, Mistake> {
-        let mut text = String::new();
-        while !self.at_end_of_line() && self.peek() != Some(',') {
-            if self.peek() == Some('"') {
-                return Err(
-                    self.mistake("a quote inside a field: put the whole field in quotes and double this one")
-                );
-            }
-            text.extend(self.advance());
-        }
-        Ok(text)
-    }
-
-    fn quoted(&mut self) -> Result<String, Mistake> {
-        let start = self.mistake("this quote is never closed");
-        self.advance();
-        let mut text = String::new();
-        loop {
-            match self.advance() {
-                None => return Err(start),
-                Some('"') if self.peek() == Some('"') => text.extend(self.advance()),
-                Some('"') if self.at_end_of_line() || self.peek() == Some(',') => return Ok(text),
-                Some('"') => {
-                    return Err(self.mistake("text after a closing quote: write a comma or end the line"));
-                }
-                Some(letter) => text.push(letter),
-            }
-        }
+        Err(_) => Err(format!("{word:?} is not a whole number of {what}")),
     }
 }
 
@@ -219,51 +123,51 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> (Vec<String>, Vec<String>) {
-        let (inputs, rejections) = parse(text);
-        let show = |i: &Input| {
+        let (inputs, errors) = parse(text);
+        let show = |i: &SimulationInput| {
             let zones = i.zones().iter().map(|z| format!("{} {}/{}", z.name, z.nodes, z.endpoints));
             format!("{}: {}", i.id(), zones.collect::<Vec<_>>().join(", "))
         };
-        (inputs.iter().map(show).collect(), rejections.iter().map(Rejection::to_string).collect())
+        (inputs.iter().map(show).collect(), errors.iter().map(InputError::to_string).collect())
     }
 
     #[test]
-    fn head_names_are_trimmed_and_zones_sorted_by_bytes() {
-        let (inputs, rejected) =
-            read("name, zone2 ,zone10\r\n  a b ,1 2, 3  4 99\n\n\"q,\"\"x\",\"0 0\",5 6");
+    fn header_names_are_trimmed_and_zones_sorted_by_bytes() {
+        let (inputs, errors) = read("name, zone2 ,zone10\r\n  a b ,1 2, 3  4 99\n\n\"q,\"\"x\",\"0 0\",5 6");
         assert_eq!(inputs, ["a b : zone10 3/4, zone2 1/2", "q,\"x: zone10 5/6, zone2 0/0"]);
-        assert!(rejected.is_empty(), "{rejected:?}");
+        assert!(errors.is_empty(), "{errors:?}");
     }
 
     #[test]
-    fn bad_lines_are_named_with_line_and_column_and_the_others_count() {
-        let text = "name,z1,z2\nok,1 2,3 4\nshort,1 2\nneg,1 -2,3 4\nword,1 x,1 1\none,1 2,3\nhuge,1 99999999999,1 1\nalso ok,5 5,5 5\n";
-        let (inputs, rejected) = read(text);
+    fn malformed_lines_are_reported_with_line_and_column_and_the_others_count() {
+        let text = "name,z1,z2\nok,1 2,3 4\nshort,1 2\nneg,1 -2,3 4\nword,1 x,1 1\none,1 2,3\nhuge,1 99999999999,1 1\n\"a,b\",1 2,\"1 y\"\nalso ok,5 5,5 5\n";
+        let (inputs, errors) = read(text);
         assert_eq!(inputs, ["ok: z1 1/2, z2 3/4", "also ok: z1 5/5, z2 5/5"]);
         let starts = [
             "line 3, column 1: short: 2 columns",
             "line 4, column 7: neg: -2 endpoints",
-            "line 5, column 8: word: \"x\" is no",
+            "line 5, column 8: word: \"x\" is not",
             "line 6, column 9: one: the number of endpoints is missing",
             "line 7, column 8: huge: 99999999999 endpoints",
+            "line 8, column 14: a,b: \"y\" is not",
         ];
-        assert_eq!(rejected.len(), starts.len());
-        for (found, start) in rejected.iter().zip(starts) {
+        assert_eq!(errors.len(), starts.len());
+        for (found, start) in errors.iter().zip(starts) {
             assert!(found.starts_with(start), "{found}");
         }
     }
 
     #[test]
-    fn an_open_quote_costs_one_line() {
-        let (inputs, rejected) = read("name,z1\n\"open,1 2\nfine,3 4\n");
+    fn an_unclosed_quote_costs_one_line() {
+        let (inputs, errors) = read("name,z1\n\"open,1 2\nfine,3 4\n");
         assert_eq!(inputs, ["fine: z1 3/4"]);
-        assert_eq!(rejected, ["line 2, column 1: this quote is never closed"]);
+        assert_eq!(errors, ["line 2, column 1: unclosed quote"]);
     }
 
     #[test]
-    fn inputs_without_zones_or_with_one_twice_are_rejected() {
+    fn inputs_without_zones_or_with_duplicate_zones_are_rejected() {
         assert!(read("name\na\n").1[0].contains("no zones"));
-        assert!(read("name,z,z\na,1 1,1 1\n").1[0].contains("zone z is there twice"));
-        assert!(read("").1[0].contains("there is no head"));
+        assert!(read("name,z,z\na,1 1,1 1\n").1[0].contains("duplicate zone z"));
+        assert!(read("").1[0].contains("no header"));
     }
 }

@@ -1,12 +1,12 @@
-//! The pods behind Services, kept at their number as a Deployment keeps them.
+//! Workloads behind Services, which keep their number of pods as a Deployment does.
 //!
-//! Pods with the same labels are one workload; the labels that tell one generation from the next do not count.
+//! Pods with the same labels form a workload; labels that differ by generation are ignored.
 
 use std::collections::BTreeMap;
 
 use model::{Labels, Name, Pod};
 
-/// Labels that Kubernetes itself puts on the pods of a workload, different for each generation or pod.
+/// Labels that Kubernetes sets per generation or pod.
 const PER_GENERATION: [&str; 5] = [
     "pod-template-hash",
     "controller-revision-hash",
@@ -15,69 +15,66 @@ const PER_GENERATION: [&str; 5] = [
     "apps.kubernetes.io/pod-index",
 ];
 
-/// The default of a Deployment for `maxSurge` and `maxUnavailable`: a quarter, up and down.
+/// Default `maxSurge` of a Deployment: a quarter, rounded up.
 pub(crate) fn surge(replicas: usize) -> usize {
     replicas.div_ceil(4)
 }
 
-/// The default of a Deployment for `maxUnavailable`: a quarter, rounded down.
+/// Default `maxUnavailable` of a Deployment: a quarter, rounded down.
 pub(crate) fn unavailable(replicas: usize) -> usize {
     replicas / 4
 }
 
-/// Pods that are one another's replacement.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    /// What a new pod looks like, but for its name, node and address.
+    /// Template of new pods, except name, node and address.
     pub template: Pod,
     pub replicas: usize,
-    /// The generation that all pods should have.
+    /// The desired generation.
     pub generation: u32,
     pub pods: BTreeMap<Name, Replica>,
-    /// How many pods were made here, for their names.
-    pub made: u32,
+    /// Number of pods created, for their names.
+    pub created: u32,
 }
 
-/// A pod and the generation that it is of.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub generation: u32,
     pub pod: Pod,
 }
 
-/// What a workload needs next.
+/// Pods to create and delete.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct Scaling {
     pub create: usize,
     pub delete: Vec<Name>,
 }
 
-/// The workloads of these pods; those that end or have ended belong to none.
+/// Terminating and finished pods belong to no workload.
 pub(super) fn workloads(pods: &[Pod]) -> Vec<Workload> {
-    let mut found: BTreeMap<(Name, Labels), Workload> = BTreeMap::new();
+    let mut workloads: BTreeMap<(Name, Labels), Workload> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.deleting && !pod.finished && pod.ips.is_some()) {
         let lasting = pod.labels.iter().filter(|(key, _)| !PER_GENERATION.contains(&key.as_str()));
         let key = (pod.key.namespace.clone(), Labels::from_pairs(lasting.cloned().collect()));
-        let workload = found.entry(key).or_insert_with(|| Workload {
+        let workload = workloads.entry(key).or_insert_with(|| Workload {
             template: pod.clone(),
             replicas: 0,
             generation: 0,
             pods: BTreeMap::new(),
-            made: 0,
+            created: 0,
         });
         workload.replicas += 1;
         workload.pods.insert(pod.key.name.clone(), Replica { generation: 0, pod: pod.clone() });
     }
-    found.into_values().collect()
+    workloads.into_values().collect()
 }
 
 impl Workload {
-    /// The pods that are not on their way out.
+    /// Pods that are not terminating.
     fn live(&self) -> impl Iterator<Item = (&Name, &Replica)> {
         self.pods.iter().filter(|(_, replica)| !replica.pod.deleting)
     }
 
-    /// How many live pods each node has.
     pub fn pods_by_node(&self) -> BTreeMap<&Name, usize> {
         let mut counts = BTreeMap::new();
         for node in self.live().filter_map(|(_, replica)| replica.pod.node.as_ref()) {
@@ -86,26 +83,26 @@ impl Workload {
         counts
     }
 
-    /// One step of a Deployment: towards the wanted number, and towards the wanted generation.
-    pub fn need(&self) -> Need {
+    /// One reconcile of a Deployment.
+    pub fn reconcile(&self) -> Scaling {
         let live: Vec<(&Name, &Replica)> = self.live().collect();
         let (new, old): (Vec<_>, Vec<_>) = live.iter().partition(|(_, r)| r.generation == self.generation);
         if old.is_empty() {
             let surplus = new.len().saturating_sub(self.replicas);
             let create = self.replicas.saturating_sub(new.len());
-            return Need { create, delete: self.last_of(new, surplus) };
+            return Scaling { create, delete: self.last_of(new, surplus) };
         }
         let ready = live.iter().filter(|(_, r)| r.pod.ready).count();
         let room = (self.replicas + surge(self.replicas)).saturating_sub(live.len());
         let spare = ready.saturating_sub(self.replicas - unavailable(self.replicas));
         let idle = old.iter().filter(|(_, r)| !r.pod.ready).count();
-        Need {
+        Scaling {
             create: self.replicas.saturating_sub(new.len()).min(room),
             delete: self.last_of(old, idle + spare),
         }
     }
 
-    /// Which of these go first: what is not ready, then from the node with most of them, then the youngest.
+    /// Selects pods to delete: not ready first, then from the node with most pods, then the newest.
     fn last_of(&self, mut pods: Vec<(&Name, &Replica)>, count: usize) -> Vec<Name> {
         let by_node = self.pods_by_node();
         let crowd = |r: &Replica| r.pod.node.as_ref().and_then(|n| by_node.get(n)).copied().unwrap_or(0);

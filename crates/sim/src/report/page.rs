@@ -1,4 +1,4 @@
-//! A page in the making: headings, tables and figures, with one style for screen and paper.
+//! Builds an HTML page: headings, tables and figures.
 
 use std::fmt::Write;
 
@@ -16,15 +16,13 @@ figure{margin:0}figcaption{font-size:.9rem}svg{width:100%;height:auto;display:bl
 .c1{stroke:#c2571a}.c2{stroke:#4b8b3b}.c3{stroke:#8a4fbf}.c4{stroke:#b8860b}.c5{stroke:#c2185b}.c6{stroke:#6b7a8a}\
 svg .name{fill:var(--ink);font-size:12px}pre{background:var(--soft);padding:.7rem;overflow:auto}";
 
-/// A page in the making.
 #[derive(Debug)]
-pub struct Page {
+pub struct HtmlPage {
     text: String,
     in_figures: bool,
 }
 
-impl Page {
-    /// A page with a title.
+impl HtmlPage {
     pub fn new(title: &str) -> Self {
         let title = escaped(title);
         let text = format!(
@@ -46,22 +44,20 @@ impl Page {
         self.text += html;
     }
 
-    /// A sentence or two.
     pub fn paragraph(&mut self, text: &str) {
         self.add(&format!("<p>{}</p>\n", escaped(text)));
     }
 
-    /// Text with its line breaks.
+    /// Preformatted text.
     pub fn verbatim(&mut self, text: &str) {
         self.add(&format!("<pre>{}</pre>\n", escaped(text)));
     }
 
-    /// A heading and what is to be seen below it.
-    pub fn section(&mut self, title: &str, says: &str) {
-        self.add(&format!("<h2>{}</h2>\n<p>{}</p>\n", escaped(title), escaped(says)));
+    pub fn section(&mut self, title: &str, description: &str) {
+        self.add(&format!("<h2>{}</h2>\n<p>{}</p>\n", escaped(title), escaped(description)));
     }
 
-    /// A table; the first column is text, the others are numbers.
+    /// The first column is text, the others are numbers.
     pub fn table(&mut self, heads: &[&str], rows: Vec<Vec<String>>) {
         let mut html = "<table><thead><tr>".to_owned();
         heads.iter().for_each(|head| html += &format!("<th>{}</th>", escaped(head)));
@@ -74,7 +70,7 @@ impl Page {
         self.add(&(html + "</tbody></table>\n"));
     }
 
-    /// A plot; neighbours stand side by side where there is room.
+    /// Consecutive figures share a row where there is room.
     pub fn figure(&mut self, svg: &str, caption: &str) {
         if !self.in_figures {
             let class = if caption.is_empty() { "figures wide" } else { "figures" };
@@ -84,14 +80,12 @@ impl Page {
         let _ = writeln!(self.text, "<figure>{svg}<figcaption>{}</figcaption></figure>", escaped(caption));
     }
 
-    /// The page.
     pub fn finish(mut self) -> String {
         self.end_figures();
         self.text + "</body></html>\n"
     }
 }
 
-/// Text that may stand in HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! Plots as SVG. Colours come from the page's style, so that they follow light, dark and paper.
+//! SVG plots. Colours come from the style of the page, which adapts to light, dark and print.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const BOTTOM: f64 = 36.0;
 const TOP: f64 = 12.0;
 const RIGHT: f64 = 20.0;
 
-/// Plots that stand side by side are drawn smaller, so that their letters are not.
+/// Plots in a row are smaller, so that their text is not.
 const SMALL_WIDTH: f64 = 320.0;
 const SMALL_HEIGHT: f64 = 190.0;
 
@@ -189,7 +189,7 @@ pub fn heat_map(map: &HeatMap<'_>) -> String {
     svg
 }
 
-/// Named lines over the same axes, told apart by colour and, where there is none, by their dashes.
+/// Named lines over the same axes, distinguished by colour and dashes.
 pub fn lines(series: &[(String, Vec<(f64, f64)>)], x_label: &str, y_label: &str) -> String {
     let points = series.iter().flat_map(|(_, points)| points.iter().copied());
     let scale = Scale::new(points);

@@ -1,6 +1,6 @@
-//! `zoneward simulate capture`: a snapshot of a cluster with what planning reads, and names hashed on request.
+//! `zoneward simulate capture`: a snapshot of a cluster, reduced to what planning reads and optionally anonymized.
 
-mod disguise;
+mod anonymize;
 mod reduce;
 
 use std::fs;
@@ -11,26 +11,25 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::{CaptureFormat, SimulateCapture};
+use anonymize::Anonymizer;
 use cluster::input::Documents;
-use disguise::Disguise;
 use output::{count, notices_text, print_text};
 
-/// Runs the command.
 pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
     if let Some(path) = args.file.as_deref().filter(|path| !args.force && path.exists()) {
-        bail!("{} exists already: choose another name, or overwrite it with --force", path.display());
+        bail!("{} already exists: use another name, or overwrite it with --force", path.display());
     }
     let documents = Documents::read(&args.input)?;
     documents.check_namespace(&args.input)?;
     let namespace = args.input.namespace.as_deref();
-    let wanted = documents.objects.iter().filter(|object| is_wanted(object, namespace));
+    let wanted = documents.objects.iter().filter(|object| is_selected(object, namespace));
     let mut objects: Vec<Value> = wanted.filter_map(reduce::reduced).collect();
     if args.hash_names {
         let salt = match &args.salt {
             Some(salt) => salt.as_bytes().to_vec(),
             None => random_salt()?,
         };
-        Disguise::new(&salt, &objects).apply(&mut objects);
+        Anonymizer::new(&salt, &objects).apply(&mut objects);
     }
     let number = objects.len();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -41,7 +40,7 @@ pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
     match &args.file {
         None => print_text(&text)?,
         Some(path) => {
-            // It describes a cluster: nobody else has to read it.
+            // Readable only by its owner: it describes a cluster.
             let mut options = fs::OpenOptions::new();
             options.write(true).mode(0o600);
             match args.force {
@@ -57,8 +56,8 @@ pub(super) fn run(args: &SimulateCapture) -> Result<bool> {
     Ok(documents.notices.is_empty())
 }
 
-/// Of one namespace: what is in it, itself, and what is in none.
-fn is_wanted(object: &Value, namespace: Option<&str>) -> bool {
+/// Objects of the namespace, the Namespace itself, and cluster-scoped objects.
+fn is_selected(object: &Value, namespace: Option<&str>) -> bool {
     let Some(wanted) = namespace else { return true };
     let metadata = &object["metadata"];
     match object["kind"].as_str() {
@@ -70,6 +69,6 @@ fn is_wanted(object: &Value, namespace: Option<&str>) -> bool {
 
 fn random_salt() -> Result<Vec<u8>> {
     let mut salt = vec![0; 32];
-    getrandom::fill(&mut salt).context("random bytes for the salt: give one with --salt")?;
+    getrandom::fill(&mut salt).context("generating a salt: use --salt")?;
     Ok(salt)
 }

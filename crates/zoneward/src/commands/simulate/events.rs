@@ -1,6 +1,6 @@
-//! Events of a replay out of a file: YAML or JSON, a list or an object with `events`.
+//! Event files of a replay: YAML or JSON, a list or an object with `events`.
 //!
-//! One event that cannot be used is one Notice; the others happen.
+//! A malformed event is skipped with a Notice.
 
 use std::path::Path;
 
@@ -8,15 +8,14 @@ use anyhow::{Context, Result, bail};
 use model::{Name, Notice, ObjectRef};
 use serde::Deserialize;
 use serde_json::Value;
-use sim::replay::{Change, Event, Millis};
+use sim::replay::{ClusterChange, Millis, ReplayEvent};
 
 use cluster::object_name::ObjectName;
 
-/// As it stands in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    at: At,
+struct EventEntry {
+    at: EventTime,
     event: String,
     service: Option<String>,
     replicas: Option<usize>,
@@ -27,13 +26,13 @@ struct Written {
 
 /// `90`, `1.5` or `1m30s` from the start.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "at: write seconds, as 90, or a duration, as 1m30s")]
-enum At {
+#[serde(untagged, expecting = "at: expected seconds, such as 90, or a duration, such as 1m30s")]
+enum EventTime {
     Seconds(f64),
     Text(String),
 }
 
-impl At {
+impl EventTime {
     fn time(&self) -> Result<Millis, String> {
         let seconds = match self {
             Self::Seconds(seconds) => *seconds,
@@ -41,15 +40,16 @@ impl At {
                 model::duration::parse(text).map_err(|error| format!("at: {error}"))?.as_secs_f64()
             }
         };
-        Millis::from_seconds(seconds).ok_or_else(|| "at: write seconds from 0 on, as 90, or 1m30s".to_owned())
+        Millis::from_seconds(seconds)
+            .ok_or_else(|| "at: expected a non-negative time, such as 90 or 1m30s".to_owned())
     }
 }
 
-/// More replicas than this are a typing mistake.
-const MOST_REPLICAS: usize = 10_000;
+/// Limit against typing errors.
+const MAX_REPLICAS: usize = 10_000;
 
-/// The events of a file in the order of their times; Services without a namespace are of `namespace`.
-pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<Event>, Vec<Notice>)> {
+/// The events of a file, sorted by time; `namespace` applies to Services without one.
+pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<ReplayEvent>, Vec<Notice>)> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {shown}"))?;
     let value: Value = serde_saphyr::from_str(&text)
@@ -61,9 +61,9 @@ pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<Event>, Vec<Noti
         Value::Array(list) => list,
         Value::Object(mut fields) => match fields.remove("events") {
             Some(Value::Array(list)) => list,
-            _ => bail!("{shown}: there is no list `events` in it"),
+            _ => bail!("{shown}: no list `events`"),
         },
-        _ => bail!("{shown}: write a list of events, or an object with a list `events`"),
+        _ => bail!("{shown}: expected a list of events, or an object with a list `events`"),
     };
     let (mut events, mut notices) = (Vec::new(), Vec::new());
     for (at, entry) in list.into_iter().enumerate() {
@@ -72,7 +72,7 @@ pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<Event>, Vec<Noti
             Err(why) => notices.push(Notice::new(
                 ObjectRef::new("File", "", &shown),
                 "Unreadable",
-                format!("events[{at}]: {why}. It is left out; the others happen."),
+                format!("events[{at}]: {why}. The event is skipped."),
             )),
         }
     }
@@ -80,55 +80,55 @@ pub(super) fn read(path: &Path, namespace: &str) -> Result<(Vec<Event>, Vec<Noti
     Ok((events, notices))
 }
 
-fn event(entry: Value, namespace: &str) -> Result<Event, String> {
-    let written: Written = serde_json::from_value(entry).map_err(|error| error.to_string())?;
-    let at = written.at.time()?;
+fn event(entry: Value, namespace: &str) -> Result<ReplayEvent, String> {
+    let entry: EventEntry = serde_json::from_value(entry).map_err(|error| error.to_string())?;
+    let at = entry.at.time()?;
     let service = || {
-        let name = written.service.as_deref().ok_or("service: say which, as shop/cart")?;
+        let name = entry.service.as_deref().ok_or("service: missing; expected a name such as shop/cart")?;
         let name: ObjectName = name.parse().map_err(|error| format!("service: {error}"))?;
         Ok::<_, String>(name.key(namespace))
     };
-    let node = || written.node.as_deref().map(Name::new).ok_or("node: say which");
-    let zone = || written.zone.as_deref().map(Name::new).ok_or("zone: say which");
-    let change = match written.event.as_str() {
-        "scale" => match (written.replicas, written.by) {
-            (Some(replicas), None) if replicas <= MOST_REPLICAS => Change::Scale(service()?, replicas),
-            (None, Some(by)) if by.unsigned_abs() as usize <= MOST_REPLICAS => {
-                Change::ScaleBy(service()?, by)
+    let node = || entry.node.as_deref().map(Name::new).ok_or("node: missing");
+    let zone = || entry.zone.as_deref().map(Name::new).ok_or("zone: missing");
+    let change = match entry.event.as_str() {
+        "scale" => match (entry.replicas, entry.by) {
+            (Some(replicas), None) if replicas <= MAX_REPLICAS => ClusterChange::Scale(service()?, replicas),
+            (None, Some(by)) if by.unsigned_abs() as usize <= MAX_REPLICAS => {
+                ClusterChange::ScaleBy(service()?, by)
             }
-            _ => return Err(format!("give either replicas or by, up to {MOST_REPLICAS}")),
+            _ => return Err(format!("expected either replicas or by, up to {MAX_REPLICAS}")),
         },
-        "roll" => Change::Roll(service()?),
-        "node-loss" => Change::NodeLoss(node()?),
-        "node-back" => Change::NodeBack(node()?),
-        "zone-loss" => Change::ZoneLoss(zone()?),
-        "zone-back" => Change::ZoneBack(zone()?),
+        "roll" => ClusterChange::Roll(service()?),
+        "node-loss" => ClusterChange::NodeLoss(node()?),
+        "node-back" => ClusterChange::NodeBack(node()?),
+        "zone-loss" => ClusterChange::ZoneLoss(zone()?),
+        "zone-back" => ClusterChange::ZoneBack(zone()?),
         other => {
             return Err(format!(
-                "event: `{other}` is none of scale, roll, node-loss, node-back, zone-loss, zone-back"
+                "event: unknown `{other}`; expected scale, roll, node-loss, node-back, zone-loss or zone-back"
             ));
         }
     };
-    Ok(Event { at, change })
+    Ok(ReplayEvent { at, change })
 }
 
-/// The event as an object of the same form.
-pub(super) fn value(event: &Event) -> Value {
+/// The event in the format of the file.
+pub(super) fn value(event: &ReplayEvent) -> Value {
     let mut value = serde_json::json!({"at": event.at.seconds()});
     let (word, field, name) = match &event.change {
-        Change::Scale(key, replicas) => {
+        ClusterChange::Scale(key, replicas) => {
             value["replicas"] = (*replicas).into();
             ("scale", "service", key.to_string())
         }
-        Change::ScaleBy(key, by) => {
+        ClusterChange::ScaleBy(key, by) => {
             value["by"] = (*by).into();
             ("scale", "service", key.to_string())
         }
-        Change::Roll(key) => ("roll", "service", key.to_string()),
-        Change::NodeLoss(name) => ("node-loss", "node", name.to_string()),
-        Change::NodeBack(name) => ("node-back", "node", name.to_string()),
-        Change::ZoneLoss(name) => ("zone-loss", "zone", name.to_string()),
-        Change::ZoneBack(name) => ("zone-back", "zone", name.to_string()),
+        ClusterChange::Roll(key) => ("roll", "service", key.to_string()),
+        ClusterChange::NodeLoss(name) => ("node-loss", "node", name.to_string()),
+        ClusterChange::NodeBack(name) => ("node-back", "node", name.to_string()),
+        ClusterChange::ZoneLoss(name) => ("zone-loss", "zone", name.to_string()),
+        ClusterChange::ZoneBack(name) => ("zone-back", "zone", name.to_string()),
     };
     value["event"] = word.into();
     value[field] = name.into();
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_events_are_rejected_with_a_reason() {
         for (entry, why) in [
-            (json!({"at": 1, "event": "explode"}), "none of scale"),
-            (json!({"at": -1, "event": "roll", "service": "a"}), "seconds from 0 on"),
+            (json!({"at": 1, "event": "explode"}), "unknown `explode`"),
+            (json!({"at": -1, "event": "roll", "service": "a"}), "non-negative time"),
             (json!({"at": 1, "event": "scale", "service": "a"}), "either replicas or by"),
             (json!({"at": 1, "event": "scale", "service": "a", "by": 1, "replicas": 1}), "either"),
             (json!({"at": "soon", "event": "roll", "service": "a"}), "at: \"soon\" is not a duration"),
-            (json!({"at": 1, "event": "roll"}), "service: say which"),
+            (json!({"at": 1, "event": "roll"}), "service: missing"),
             (json!({"at": 1, "event": "roll", "servize": "a"}), "unknown field"),
             (json!("text"), "invalid type"),
         ] {

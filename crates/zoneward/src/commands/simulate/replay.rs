@@ -1,13 +1,17 @@
-//! `zoneward simulate replay`: a sequence of events under each mechanism, in virtual time.
+//! `zoneward simulate replay`: replays events under each mechanism, in virtual time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
+use model::random::Random;
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
-use sim::replay::{Churn, Event, Millis, Moment, Pace, Size, Start, cluster, replay};
+use sim::replay::{
+    Churn, ChurnSample, ClusterSize, InitialCluster, Millis, PodTimings, ReplayEvent, generated_cluster,
+    random_events, replay,
+};
 use sim::report::bytes;
-use sim::whatif::MECHANISMS;
+use sim::what_if::MECHANISMS;
 
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
@@ -16,19 +20,18 @@ use output::{
     align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, wrapped,
 };
 
-/// Runs the command.
 pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
-    let (start, mut notices, readable) = start(args)?;
+    let (start, mut notices, readable) = initial_cluster(args)?;
     let sequence = sequence(args, &start, &mut notices)?;
     if sequence.is_empty() {
-        bail!("there is no event to replay{}", notices_text(&notices).trim_end());
+        bail!("no events to replay{}", notices_text(&notices).trim_end());
     }
     let stop = stop_flag()?;
     let bar = progress_bar((sequence.len() * MECHANISMS.len()) as u64, "events");
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let churns = replay(&start, &sequence, MECHANISMS, threads, &stop, &|more| bar.inc(more));
     bar.finish_and_clear();
-    let report = Report { args, start: &start, sequence: &sequence, churns: &churns, notices: &notices };
+    let report = ChurnReport { args, start: &start, sequence: &sequence, churns: &churns, notices: &notices };
     report.print()?;
     Ok(readable && !is_stopped(&stop))
 }
@@ -36,44 +39,44 @@ pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
 fn is_stopped(stop: &AtomicBool) -> bool {
     let stopped = stop.load(Ordering::Relaxed);
     if stopped {
-        eprintln!("zoneward: stopped; the answer covers what was done so far");
+        eprintln!("zoneward: interrupted; the results are partial");
     }
     stopped
 }
 
-/// The cluster to start from, what was wrong with it, and whether all of it could be read.
-fn start(args: &SimulateReplay) -> Result<(Start, Vec<Notice>, bool)> {
-    let pace = Pace { start: args.pod_start, stop: args.pod_stop, eviction: args.eviction };
-    if let Some(size) = made_up(args) {
-        return Ok((cluster(size, pace), Vec::new(), true));
+/// The initial cluster, notices, and whether all of the input could be read.
+fn initial_cluster(args: &SimulateReplay) -> Result<(InitialCluster, Vec<Notice>, bool)> {
+    let timings = PodTimings { start: args.pod_start, stop: args.pod_stop, eviction: args.eviction };
+    if let Some(size) = generated_size(args) {
+        return Ok((generated_cluster(size, timings), Vec::new(), true));
     }
-    let advice = "give -f FILE, or --zones N for a made-up cluster";
-    let world = match args.input.files.is_empty() {
+    let advice = "use -f FILE, or --zones N for a generated cluster";
+    let loaded = match args.input.files.is_empty() {
         true => LoadedObjects::read(&args.input).context(advice)?,
         false => LoadedObjects::read(&args.input)?,
     };
-    let (mut start, left_out) = Start::from_snapshot(&world.snapshot, pace);
+    let (mut start, skipped) = InitialCluster::from_snapshot(&loaded.snapshot, timings);
     if let Some(namespace) = &args.input.namespace {
         start.services.retain(|service| service.key.namespace == namespace.as_str());
     }
-    let notices = world.notices.into_iter().chain(left_out).collect();
-    Ok((start, notices, !world.unreadable))
+    let notices = loaded.notices.into_iter().chain(skipped).collect();
+    Ok((start, notices, !loaded.unreadable))
 }
 
-/// The size of a made-up cluster: where one is asked for, or nothing says where another could come from.
-fn made_up(args: &SimulateReplay) -> Option<Size> {
-    let asked =
+/// The size of the generated cluster, if a flag sets it or there is no other cluster.
+fn generated_size(args: &SimulateReplay) -> Option<ClusterSize> {
+    let requested =
         args.zones.is_some() || args.nodes.is_some() || args.services.is_some() || args.endpoints.is_some();
     let input = &args.input;
-    let a_cluster = !input.files.is_empty()
+    let has_cluster = !input.files.is_empty()
         || input.all_namespaces
         || input.namespace.is_some()
         || input.connection.is_named();
-    if !asked && a_cluster {
+    if !requested && has_cluster {
         return None;
     }
-    let number = |given: Option<u32>, usual: usize| given.map_or(usual, |given| given as usize);
-    Some(Size {
+    let number = |flag: Option<u32>, default: usize| flag.map_or(default, |value| value as usize);
+    Some(ClusterSize {
         zones: args.zones.map_or(3, usize::from),
         nodes: number(args.nodes, 12),
         services: number(args.services, 10),
@@ -81,32 +84,37 @@ fn made_up(args: &SimulateReplay) -> Option<Size> {
     })
 }
 
-/// The events of the file, or by chance; those about what is not there are told and left out.
-fn sequence(args: &SimulateReplay, start: &Start, notices: &mut Vec<Notice>) -> Result<Vec<Event>> {
+/// The events of the file, or random ones; events for unknown objects are skipped with a notice.
+fn sequence(
+    args: &SimulateReplay,
+    start: &InitialCluster,
+    notices: &mut Vec<Notice>,
+) -> Result<Vec<ReplayEvent>> {
     let Some(path) = &args.event_file else {
-        return Ok(sim::replay::events(start, args.seed, args.events as usize));
+        return Ok(random_events(start, &mut Random::seeded(args.seed), args.events as usize));
     };
     let (events, unreadable) = events::read(path, args.input.namespace.as_deref().unwrap_or("default"))?;
     notices.extend(unreadable);
-    let (known, unknown): (Vec<Event>, Vec<Event>) = events.into_iter().partition(|e| start.check(e).is_ok());
+    let (known, unknown): (Vec<ReplayEvent>, Vec<ReplayEvent>) =
+        events.into_iter().partition(|e| start.check(e).is_ok());
     let shown = path.display().to_string();
     notices.extend(unknown.iter().filter_map(|event| {
         let why = start.check(event).err()?;
-        let message = format!("{}: {why}. It is left out; the others happen.", events::value(event));
+        let message = format!("{}: {why}. The event is skipped.", events::value(event));
         Some(Notice::new(ObjectRef::new("File", "", &shown), "Unknown", message))
     }));
     Ok(known)
 }
 
-struct Report<'r> {
+struct ChurnReport<'r> {
     args: &'r SimulateReplay,
-    start: &'r Start,
-    sequence: &'r [Event],
+    start: &'r InitialCluster,
+    sequence: &'r [ReplayEvent],
     churns: &'r [Churn],
     notices: &'r [Notice],
 }
 
-impl Report<'_> {
+impl ChurnReport<'_> {
     fn print(&self) -> Result<()> {
         match self.args.format {
             ReportFormat::Table => print_text(&(self.text(false) + &notices_text(self.notices))),
@@ -115,7 +123,7 @@ impl Report<'_> {
             ReportFormat::Csv => self.warn_and_print(&self.csv()),
             ReportFormat::Html => {
                 let title = self.cluster();
-                self.warn_and_print(&sim::report::churn(&title, &self.says(), self.churns, self.end()))
+                self.warn_and_print(&sim::report::churn(&title, &self.description(), self.churns, self.end()))
             }
         }
     }
@@ -140,11 +148,11 @@ impl Report<'_> {
         )
     }
 
-    fn says(&self) -> String {
+    fn description(&self) -> String {
         let minutes = self.end().seconds() / 60.0;
         let source = match self.args.event_file {
             Some(_) => String::new(),
-            None => format!(" by chance with seed {}", self.args.seed),
+            None => format!(" with seed {}", self.args.seed),
         };
         format!("{}{source} in {minutes:.0} minutes of virtual time.", count(self.sequence.len(), "event"))
     }
@@ -179,17 +187,17 @@ impl Report<'_> {
                 super::run::small_bar(t.slices_written as f64 / most as f64),
                 self.ratio(churn).map_or_else(|| "-".to_owned(), |r| format!("{r:.2}x")),
                 t.hint_only_writes.to_string(),
-                t.hints_flipped.to_string(),
+                t.hints_changed.to_string(),
                 t.endpoints_reallocated.to_string(),
                 churn.switches.to_string(),
-                churn.most_slices.to_string(),
+                churn.max_slices.to_string(),
                 bytes(t.watch_bytes),
             ];
             table.add_row(shown(&cells, wide));
         }
         let figures = if wide { vec![1, 3, 4, 5, 6, 7, 8, 9] } else { (1..7).collect() };
         align_right(&mut table, &figures);
-        format!("{}\n{}", render(&table), wrapped(&format!("{}: {}", self.cluster(), self.says()), ""))
+        format!("{}\n{}", render(&table), wrapped(&format!("{}: {}", self.cluster(), self.description()), ""))
     }
 
     fn value(&self) -> Value {
@@ -213,9 +221,9 @@ impl Report<'_> {
         value["syncs"] = churn.syncs.into();
         value["largest_sync"] = churn.largest_sync.into();
         value["switches"] = churn.switches.into();
-        value["most_slices"] = churn.most_slices.into();
+        value["most_slices"] = churn.max_slices.into();
         value["settled"] = moment_value(&churn.settled);
-        let moments = churn.moments.iter().map(|moment| {
+        let moments = churn.samples.iter().map(|moment| {
             let mut value = moment_value(moment);
             value["at"] = json!(moment.at.seconds());
             value
@@ -230,7 +238,7 @@ impl Report<'_> {
                         syncs,largest_sync,switches,most_slices\n"
                 .to_owned();
         for churn in self.churns {
-            let more = [churn.syncs, churn.largest_sync, churn.switches, churn.most_slices];
+            let more = [churn.syncs, churn.largest_sync, churn.switches, churn.max_slices];
             let figures = figures(&churn.total).map(|(_, figure)| figure).into_iter().chain(more);
             let cells: Vec<String> = figures.map(|figure| figure.to_string()).collect();
             text += &format!("{},{}\n", churn.mechanism.as_str(), cells.join(","));
@@ -246,16 +254,16 @@ fn shown<T: Clone>(cells: &[T; 10], wide: bool) -> Vec<T> {
     wanted.map(|(_, cell)| cell.clone()).collect()
 }
 
-fn figures(moment: &Moment) -> [(&'static str, u64); 5] {
+fn figures(moment: &ChurnSample) -> [(&'static str, u64); 5] {
     [
         ("slices_written", moment.slices_written),
         ("hint_only_writes", moment.hint_only_writes),
-        ("hints_flipped", moment.hints_flipped),
+        ("hints_flipped", moment.hints_changed),
         ("endpoints_reallocated", moment.endpoints_reallocated),
         ("watch_bytes", moment.watch_bytes),
     ]
 }
 
-fn moment_value(moment: &Moment) -> Value {
+fn moment_value(moment: &ChurnSample) -> Value {
     figures(moment).into_iter().map(|(field, figure)| (field.to_owned(), Value::from(figure))).collect()
 }

@@ -1,4 +1,4 @@
-//! `zoneward simulate run`: means over a data set.
+//! `zoneward simulate run`: mean scores over a data set.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -7,55 +7,54 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
-use sim::run::{Job, Row, Summary};
-use sim::{Rejection, Settings};
+use sim::scoring::{AlgorithmScores, ScoringJob, ScoringSummary};
+use sim::{AlgorithmSettings, InputError};
 
 use super::inputs::Inputs;
-use super::{ReportFormat, SimulateRun, rows};
+use super::{ReportFormat, SimulateRun, per_input};
 use output::{align_right, count, print_text, print_value, render, table_within};
 
-/// Runs the command.
 pub(super) fn run(args: &SimulateRun) -> Result<bool> {
     let inputs = Inputs::read(&args.input)?;
-    let settings = Settings {
+    let settings = AlgorithmSettings {
         starting_threshold: args.starting_threshold,
         overload_threshold: args.overload_threshold,
         weights: args.weights,
     };
     let threads = args.threads.map(usize::from);
     let threads = threads.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
-    let job = Job { source: inputs.source(), algorithms: &args.algorithm, settings, threads };
+    let job = ScoringJob { source: inputs.source(), algorithms: &args.algorithm, settings, threads };
     let stop = stop_flag()?;
     let bar = progress_bar(job.source.len(), "inputs");
-    // A rejected input is a row of the answer like any other, unless nothing else is left.
-    let mut answered = true;
+    // Rejected inputs fail the command only if there are no others.
+    let mut scored = true;
     if args.per_input {
-        rows::print(&job, inputs.rejections(), args.format, &stop, &bar)?;
+        per_input::print(&job, inputs.errors(), args.format, &stop, &bar)?;
     } else {
-        answered = !job.source.is_empty();
-        let summary = sim::run::run(&job, &stop, &|more| bar.inc(more));
+        scored = !job.source.is_empty();
+        let summary = sim::scoring::run(&job, &stop, &|more| bar.inc(more));
         bar.finish_and_clear();
-        print(args, &summary, inputs.rejections())?;
+        print(args, &summary, inputs.errors())?;
     }
     let stopped = stop.load(Ordering::Relaxed);
     if stopped {
-        eprintln!("zoneward: stopped; the answer covers what was done so far");
+        eprintln!("zoneward: interrupted; the results are partial");
     }
-    Ok(!stopped && answered)
+    Ok(!stopped && scored)
 }
 
-/// Set by the first Ctrl-C; the second one ends the program at once.
+/// Set by the first Ctrl-C; a second one exits immediately.
 pub(super) fn stop_flag() -> Result<Arc<AtomicBool>> {
     const INTERRUPTED: i32 = 130;
     let stop = Arc::new(AtomicBool::new(false));
     let signal = signal_hook::consts::SIGINT;
     signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, stop.clone())
         .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-        .context("listening for Ctrl-C")?;
+        .context("installing the signal handler")?;
     Ok(stop)
 }
 
-/// A bar on standard error with the time left; nothing where that is no terminal.
+/// A progress bar on standard error, hidden unless that is a terminal.
 pub(super) fn progress_bar(inputs: u64, noun: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr_with_hz(4),
@@ -71,17 +70,17 @@ pub(super) fn progress_bar(inputs: u64, noun: &str) -> ProgressBar {
     bar
 }
 
-fn print(args: &SimulateRun, summary: &Summary, rejections: &[Rejection]) -> Result<()> {
+fn print(args: &SimulateRun, summary: &ScoringSummary, errors: &[InputError]) -> Result<()> {
     match args.format {
-        ReportFormat::Json => print_value(&value(args, summary, rejections), crate::cli::Format::Json),
+        ReportFormat::Json => print_value(&value(args, summary, errors), crate::cli::Format::Json),
         ReportFormat::Csv => {
-            warn(rejections);
+            warn(errors);
             print_text(&csv(summary))
         }
-        ReportFormat::Table => print_text(&text(summary, rejections, false)),
-        ReportFormat::Wide => print_text(&text(summary, rejections, true)),
+        ReportFormat::Table => print_text(&text(summary, errors, false)),
+        ReportFormat::Wide => print_text(&text(summary, errors, true)),
         ReportFormat::Html => {
-            warn(rejections);
+            warn(errors);
             print_text(&sim::report::scores(&title(args), summary))
         }
     }
@@ -91,49 +90,49 @@ fn title(args: &SimulateRun) -> String {
     args.input.file_name().unwrap_or(args.input.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Rejections on standard error, where the answer has no place for them.
-pub(super) fn warn(rejections: &[Rejection]) {
-    for rejection in rejections {
-        eprintln!("zoneward: rejected: {rejection}");
+/// Rejected inputs on standard error, for formats without them.
+pub(super) fn warn(errors: &[InputError]) {
+    for error in errors {
+        eprintln!("zoneward: rejected: {error}");
     }
 }
 
-pub(super) fn rejection_value(rejection: &Rejection) -> Value {
-    let (line, column) = rejection.at.unzip();
-    json!({"id": rejection.id, "line": line, "column": column, "reason": rejection.reason})
+pub(super) fn error_value(error: &InputError) -> Value {
+    let (line, column) = error.at.unzip();
+    json!({"id": error.id, "line": line, "column": column, "reason": error.reason})
 }
 
-fn value(args: &SimulateRun, summary: &Summary, rejections: &[Rejection]) -> Value {
+fn value(args: &SimulateRun, summary: &ScoringSummary, errors: &[InputError]) -> Value {
     json!({
         "input": title(args),
         "inputs": summary.inputs,
         "scored": summary.done,
-        "rejected": rejections.len(),
-        "rejections": rejections.iter().map(rejection_value).collect::<Vec<_>>(),
+        "rejected": errors.len(),
+        "rejections": errors.iter().map(error_value).collect::<Vec<_>>(),
         "algorithms": summary.rows.iter().map(row_value).collect::<Vec<_>>(),
     })
 }
 
-fn row_value(row: &Row) -> Value {
-    let means = row.tally.means();
+fn row_value(row: &AlgorithmScores) -> Value {
+    let means = row.totals.means();
     let extreme = |extreme: f64| means.map(|_| extreme);
     json!({
         "algorithm": row.algorithm.to_string(),
-        "valid": row.tally.valid,
-        "invalid": row.tally.invalid,
+        "valid": row.totals.valid,
+        "invalid": row.totals.invalid,
         "total_score": means.map(|m| m.total),
         "in_zone_pct": means.map(|m| m.in_zone),
         "overload_score": means.map(|m| m.overload),
         "slice_score": means.map(|m| m.slice),
         "max_overload_pct": means.map(|m| m.max_overload),
         "mean_overload_pct": means.map(|m| m.mean_overload),
-        "min_total_score": extreme(row.tally.extremes.0),
-        "max_total_score": extreme(row.tally.extremes.1),
-        "worst_overload_pct": extreme(row.tally.worst_overload),
+        "min_total_score": extreme(row.totals.extremes.0),
+        "max_total_score": extreme(row.totals.extremes.1),
+        "worst_overload_pct": extreme(row.totals.worst_overload),
     })
 }
 
-fn csv(summary: &Summary) -> String {
+fn csv(summary: &ScoringSummary) -> String {
     let mut text =
         "algorithm,valid,invalid,total_score,in_zone_pct,overload_score,slice_score,max_overload_pct,\
                     mean_overload_pct,min_total_score,max_total_score,worst_overload_pct\n"
@@ -155,12 +154,12 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn text(summary: &Summary, rejections: &[Rejection], wide: bool) -> String {
+fn text(summary: &ScoringSummary, errors: &[InputError], wide: bool) -> String {
     let heads = ["ALGORITHM", "TOTAL", "", "IN-ZONE", "OVERLOAD", "SLICES", "MAX LOAD", "WORST", "INVALID"];
     let mut table = table_within(&shown(&heads.map(str::to_owned), wide), wide);
     for row in &summary.rows {
-        let Some(m) = row.tally.means() else {
-            let invalid = row.tally.invalid.to_string();
+        let Some(m) = row.totals.means() else {
+            let invalid = row.totals.invalid.to_string();
             let none = || "-".to_owned();
             let cells = [
                 row.algorithm.to_string(),
@@ -184,8 +183,8 @@ fn text(summary: &Summary, rejections: &[Rejection], wide: bool) -> String {
             format!("{:.2}", m.overload),
             format!("{:.2}", m.slice),
             format!("{:.2} %", m.max_overload),
-            format!("{:.2} %", row.tally.worst_overload),
-            row.tally.invalid.to_string(),
+            format!("{:.2} %", row.totals.worst_overload),
+            row.totals.invalid.to_string(),
         ];
         table.add_row(shown(&cells, wide));
     }
@@ -197,14 +196,14 @@ fn text(summary: &Summary, rejections: &[Rejection], wide: bool) -> String {
         true => format!("\n{}. Scores are means of valid ones; higher is better.\n", count(total, "input")),
         false => format!("\nStopped after {} of {}.\n", summary.done, count(total, "input")),
     };
-    if !rejections.is_empty() {
-        text += &format!("\n{} rejected:\n", count(rejections.len(), "input"));
-        text += &rejections.iter().map(|r| format!("  {r}\n")).collect::<String>();
+    if !errors.is_empty() {
+        text += &format!("\n{} rejected:\n", count(errors.len(), "input"));
+        text += &errors.iter().map(|r| format!("  {r}\n")).collect::<String>();
     }
     text
 }
 
-/// The bar is for terminals that are wide enough.
+/// The bar is shown only with `-o wide`.
 fn shown<T: Clone>(cells: &[T; 9], wide: bool) -> Vec<T> {
     const BAR: usize = 2;
     let wanted = cells.iter().enumerate().filter(|(at, _)| wide || *at != BAR);

@@ -1,9 +1,9 @@
-//! What planning reads of an object, and nothing else: a list of fields that stay, not of fields that go.
+//! Reduces objects to the fields that planning reads, by an allow list.
 
 use model::annotation;
 use serde_json::{Map, Value, json};
 
-/// The object with the fields that planning reads; none if planning reads nothing of its kind.
+/// `None` for kinds that planning does not read.
 pub(super) fn reduced(object: &Value) -> Option<Value> {
     let kind = object["kind"].as_str()?;
     let (annotations, body): (&[&str], Value) = match kind {
@@ -22,7 +22,7 @@ pub(super) fn reduced(object: &Value) -> Option<Value> {
     Some(reduced.into())
 }
 
-/// The fields of an object that are there.
+/// The existing fields of an object.
 fn only(object: &Value, fields: &[&str]) -> Map<String, Value> {
     let there = fields.iter().filter_map(|field| Some((*field, object.get(*field)?)));
     there
@@ -31,7 +31,6 @@ fn only(object: &Value, fields: &[&str]) -> Map<String, Value> {
         .collect()
 }
 
-/// The same for each object of a list.
 fn each(list: &Value, one: impl Fn(&Value) -> Value) -> Value {
     list.as_array().into_iter().flatten().map(one).collect()
 }
@@ -132,7 +131,6 @@ fn pod(object: &Value) -> Value {
     json!({"spec": spec, "status": status})
 }
 
-/// The condition Ready.
 fn ready(status: &Value) -> Value {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let ready = conditions.filter(|condition| condition["type"] == "Ready");

@@ -1,44 +1,46 @@
-//! The recommendation in words, and the commands that apply it.
+//! The recommendation as text, and the commands that apply it.
 //!
-//! Which mechanism is recommended is decided by [`recommend`]. Where the endpoints are in the wrong zones no mechanism
-//! helps much, and another placement does.
+//! [`recommend`] selects the mechanism. If endpoints are in the wrong zones, another placement is recommended.
 
 use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
 use serde_json::json;
-use sim::whatif::{Answer, Outcome, WhyNot, recommend};
+use sim::what_if::{MechanismOutcome, NotRecommended, WhatIfResult, recommend};
 
 use super::placement::Placement;
 use super::workload::{Workload, quoted};
 
-/// Traffic in its zone that another placement of pods has to win to be worth it.
-const WORTH_THE_WORK: f64 = 0.05;
-/// Below this share in zone the endpoints are in the wrong places.
-const POOR: f64 = 0.8;
+/// Minimum gain of in-zone traffic for another placement of pods.
+const MIN_PLACEMENT_GAIN: f64 = 0.05;
+/// Share of in-zone traffic below which endpoints are misplaced.
+const MISPLACED_BELOW: f64 = 0.8;
 
-/// What to do.
 pub(super) struct Advice {
     pub(super) mechanism: Mechanism,
     pub(super) reason: String,
-    /// The next best mechanism, and why it is not recommended.
+    /// The second-best mechanism, and why it is not recommended.
     pub(super) runner_up: Option<(Mechanism, String)>,
-    /// Traffic that would stay in its zone, beyond what stays there now; a share.
+    /// Gain of in-zone traffic, as a share.
     pub(super) gain: f64,
-    /// `topology-spread` or `deployment-per-zone`, where endpoints should be elsewhere.
+    /// `topology-spread` or `deployment-per-zone`, if endpoints are misplaced.
     pub(super) placement: Option<&'static str>,
-    /// Whether the YAML for the placement has blanks, since the input does not say enough of the workload.
+    /// Whether the YAML has placeholders, because the input lacks details of the workload.
     pub(super) has_blanks: bool,
-    /// Lines for a shell, each a command of kubectl; empty if nothing has to change.
+    /// kubectl commands; empty if nothing has to change.
     pub(super) commands: Vec<String>,
-    /// The same to apply as YAML.
+    /// The same as YAML.
     pub(super) yaml: String,
 }
 
-pub(super) fn advise(service: &Service, answer: &Answer, workload: impl Fn() -> Option<Workload>) -> Advice {
-    let recommendation = recommend(answer);
+pub(super) fn advise(
+    service: &Service,
+    result: &WhatIfResult,
+    workload: impl Fn() -> Option<Workload>,
+) -> Advice {
+    let recommendation = recommend(result);
     let Some(chosen) = recommendation.chosen else {
         return Advice {
-            mechanism: answer.current,
+            mechanism: result.current,
             reason: "leave it: no mechanism serves every zone".to_owned(),
             runner_up: None,
             gain: 0.0,
@@ -49,7 +51,7 @@ pub(super) fn advise(service: &Service, answer: &Answer, workload: impl Fn() -> 
         };
     };
     let stays = recommendation.stays;
-    let now = answer.outcomes.iter().find(|outcome| outcome.mechanism == answer.current);
+    let now = result.outcomes.iter().find(|outcome| outcome.mechanism == result.current);
     let mut advice = Advice {
         mechanism: chosen.mechanism,
         reason: reason(chosen, stays),
@@ -64,32 +66,38 @@ pub(super) fn advise(service: &Service, answer: &Answer, workload: impl Fn() -> 
         advice.commands.push(command(service, chosen.mechanism));
         advice.yaml = setting(service, chosen.mechanism);
     }
-    if chosen.figures.in_zone < POOR && answer.shares.len() > 1 && service.selector.is_some() {
-        advice.place(service, answer, chosen, workload().as_ref());
+    if chosen.figures.in_zone < MISPLACED_BELOW && result.shares.len() > 1 && service.selector.is_some() {
+        advice.place(service, result, chosen, workload().as_ref());
     }
     advice
 }
 
 impl Advice {
-    /// Adds another placement of the endpoints, if that is worth the work.
-    fn place(&mut self, service: &Service, answer: &Answer, chosen: &Outcome, workload: Option<&Workload>) {
-        let better = Placement::of(workload.map(|w| w.kind.as_str()), answer);
-        let worth = |kept: f64| kept - chosen.figures.in_zone > WORTH_THE_WORK;
+    /// Adds another placement, if the gain is large enough.
+    fn place(
+        &mut self,
+        service: &Service,
+        result: &WhatIfResult,
+        chosen: &MechanismOutcome,
+        workload: Option<&Workload>,
+    ) {
+        let better = Placement::of(workload.map(|w| w.kind.as_str()), result);
+        let worth = |kept: f64| kept - chosen.figures.in_zone > MIN_PLACEMENT_GAIN;
         let Some((better, kept)) = better.filter(|(_, kept)| worth(*kept)) else { return };
         self.reason += &format!(
             "; about {:.0} % would if endpoints were where traffic is: {}",
             100.0 * kept,
-            misplaced(answer)
+            misplaced(result)
         );
-        self.yaml += &better.yaml(service, answer, workload);
-        let command = workload.and_then(|workload| better.command(service, answer, workload));
+        self.yaml += &better.yaml(service, result, workload);
+        let command = workload.and_then(|workload| better.command(service, result, workload));
         self.has_blanks = command.is_none();
         self.commands.extend(command);
         self.placement = Some(better.as_str());
     }
 }
 
-fn reason(chosen: &Outcome, stays: bool) -> String {
+fn reason(chosen: &MechanismOutcome, stays: bool) -> String {
     format!(
         "{}{}: {:.1} % of the traffic stays in its zone, and no endpoint gets more than {:.1} % above its fair share",
         if stays { "keep " } else { "" },
@@ -99,42 +107,42 @@ fn reason(chosen: &Outcome, stays: bool) -> String {
     )
 }
 
-fn why_not(other: &Outcome, chosen: &Outcome, why: WhyNot) -> String {
+fn why_not(other: &MechanismOutcome, chosen: &MechanismOutcome, why: NotRecommended) -> String {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let (in_zone, load) = (percent(other.figures.in_zone), percent(other.figures.max_overload));
     match why {
-        WhyNot::HeldBack(why) => format!("its hints would be held back: {why}"),
-        WhyNot::Refuses(share) => {
+        NotRecommended::HeldBack(why) => format!("its hints would be held back: {why}"),
+        NotRecommended::Refuses(share) => {
             format!("it would keep {in_zone} in its zone, and refuse {}", percent(share))
         }
-        WhyNot::RefusesInFailure(share) => {
+        NotRecommended::RefusesInFailure(share) => {
             format!("when a zone fails, it would refuse {} of the traffic", percent(share))
         }
-        WhyNot::Overloads(share) => format!(
+        NotRecommended::Overloads(share) => format!(
             "it would keep {in_zone} in its zone, but load an endpoint {} above its fair share",
             percent(share)
         ),
-        WhyNot::KeepsLess => format!("it would keep {in_zone} in its zone"),
-        WhyNot::LoadsMore => format!(
+        NotRecommended::KeepsLess => format!("it would keep {in_zone} in its zone"),
+        NotRecommended::LoadsMore => format!(
             "it would keep as much in its zone, but load an endpoint {load} above its fair share instead of {}",
             percent(chosen.figures.max_overload)
         ),
-        WhyNot::NoBetter => format!("it would be no better: {in_zone} in its zone, {load} overload"),
+        NotRecommended::NoBetter => format!("it would be no better: {in_zone} in its zone, {load} overload"),
     }
 }
 
-/// `zone-b sends 33 % and has 10 % of the endpoints`, for the zone that lacks most.
-fn misplaced(answer: &Answer) -> String {
-    let all = answer.endpoints_by_zone.values().sum::<usize>().max(1) as f64;
-    let has = |zone: &Name| answer.endpoints_by_zone.get(zone).copied().unwrap_or(0) as f64 / all;
+/// As in `zone-b sends 33 % and has 10 % of the endpoints`, for the zone with the largest deficit.
+fn misplaced(result: &WhatIfResult) -> String {
+    let all = result.endpoints_by_zone.values().sum::<usize>().max(1) as f64;
+    let has = |zone: &Name| result.endpoints_by_zone.get(zone).copied().unwrap_or(0) as f64 / all;
     let lack = |(zone, share): &&(Name, f64)| share - has(zone);
-    let most = answer.shares.iter().max_by(|a, b| lack(a).total_cmp(&lack(b)));
+    let most = result.shares.iter().max_by(|a, b| lack(a).total_cmp(&lack(b)));
     most.map_or_else(String::new, |(zone, share)| {
         format!("{zone} sends {:.0} % and has {:.0} % of the endpoints", 100.0 * share, 100.0 * has(zone))
     })
 }
 
-/// The value of our annotation for a mechanism.
+/// Value of the annotation for a mechanism.
 fn value(mechanism: Mechanism) -> &'static str {
     match mechanism {
         Mechanism::None => "Balanced",
@@ -142,13 +150,13 @@ fn value(mechanism: Mechanism) -> &'static str {
     }
 }
 
-/// Whether Kubernetes' own field can say it, and would be heard: an annotation goes before it.
+/// Whether the field trafficDistribution can select it; annotations override the field.
 fn by_field(service: &Service, mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::PreferSameZone | Mechanism::PreferSameNode)
         && service.annotations.is_empty()
 }
 
-/// The command that sets a mechanism: Kubernetes' own field where it will do, else our annotation.
+/// The command that sets a mechanism: by field if possible, else by annotation.
 fn command(service: &Service, mechanism: Mechanism) -> String {
     let [name, namespace] = [&service.key.name, &service.key.namespace].map(|name| quoted(name));
     match by_field(service, mechanism) {

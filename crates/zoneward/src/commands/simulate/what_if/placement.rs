@@ -1,24 +1,23 @@
-//! Endpoints that are not where traffic is: how to place them instead.
+//! Recommends a placement of misplaced endpoints.
 //!
-//! Where zones send about the same, a topology spread constraint is enough. Where they do not, an even spread would be
-//! wrong again, and a Deployment per zone with replicas by demand is better.
+//! If zones send similar traffic, a topology spread constraint is enough. Otherwise a Deployment per zone with
+//! replicas in proportion to traffic is better.
 
 use model::{Name, Service};
-use sim::whatif::Answer;
+use sim::what_if::WhatIfResult;
 
 use super::workload::{self, Workload};
 
-/// What would help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// As many endpoints in each zone.
+    /// Equally many endpoints per zone.
     Spread,
-    /// Endpoints in proportion to what each zone sends.
+    /// Endpoints in proportion to the traffic of each zone.
     PerZone,
 }
 
-/// What an even spread must keep in zone to be recommended.
-const GOOD_ENOUGH: f64 = 0.9;
+/// Minimum in-zone share for an even spread to be recommended.
+const MIN_EVEN_IN_ZONE: f64 = 0.9;
 
 impl Placement {
     pub(super) fn as_str(self) -> &'static str {
@@ -28,66 +27,75 @@ impl Placement {
         }
     }
 
-    /// What would help, and the share of traffic that Spill could keep in zone then.
-    fn choose(answer: &Answer) -> (Self, f64) {
-        let (even, fitting) = Self::kept(answer);
-        match even >= GOOD_ENOUGH || fitting - even < 0.05 {
+    /// The better placement, and its in-zone share under Spill.
+    fn choose(result: &WhatIfResult) -> (Self, f64) {
+        let (even, fitting) = Self::kept(result);
+        match even >= MIN_EVEN_IN_ZONE || fitting - even < 0.05 {
             true => (Self::Spread, even),
             false => (Self::PerZone, fitting),
         }
     }
 
-    /// The shares of traffic that Spill could keep in zone with an even spread, and with one by demand.
-    fn kept(answer: &Answer) -> (f64, f64) {
-        let sending = answer.shares.iter().filter(|(_, share)| *share > 0.0);
-        let all = answer.endpoints_by_zone.values().sum::<usize>();
+    /// In-zone shares under Spill with an even spread and with one in proportion to traffic.
+    fn kept(result: &WhatIfResult) -> (f64, f64) {
+        let sending = result.shares.iter().filter(|(_, share)| *share > 0.0);
+        let all = result.endpoints_by_zone.values().sum::<usize>();
         let kept = |counts: &[usize]| -> f64 {
             let kept = sending.clone().zip(counts);
             kept.map(|((_, share), count)| share.min(*count as f64 / all.max(1) as f64)).sum()
         };
         let zones = sending.clone().count().max(1);
         let even: Vec<usize> = (0..zones).map(|at| all / zones + usize::from(at < all % zones)).collect();
-        let fitting: Vec<usize> = replicas(answer).into_iter().map(|(_, count)| count).collect();
+        let fitting: Vec<usize> = replicas(result).into_iter().map(|(_, count)| count).collect();
         (kept(&even), kept(&fitting))
     }
 
-    /// What a kind of workload lets be done: a StatefulSet cannot be cut in parts, and a DaemonSet has its places.
-    pub(super) fn of(kind: Option<&str>, answer: &Answer) -> Option<(Self, f64)> {
-        let (placement, kept) = Self::choose(answer);
+    /// The placement that a kind of workload supports: a StatefulSet cannot be split, and a DaemonSet is fixed.
+    pub(super) fn of(kind: Option<&str>, result: &WhatIfResult) -> Option<(Self, f64)> {
+        let (placement, kept) = Self::choose(result);
         match kind {
             None | Some("Deployment") => Some((placement, kept)),
-            Some("StatefulSet") => Some((Self::Spread, Self::kept(answer).0)),
+            Some("StatefulSet") => Some((Self::Spread, Self::kept(result).0)),
             Some(_) => None,
         }
     }
 
-    /// YAML that makes it so.
-    pub(super) fn yaml(self, service: &Service, answer: &Answer, workload: Option<&Workload>) -> String {
+    pub(super) fn yaml(
+        self,
+        service: &Service,
+        result: &WhatIfResult,
+        workload: Option<&Workload>,
+    ) -> String {
         match self {
             Self::Spread => workload::spread(service, workload),
-            Self::PerZone => workload::per_zone(service, &replicas(answer), workload),
+            Self::PerZone => workload::per_zone(service, &replicas(result), workload),
         }
     }
 }
 
 impl Placement {
-    /// The command that makes it so; none where the input does not say what the pods run.
-    pub(super) fn command(self, service: &Service, answer: &Answer, workload: &Workload) -> Option<String> {
+    /// `None` if the input lacks the pod template.
+    pub(super) fn command(
+        self,
+        service: &Service,
+        result: &WhatIfResult,
+        workload: &Workload,
+    ) -> Option<String> {
         match self {
             Self::Spread => Some(workload::spread_command(service, workload)),
             Self::PerZone => {
-                let yaml = workload::per_zone(service, &replicas(answer), Some(workload));
+                let yaml = workload::per_zone(service, &replicas(result), Some(workload));
                 let command = format!("kubectl apply -f - <<'EOF'\n{}EOF", yaml.trim_start_matches("---\n"));
-                workload.is_whole().then_some(command)
+                workload.is_complete().then_some(command)
             }
         }
     }
 }
 
-/// The endpoints that there are, by what each zone sends: whole ones, and the rest where most is missing.
-fn replicas(answer: &Answer) -> Vec<(&Name, usize)> {
-    let all = answer.endpoints_by_zone.values().sum::<usize>();
-    let sending: Vec<&(Name, f64)> = answer.shares.iter().filter(|(_, share)| *share > 0.0).collect();
+/// Distributes the endpoints in proportion to traffic: whole ones, then the largest remainders.
+fn replicas(result: &WhatIfResult) -> Vec<(&Name, usize)> {
+    let all = result.endpoints_by_zone.values().sum::<usize>();
+    let sending: Vec<&(Name, f64)> = result.shares.iter().filter(|(_, share)| *share > 0.0).collect();
     let wanted = |share: f64| share * all as f64;
     let mut counts: Vec<(&Name, usize)> =
         sending.iter().map(|(zone, share)| (zone, wanted(*share).floor() as usize)).collect();
@@ -105,15 +113,15 @@ mod tests {
     #[test]
     fn replicas_follow_demand_and_add_up() {
         let zones = [("a", 0.6), ("b", 0.3), ("c", 0.1)];
-        let answer = Answer {
+        let result = WhatIfResult {
             current: plan::hints::Mechanism::None,
             shares: zones.iter().map(|(zone, share)| (Name::new(zone), *share)).collect(),
             endpoints_by_zone: [(Name::new("c"), 7)].into(),
             outcomes: Vec::new(),
         };
-        let counts: Vec<usize> = replicas(&answer).into_iter().map(|(_, count)| count).collect();
+        let counts: Vec<usize> = replicas(&result).into_iter().map(|(_, count)| count).collect();
         assert_eq!(counts, [4, 2, 1]);
-        let (placement, kept) = Placement::choose(&answer);
+        let (placement, kept) = Placement::choose(&result);
         assert_eq!(placement, Placement::PerZone);
         assert!(kept > 0.9, "{kept}");
     }

@@ -1,4 +1,4 @@
-//! Answers of what-if for people and programs.
+//! Output of what-if: text, CSV, JSON and HTML.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,25 +6,25 @@ use std::io::Write;
 use anyhow::{Context, Result};
 use model::{Name, Notice};
 use serde_json::{Map, Value, json};
-use sim::report::{HeatMap, Page, heat_map};
-use sim::whatif::{Cluster, Figures, Outcome};
+use sim::report::{HeatMap, HtmlPage, heat_map};
+use sim::what_if::{MechanismOutcome, TrafficFigures, WhatIfEvaluator};
 
-use super::{Asked, in_parallel};
+use super::{EvaluatedService, in_parallel};
 use crate::commands::simulate::{DemandBy, ReportFormat, SimulateWhatIf};
 use output::{align_right, count, notices_value, render, table_within, wrapped};
 
-/// Services on an HTML page; a page with more would not be looked at.
-const MOST_ON_PAGE: usize = 50;
+/// Maximum number of Services on an HTML page.
+const MAX_ON_PAGE: usize = 50;
 
-/// Services whose commands stand below the summary of all.
+/// Maximum number of Services with commands below the summary.
 const MOST_COMMANDS: usize = 10;
 
-/// Gigabytes per month that cross zones.
-fn crossing(figures: &Figures, one: &Asked<'_>) -> Option<f64> {
+/// Cross-zone traffic in GB per month.
+fn crossing(figures: &TrafficFigures, one: &EvaluatedService<'_>) -> Option<f64> {
     Some(one.gb? * (1.0 - figures.in_zone - figures.refused).max(0.0))
 }
 
-fn cost(figures: &Figures, one: &Asked<'_>, args: &SimulateWhatIf) -> Option<f64> {
+fn cost(figures: &TrafficFigures, one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Option<f64> {
     Some(crossing(figures, one)? * args.price?)
 }
 
@@ -52,10 +52,10 @@ const HEADS: [&str; 13] = [
     "+1 REPLICA",
 ];
 
-fn cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<String> {
+fn cells(o: &MechanismOutcome, one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Vec<String> {
     let f = &o.figures;
     let none = || "-".to_owned();
-    let mark = if o.mechanism == one.answer.current { " *" } else { "" };
+    let mark = if o.mechanism == one.result.current { " *" } else { "" };
     let rest = if o.held_back.is_some() { " (held back)" } else { "" };
     vec![
         format!("{}{rest}{mark}", o.mechanism.as_str()),
@@ -76,32 +76,37 @@ fn cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<String> {
     ]
 }
 
-/// What hurts most in a bad moment.
-fn hardship(figures: &Figures) -> String {
+/// The worst of zone failure and rolling update.
+fn hardship(figures: &TrafficFigures) -> String {
     match figures.refused > 1e-9 {
         true => format!("{} refused", percent(figures.refused)),
         false => format!("overload {}", percent(figures.max_overload)),
     }
 }
 
-fn heading(asked: &Asked<'_>) -> String {
-    let zones = asked.answer.endpoints_by_zone.iter();
+fn heading(evaluated: &EvaluatedService<'_>) -> String {
+    let zones = evaluated.result.endpoints_by_zone.iter();
     let zones: Vec<String> = zones.map(|(zone, n)| format!("{zone} {n}")).collect();
-    let measured = asked.measured_in_zone.map(|share| format!("; measured: {} in zone", percent(share)));
-    format!("{}: ready endpoints: {}{}", asked.service.key, zones.join(", "), measured.unwrap_or_default())
+    let measured = evaluated.measured_in_zone.map(|share| format!("; measured: {} in zone", percent(share)));
+    format!(
+        "{}: ready endpoints: {}{}",
+        evaluated.service.key,
+        zones.join(", "),
+        measured.unwrap_or_default()
+    )
 }
 
-pub(super) fn text(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
-    if asked.is_empty() {
+pub(super) fn text(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
+    if evaluated.is_empty() {
         return "No Service to compare.\n".to_owned();
     }
-    let rule = wrapped(&format!("Rule: {}.", sim::whatif::RULE), "");
+    let rule = wrapped(&format!("Rule: {}.", sim::what_if::RULE), "");
     if args.input.all_namespaces {
-        return summary(asked, args) + &rule;
+        return summary(evaluated, args) + &rule;
     }
     let wide = args.format == ReportFormat::Wide;
     let mut text = String::new();
-    for one in asked {
+    for one in evaluated {
         text += &wrapped(&heading(one), "  ");
         text += &mechanisms(one, args, wide);
         text += &recommended(one);
@@ -110,19 +115,19 @@ pub(super) fn text(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     text += &wrapped(
         &format!(
             "{}. * is the present or tried mechanism, ~ one whose hints are held back.",
-            count(asked.len(), "Service")
+            count(evaluated.len(), "Service")
         ),
         "",
     );
     text + &rule
 }
 
-/// The mechanisms of a Service, one in a row.
-fn mechanisms(one: &Asked<'_>, args: &SimulateWhatIf, wide: bool) -> String {
+/// One row per mechanism.
+fn mechanisms(one: &EvaluatedService<'_>, args: &SimulateWhatIf, wide: bool) -> String {
     let (heads, rows): (Vec<&str>, Vec<Vec<String>>) = match wide {
-        true => (HEADS.to_vec(), one.answer.outcomes.iter().map(|o| cells(o, one, args)).collect()),
+        true => (HEADS.to_vec(), one.result.outcomes.iter().map(|o| cells(o, one, args)).collect()),
         false => {
-            let rows = one.answer.outcomes.iter().map(|o| narrow_cells(o, one, args));
+            let rows = one.result.outcomes.iter().map(|o| narrow_cells(o, one, args));
             (narrow_heads(one, args), rows.collect())
         }
     };
@@ -134,8 +139,8 @@ fn mechanisms(one: &Asked<'_>, args: &SimulateWhatIf, wide: bool) -> String {
     render(&table)
 }
 
-/// Where traffic is known, what crosses zones and costs is shown in the place of idle endpoints and the rollout.
-fn narrow_heads(one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
+/// If traffic is known, cross-zone traffic and cost replace idle endpoints and the rollout.
+fn narrow_heads(one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
     let mut heads = vec!["MECHANISM", "IN ZONE", "OVERLOAD", "REFUSED", "A ZONE FAILS"];
     match (one.gb, args.price) {
         (None, _) => heads.extend(["ROLLOUT", "IDLE"]),
@@ -145,9 +150,9 @@ fn narrow_heads(one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<&'static str> {
     heads
 }
 
-fn narrow_cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<String> {
+fn narrow_cells(o: &MechanismOutcome, one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Vec<String> {
     let f = &o.figures;
-    let then = |figures: Option<&Figures>| figures.map_or_else(|| "-".to_owned(), short_hardship);
+    let then = |figures: Option<&TrafficFigures>| figures.map_or_else(|| "-".to_owned(), short_hardship);
     let mut cells = vec![
         format!("{}{}", o.mechanism.as_str(), marks(o, one)),
         percent(f.in_zone),
@@ -166,8 +171,8 @@ fn narrow_cells(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Vec<Stri
     cells
 }
 
-fn marks(o: &Outcome, one: &Asked<'_>) -> &'static str {
-    match (o.mechanism == one.answer.current, o.held_back.is_some()) {
+fn marks(o: &MechanismOutcome, one: &EvaluatedService<'_>) -> &'static str {
+    match (o.mechanism == one.result.current, o.held_back.is_some()) {
         (true, true) => " *~",
         (true, false) => " *",
         (false, true) => " ~",
@@ -175,16 +180,16 @@ fn marks(o: &Outcome, one: &Asked<'_>) -> &'static str {
     }
 }
 
-/// `+28.6 %` of load, or `50.0 % lost`.
-fn short_hardship(figures: &Figures) -> String {
+/// `+28.6 %` load, or `50.0 % lost`.
+fn short_hardship(figures: &TrafficFigures) -> String {
     match figures.refused > 1e-9 {
         true => format!("{} lost", percent(figures.refused)),
         false => format!("+{}", percent(figures.max_overload)),
     }
 }
 
-/// What to do, why, why not something else, and the commands for it.
-fn recommended(one: &Asked<'_>) -> String {
+/// The recommendation with reasons and commands.
+fn recommended(one: &EvaluatedService<'_>) -> String {
     let mut text = wrapped(&format!("Recommended: {}.", one.advice.reason), "  ");
     if let Some((mechanism, why)) = &one.advice.runner_up {
         text += &wrapped(&format!("Not {}: {why}.", mechanism.as_str()), "  ");
@@ -201,23 +206,23 @@ fn recommended(one: &Asked<'_>) -> String {
     text
 }
 
-/// One row for each Service, best gain first, and the commands of the first ones.
-fn summary(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+/// One row per Service, highest gain first, and the commands of the first ones.
+fn summary(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
     let wide = args.format == ReportFormat::Wide;
-    let mut order: Vec<&Asked<'_>> = asked.iter().collect();
+    let mut order: Vec<&EvaluatedService<'_>> = evaluated.iter().collect();
     order.sort_by(|a, b| b.advice.gain.total_cmp(&a.advice.gain));
     let heads = ["SERVICE", "NOW", "IN ZONE", "RECOMMENDED", "IN ZONE", "GAIN", "OVERLOAD"];
     let mut rows = table_within(&heads, wide);
-    let of = |one: &Asked<'_>, mechanism| {
-        let outcome = one.answer.outcomes.iter().find(|o| o.mechanism == mechanism);
+    let of = |one: &EvaluatedService<'_>, mechanism| {
+        let outcome = one.result.outcomes.iter().find(|o| o.mechanism == mechanism);
         outcome.map(|o| (o.figures.in_zone, o.figures.max_overload)).unwrap_or_default()
     };
     for one in &order {
-        let (now, _) = of(one, one.answer.current);
+        let (now, _) = of(one, one.result.current);
         let (then, overload) = of(one, one.advice.mechanism);
         rows.add_row([
             one.service.key.to_string(),
-            one.answer.current.as_str().to_owned(),
+            one.result.current.as_str().to_owned(),
             percent(now),
             one.advice.mechanism.as_str().to_owned(),
             percent(then),
@@ -227,7 +232,8 @@ fn summary(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     }
     align_right(&mut rows, &[2, 4, 5, 6]);
     let mut text = render(&rows) + "\n";
-    let changing: Vec<&&Asked<'_>> = order.iter().filter(|one| !one.advice.commands.is_empty()).collect();
+    let changing: Vec<&&EvaluatedService<'_>> =
+        order.iter().filter(|one| !one.advice.commands.is_empty()).collect();
     for one in changing.iter().take(MOST_COMMANDS) {
         text += &format!("# {}\n{}\n", one.service.key, one.advice.commands.join("\n"));
     }
@@ -236,27 +242,27 @@ fn summary(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     }
     text += if changing.is_empty() { "" } else { "\n" };
     text + &wrapped(
-        &format!("{}. Name one, with its -n, to see each mechanism.", count(asked.len(), "Service")),
+        &format!("{}. Name one, with its -n, to see each mechanism.", count(evaluated.len(), "Service")),
         "",
     )
 }
 
-pub(super) fn csv(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
+pub(super) fn csv(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
     let mut text =
         "service,mechanism,current,programmed,in_zone_pct,refused_pct,max_overload_pct,mean_overload_pct,\
                     idle_endpoints,slices_written,hints_changed,cross_zone_gb,cost,zone_failure_max_overload_pct,\
                     zone_failure_refused_pct,rolling_update_in_zone_pct,rolling_update_max_overload_pct,\
                     replica_added_in_zone_pct,replica_added_max_overload_pct\n"
             .to_owned();
-    for one in asked {
-        for o in &one.answer.outcomes {
+    for one in evaluated {
+        for o in &one.result.outcomes {
             let f = &o.figures;
             let optional = |value: Option<f64>| value.map(|v| v.to_string()).unwrap_or_default();
             text += &format!(
                 "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
                 one.service.key,
                 o.mechanism.as_str(),
-                o.mechanism == one.answer.current,
+                o.mechanism == one.result.current,
                 o.programmed,
                 100.0 * f.in_zone,
                 100.0 * f.refused,
@@ -279,27 +285,27 @@ pub(super) fn csv(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
     text
 }
 
-/// A line per Service, each turned into text on its own: one tree of ten thousand would cost more than the answers.
+/// One line per Service, serialized separately: one tree for all would need too much memory and time.
 pub(super) fn print_json(
-    asked: &[Asked<'_>],
-    cluster: &Cluster,
+    evaluated: &[EvaluatedService<'_>],
+    evaluator: &WhatIfEvaluator,
     args: &SimulateWhatIf,
     notices: &[Notice],
 ) -> Result<()> {
     let shares: Map<String, Value> =
-        cluster.shares().iter().map(|(zone, share)| (zone.to_string(), json!(share))).collect();
+        evaluator.shares().iter().map(|(zone, share)| (zone.to_string(), json!(share))).collect();
     let demand = match args.demand {
         DemandBy::Nodes => "nodes",
         DemandBy::Cpu => "cpu",
         DemandBy::Measured => "measured",
     };
-    let lines = in_parallel(asked, || (), |(), one| service_value(one, args).to_string());
+    let lines = in_parallel(evaluated, || (), |(), one| service_value(one, args).to_string());
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut write = || -> std::io::Result<()> {
         write!(
             out,
             "{{\"demand\": \"{demand}\",\n\"rule\": {},\n\"shares\": {},\n\"services\": [",
-            json!(sim::whatif::RULE),
+            json!(sim::what_if::RULE),
             Value::Object(shares.clone())
         )?;
         for (at, line) in lines.iter().enumerate() {
@@ -309,17 +315,17 @@ pub(super) fn print_json(
         writeln!(out, "],\n\"notices\": {}}}", notices_value(notices))?;
         out.flush()
     };
-    write().context("writing the answer")
+    write().context("writing the result")
 }
 
-fn service_value(one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
+fn service_value(one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Value {
     let endpoints: Map<String, Value> =
-        one.answer.endpoints_by_zone.iter().map(|(zone, n)| (zone.to_string(), json!(n))).collect();
-    let mechanisms: Vec<Value> = one.answer.outcomes.iter().map(|o| outcome_value(o, one, args)).collect();
+        one.result.endpoints_by_zone.iter().map(|(zone, n)| (zone.to_string(), json!(n))).collect();
+    let mechanisms: Vec<Value> = one.result.outcomes.iter().map(|o| outcome_value(o, one, args)).collect();
     let measured = one.measured_in_zone.map(|share| json!({"gb": one.gb, "in_zone_pct": 100.0 * share}));
     json!({
         "service": one.service.key.to_string(),
-        "current": one.answer.current.as_str(),
+        "current": one.result.current.as_str(),
         "endpoints": endpoints,
         "measured": measured,
         "mechanisms": mechanisms,
@@ -336,7 +342,7 @@ fn service_value(one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
     })
 }
 
-fn outcome_value(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
+fn outcome_value(o: &MechanismOutcome, one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Value {
     let mut value = figures_value(&o.figures);
     value["zones"] = zones_value(&o.figures);
     value["mechanism"] = json!(o.mechanism.as_str());
@@ -352,7 +358,7 @@ fn outcome_value(o: &Outcome, one: &Asked<'_>, args: &SimulateWhatIf) -> Value {
     value
 }
 
-fn then_value<T>(then: Option<&(T, Figures)>, field: &str, shown: impl Fn(&T) -> Value) -> Value {
+fn then_value<T>(then: Option<&(T, TrafficFigures)>, field: &str, shown: impl Fn(&T) -> Value) -> Value {
     then.map_or(Value::Null, |(what, figures)| {
         let mut value = figures_value(figures);
         value[field] = shown(what);
@@ -360,7 +366,7 @@ fn then_value<T>(then: Option<&(T, Figures)>, field: &str, shown: impl Fn(&T) ->
     })
 }
 
-fn figures_value(f: &Figures) -> Value {
+fn figures_value(f: &TrafficFigures) -> Value {
     json!({
         "in_zone_pct": 100.0 * f.in_zone,
         "refused_pct": 100.0 * f.refused,
@@ -370,8 +376,8 @@ fn figures_value(f: &Figures) -> Value {
     })
 }
 
-/// Ten thousand Services are compared at once: the shares by zone are those of the healthy cluster only.
-fn zones_value(f: &Figures) -> Value {
+/// Only for the healthy cluster, to limit the output.
+fn zones_value(f: &TrafficFigures) -> Value {
     let mut zones: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for ((from, to), share) in &f.zones {
         zones.entry(from).or_default().insert(to.to_string(), json!(share));
@@ -379,20 +385,20 @@ fn zones_value(f: &Figures) -> Value {
     json!(zones)
 }
 
-pub(super) fn page(asked: &[Asked<'_>], args: &SimulateWhatIf) -> String {
-    let mut page = Page::new("What would each mechanism do?");
+pub(super) fn page(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
+    let mut page = HtmlPage::new("What would each mechanism do?");
     page.paragraph(&format!(
         "{}. A row with * is the present or tried mechanism.",
-        count(asked.len(), "Service")
+        count(evaluated.len(), "Service")
     ));
-    if asked.len() > MOST_ON_PAGE {
-        page.paragraph(&format!("The first {MOST_ON_PAGE} are shown; -o json has all of them."));
+    if evaluated.len() > MAX_ON_PAGE {
+        page.paragraph(&format!("The first {MAX_ON_PAGE} are shown; -o json has all of them."));
     }
-    for one in asked.iter().take(MOST_ON_PAGE) {
+    for one in evaluated.iter().take(MAX_ON_PAGE) {
         page.section(&one.service.key.to_string(), &heading(one));
-        let rows = one.answer.outcomes.iter().map(|o| cells(o, one, args));
+        let rows = one.result.outcomes.iter().map(|o| cells(o, one, args));
         page.table(&HEADS, rows.collect());
-        for outcome in &one.answer.outcomes {
+        for outcome in &one.result.outcomes {
             let zones: Vec<&Name> = outcome.figures.zones.keys().map(|(from, _)| from).collect();
             let targets: Vec<&Name> = outcome.figures.zones.keys().map(|(_, to)| to).collect();
             let (zones, targets) = (distinct(zones), distinct(targets));

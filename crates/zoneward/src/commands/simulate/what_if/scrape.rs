@@ -1,6 +1,6 @@
-//! What the nodes' metrics say about traffic: `zoneward_service_bytes_total` in the Prometheus text format.
+//! Traffic from metrics of the nodes: `zoneward_service_bytes_total` in the Prometheus text format.
 //!
-//! A file may hold the scrapes of many nodes one after the other: samples of the same Service and zones are added up.
+//! A file may contain scrapes of many nodes: samples of the same Service and zones are summed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,24 +8,23 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use model::{Name, ServiceKey};
 
-/// The series; its labels `namespace`, `service`, `from_zone` and `to_zone` count, others are added up.
+/// Samples are summed over labels other than `namespace`, `service`, `from_zone` and `to_zone`.
 const SERIES: &str = "zoneward_service_bytes_total";
 const DAYS_PER_MONTH: f64 = 30.0;
 
-/// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Scrape {
-    services: BTreeMap<ServiceKey, Seen>,
+    services: BTreeMap<ServiceKey, ServiceTraffic>,
 }
 
-/// The traffic of one Service: gigabytes per month by the zones that it came from and went to.
+/// Traffic of one Service in GB per month, by source and destination zone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ServiceTraffic {
     zones: BTreeMap<(Name, Name), f64>,
 }
 
 impl Scrape {
-    /// Reads a file whose counters cover so many days.
+    /// Reads a file whose counters cover `days` days.
     pub(super) fn read(path: &Path, days: f64) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let scrape = Self::parse(&text, days).with_context(|| format!("reading {}", path.display()))?;
@@ -53,13 +52,13 @@ impl Scrape {
         Ok(scrape)
     }
 
-    pub(super) fn service(&self, key: &ServiceKey) -> Option<&Seen> {
+    pub(super) fn service(&self, key: &ServiceKey) -> Option<&ServiceTraffic> {
         self.services.get(key)
     }
 
-    /// What each zone sends to all Services.
+    /// Traffic of all Services by source zone.
     pub(super) fn by_zone(&self) -> BTreeMap<Name, f64> {
-        let mut all = Seen::default();
+        let mut all = ServiceTraffic::default();
         for ((from, to), gb) in self.services.values().flat_map(|seen| &seen.zones) {
             *all.zones.entry((from.clone(), to.clone())).or_default() += gb;
         }
@@ -67,7 +66,7 @@ impl Scrape {
     }
 }
 
-impl Seen {
+impl ServiceTraffic {
     pub(super) fn total(&self) -> f64 {
         self.zones.values().sum()
     }
@@ -80,7 +79,7 @@ impl Seen {
         by_zone
     }
 
-    /// The share that stayed in its zone.
+    /// Share of in-zone traffic.
     pub(super) fn in_zone(&self) -> Option<f64> {
         let stayed: f64 = self.zones.iter().filter(|((from, to), _)| from == to).map(|(_, gb)| gb).sum();
         let total = self.total();
@@ -94,7 +93,7 @@ struct Sample {
     bytes: f64,
 }
 
-/// What follows the name: labels in braces, the value, perhaps a time.
+/// Labels in braces, the value, and an optional timestamp.
 fn sample(rest: &str) -> Result<Sample> {
     let (labels, rest) = labels(rest)?;
     let label = |name: &str| {
@@ -106,7 +105,7 @@ fn sample(rest: &str) -> Result<Sample> {
     Ok(Sample {
         service: ServiceKey::new(&label("namespace")?, &label("service")?),
         zones: (label("from_zone")?, label("to_zone")?),
-        bytes: bytes.with_context(|| format!("`{value}` is no number of bytes"))?,
+        bytes: bytes.with_context(|| format!("`{value}` is not a number of bytes"))?,
     })
 }
 
@@ -166,7 +165,7 @@ other_total 7
             (r#"zoneward_service_bytes_total{namespace}"#, "name="),
             (
                 r#"zoneward_service_bytes_total{namespace="a",service="b",from_zone="c",to_zone="d"} much"#,
-                "no number",
+                "not a number",
             ),
         ] {
             let error = Scrape::parse(&format!("\n{line}\n"), 30.0).expect_err("it is wrong");

@@ -1,43 +1,41 @@
-//! The workload behind a Service, and the YAML that moves its pods to where traffic is.
+//! The workload behind a Service, and YAML that moves its pods.
 //!
-//! A Deployment per zone has to say what its pods run. That is taken from a pod of the present workload, without what
-//! the cluster filled in. Where the input has no such pod, or a captured one without images, the YAML has blanks and
-//! says so: it must not look as if it could be applied.
+//! A Deployment per zone needs a pod template, derived from an existing pod without the fields that the cluster sets.
+//! Without such a pod, or images, the YAML has placeholders and a comment.
 
 use model::{Name, Pod, Service, annotation};
 use serde_json::{Map, Value, json};
 
 use cluster::input::LoadedObjects;
 
-/// What stands behind the pods of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Workload {
     pub(super) kind: String,
     pub(super) name: String,
-    /// One of its pods as it was written.
+    /// One of its pods as JSON.
     pod: Value,
 }
 
 impl Workload {
-    /// Whether the input says what its pods run.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Whether the pod template is complete.
+    pub(super) fn is_complete(&self) -> bool {
         with_images(template(&self.pod)).1
     }
 }
 
-/// The workload behind a Service by the owners of its pods: the first that one names.
-pub(super) fn workload(service: &Service, world: &LoadedObjects) -> Option<Workload> {
+/// The first workload that owns pods of a Service.
+pub(super) fn workload(service: &Service, loaded: &LoadedObjects) -> Option<Workload> {
     let selector = service.selector.as_ref()?;
-    let pods = world.snapshot.pods_selected(&service.key.namespace, selector);
+    let pods = loaded.snapshot.pods_selected(&service.key.namespace, selector);
     pods.iter().find_map(|pod| {
-        let owner = world.pod_owners.get(&pod.key)?;
+        let owner = loaded.pod_owners.get(&pod.key)?;
         let (kind, name) = controller(pod, owner)?;
         let owner = (pod.key.namespace.clone(), owner.0.clone(), owner.1.clone());
-        Some(Workload { kind, name, pod: world.sample_pods.get(&owner)?.clone() })
+        Some(Workload { kind, name, pod: loaded.sample_pods.get(&owner)?.clone() })
     })
 }
 
-/// A ReplicaSet is named after its Deployment and the hash that its pods carry as a label.
+/// A ReplicaSet is named after its Deployment and the pod template hash.
 fn controller(pod: &Pod, (kind, name): &(Name, Name)) -> Option<(String, String)> {
     if kind != "ReplicaSet" {
         return Some((kind.to_string(), name.to_string()));
@@ -49,10 +47,10 @@ fn controller(pod: &Pod, (kind, name): &(Name, Name)) -> Option<(String, String)
     Some(("Deployment".to_owned(), deployment.to_owned()))
 }
 
-const UNKNOWN: &str = "FILL-IN";
+const PLACEHOLDER: &str = "FILL-IN";
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// The part of a workload that spreads its pods.
+/// The topology spread constraint of a workload.
 fn spread_spec(service: &Service) -> Value {
     let constraint = json!({
         "maxSkew": 1,
@@ -63,7 +61,7 @@ fn spread_spec(service: &Service) -> Value {
     json!({"template": {"spec": {"topologySpreadConstraints": [constraint]}}})
 }
 
-/// A word as a shell reads it back: names come from files of others, too.
+/// Quotes a word for a shell: names may come from untrusted files.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._/=:".contains(letter);
     match !word.is_empty() && word.chars().all(plain) {
@@ -72,7 +70,7 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-/// A command that spreads the pods of a workload.
+/// The command that spreads the pods of a workload.
 pub(super) fn spread_command(service: &Service, workload: &Workload) -> String {
     let (kind, name) = (workload.kind.to_lowercase(), &workload.name);
     let patch = json!({"spec": spread_spec(service)});
@@ -85,9 +83,9 @@ pub(super) fn spread_command(service: &Service, workload: &Workload) -> String {
     )
 }
 
-/// A part of the workload that `kubectl apply --server-side` and `kubectl patch --patch-file` take.
+/// A patch for `kubectl apply --server-side` and `kubectl patch --patch-file`.
 pub(super) fn spread(service: &Service, workload: Option<&Workload>) -> String {
-    let (kind, name) = workload.map_or(("Deployment", UNKNOWN), |w| (w.kind.as_str(), w.name.as_str()));
+    let (kind, name) = workload.map_or(("Deployment", PLACEHOLDER), |w| (w.kind.as_str(), w.name.as_str()));
     let patch = json!({
         "apiVersion": "apps/v1",
         "kind": kind,
@@ -97,7 +95,9 @@ pub(super) fn spread(service: &Service, workload: Option<&Workload>) -> String {
     let unknown = match workload {
         Some(_) => String::new(),
         None => {
-            format!("# The input has no pods that name their owner: put the workload's name for {UNKNOWN}.\n")
+            format!(
+                "# The input has no pods with an owner: replace {PLACEHOLDER} with the name of the workload.\n"
+            )
         }
     };
     format!(
@@ -106,24 +106,24 @@ pub(super) fn spread(service: &Service, workload: Option<&Workload>) -> String {
     )
 }
 
-/// A Deployment for each zone, with so many replicas.
+/// One Deployment per zone.
 pub(super) fn per_zone(
     service: &Service,
     replicas: &[(&Name, usize)],
     workload: Option<&Workload>,
 ) -> String {
-    let base = workload.map_or(UNKNOWN, |workload| workload.name.as_str());
+    let base = workload.map_or(PLACEHOLDER, |workload| workload.name.as_str());
     let template = workload.map_or_else(|| json!({"spec": {}}), |workload| template(&workload.pod));
-    let (template, is_whole) = with_images(template);
+    let (template, is_complete) = with_images(template);
     let namespace = service.key.namespace.as_str();
-    let mut text = format!("---\n# One Deployment per zone in the place of {base}.\n");
-    text += &match is_whole {
+    let mut text = format!("---\n# One Deployment per zone, replacing {base}.\n");
+    text += &match is_complete {
         true => format!(
-            "# What they run is that of a pod of {base}, whose annotations are left out. When they are ready:\n\
+            "# The template is that of a pod of {base}, without annotations. When they are ready:\n\
              # kubectl delete deployment {base} -n {namespace}\n"
         ),
         false => format!(
-            "# A sketch: the input does not say what the pods run. Put it for each {UNKNOWN} before applying.\n"
+            "# Incomplete: the input has no pod template. Replace each {PLACEHOLDER} before applying.\n"
         ),
     };
     let deployments = replicas.iter().map(|(zone, count)| {
@@ -152,8 +152,8 @@ fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("JSON without floats is always YAML")
 }
 
-/// What a workload's template must have said for this pod: what admission, scheduler and controllers put in is
-/// taken out, and so is what would keep a zone's share from its zone.
+/// The pod template of a pod: without fields set by admission, scheduler and controllers, and without constraints
+/// that conflict with its zone.
 fn template(pod: &Value) -> Value {
     let mut labels = pod["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     labels.remove(TEMPLATE_HASH);
@@ -181,7 +181,7 @@ fn template(pod: &Value) -> Value {
     json!({"metadata": {"labels": labels}, "spec": spec})
 }
 
-/// Takes items out of a list, and the list if nothing stays.
+/// Removes items of a list, and the list if it becomes empty.
 fn without(object: &mut Map<String, Value>, list: &str, goes: impl Fn(&Value) -> bool) {
     let Some(items) = object.get_mut(list).and_then(Value::as_array_mut) else { return };
     items.retain(|item| !goes(item));
@@ -190,22 +190,23 @@ fn without(object: &mut Map<String, Value>, list: &str, goes: impl Fn(&Value) ->
     }
 }
 
-/// The template with a blank for each image that is not known, and whether there was none.
+/// The template with placeholders for unknown images, and whether it has none.
 fn with_images(mut template: Value) -> (Value, bool) {
     let Some(spec) = template["spec"].as_object_mut() else { return (template, false) };
-    let mut is_whole = spec.get("containers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    if !is_whole {
-        spec.insert("containers".to_owned(), json!([{"name": UNKNOWN}]));
+    let mut is_complete =
+        spec.get("containers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    if !is_complete {
+        spec.insert("containers".to_owned(), json!([{"name": PLACEHOLDER}]));
     }
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if container["image"].as_str().is_none_or(str::is_empty) {
-                container["image"] = UNKNOWN.into();
-                is_whole = false;
+                container["image"] = PLACEHOLDER.into();
+                is_complete = false;
             }
         }
     }
-    (template, is_whole)
+    (template, is_complete)
 }
 
 #[cfg(test)]
@@ -262,7 +263,10 @@ mod tests {
         });
         assert_eq!(template(&pod), wanted);
         assert!(with_images(wanted).1);
-        let (blank, is_whole) = with_images(json!({"spec": {"containers": [{"name": "c"}]}}));
-        assert_eq!((blank["spec"]["containers"][0]["image"].as_str(), is_whole), (Some(UNKNOWN), false));
+        let (blank, is_complete) = with_images(json!({"spec": {"containers": [{"name": "c"}]}}));
+        assert_eq!(
+            (blank["spec"]["containers"][0]["image"].as_str(), is_complete),
+            (Some(PLACEHOLDER), false)
+        );
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use model::{Name, ObjectKey, Owner, Slice, Uid};
 use plan::hints::Mechanism;
 use plan::slices::{self, SliceOptions, TriggerTimes};
-use sim::replay::{Pace, Size, Start, cluster};
-use sim::whatif::{Answer, Cluster, Demand, Outcome, Question};
+use sim::replay::{ClusterSize, InitialCluster, PodTimings, generated_cluster};
+use sim::what_if::{DemandBasis, MechanismOutcome, WhatIfEvaluator, WhatIfQuery, WhatIfResult};
 
-fn start(endpoints: usize) -> Start {
-    cluster(Size { zones: 3, nodes: 6, services: 1, endpoints }, Pace::default())
+fn start(endpoints: usize) -> InitialCluster {
+    generated_cluster(ClusterSize { zones: 3, nodes: 6, services: 1, endpoints }, PodTimings::default())
 }
 
-fn stored(start: &Start) -> Vec<Slice> {
+fn stored(start: &InitialCluster) -> Vec<Slice> {
     let service = &start.services[0];
     let pods: Vec<&model::Pod> = start.pods.iter().collect();
     let trigger = TriggerTimes::default();
@@ -33,38 +33,42 @@ fn stored(start: &Start) -> Vec<Slice> {
     made.creates.into_iter().map(slice).collect()
 }
 
-fn ask(start: &Start, scale: &[(Name, i64)], measured: Option<&BTreeMap<Name, f64>>) -> Answer {
+fn evaluate(
+    start: &InitialCluster,
+    scale: &[(Name, i64)],
+    measured: Option<&BTreeMap<Name, f64>>,
+) -> WhatIfResult {
     let slices = stored(start);
     let service = &start.services[0];
-    let question = Question { service, slices: &slices, namespace_default: None, scale, measured };
-    Cluster::new(&start.nodes, Demand::Cpu).ask(&question)
+    let query = WhatIfQuery { service, slices: &slices, namespace_default: None, scale, measured };
+    WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu).evaluate(&query)
 }
 
-fn of(answer: &Answer, mechanism: Mechanism) -> &Outcome {
-    answer.outcomes.iter().find(|o| o.mechanism == mechanism).expect("all are asked")
+fn of(result: &WhatIfResult, mechanism: Mechanism) -> &MechanismOutcome {
+    result.outcomes.iter().find(|o| o.mechanism == mechanism).expect("all are evaluated")
 }
 
 #[test]
 fn rows_of_every_zone_add_up_to_one() {
-    let answer = ask(&start(7), &[], None);
-    for outcome in &answer.outcomes {
+    let result = evaluate(&start(7), &[], None);
+    for outcome in &result.outcomes {
         let rows = outcome.figures.rows();
         assert_eq!(rows.len(), 3, "{outcome:?}");
         for row in rows.values() {
             assert!((row.values().sum::<f64>() - 1.0).abs() < 1e-12, "{outcome:?}");
         }
     }
-    let balanced = of(&answer, Mechanism::None).figures.rows();
+    let balanced = of(&result, Mechanism::None).figures.rows();
     let to_a = balanced["zone-b"]["zone-a"];
     assert!((to_a - 3.0 / 7.0).abs() < 1e-12, "three of seven endpoints are there: {to_a}");
-    let same = of(&answer, Mechanism::PreferSameZone).figures.rows();
+    let same = of(&result, Mechanism::PreferSameZone).figures.rows();
     assert!((same["zone-b"]["zone-b"] - 1.0).abs() < 1e-12);
 }
 
 #[test]
 fn a_replica_goes_to_the_zone_with_fewest_and_helps_it() {
-    let answer = ask(&start(6), &[(Name::new("zone-c"), -1)], None);
-    let same = of(&answer, Mechanism::PreferSameZone);
+    let result = evaluate(&start(6), &[(Name::new("zone-c"), -1)], None);
+    let same = of(&result, Mechanism::PreferSameZone);
     let (zone, then) = same.replica_added.as_ref().expect("there are zones");
     assert_eq!(zone, "zone-c");
     assert!(same.figures.max_overload > 0.5, "one endpoint has a third of the traffic");
@@ -74,26 +78,26 @@ fn a_replica_goes_to_the_zone_with_fewest_and_helps_it() {
 #[test]
 fn a_roll_out_never_has_fewer_than_three_quarters() {
     for endpoints in 1..30 {
-        let answer = ask(&start(endpoints), &[], None);
-        for outcome in &answer.outcomes {
+        let result = evaluate(&start(endpoints), &[], None);
+        for outcome in &result.outcomes {
             let (ready, then) = outcome.rolling_update.as_ref().expect("there are endpoints");
             assert!(*ready >= endpoints - endpoints / 4, "{endpoints}: {outcome:?}");
             if outcome.mechanism != Mechanism::RequireZone {
                 assert!(then.refused < 1e-12, "{endpoints}: {outcome:?}");
             }
         }
-        let balanced = of(&answer, Mechanism::None).rolling_update.as_ref().expect("there are endpoints");
+        let balanced = of(&result, Mechanism::None).rolling_update.as_ref().expect("there are endpoints");
         assert!(balanced.1.max_overload < 1e-9, "{balanced:?}");
     }
 }
 
 #[test]
-fn a_service_is_asked_with_its_own_measured_traffic() {
+fn a_service_is_evaluated_with_its_own_measured_traffic() {
     let measured = BTreeMap::from([(Name::new("zone-a"), 3.0), (Name::new("zone-c"), 1.0)]);
-    let answer = ask(&start(6), &[], Some(&measured));
-    let shares: Vec<f64> = answer.shares.iter().map(|(_, share)| *share).collect();
+    let result = evaluate(&start(6), &[], Some(&measured));
+    let shares: Vec<f64> = result.shares.iter().map(|(_, share)| *share).collect();
     assert_eq!(shares, [0.75, 0.0, 0.25]);
-    let same = of(&answer, Mechanism::PreferSameZone);
+    let same = of(&result, Mechanism::PreferSameZone);
     assert!((same.figures.in_zone - 1.0).abs() < 1e-12);
     // Two of six endpoints have three quarters of the traffic.
     assert!((same.figures.max_overload - 1.25).abs() < 1e-9, "{same:?}");

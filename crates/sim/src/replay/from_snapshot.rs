@@ -1,4 +1,4 @@
-//! The start of a replay out of a snapshot; pods that the snapshot lacks are made of its endpoints.
+//! The initial cluster from a snapshot; pods that it lacks are derived from endpoints.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use model::{
     ServiceType, Slice, Snapshot, TargetPort,
 };
 
-use super::{Pace, Start};
+use super::{InitialCluster, PodTimings};
 
-impl Start {
-    /// The cluster of a snapshot, and the Services that cannot be replayed.
-    pub fn from_snapshot(snapshot: &Snapshot, pace: Pace) -> (Self, Vec<Notice>) {
-        let mut start = Self { nodes: snapshot.nodes().clone(), pace, ..Self::default() };
+impl InitialCluster {
+    /// Returns notices for Services that cannot be replayed.
+    pub fn from_snapshot(snapshot: &Snapshot, timings: PodTimings) -> (Self, Vec<Notice>) {
+        let mut start = Self { nodes: snapshot.nodes().clone(), timings, ..Self::default() };
         let mut notices = Vec::new();
         start.pods = snapshot.pods().cloned().collect();
         for (service, slices) in snapshot.services() {
             let Some(selector) =
                 service.selector.as_ref().filter(|_| service.kind != ServiceType::ExternalName)
             else {
-                let message = "left out: it has no selector, so nothing of ours writes its slices";
+                let message = "skipped: it has no selector, so the controller does not write its slices";
                 notices.push(Notice::new(ObjectRef::service(&service.key), "LeftOut", message));
                 continue;
             };
@@ -36,7 +36,7 @@ impl Start {
     }
 }
 
-/// One pod per endpoint. An endpoint of both families is two pods, which costs nothing but their number.
+/// One pod per endpoint; a dual-stack endpoint becomes two pods.
 fn pods_of(service: &Service, slices: &[Slice]) -> Vec<Pod> {
     let routed = slices.iter().filter(|slice| slice.content.address_type != AddressType::Fqdn);
     let endpoints = routed.flat_map(|slice| slice.content.endpoints.iter().map(move |e| (slice, e)));
@@ -64,7 +64,7 @@ fn pod(service: &Service, slice: &Slice, endpoint: &Endpoint, at: usize) -> Pod 
     }
 }
 
-/// The container ports that the Service names, with the numbers that the slice has for them.
+/// Named container ports of the Service, with the numbers of the slice.
 fn named_ports(service: &Service, slice: &Slice) -> Option<Arc<PodDetails>> {
     let named = service.ports.iter().filter_map(|port| {
         let TargetPort::Name(name) = &port.target else { return None };

@@ -1,7 +1,7 @@
-//! The controller of one mechanism, with its stored slices and memory, and what it has written.
+//! The slice controller under one mechanism, with its stored slices and hysteresis, and its writes.
 //!
-//! Seed 003 asks to minimise churn of EndpointSlices and the number of new ones, and names two metrics: slices changed
-//! per sync, and endpoints reallocated to other zones per sync. Both are here, beside what they cost on the watch.
+//! Seed 003 requires little churn of EndpointSlices and names two metrics: slices changed per sync, and endpoints
+//! reallocated to other zones per sync. Both are here, and their cost in watch traffic.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,200 +11,199 @@ use plan::hints::{ClusterTopology, HintConfig, Hysteresis, Mechanism};
 use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
 
-use super::state::{Passed, State};
-use super::{Millis, Start};
-use crate::whatif::asking;
+use super::simulated_cluster::{SimulatedCluster, Tick};
+use super::{InitialCluster, Millis};
+use crate::what_if::with_mechanism;
 
-/// What was written at one moment.
+/// Writes at one point in time, or their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
-    /// When.
+pub struct ChurnSample {
     pub at: Millis,
-    /// Slices made, changed and deleted.
+    /// Slices created, updated and deleted.
     pub slices_written: u64,
-    /// Those of them whose endpoints stayed as they were: hints were all that changed.
+    /// Of these, writes that change only hints.
     pub hint_only_writes: u64,
-    /// Ready endpoints that were there before and have other hints now.
-    pub hints_flipped: u64,
-    /// Those of them that had hints before and have some now: they serve other zones or nodes.
+    /// Existing ready endpoints with changed hints.
+    pub hints_changed: u64,
+    /// Of these, endpoints with hints before and after: they serve other zones or nodes.
     pub endpoints_reallocated: u64,
-    /// What the API sent to all nodes, as JSON.
+    /// Watch traffic to all nodes, as JSON.
     pub watch_bytes: u64,
 }
 
-/// What a mechanism cost.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// The mechanism.
     pub mechanism: Mechanism,
-    /// What was written to get there, before the first event.
-    pub settled: Moment,
-    /// All that was written after that; its time is that of the last write.
-    pub total: Moment,
-    /// When something was written, in order.
-    pub moments: Vec<Moment>,
-    /// Plans of one Service that led to a write.
+    /// Writes before the first event.
+    pub settled: ChurnSample,
+    /// Sum of all later writes; its time is that of the last one.
+    pub total: ChurnSample,
+    /// In order of time.
+    pub samples: Vec<ChurnSample>,
+    /// Syncs of a Service with writes.
     pub syncs: u64,
-    /// Slices that one such plan wrote at most.
+    /// Maximum number of slices written by one sync.
     pub largest_sync: u64,
-    /// How often the mechanism of a Service went to rest or to work.
+    /// How often a mechanism was enabled or disabled for a Service by its safeguards.
     pub switches: u64,
-    /// Slices that were there at most.
-    pub most_slices: u64,
+    /// Maximum number of slices.
+    pub max_slices: u64,
 }
 
-/// What is kept for a Service.
-struct Kept {
+/// What is state for a Service.
+struct ServiceState {
     service: Service,
     slices: Vec<Slice>,
     trigger: TriggerTimes,
     hysteresis: BTreeMap<Family, (Hysteresis, bool)>,
 }
 
-pub(super) struct Plane<'s> {
-    start: &'s Start,
+pub(super) struct SimulatedController<'s> {
+    start: &'s InitialCluster,
     planner: Planner,
-    kept: BTreeMap<ServiceKey, Kept>,
+    services: BTreeMap<ServiceKey, ServiceState>,
     churn: Churn,
-    now: Moment,
+    now: ChurnSample,
     slices: u64,
     named: u64,
 }
 
-impl<'s> Plane<'s> {
-    pub fn new(start: &'s Start, mechanism: Mechanism) -> Self {
-        let kept = |service: &Service| {
+impl<'s> SimulatedController<'s> {
+    pub fn new(start: &'s InitialCluster, mechanism: Mechanism) -> Self {
+        let state = |service: &Service| {
             let slices = start.slices.get(&service.key).cloned().unwrap_or_default();
             let families = slices::families(service);
             let hysteresis =
                 families.into_iter().map(|family| (family, Hysteresis::from_slices(family, &slices)));
             let hysteresis = hysteresis.map(|(family, hysteresis)| (family, (hysteresis, false))).collect();
-            let service = asking(service, mechanism);
-            (service.key.clone(), Kept { service, slices, trigger: TriggerTimes::default(), hysteresis })
+            let service = with_mechanism(service, mechanism);
+            (
+                service.key.clone(),
+                ServiceState { service, slices, trigger: TriggerTimes::default(), hysteresis },
+            )
         };
-        let kept: BTreeMap<ServiceKey, Kept> = start.services.iter().map(kept).collect();
-        let slices = kept.values().map(|kept| kept.slices.len() as u64).sum();
+        let services: BTreeMap<ServiceKey, ServiceState> = start.services.iter().map(state).collect();
+        let slices = services.values().map(|state| state.slices.len() as u64).sum();
         let churn = Churn {
             mechanism,
-            settled: Moment::default(),
-            total: Moment::default(),
-            moments: Vec::new(),
+            settled: ChurnSample::default(),
+            total: ChurnSample::default(),
+            samples: Vec::new(),
             syncs: 0,
             largest_sync: 0,
             switches: 0,
-            most_slices: 0,
+            max_slices: 0,
         };
         let planner = Planner {
             topology: ClusterTopology::from_nodes(&start.nodes),
             hints: HintConfig::default(),
             slices: slices::SliceOptions::default(),
         };
-        Self { start, planner, kept, churn, now: Moment::default(), slices, named: 0 }
+        Self { start, planner, services, churn, now: ChurnSample::default(), slices, named: 0 }
     }
 
-    /// Writes what the mechanism wants before anything happens.
-    pub fn settle(&mut self, state: &State<'_>) {
-        state.services().for_each(|key| self.sync(state, key, Millis::default()));
+    /// Syncs all Services before the first event.
+    pub fn settle(&mut self, cluster: &SimulatedCluster<'_>) {
+        cluster.services().for_each(|key| self.sync(cluster, key, Millis::default()));
         self.churn.settled = std::mem::take(&mut self.now);
         (self.churn.syncs, self.churn.largest_sync, self.churn.switches) = (0, 0, 0);
-        self.churn.most_slices = self.slices;
+        self.churn.max_slices = self.slices;
     }
 
-    /// Plans what a moment concerns: all Services if nodes are different, else those with other pods.
-    pub fn live_through(&mut self, state: &State<'_>, passed: &Passed) {
-        if passed.nodes {
-            self.planner.topology = ClusterTopology::from_nodes(state.nodes());
-            state.services().for_each(|key| self.sync(state, key, passed.at));
+    /// Syncs all Services if nodes changed, else those with changed pods.
+    pub fn sync_tick(&mut self, cluster: &SimulatedCluster<'_>, tick: &Tick) {
+        if tick.nodes {
+            self.planner.topology = ClusterTopology::from_nodes(cluster.nodes());
+            cluster.services().for_each(|key| self.sync(cluster, key, tick.at));
         } else {
-            passed.services.iter().for_each(|key| self.sync(state, key, passed.at));
+            tick.services.iter().for_each(|key| self.sync(cluster, key, tick.at));
         }
-        let moment = std::mem::take(&mut self.now);
-        if moment.slices_written > 0 {
-            self.churn.total.add(&moment);
-            self.churn.moments.push(moment);
+        let sample = std::mem::take(&mut self.now);
+        if sample.slices_written > 0 {
+            self.churn.total.add(&sample);
+            self.churn.samples.push(sample);
         }
-        self.churn.most_slices = self.churn.most_slices.max(self.slices);
+        self.churn.max_slices = self.churn.max_slices.max(self.slices);
     }
 
     pub fn finish(self) -> Churn {
         self.churn
     }
 
-    fn sync(&mut self, state: &State<'_>, key: &ServiceKey, at: Millis) {
-        let Some(kept) = self.kept.get_mut(key) else { return };
-        if state.service(key).is_none() {
+    fn sync(&mut self, cluster: &SimulatedCluster<'_>, key: &ServiceKey, at: Millis) {
+        let Some(state) = self.services.get_mut(key) else { return };
+        if cluster.service(key).is_none() {
             return;
         }
-        let pods = state.pods(key);
-        let nodes = state.nodes();
-        let (service, slices, trigger) = (&kept.service, &kept.slices, &kept.trigger);
+        let pods = cluster.pods(key);
+        let nodes = cluster.nodes();
+        let (service, slices, trigger) = (&state.service, &state.slices, &state.trigger);
         let namespace = self.start.namespaces.get(&key.namespace);
         let input = ServiceInput {
             slices: slices::SliceInput { service, pods: &pods, nodes, slices, trigger },
             namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
         };
         let known = |family| {
-            kept.hysteresis.get(&family).map(|(hysteresis, _)| hysteresis.clone()).unwrap_or_default()
+            state.hysteresis.get(&family).map(|(hysteresis, _)| hysteresis.clone()).unwrap_or_default()
         };
         let (plan, outcomes) = self.planner.plan_service(&input, known);
         for outcome in outcomes {
             let now = outcome.programmed;
-            let before = kept.hysteresis.insert(outcome.family, (outcome.hysteresis, now));
+            let before = state.hysteresis.insert(outcome.family, (outcome.hysteresis, now));
             self.churn.switches += u64::from(before.is_some_and(|(_, was)| was != now));
         }
-        self.write(key, plan, at, state.watchers());
+        self.write(key, plan, at, cluster.watchers());
     }
 
-    /// Counts what a plan writes, and writes it.
+    /// Counts and applies the writes of a plan.
     fn write(&mut self, key: &ServiceKey, plan: SlicePlan, at: Millis, watchers: u64) {
-        let Some(kept) = self.kept.get_mut(key) else { return };
+        let Some(state) = self.services.get_mut(key) else { return };
         let written = (plan.creates.len() + plan.updates.len() + plan.deletes.len()) as u64;
         if written > 0 {
-            let mut moment = count_flips(&kept.slices, &plan);
-            moment.at = at;
-            moment.slices_written = written;
-            moment.hint_only_writes = hint_only(&kept.slices, &plan);
-            self.now.add(&moment);
+            let mut sample = count_flips(&state.slices, &plan);
+            sample.at = at;
+            sample.slices_written = written;
+            sample.hint_only_writes = hint_only(&state.slices, &plan);
+            self.now.add(&sample);
             self.churn.syncs += 1;
             self.churn.largest_sync = self.churn.largest_sync.max(written);
         }
         let mut bytes = 0;
         for gone in &plan.deletes {
-            if let Some(place) = kept.slices.iter().position(|slice| slice.key == *gone) {
-                let slice = kept.slices.remove(place);
-                bytes += event_size(&kept.service, &slice.key, &slice.content);
+            if let Some(place) = state.slices.iter().position(|slice| slice.key == *gone) {
+                let slice = state.slices.remove(place);
+                bytes += event_size(&state.service, &slice.key, &slice.content);
             }
         }
         for (name, content) in plan.updates {
-            bytes += event_size(&kept.service, &name, &content);
-            if let Some(slice) = kept.slices.iter_mut().find(|slice| slice.key == name) {
+            bytes += event_size(&state.service, &name, &content);
+            if let Some(slice) = state.slices.iter_mut().find(|slice| slice.key == name) {
                 slice.content = content;
             }
         }
         self.slices = (self.slices + plan.creates.len() as u64).saturating_sub(plan.deletes.len() as u64);
         for content in plan.creates {
             self.named += 1;
-            let slice = stored(&kept.service, self.named, content);
-            bytes += event_size(&kept.service, &slice.key, &slice.content);
-            kept.slices.push(slice);
+            let slice = stored(&state.service, self.named, content);
+            bytes += event_size(&state.service, &slice.key, &slice.content);
+            state.slices.push(slice);
         }
-        kept.trigger = plan.trigger;
+        state.trigger = plan.trigger;
         self.now.watch_bytes += bytes * watchers;
     }
 }
 
-impl Moment {
+impl ChurnSample {
     fn add(&mut self, other: &Self) {
         self.at = self.at.max(other.at);
         self.slices_written += other.slices_written;
         self.hint_only_writes += other.hint_only_writes;
-        self.hints_flipped += other.hints_flipped;
+        self.hints_changed += other.hints_changed;
         self.endpoints_reallocated += other.endpoints_reallocated;
         self.watch_bytes += other.watch_bytes;
     }
 }
 
-/// A slice as the API would store it.
 fn stored(service: &Service, number: u64, content: SliceContent) -> Slice {
     let name = Name::new(&format!("{}-{number:05x}", service.key.name));
     let uid = service.uid.clone().unwrap_or_else(|| Uid::new(""));
@@ -233,7 +232,7 @@ fn event_size(service: &Service, key: &ObjectKey, content: &SliceContent) -> u64
     (object.to_string().len() + ENVELOPE) as u64
 }
 
-/// Updates that leave ports, labels and every endpoint as they were, but for hints.
+/// Number of updates that change only hints.
 fn hint_only(stored: &[Slice], plan: &SlicePlan) -> u64 {
     let same = |a: &Endpoint, b: &Endpoint| a.addresses == b.addresses && endpoints_equal(a, b);
     let is_so = |(key, content): &&(ObjectKey, SliceContent)| {
@@ -248,20 +247,20 @@ fn hint_only(stored: &[Slice], plan: &SlicePlan) -> u64 {
     plan.updates.iter().filter(is_so).count() as u64
 }
 
-/// Ready endpoints before and after whose hints differ.
-fn count_flips(stored: &[Slice], plan: &SlicePlan) -> Moment {
+/// Counts existing ready endpoints with changed hints.
+fn count_flips(stored: &[Slice], plan: &SlicePlan) -> ChurnSample {
     let ready = |e: &&Endpoint| e.conditions.is_ready();
     let before = stored.iter().flat_map(|slice| &slice.content.endpoints).filter(ready);
     let before: BTreeMap<IpAddr, &Endpoint> = before.map(|e| (e.addresses.first(), e)).collect();
     let contents = plan.creates.iter().chain(plan.updates.iter().map(|(_, content)| content));
-    let mut moment = Moment::default();
+    let mut sample = ChurnSample::default();
     for endpoint in contents.flat_map(|content| &content.endpoints).filter(ready) {
         let Some(old) = before.get(&endpoint.addresses.first()) else { continue };
         if old.hints != endpoint.hints {
-            moment.hints_flipped += 1;
+            sample.hints_changed += 1;
             // Seed 003, metric reallocated_endpoints_per_sync.
-            moment.endpoints_reallocated += u64::from(old.hints.is_some() && endpoint.hints.is_some());
+            sample.endpoints_reallocated += u64::from(old.hints.is_some() && endpoint.hints.is_some());
         }
     }
-    moment
+    sample
 }

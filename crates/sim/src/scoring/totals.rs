@@ -1,13 +1,12 @@
-//! Sums, extremes and distributions of scores.
+//! Sums, extremes and histograms of scores.
 
-use crate::score::Metrics;
+use crate::metrics::ScoreMetrics;
 
-/// Sums and extremes of one algorithm's scores. Only the order of additions decides the last bits.
+/// Sums and extremes of the scores of one algorithm. The order of additions determines the last bits.
 #[derive(Clone, Copy, Debug)]
-pub struct Tally {
-    /// Inputs with a score.
+pub struct ScoreTotals {
     pub valid: u64,
-    /// Inputs where some zone reaches no endpoint.
+    /// Inputs with a zone that reaches no endpoint.
     pub invalid: u64,
     total: f64,
     in_zone: f64,
@@ -15,13 +14,13 @@ pub struct Tally {
     slice: f64,
     max_overload: f64,
     mean_overload: f64,
-    /// The lowest and the highest total score.
+    /// Lowest and highest total score.
     pub extremes: (f64, f64),
-    /// The highest overload of any endpoint in any input, in percent.
+    /// Highest overload of any endpoint in any input, in percent.
     pub worst_overload: f64,
 }
 
-impl Default for Tally {
+impl Default for ScoreTotals {
     fn default() -> Self {
         Self {
             valid: 0,
@@ -38,25 +37,22 @@ impl Default for Tally {
     }
 }
 
-/// The means of one algorithm.
+/// Mean scores of one algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Means {
-    /// Total score.
+pub struct MeanScores {
     pub total: f64,
-    /// In-zone score, which is the percentage in zone.
+    /// The percentage of in-zone traffic.
     pub in_zone: f64,
-    /// Overload score.
     pub overload: f64,
-    /// Slice score.
     pub slice: f64,
-    /// Largest overload, in percent.
+    /// In percent.
     pub max_overload: f64,
-    /// Mean overload, in percent.
+    /// In percent.
     pub mean_overload: f64,
 }
 
-impl Tally {
-    pub(super) fn count(&mut self, metrics: Option<&Metrics>) {
+impl ScoreTotals {
+    pub(super) fn count(&mut self, metrics: Option<&ScoreMetrics>) {
         let Some(m) = metrics else {
             self.invalid += 1;
             return;
@@ -85,10 +81,10 @@ impl Tally {
         self.worst_overload = self.worst_overload.max(other.worst_overload);
     }
 
-    /// The means over valid inputs; `None` if there is none.
-    pub fn means(&self) -> Option<Means> {
+    /// Means over valid inputs; `None` without any.
+    pub fn means(&self) -> Option<MeanScores> {
         let count = self.valid as f64;
-        (self.valid > 0).then(|| Means {
+        (self.valid > 0).then(|| MeanScores {
             total: self.total / count,
             in_zone: self.in_zone / count,
             overload: self.overload / count,
@@ -99,31 +95,29 @@ impl Tally {
     }
 }
 
-/// Bars of the distribution of total scores, one per point; the first also holds what is below 0.
+/// Bars of the histogram of total scores, one per point; the first includes scores below 0.
 pub const BARS: usize = 101;
-/// Columns of in-zone traffic, two percent each.
+/// Columns of in-zone traffic, 2 % each.
 pub const COLUMNS: usize = 51;
-/// Rows of the largest overload, five percent each; the last also holds what is above.
+/// Rows of the largest overload, 5 % each; the last includes higher ones.
 pub const ROWS: usize = 21;
 
-/// How one algorithm's scores are spread.
 #[derive(Clone, Debug)]
-pub struct Shape {
-    /// Inputs by total score.
+pub struct ScoreHistogram {
     pub totals: Vec<u64>,
     /// Inputs by in-zone traffic and largest overload: `density[row * COLUMNS + column]`.
     pub density: Vec<u64>,
 }
 
-impl Default for Shape {
+impl Default for ScoreHistogram {
     fn default() -> Self {
         Self { totals: vec![0; BARS], density: vec![0; COLUMNS * ROWS] }
     }
 }
 
-impl Shape {
+impl ScoreHistogram {
     #[inline]
-    pub(super) fn count(&mut self, metrics: Option<&Metrics>) {
+    pub(super) fn count(&mut self, metrics: Option<&ScoreMetrics>) {
         let Some(m) = metrics else { return };
         // A float becomes the nearest number that there is, so no index is out of range.
         let bar = (m.total as usize).min(BARS - 1);

@@ -1,23 +1,23 @@
-//! What an algorithm decides: groups of endpoints, and how much each zone uses each group.
+//! The decision of an algorithm: groups of endpoints, and the weights by which zones use them.
 
-use std::collections::BTreeMap;
+use model::Name;
 
 use crate::input::Zone;
 
 /// EndpointSlices that the same zones consume (seed 003, "EndpointSlice Group").
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
-    /// Its name; groups come in the order of these.
-    pub label: String,
-    /// How many endpoints of each zone it holds.
+pub struct SliceGroup {
+    /// Groups are sorted by label.
+    pub label: Name,
+    /// Endpoints by zone.
     pub composition: Vec<u64>,
-    /// How much each zone weighs its endpoints; `None` where the zone does not consume it.
+    /// Weight of the endpoints for each zone; `None` if the zone does not consume the group.
     pub weights: Vec<Option<f64>>,
 }
 
-impl Group {
+impl SliceGroup {
     /// A group without endpoints and consumers.
-    pub(crate) fn empty(label: String, zones: usize) -> Self {
+    pub(crate) fn empty(label: Name, zones: usize) -> Self {
         Self { label, composition: vec![0; zones], weights: vec![None; zones] }
     }
 
@@ -32,20 +32,21 @@ impl Group {
     /// All endpoints for all zones.
     pub(crate) fn global(zones: &[Zone]) -> Self {
         Self {
-            label: "global".to_owned(),
+            label: Name::new("global"),
             composition: zones.iter().map(|z| z.endpoints).collect(),
             weights: vec![Some(1.0); zones.len()],
         }
     }
 
-    /// How many endpoints it holds.
     pub fn size(&self) -> u64 {
         self.composition.iter().sum()
     }
 }
 
-/// In the order of their labels. Of two with one label the later one counts, as in the published tool.
-pub(crate) fn by_label(groups: Vec<Group>) -> Vec<Group> {
-    let by_label: BTreeMap<String, Group> = groups.into_iter().map(|g| (g.label.clone(), g)).collect();
-    by_label.into_values().collect()
+/// Sorts by label. Of two groups with one label the later one counts, as in the published tool.
+pub(crate) fn by_label(mut groups: Vec<SliceGroup>) -> Vec<SliceGroup> {
+    groups.reverse();
+    groups.sort_by(|a, b| a.label.cmp(&b.label));
+    groups.dedup_by(|later, earlier| later.label == earlier.label);
+    groups
 }

@@ -1,4 +1,4 @@
-//! One Service under one mechanism, tried out: as it is, without a zone, with one replica more, during a roll-out.
+//! One Service under one mechanism: as it is, without a zone, with one more replica, during a rolling update.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,23 +7,22 @@ use model::{Endpoint, EndpointConditions, Family, Labels, Name, Service, Slice, 
 use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, MechanismChoice, assign_chosen};
 use plan::slices::Packing;
 
-use super::flow::{Senders, figures};
-use super::{Cluster, Figures, new_endpoint};
+use super::traffic::{TrafficSources, figures};
+use super::{TrafficFigures, WhatIfEvaluator, new_endpoint};
 use crate::replay::{surge, unavailable};
 
-/// The addresses of endpoints that are tried out are counted from here, above those that `--scale` makes.
-const FIRST_TRIED: u64 = 1 << 20;
+/// Addresses of added endpoints start here, above those of `--scale`.
+const FIRST_ADDED: u64 = 1 << 20;
 
-/// A Service that asks for a mechanism, with its slices and what is remembered of it.
-pub(super) struct Trial<'t> {
-    pub cluster: &'t Cluster,
+pub(super) struct Scenario<'t> {
+    pub evaluator: &'t WhatIfEvaluator,
     pub service: &'t Service,
     pub family: Family,
     pub config: &'t HintConfig,
     pub choice: &'t MechanismChoice,
 }
 
-/// Slices with hints, and what was decided.
+/// Slices with hints, and the decision.
 pub(super) struct Hinted {
     pub slices: Vec<Slice>,
     pub hysteresis: Hysteresis,
@@ -31,10 +30,9 @@ pub(super) struct Hinted {
     pub held_back: Option<&'static str>,
 }
 
-impl Trial<'_> {
-    /// The slices with the hints that the Service asks for. Those that something happened to, known by their generation,
-    /// are written anyway, and change in place, for there are many cases; of the others, those that say the right thing
-    /// stay as they are.
+impl Scenario<'_> {
+    /// Assigns hints. Slices that the scenario changed (generation > 0) are updates; the others are only written if
+    /// their hints change.
     pub fn hinted(
         &self,
         topology: &ClusterTopology,
@@ -42,7 +40,8 @@ impl Trial<'_> {
         mut slices: Vec<Slice>,
     ) -> Hinted {
         let touched = slices.iter_mut().filter(|slice| slice.generation > 0);
-        let updates = touched.map(|slice| (slice.key.name.clone(), taken(&mut slice.content))).collect();
+        let updates =
+            touched.map(|slice| (slice.key.name.clone(), take_content(&mut slice.content))).collect();
         let unchanged = slices.iter().filter(|slice| slice.generation == 0).collect();
         let mut packing = Packing { updates, unchanged, ..Packing::default() };
         let (service, family, config) = (self.service, self.family, self.config);
@@ -58,42 +57,46 @@ impl Trial<'_> {
         Hinted { slices, hysteresis: outcome.hysteresis, programmed: outcome.programmed, held_back }
     }
 
-    pub fn figures(&self, slices: &[Slice], senders: &Senders) -> Figures {
-        figures(self.service, slices, self.family, senders)
+    pub fn figures(&self, slices: &[Slice], sources: &TrafficSources) -> TrafficFigures {
+        figures(self.service, slices, self.family, sources)
     }
 
-    /// The zone whose failure is worst: its nodes and endpoints are gone, and the controller has planned anew.
+    /// The worst zone failure, after the controller has synced.
     pub fn worst_failure(
         &self,
         now: &Hinted,
-        failures: &[(&Name, &ClusterTopology, Senders)],
-    ) -> Option<(Name, Figures)> {
-        let failed = failures.iter().map(|(zone, topology, senders)| {
+        failures: &[(&Name, &ClusterTopology, TrafficSources)],
+    ) -> Option<(Name, TrafficFigures)> {
+        let failed = failures.iter().map(|(zone, topology, sources)| {
             let without: Vec<Slice> = now.slices.iter().map(|slice| without_zone(slice, zone)).collect();
             let then = self.hinted(topology, &now.hysteresis, without);
-            ((*zone).clone(), self.figures(&then.slices, senders))
+            ((*zone).clone(), self.figures(&then.slices, sources))
         });
         failed.reduce(|a, b| if b.1.badness() > a.1.badness() { b } else { a })
     }
 
-    /// With one replica more, where a scheduler that spreads over zones puts it.
-    pub fn with_replica(&self, now: &Hinted, senders: &Senders) -> Option<(Name, Figures)> {
+    /// With one more replica, spread over zones.
+    pub fn with_replica(&self, now: &Hinted, sources: &TrafficSources) -> Option<(Name, TrafficFigures)> {
         let mut slices = now.slices.clone();
-        let zone = self.add(&mut slices, FIRST_TRIED)?;
-        let then = self.hinted(&self.cluster.topology, &now.hysteresis, slices);
-        Some((zone, self.figures(&then.slices, senders)))
+        let zone = self.add(&mut slices, FIRST_ADDED)?;
+        let then = self.hinted(&self.evaluator.topology, &now.hysteresis, slices);
+        Some((zone, self.figures(&then.slices, sources)))
     }
 
-    /// The worst moment of a rolling update with the defaults of a Deployment: how many endpoints are ready, and
-    /// what happens then. New pods are ready all at once, and then old ones go; the last in the list go first.
-    pub fn worst_of_roll(&self, now: &Hinted, senders: &Senders) -> Option<(usize, Figures)> {
+    /// The worst point of a rolling update with the defaults of a Deployment: number of ready endpoints, and figures.
+    /// New pods become ready all at once, then old ones are deleted, the last first.
+    pub fn worst_of_rolling_update(
+        &self,
+        now: &Hinted,
+        sources: &TrafficSources,
+    ) -> Option<(usize, TrafficFigures)> {
         let is_ready = |e: &&Endpoint| e.conditions.is_ready();
         let ready = now.slices.iter().flat_map(|slice| &slice.content.endpoints).filter(is_ready);
         let mut old: Vec<IpAddr> = ready.map(|e| e.addresses.first()).collect();
         let wanted = old.len();
-        let (mut new, mut next) = (0, FIRST_TRIED);
+        let (mut new, mut next) = (0, FIRST_ADDED);
         let (mut slices, mut hysteresis) = (now.slices.clone(), now.hysteresis.clone());
-        let mut worst: Option<(usize, Figures)> = None;
+        let mut worst: Option<(usize, TrafficFigures)> = None;
         while !old.is_empty() {
             let spare = (old.len() + new).saturating_sub(wanted - unavailable(wanted)).min(old.len());
             let gone = old.split_off(old.len() - spare);
@@ -102,8 +105,8 @@ impl Trial<'_> {
                 slice.content.endpoints.retain(|e| !gone.contains(&e.addresses.first()));
                 slice.generation += i64::from(slice.content.endpoints.len() < before);
             }
-            let then = self.hinted(&self.cluster.topology, &hysteresis, slices);
-            let figures = self.figures(&then.slices, senders);
+            let then = self.hinted(&self.evaluator.topology, &hysteresis, slices);
+            let figures = self.figures(&then.slices, sources);
             if worst.as_ref().is_none_or(|(_, known)| figures.badness() > known.badness()) {
                 worst = Some((old.len() + new, figures));
             }
@@ -118,9 +121,9 @@ impl Trial<'_> {
         worst
     }
 
-    /// Adds a ready endpoint to the zone that has fewest.
+    /// Adds a ready endpoint to the zone with the fewest.
     fn add(&self, slices: &mut [Slice], number: u64) -> Option<Name> {
-        let zones = self.cluster.topology.zones().iter().filter(|zone| zone.ready_nodes > 0);
+        let zones = self.evaluator.topology.zones().iter().filter(|zone| zone.ready_nodes > 0);
         let mut counts: BTreeMap<&Name, usize> = zones.map(|zone| (&zone.name, 0)).collect();
         for endpoint in slices.iter().flat_map(|slice| &slice.content.endpoints) {
             let count = endpoint.zone.as_ref().and_then(|zone| counts.get_mut(zone));
@@ -130,14 +133,14 @@ impl Trial<'_> {
         }
         let (zone, _) = counts.into_iter().min_by_key(|(_, count)| *count)?;
         let slice = slices.iter_mut().min_by_key(|slice| slice.content.endpoints.len())?;
-        let node = self.cluster.first_node.get(zone).cloned();
+        let node = self.evaluator.first_node.get(zone).cloned();
         slice.content.endpoints.push(new_endpoint(self.family, number, zone, node));
         slice.generation += 1;
         Some(zone.clone())
     }
 }
 
-/// The slice after its zone went away.
+/// The slice after the failure of a zone.
 fn without_zone(slice: &Slice, zone: &Name) -> Slice {
     let mut slice = slice.clone();
     let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
@@ -148,8 +151,8 @@ fn without_zone(slice: &Slice, zone: &Name) -> Slice {
     slice
 }
 
-/// The content, which leaves an empty one behind.
-fn taken(content: &mut SliceContent) -> SliceContent {
+/// Takes the content and leaves an empty one.
+fn take_content(content: &mut SliceContent) -> SliceContent {
     let empty = SliceContent {
         address_type: content.address_type,
         labels: Labels::EMPTY,

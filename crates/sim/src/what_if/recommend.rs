@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use plan::hints::Mechanism;
 
-use super::{Answer, Figures, Outcome};
+use super::{MechanismOutcome, TrafficFigures, WhatIfResult};
 
 /// The rule, for people.
 pub const RULE: &str = "of the mechanisms that refuse no request, also when a zone fails, and load no endpoint more than \
@@ -22,16 +22,16 @@ const NOTHING: f64 = 1e-9;
 #[derive(Clone, Debug)]
 pub struct Recommendation<'a> {
     /// The mechanism; `None` where none serves every zone, and the present one stays.
-    pub chosen: Option<&'a Outcome>,
+    pub chosen: Option<&'a MechanismOutcome>,
     /// Whether it is the present one.
     pub stays: bool,
     /// The next best, and why it is not recommended.
-    pub runner_up: Option<(&'a Outcome, WhyNot)>,
+    pub runner_up: Option<(&'a MechanismOutcome, NotRecommended)>,
 }
 
 /// Why a mechanism is not recommended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum WhyNot {
+pub enum NotRecommended {
     /// Its safeguards hold its hints back.
     HeldBack(&'static str),
     /// It refuses this share of traffic.
@@ -49,9 +49,9 @@ pub enum WhyNot {
 }
 
 /// The mechanism to use for a Service.
-pub fn recommend(answer: &Answer) -> Recommendation<'_> {
+pub fn recommend(answer: &WhatIfResult) -> Recommendation<'_> {
     let unavoidable = unavoidable(answer);
-    let mut good: Vec<&Outcome> =
+    let mut good: Vec<&MechanismOutcome> =
         answer.outcomes.iter().filter(|outcome| fault(outcome, unavoidable).is_none()).collect();
     good.sort_by(|a, b| b.figures.in_zone.total_cmp(&a.figures.in_zone));
     let Some(most) = good.first().map(|outcome| outcome.figures.in_zone) else {
@@ -69,45 +69,46 @@ pub fn recommend(answer: &Answer) -> Recommendation<'_> {
 }
 
 /// With endpoints in one zone alone, the failure of that zone refuses everything whatever is chosen.
-fn unavoidable(answer: &Answer) -> f64 {
+fn unavoidable(answer: &WhatIfResult) -> f64 {
     let even = answer.outcomes.iter().find(|outcome| outcome.mechanism == Mechanism::None);
     even.map_or(0.0, refused_in_failure)
 }
 
-fn refused_in_failure(outcome: &Outcome) -> f64 {
+fn refused_in_failure(outcome: &MechanismOutcome) -> f64 {
     outcome.worst_failure.as_ref().map_or(0.0, |(_, figures)| figures.refused)
 }
 
-fn by_failure(a: &Outcome, b: &Outcome) -> Ordering {
-    let badness =
-        |outcome: &Outcome| outcome.worst_failure.as_ref().map_or(0.0, |(_, f)| Figures::badness(f));
+fn by_failure(a: &MechanismOutcome, b: &MechanismOutcome) -> Ordering {
+    let badness = |outcome: &MechanismOutcome| {
+        outcome.worst_failure.as_ref().map_or(0.0, |(_, f)| TrafficFigures::badness(f))
+    };
     let (a, b) = (badness(a), badness(b));
     if (a - b).abs() < EQUAL { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
 /// What forbids a mechanism.
-fn fault(outcome: &Outcome, unavoidable: f64) -> Option<WhyNot> {
+fn fault(outcome: &MechanismOutcome, unavoidable: f64) -> Option<NotRecommended> {
     let figures = &outcome.figures;
     let in_failure = refused_in_failure(outcome);
     if let Some(why) = outcome.held_back {
-        return Some(WhyNot::HeldBack(why));
+        return Some(NotRecommended::HeldBack(why));
     }
     if figures.refused >= NOTHING {
-        return Some(WhyNot::Refuses(figures.refused));
+        return Some(NotRecommended::Refuses(figures.refused));
     }
     if in_failure >= unavoidable + NOTHING {
-        return Some(WhyNot::RefusesInFailure(in_failure));
+        return Some(NotRecommended::RefusesInFailure(in_failure));
     }
-    (figures.max_overload > BEARABLE + NOTHING).then_some(WhyNot::Overloads(figures.max_overload))
+    (figures.max_overload > BEARABLE + NOTHING).then_some(NotRecommended::Overloads(figures.max_overload))
 }
 
 /// Of the others, the one that keeps most in its zone, also if it is forbidden: that is the one that needs a reason.
 fn runner_up<'a>(
-    answer: &'a Answer,
-    chosen: &Outcome,
+    answer: &'a WhatIfResult,
+    chosen: &MechanismOutcome,
     unavoidable: f64,
     stays: bool,
-) -> Option<(&'a Outcome, WhyNot)> {
+) -> Option<(&'a MechanismOutcome, NotRecommended)> {
     let others = answer.outcomes.iter().filter(|outcome| outcome.mechanism != chosen.mechanism);
     let next = others.min_by(|a, b| {
         let (a, b) = (&a.figures, &b.figures);
@@ -120,11 +121,11 @@ fn runner_up<'a>(
     let why = fault(next, unavoidable).unwrap_or_else(|| {
         let (next, chosen) = (&next.figures, &chosen.figures);
         if chosen.in_zone - next.in_zone >= EQUAL {
-            WhyNot::KeepsLess
+            NotRecommended::KeepsLess
         } else if next.max_overload - chosen.max_overload >= EQUAL || !stays {
-            WhyNot::LoadsMore
+            NotRecommended::LoadsMore
         } else {
-            WhyNot::NoBetter
+            NotRecommended::NoBetter
         }
     });
     Some((next, why))
@@ -134,12 +135,12 @@ fn runner_up<'a>(
 mod tests {
     use super::*;
 
-    fn figures(in_zone: f64, max_overload: f64, refused: f64) -> Figures {
-        Figures { in_zone, max_overload, refused, ..Figures::default() }
+    fn figures(in_zone: f64, max_overload: f64, refused: f64) -> TrafficFigures {
+        TrafficFigures { in_zone, max_overload, refused, ..TrafficFigures::default() }
     }
 
-    fn outcome(mechanism: Mechanism, figures: Figures) -> Outcome {
-        Outcome {
+    fn outcome(mechanism: Mechanism, figures: TrafficFigures) -> MechanismOutcome {
+        MechanismOutcome {
             mechanism,
             programmed: true,
             held_back: None,
@@ -152,11 +153,16 @@ mod tests {
         }
     }
 
-    fn answer(current: Mechanism, outcomes: Vec<Outcome>) -> Answer {
-        Answer { current, shares: Vec::new(), endpoints_by_zone: Default::default(), outcomes }
+    fn answer(current: Mechanism, outcomes: Vec<MechanismOutcome>) -> WhatIfResult {
+        WhatIfResult { current, shares: Vec::new(), endpoints_by_zone: Default::default(), outcomes }
     }
 
-    fn check(current: Mechanism, outcomes: Vec<Outcome>, chosen: Mechanism, runner_up: (Mechanism, WhyNot)) {
+    fn check(
+        current: Mechanism,
+        outcomes: Vec<MechanismOutcome>,
+        chosen: Mechanism,
+        runner_up: (Mechanism, NotRecommended),
+    ) {
         let answer = answer(current, outcomes);
         let found = recommend(&answer);
         assert_eq!(found.chosen.map(|o| o.mechanism), Some(chosen));
@@ -171,7 +177,7 @@ mod tests {
             outcome(Mechanism::PreferSameZone, figures(0.7, 0.2, 0.0)),
             outcome(Mechanism::Spill, figures(0.7, 0.001, 0.0)),
         ];
-        let because = (Mechanism::PreferSameZone, WhyNot::LoadsMore);
+        let because = (Mechanism::PreferSameZone, NotRecommended::LoadsMore);
         check(Mechanism::PreferSameZone, outcomes, Mechanism::Spill, because);
     }
 
@@ -181,7 +187,7 @@ mod tests {
             outcome(Mechanism::PreferSameZone, figures(0.995, 0.005, 0.0)),
             outcome(Mechanism::Spill, figures(1.0, 0.0, 0.0)),
         ];
-        let because = (Mechanism::Spill, WhyNot::NoBetter);
+        let because = (Mechanism::Spill, NotRecommended::NoBetter);
         check(Mechanism::PreferSameZone, outcomes, Mechanism::PreferSameZone, because);
     }
 
@@ -193,13 +199,18 @@ mod tests {
             outcome(Mechanism::RequireZone, figures(0.7, 0.0, 0.3)),
             outcome(Mechanism::Spill, figures(0.63, 0.0, 0.0)),
         ];
-        let because = (Mechanism::PreferSameZone, WhyNot::Overloads(0.5));
+        let because = (Mechanism::PreferSameZone, NotRecommended::Overloads(0.5));
         check(Mechanism::None, outcomes, Mechanism::Spill, because);
         let outcomes = vec![
             outcome(Mechanism::None, figures(0.33, 0.0, 0.0)),
             outcome(Mechanism::RequireZone, figures(0.7, 0.0, 0.3)),
         ];
-        check(Mechanism::None, outcomes, Mechanism::None, (Mechanism::RequireZone, WhyNot::Refuses(0.3)));
+        check(
+            Mechanism::None,
+            outcomes,
+            Mechanism::None,
+            (Mechanism::RequireZone, NotRecommended::Refuses(0.3)),
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The cluster while time goes by: nodes, pods, and what is going to happen to them.
+//! The cluster in virtual time: nodes, pods, and a queue of their future transitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,46 +6,43 @@ use std::net::IpAddr;
 use model::{Addresses, Family, Name, Node, Pod, Service, ServiceKey, Timestamp, Uid};
 
 use super::workload::{Replica, Workload, workloads};
-use super::{Change, Event, Millis, Pace, Start};
-use crate::whatif::spare_address;
+use super::{ClusterChange, InitialCluster, Millis, PodTimings, ReplayEvent};
+use crate::what_if::spare_address;
 
-/// What happens at some moment.
+/// A queued transition.
 #[derive(Clone, Debug)]
 enum Step {
-    Event(Change),
+    Event(ClusterChange),
     Ready(usize, Name),
-    Gone(usize, Name),
-    /// The node's pods are replaced if it is still away since then.
+    Removed(usize, Name),
+    /// Evicts the pods of the node if it is still not ready since that time.
     Evict(Name, Millis),
 }
 
-/// One moment that has passed.
+/// The changes at one point in time.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct Tick {
     pub at: Millis,
-    /// How many events of the sequence happened.
+    /// Number of replayed events.
     pub events: u64,
-    /// The Services whose pods changed.
     pub services: BTreeSet<ServiceKey>,
-    /// Whether nodes changed.
     pub nodes: bool,
 }
 
-/// The cluster at one moment.
-pub(super) struct State<'s> {
+pub(super) struct SimulatedCluster<'s> {
     services: BTreeMap<&'s ServiceKey, (&'s Service, Vec<usize>)>,
     services_of: Vec<Vec<&'s ServiceKey>>,
     workloads: Vec<Workload>,
     nodes: BTreeMap<Name, Node>,
-    lost: BTreeMap<Name, Millis>,
+    failed: BTreeMap<Name, Millis>,
     pods_by_node: BTreeMap<Name, usize>,
-    agenda: BTreeMap<(Millis, u64), Step>,
-    number: u64,
-    pace: Pace,
+    queue: BTreeMap<(Millis, u64), Step>,
+    sequence: u64,
+    timings: PodTimings,
 }
 
-impl<'s> State<'s> {
-    pub fn new(start: &'s Start, events: &[Event]) -> Self {
+impl<'s> SimulatedCluster<'s> {
+    pub fn new(start: &'s InitialCluster, events: &[ReplayEvent]) -> Self {
         let workloads = workloads(&start.pods);
         let selects = |service: &Service, workload: &Workload| {
             service.key.namespace == workload.template.key.namespace
@@ -73,13 +70,13 @@ impl<'s> State<'s> {
             services_of,
             workloads,
             nodes: start.nodes.clone(),
-            lost: BTreeMap::new(),
+            failed: BTreeMap::new(),
             pods_by_node,
-            agenda: BTreeMap::new(),
-            number: 0,
-            pace: start.pace,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            timings: start.timings,
         };
-        events.iter().for_each(|event| state.plan_step(event.at, Step::Event(event.change.clone())));
+        events.iter().for_each(|event| state.enqueue(event.at, Step::Event(event.change.clone())));
         state
     }
 
@@ -87,7 +84,7 @@ impl<'s> State<'s> {
         &self.nodes
     }
 
-    /// Nodes that watch slices now.
+    /// Number of nodes that watch slices.
     pub fn watchers(&self) -> u64 {
         self.nodes.values().filter(|node| node.ready).count() as u64
     }
@@ -100,7 +97,7 @@ impl<'s> State<'s> {
         self.services.get(key).map(|(service, _)| *service)
     }
 
-    /// The pods of a Service in the order of their names.
+    /// Sorted by name.
     pub fn pods(&self, key: &ServiceKey) -> Vec<&Pod> {
         let own = self.services.get(key).map_or(&[][..], |(_, own)| own);
         let replicas = own.iter().flat_map(|at| self.workloads[*at].pods.values());
@@ -111,80 +108,80 @@ impl<'s> State<'s> {
         pods
     }
 
-    fn plan_step(&mut self, at: Millis, step: Step) {
-        self.agenda.insert((at, self.number), step);
-        self.number += 1;
+    fn enqueue(&mut self, at: Millis, step: Step) {
+        self.queue.insert((at, self.sequence), step);
+        self.sequence += 1;
     }
 
-    /// Lives through the next moment: all that happens then, and what the workloads make of it.
-    pub fn advance(&mut self) -> Option<Passed> {
-        let at = self.agenda.first_key_value()?.0.0;
-        let mut passed = Passed { at, events: 0, services: BTreeSet::new(), nodes: false };
-        let mut touched = BTreeSet::new();
-        while let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 == at) {
+    /// Advances to the next queued time: applies its transitions and reconciles the affected workloads.
+    pub fn advance(&mut self) -> Option<Tick> {
+        let at = self.queue.first_key_value()?.0.0;
+        let mut tick = Tick { at, events: 0, services: BTreeSet::new(), nodes: false };
+        let mut affected = BTreeSet::new();
+        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 == at) {
             let step = entry.remove();
-            self.happen(at, step, &mut passed, &mut touched);
+            self.apply(at, step, &mut tick, &mut affected);
         }
-        if passed.nodes {
-            // A pod that found no node may find one now.
-            touched.extend(0..self.workloads.len());
+        if tick.nodes {
+            // Pending pods may be schedulable now.
+            affected.extend(0..self.workloads.len());
         }
-        let concerned: BTreeSet<usize> =
-            touched.into_iter().filter(|w| self.reconcile(at, *w, &passed)).collect();
-        let services = concerned.iter().flat_map(|w| &self.services_of[*w]);
-        passed.services.extend(services.map(|key| (*key).clone()));
-        Some(passed)
+        let changed: BTreeSet<usize> =
+            affected.into_iter().filter(|w| self.reconcile(at, *w, &tick)).collect();
+        let services = changed.iter().flat_map(|w| &self.services_of[*w]);
+        tick.services.extend(services.map(|key| (*key).clone()));
+        Some(tick)
     }
 
-    fn happen(&mut self, at: Millis, step: Step, passed: &mut Passed, touched: &mut BTreeSet<usize>) {
+    fn apply(&mut self, at: Millis, step: Step, tick: &mut Tick, affected: &mut BTreeSet<usize>) {
         match step {
             Step::Event(change) => {
-                passed.events += 1;
-                self.change(at, change, passed, touched);
+                tick.events += 1;
+                self.change(at, change, tick, affected);
             }
             Step::Ready(workload, name) => {
-                let lost = &self.lost;
+                let failed = &self.failed;
                 let replica = self.workloads[workload].pods.get_mut(&name);
-                let on_its_feet =
-                    |r: &&mut Replica| r.pod.node.as_ref().is_none_or(|n| !lost.contains_key(n));
-                if let Some(replica) = replica.filter(on_its_feet) {
+                let node_is_ready =
+                    |r: &&mut Replica| r.pod.node.as_ref().is_none_or(|n| !failed.contains_key(n));
+                if let Some(replica) = replica.filter(node_is_ready) {
                     set_ready(&mut replica.pod, true, at);
                 }
-                touched.insert(workload);
+                affected.insert(workload);
             }
-            Step::Gone(workload, name) => {
+            Step::Removed(workload, name) => {
                 if let Some(replica) = self.workloads[workload].pods.remove(&name) {
                     self.count_pod(replica.pod.node.as_ref(), false);
                 }
-                touched.insert(workload);
+                affected.insert(workload);
             }
             Step::Evict(node, since) => {
-                if self.lost.get(&node) == Some(&since) {
-                    self.evict(at, &node, touched);
+                if self.failed.get(&node) == Some(&since) {
+                    self.evict(at, &node, affected);
                 }
             }
         }
     }
 
-    fn change(&mut self, at: Millis, change: Change, passed: &mut Passed, touched: &mut BTreeSet<usize>) {
+    fn change(&mut self, at: Millis, change: ClusterChange, tick: &mut Tick, affected: &mut BTreeSet<usize>) {
         match change {
-            Change::Scale(key, replicas) => touched.extend(self.scale(&key, |_| replicas)),
-            Change::ScaleBy(key, by) => touched.extend(
+            ClusterChange::Scale(key, replicas) => affected.extend(self.scale(&key, |_| replicas)),
+            ClusterChange::ScaleBy(key, by) => affected.extend(
                 self.scale(&key, |now| usize::try_from((now as i64).saturating_add(by)).unwrap_or(0)),
             ),
-            Change::Roll(key) => {
+            ClusterChange::Roll(key) => {
                 let own = self.services.get(&key).map(|(_, own)| own.clone()).unwrap_or_default();
                 own.iter().for_each(|at| self.workloads[*at].generation += 1);
-                touched.extend(own);
+                affected.extend(own);
             }
-            Change::NodeLoss(name) => self.lose(at, &[name], passed, touched),
-            Change::NodeBack(name) => self.bring_back(at, &[name], passed, touched),
-            Change::ZoneLoss(zone) => self.lose(at, &self.nodes_of(&zone), passed, touched),
-            Change::ZoneBack(zone) => self.bring_back(at, &self.nodes_of(&zone), passed, touched),
+            ClusterChange::NodeLoss(name) => self.fail_nodes(at, &[name], tick, affected),
+            ClusterChange::NodeBack(name) => self.recover_nodes(at, &[name], tick, affected),
+            ClusterChange::ZoneLoss(zone) => self.fail_nodes(at, &self.nodes_of(&zone), tick, affected),
+            ClusterChange::ZoneBack(zone) => self.recover_nodes(at, &self.nodes_of(&zone), tick, affected),
         }
     }
 
-    /// Where several workloads stand behind a Service, its largest one takes the change.
+    /// Of several workloads behind a Service, scales the largest.
     fn scale(&mut self, key: &ServiceKey, wanted: impl Fn(usize) -> usize) -> Option<usize> {
         let own = &self.services.get(key)?.1;
         let all: usize = own.iter().map(|at| self.workloads[*at].replicas).sum();
@@ -199,74 +196,74 @@ impl<'s> State<'s> {
         here.map(|node| node.name.clone()).collect()
     }
 
-    fn lose(&mut self, at: Millis, names: &[Name], passed: &mut Passed, touched: &mut BTreeSet<usize>) {
+    fn fail_nodes(&mut self, at: Millis, names: &[Name], tick: &mut Tick, affected: &mut BTreeSet<usize>) {
         for name in names {
             let Some(node) = self.nodes.get_mut(name).filter(|node| node.ready) else { continue };
             node.ready = false;
-            self.lost.insert(name.clone(), at);
-            passed.nodes = true;
+            self.failed.insert(name.clone(), at);
+            tick.nodes = true;
             let evict = Step::Evict(name.clone(), at);
-            self.plan_step(at.later(self.pace.eviction), evict);
-            self.set_all_ready(name, false, at, touched);
+            self.enqueue(at.later(self.timings.eviction), evict);
+            self.set_all_ready(name, false, at, affected);
         }
     }
 
-    fn bring_back(&mut self, at: Millis, names: &[Name], passed: &mut Passed, touched: &mut BTreeSet<usize>) {
+    fn recover_nodes(&mut self, at: Millis, names: &[Name], tick: &mut Tick, affected: &mut BTreeSet<usize>) {
         for name in names {
-            if self.lost.remove(name).is_none() {
+            if self.failed.remove(name).is_none() {
                 continue;
             }
             if let Some(node) = self.nodes.get_mut(name) {
                 node.ready = true;
             }
-            passed.nodes = true;
-            self.set_all_ready(name, true, at, touched);
+            tick.nodes = true;
+            self.set_all_ready(name, true, at, affected);
         }
     }
 
-    fn set_all_ready(&mut self, node: &Name, ready: bool, at: Millis, touched: &mut BTreeSet<usize>) {
+    fn set_all_ready(&mut self, node: &Name, ready: bool, at: Millis, affected: &mut BTreeSet<usize>) {
         for (number, workload) in self.workloads.iter_mut().enumerate() {
             for replica in workload.pods.values_mut().filter(|r| r.pod.node.as_ref() == Some(node)) {
                 set_ready(&mut replica.pod, ready, at);
-                touched.insert(number);
+                affected.insert(number);
             }
         }
     }
 
-    fn evict(&mut self, at: Millis, node: &Name, touched: &mut BTreeSet<usize>) {
-        let mut gone = Vec::new();
+    fn evict(&mut self, at: Millis, node: &Name, affected: &mut BTreeSet<usize>) {
+        let mut evicted = Vec::new();
         for (number, workload) in self.workloads.iter_mut().enumerate() {
             let here = workload.pods.iter_mut().filter(|(_, r)| r.pod.node.as_ref() == Some(node));
             for (name, replica) in here.filter(|(_, r)| !r.pod.deleting) {
                 replica.pod.deleting = true;
-                gone.push((number, name.clone()));
+                evicted.push((number, name.clone()));
             }
         }
-        touched.extend(gone.iter().map(|(number, _)| *number));
-        let when = at.later(self.pace.stop);
-        gone.into_iter().for_each(|(number, name)| self.plan_step(when, Step::Gone(number, name)));
+        affected.extend(evicted.iter().map(|(number, _)| *number));
+        let when = at.later(self.timings.stop);
+        evicted.into_iter().for_each(|(number, name)| self.enqueue(when, Step::Removed(number, name)));
     }
 
-    /// Lets a workload take one step. Whether it has changed, now or by what happened to it.
-    fn reconcile(&mut self, at: Millis, number: usize, passed: &Passed) -> bool {
-        let need = self.workloads[number].need();
-        for name in &need.delete {
+    /// Reconciles a workload; returns whether it changed.
+    fn reconcile(&mut self, at: Millis, number: usize, tick: &Tick) -> bool {
+        let scaling = self.workloads[number].reconcile();
+        for name in &scaling.delete {
             if let Some(replica) = self.workloads[number].pods.get_mut(name) {
                 replica.pod.deleting = true;
             }
-            self.plan_step(at.later(self.pace.stop), Step::Gone(number, name.clone()));
+            self.enqueue(at.later(self.timings.stop), Step::Removed(number, name.clone()));
         }
-        for _ in 0..need.create {
-            let Some(node) = self.place(number) else { break };
+        for _ in 0..scaling.create {
+            let Some(node) = self.schedule(number) else { break };
             let name = self.create(number, node);
-            self.plan_step(at.later(self.pace.start), Step::Ready(number, name));
+            self.enqueue(at.later(self.timings.start), Step::Ready(number, name));
         }
-        // After a change of nodes every Service is looked at anyway.
-        !passed.nodes || need.create > 0 || !need.delete.is_empty()
+        // After a change of nodes every Service is synced anyway.
+        !tick.nodes || scaling.create > 0 || !scaling.delete.is_empty()
     }
 
-    /// Where a scheduler puts the next pod: the zone with fewest of its kind, and there the emptiest node.
-    fn place(&self, number: usize) -> Option<Name> {
+    /// Schedules a pod: the zone with the fewest pods of the workload, and there the node with the fewest pods.
+    fn schedule(&self, number: usize) -> Option<Name> {
         let zone_of = |name: &Name| self.nodes.get(name).and_then(|node| node.zone.as_ref());
         let usable =
             |node: &&Node| node.ready && !node.control_plane && !node.deleting && !node.to_be_deleted;
@@ -285,12 +282,12 @@ impl<'s> State<'s> {
 
     fn create(&mut self, number: usize, node: Name) -> Name {
         self.count_pod(Some(&node), true);
-        self.number += 1;
-        let unique = self.number;
+        self.sequence += 1;
+        let unique = self.sequence;
         let workload = &mut self.workloads[number];
-        workload.made += 1;
+        workload.created += 1;
         let mut pod = workload.template.clone();
-        let name = Name::new(&format!("{}-r{}", pod.key.name, workload.made));
+        let name = Name::new(&format!("{}-r{}", pod.key.name, workload.created));
         let families: Vec<Family> = pod.ips.iter().flat_map(Addresses::iter).map(Family::of).collect();
         let ips: Vec<IpAddr> = families.iter().map(|family| spare_address(*family, unique)).collect();
         pod.key.name = name.clone();
@@ -303,10 +300,10 @@ impl<'s> State<'s> {
         name
     }
 
-    fn count_pod(&mut self, node: Option<&Name>, comes: bool) {
+    fn count_pod(&mut self, node: Option<&Name>, added: bool) {
         let Some(node) = node else { return };
         let count = self.pods_by_node.entry(node.clone()).or_default();
-        *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        *count = if added { *count + 1 } else { count.saturating_sub(1) };
     }
 }
 

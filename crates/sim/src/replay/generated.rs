@@ -1,4 +1,4 @@
-//! A made-up cluster: so many zones, nodes, Services and endpoints, placed as a scheduler would.
+//! A generated cluster, with pods spread as by a scheduler.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -6,29 +6,25 @@ use std::sync::Arc;
 use model::service::ClusterIps;
 use model::{Addresses, Name, ObjectKey, Pod, PodDetails, ServiceKey, Timestamp, Uid};
 
-use super::{Pace, Start};
-use crate::world;
+use super::{InitialCluster, PodTimings};
+use crate::synthetic;
 
-/// How large it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Zones; at least one.
+pub struct ClusterSize {
+    /// At least one.
     pub zones: usize,
-    /// Nodes in all.
     pub nodes: usize,
-    /// Services.
     pub services: usize,
-    /// Endpoints of each Service.
+    /// Endpoints per Service.
     pub endpoints: usize,
 }
 
-/// The cluster of this size.
-pub fn cluster(size: Size, pace: Pace) -> Start {
-    let mut start = Start { pace, ..Start::default() };
+pub fn generated_cluster(size: ClusterSize, timings: PodTimings) -> InitialCluster {
+    let mut start = InitialCluster { timings, ..InitialCluster::default() };
     let zones: Vec<Name> = (0..size.zones.max(1)).map(|at| Name::new(&zone_name(at))).collect();
     for at in 0..size.nodes {
         let name = Name::new(&format!("node-{at:04}"));
-        let node = world::node(&name, &zones[at % zones.len()], true, 4_000);
+        let node = synthetic::node(&name, &zones[at % zones.len()], true, 4_000);
         start.nodes.insert(name, node);
     }
     let nodes: Vec<Name> = start.nodes.keys().cloned().collect();
@@ -36,14 +32,14 @@ pub fn cluster(size: Size, pace: Pace) -> Start {
     let mut pods = 0;
     for number in 0..size.services {
         let name = Name::new(&format!("service-{number:05}"));
-        let mut service = world::service(&[]);
+        let mut service = synthetic::service(&[]);
         service.key = ServiceKey::new(&namespace, &name);
         service.uid = Some(Uid::new(&format!("00000000-0000-4000-9000-{number:012x}")));
         service.selector = Some([("app", name.as_str())].into_iter().collect());
         let ip = Ipv4Addr::from_bits(0x0a60_0000 + number as u32 + 1);
         service.cluster_ips = ClusterIps::Addresses([IpAddr::V4(ip)].into());
         for at in 0..size.endpoints {
-            // One after the other over nodes, and so over zones; each Service starts elsewhere.
+            // Round robin over nodes, and so over zones; each Service starts at another node.
             let node = nodes.get((number * 7 + at) % nodes.len().max(1)).cloned();
             start.pods.push(pod(&ServiceKey::new(&namespace, &name), at, pods, node));
             pods += 1;

@@ -1,13 +1,12 @@
-//! A heap of at most three zones that moves them exactly as the general one does.
+//! A heap of at most three zones, with the same order of elements as the general `go_heap`.
 
-/// Zones waiting, the first one in front.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct ZoneHeap {
     zones: [u8; 3],
     len: u8,
 }
 
-impl Queue {
+impl ZoneHeap {
     pub(super) fn add_unordered(&mut self, zone: usize) {
         self.zones[self.len as usize] = zone as u8;
         self.len += 1;

@@ -1,26 +1,26 @@
-//! What a user wants to try, as it is written on the command line.
+//! Values of the what-if flags: `--traffic`, `--set` and `--scale`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use plan::hints::Mechanism;
-use sim::whatif::MECHANISMS;
+use sim::what_if::MECHANISMS;
 
 use cluster::object_name::ObjectName;
 
-/// Gigabytes per month.
+/// `--traffic`, in GB per month.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Traffic {
-    /// For each Service, from all zones together.
+pub enum TrafficVolume {
+    /// Per Service, from all zones.
     Total(f64),
-    /// For each Service, by the zone that it comes from.
+    /// Per Service, by source zone.
     PerZone(Vec<(String, f64)>),
-    /// Out of what the nodes' metrics said.
+    /// A file with metrics of the nodes.
     Scrape(PathBuf),
 }
 
-impl Traffic {
-    /// All that a Service gets, where that is the same for each.
+impl TrafficVolume {
+    /// Traffic per Service, if it is the same for each.
     pub(super) fn total(&self) -> Option<f64> {
         match self {
             Self::Total(gb) => Some(*gb),
@@ -30,12 +30,12 @@ impl Traffic {
     }
 }
 
-impl FromStr for Traffic {
+impl FromStr for TrafficVolume {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let advice = || {
-            "write gigabytes per month, as 800 or zone-a=500,zone-b=300, or a file of metrics, as nodes.prom"
+            "expected GB per month, such as 800 or zone-a=500,zone-b=300, or a metrics file, such as nodes.prom"
                 .to_owned()
         };
         let number = |text: &str| text.parse::<f64>().ok().filter(|gb| gb.is_finite() && *gb >= 0.0);
@@ -57,21 +57,20 @@ impl FromStr for Traffic {
 
 /// `svc/web=Spill`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// The Service.
+pub struct MechanismOverride {
     pub service: ObjectName,
-    /// What it should use.
     pub mechanism: Mechanism,
 }
 
-impl FromStr for Setting {
+impl FromStr for MechanismOverride {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || MECHANISMS.iter().map(|m| m.as_str()).collect::<Vec<_>>().join(", ");
-        let advice = || format!("write SERVICE=MECHANISM, as svc/web=Spill; mechanisms are {}", known());
+        let advice =
+            || format!("expected SERVICE=MECHANISM, such as svc/web=Spill; mechanisms are {}", known());
         let (service, name) = text.split_once('=').ok_or_else(advice)?;
-        // The names that seed 003 and its readers use.
+        // Names of seed 003.
         let mechanism = match name {
             "Balanced" | "default" => Some(Mechanism::None),
             "Prefer" => Some(Mechanism::PreferZone),
@@ -84,30 +83,28 @@ impl FromStr for Setting {
 
 /// `svc/web=+2@zone-b`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scaling {
-    /// The Service.
+pub struct ReplicaChange {
     pub service: ObjectName,
-    /// Replicas more, or fewer if negative.
+    /// Replicas to add, or to remove if negative.
     pub by: i64,
-    /// Where.
     pub zone: String,
 }
 
-/// More replicas than this are a typing mistake.
-const MOST_REPLICAS: i64 = 10_000;
+/// Limit against typing errors.
+const MAX_REPLICAS: i64 = 10_000;
 
-impl FromStr for Scaling {
+impl FromStr for ReplicaChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let (service, change) = text.split_once('=')?;
             let (by, zone) = change.split_once('@')?;
-            let by = by.parse::<i64>().ok().filter(|by| by.abs() <= MOST_REPLICAS)?;
+            let by = by.parse::<i64>().ok().filter(|by| by.abs() <= MAX_REPLICAS)?;
             Some(Self { service: service.parse().ok()?, by, zone: zone.to_owned() })
         };
         read().ok_or_else(|| {
-            format!("write SERVICE=+N@ZONE, as svc/web=+2@zone-b, with N up to {MOST_REPLICAS}")
+            format!("expected SERVICE=+N@ZONE, such as svc/web=+2@zone-b, with N up to {MAX_REPLICAS}")
         })
     }
 }

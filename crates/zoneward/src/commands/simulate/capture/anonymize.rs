@@ -1,7 +1,7 @@
-//! Names that nobody recognises, and decisions that stay what they were.
+//! Anonymizes captured objects without changing planning decisions.
 //!
-//! The same text becomes the same hash everywhere, so that selectors select and references refer. Zones, regions and
-//! addresses become numbers in their old order, because ties are broken by that order.
+//! Equal texts become equal hashes, so that selectors and references still match. Zones, regions and addresses are
+//! renumbered in their original order, because it breaks ties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use model::{Family, address::parse_ip, annotation};
 use ring::hmac;
 use serde_json::{Map, Value};
 
-/// Label keys that planning knows; all others are hashed.
+/// Label keys that planning reads; all others are hashed.
 const KNOWN_KEYS: &[&str] = &[
     annotation::SERVICE_NAME,
     annotation::MANAGED_BY,
@@ -22,21 +22,19 @@ const KNOWN_KEYS: &[&str] = &[
     annotation::MASTER,
     TEMPLATE_HASH,
 ];
-/// Those of them whose values planning knows, too.
+/// Of these, keys whose values planning reads.
 const KNOWN_VALUES: &[&str] =
     &[annotation::MANAGED_BY, annotation::HEADLESS, annotation::CONTROL_PLANE, annotation::MASTER];
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// What stands for what.
-pub(super) struct Disguise {
+pub(super) struct Anonymizer {
     key: hmac::Key,
     zones: BTreeMap<String, String>,
     regions: BTreeMap<String, String>,
     addresses: BTreeMap<IpAddr, IpAddr>,
 }
 
-impl Disguise {
-    /// For these objects.
+impl Anonymizer {
     pub(super) fn new(salt: &[u8], objects: &[Value]) -> Self {
         let (mut zones, mut regions, mut addresses) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for object in objects {
@@ -58,7 +56,6 @@ impl Disguise {
         }
     }
 
-    /// Puts it on.
     pub(super) fn apply(&self, objects: &mut [Value]) {
         for object in objects {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -78,7 +75,7 @@ impl Disguise {
         }
     }
 
-    /// A name for a name: a letter, and twelve digits of its hash. Nothing stays nothing.
+    /// A letter and twelve digits of the hash; empty stays empty.
     fn name(&self, text: &str) -> String {
         if text.is_empty() {
             return String::new();
@@ -88,7 +85,7 @@ impl Disguise {
         "h".to_owned() + &digits.collect::<String>()
     }
 
-    /// A UUID for an identity.
+    /// A UUID derived from the hash.
     fn uid(&self, text: &str) -> String {
         let tag = hmac::sign(&self.key, text.as_bytes());
         let hex: String = tag.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -101,7 +98,7 @@ impl Disguise {
         }
     }
 
-    /// Renames fields of an object that are there.
+    /// Renames existing fields of an object.
     fn rename_fields(&self, object: &mut Value, fields: &[&str]) {
         for field in fields {
             if let Some(value) = object.get_mut(field) {
@@ -122,7 +119,7 @@ impl Disguise {
         }
         for owner in metadata.get_mut("ownerReferences").and_then(Value::as_array_mut).into_iter().flatten() {
             self.identity(owner);
-            // A ReplicaSet stays recognisable as that of its Deployment.
+            // The name of a ReplicaSet still contains that of its Deployment.
             let name = owner["name"].as_str().unwrap_or_default();
             let parts = hash.as_ref().and_then(|hash| Some((name.strip_suffix(hash.as_str())?, hash)));
             let parts = parts.and_then(|(front, hash)| Some((front.strip_suffix('-')?, hash)));
@@ -143,8 +140,9 @@ impl Disguise {
 
     fn labels(&self, labels: &mut Value) {
         let Some(pairs) = labels.as_object() else { return };
-        let disguised: Map<String, Value> = pairs.iter().map(|(key, value)| self.label(key, value)).collect();
-        *labels = disguised.into();
+        let anonymized: Map<String, Value> =
+            pairs.iter().map(|(key, value)| self.label(key, value)).collect();
+        *labels = anonymized.into();
     }
 
     fn label(&self, key: &str, value: &Value) -> (String, Value) {
@@ -242,14 +240,14 @@ fn collect_addresses(value: &Value, found: &mut BTreeSet<IpAddr>) {
     }
 }
 
-/// `zone-001`, `zone-002`: as many digits as keep their order.
+/// `zone-001`, `zone-002`: with enough digits to keep their order.
 fn numbered(names: BTreeSet<String>, prefix: &str) -> BTreeMap<String, String> {
     let width = names.len().to_string().len();
     let number = |(at, name): (usize, String)| (name, format!("{prefix}-{:0width$}", at + 1));
     names.into_iter().enumerate().map(number).collect()
 }
 
-/// Addresses in the same order out of ranges that mean nothing.
+/// Addresses in the same order, from private ranges.
 fn renumbered(addresses: BTreeSet<IpAddr>) -> BTreeMap<IpAddr, IpAddr> {
     let (mut v4, mut v6) = (0x0a00_0000u32, 0xfd00_u128 << 112);
     let next = |ip: IpAddr| {

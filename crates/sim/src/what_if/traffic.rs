@@ -8,11 +8,11 @@ use model::{Endpoint, Family, Name, Node, Service, Slice, annotation};
 use plan::FeatureGates;
 use plan::select::{ClusterPolicySelector, NodeView, SelectedEndpoint};
 
-use super::Demand;
+use super::DemandBasis;
 
 /// What traffic does. Shares are fractions of the Service's traffic.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct TrafficFigures {
     /// Traffic that stays in its zone.
     pub in_zone: f64,
     /// Traffic that reaches no endpoint.
@@ -27,7 +27,7 @@ pub struct Figures {
     pub zones: BTreeMap<(Name, Name), f64>,
 }
 
-impl Figures {
+impl TrafficFigures {
     /// Of the traffic that a zone sends and that is not refused, the share that goes to each zone. This is what
     /// connections counted by zone are compared with.
     pub fn rows(&self) -> BTreeMap<Name, BTreeMap<Name, f64>> {
@@ -50,20 +50,22 @@ impl Figures {
 
 /// How much each zone and each node sends.
 #[derive(Clone, Debug)]
-pub(super) struct Senders {
+pub(super) struct TrafficSources {
     zone: BTreeMap<Name, f64>,
     /// By node: its zone, and its share of what the zone sends.
     node: Arc<BTreeMap<Name, (Name, f64)>>,
 }
 
-impl Senders {
-    pub(super) fn new(nodes: &BTreeMap<Name, Node>, demand: &Demand) -> Self {
+impl TrafficSources {
+    pub(super) fn new(nodes: &BTreeMap<Name, Node>, demand: &DemandBasis) -> Self {
         let counted = || nodes.values().filter(|n| n.ready).filter_map(|n| Some((n, n.zone.as_ref()?)));
         let known: Vec<u64> = counted().filter_map(|(n, _)| n.cpu_millis.filter(|cpu| *cpu > 0)).collect();
         let average = known.iter().sum::<u64>().checked_div(known.len() as u64).map_or(1, |a| a.max(1));
         let weight = |node: &Node| match demand {
-            Demand::Nodes => 1.0,
-            Demand::Cpu | Demand::Measured(_) => node.cpu_millis.filter(|c| *c > 0).unwrap_or(average) as f64,
+            DemandBasis::Nodes => 1.0,
+            DemandBasis::Cpu | DemandBasis::Measured(_) => {
+                node.cpu_millis.filter(|c| *c > 0).unwrap_or(average) as f64
+            }
         };
         let mut by_zone: BTreeMap<Name, f64> = BTreeMap::new();
         counted().for_each(|(node, zone)| *by_zone.entry(zone.clone()).or_default() += weight(node));
@@ -72,10 +74,10 @@ impl Senders {
             (node.name.clone(), (zone.clone(), part))
         });
         let node = Arc::new(node.collect());
-        let senders = Self { zone: by_zone, node };
+        let sources = Self { zone: by_zone, node };
         match demand {
-            Demand::Measured(measured) => senders.measured(measured),
-            Demand::Nodes | Demand::Cpu => senders.shared(),
+            DemandBasis::Measured(measured) => sources.measured(measured),
+            DemandBasis::Nodes | DemandBasis::Cpu => sources.shared(),
         }
     }
 
@@ -133,7 +135,12 @@ struct Load<'s> {
 }
 
 /// Where the traffic of the Service's first port goes.
-pub(super) fn figures(service: &Service, slices: &[Slice], family: Family, senders: &Senders) -> Figures {
+pub(super) fn figures(
+    service: &Service,
+    slices: &[Slice],
+    family: Family,
+    sources: &TrafficSources,
+) -> TrafficFigures {
     let endpoints = slices.iter().flat_map(|s| &s.content.endpoints);
     let mut loads: Vec<Load<'_>> =
         endpoints.map(|e| Load { ip: e.addresses.first(), endpoint: e, load: 0.0 }).collect();
@@ -145,10 +152,10 @@ pub(super) fn figures(service: &Service, slices: &[Slice], family: Family, sende
         false => BTreeSet::new(),
     };
     let alike = !is_told_apart(slices);
-    let mut figures = Figures::default();
+    let mut figures = TrafficFigures::default();
     let sets = service.ports.first().map(|port| ClusterPolicySelector::new(service, port, slices, family));
     let mut targets: Option<Vec<SelectedEndpoint>> = None;
-    for place in senders.places(&serving) {
+    for place in sources.places(&serving) {
         if !alike || targets.is_none() {
             let view = NodeView { name: place.node, zone: Some(place.zone), gates: FeatureGates::default() };
             targets = sets.as_ref().map(|sets| sets.select(&view).endpoints);
@@ -167,7 +174,7 @@ fn is_told_apart(slices: &[Slice]) -> bool {
     })
 }
 
-impl Figures {
+impl TrafficFigures {
     /// Adds what one place sends. Targets and loads are both in the order of their addresses.
     fn send(&mut self, place: &Place<'_>, targets: &[SelectedEndpoint], loads: &mut [Load<'_>]) {
         let weights: f64 = targets.iter().map(|t| t.weight).sum();

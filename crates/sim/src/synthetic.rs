@@ -1,4 +1,4 @@
-//! Made-up objects for the planning functions: a Service, nodes and endpoints that have nothing but their place.
+//! Synthetic objects for the planning functions, with only the fields that placement needs.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,6 @@ use model::{
     ServiceKey, ServicePort, ServiceType, SliceContent, TargetPort, TrafficPolicy,
 };
 
-/// A Service with these annotations.
 pub(crate) fn service(annotations: &[(&str, &str)]) -> Service {
     Service {
         key: ServiceKey::new(&Name::new("default"), &Name::new("simulated")),
@@ -44,7 +43,6 @@ pub(crate) fn service(annotations: &[(&str, &str)]) -> Service {
     }
 }
 
-/// A node of a zone.
 pub(crate) fn node(name: &Name, zone: &Name, ready: bool, cpu_millis: u64) -> Node {
     Node {
         name: name.clone(),
@@ -60,7 +58,7 @@ pub(crate) fn node(name: &Name, zone: &Name, ready: bool, cpu_millis: u64) -> No
     }
 }
 
-/// One slice with so many ready endpoints of each zone.
+/// A slice with ready endpoints in each zone.
 pub(crate) fn slice(zones: &[Name], counts: impl Iterator<Item = usize>) -> SliceContent {
     let places = zones.iter().zip(counts).flat_map(|(zone, count)| std::iter::repeat_n(zone, count));
     let endpoint = |(at, zone): (u32, &Name)| Endpoint {

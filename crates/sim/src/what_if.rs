@@ -1,13 +1,13 @@
-//! What would each mechanism do to this Service? Asked of the controller's own functions, answered with numbers.
+//! Evaluates each mechanism for a Service with the functions of the controller.
 //!
 //! ```text
-//! stored slices -> scale -> hints of a mechanism -> slices -> selection from every zone -> flows -> figures
-//!   \-> and then: a zone fails, a replica is added, a rolling update -> hints again -> selection -> figures
+//! stored slices -> scale -> hints of a mechanism -> slices -> selection from every zone -> traffic -> figures
+//!   \-> zone failure, additional replica, rolling update -> hints -> selection -> figures
 //! ```
 
-mod flow;
 mod recommend;
-mod trial;
+mod scenario;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,12 +22,12 @@ use plan::hints::{
     ZoneWeight, choose,
 };
 
-pub use flow::Figures;
-use flow::Senders;
-pub use recommend::{RULE, Recommendation, WhyNot, recommend};
-use trial::Trial;
+pub use recommend::{NotRecommended, RULE, Recommendation, recommend};
+use scenario::Scenario;
+pub use traffic::TrafficFigures;
+use traffic::TrafficSources;
 
-/// The mechanisms that are compared, by the name that `zoneward.dev/traffic-distribution` takes.
+/// The compared mechanisms, by the values of `zoneward.dev/traffic-distribution`.
 pub const MECHANISMS: &[Mechanism] = &[
     Mechanism::None,
     Mechanism::PreferSameZone,
@@ -38,93 +38,82 @@ pub const MECHANISMS: &[Mechanism] = &[
     Mechanism::Spill,
 ];
 
-/// What the traffic that a zone sends is proportional to.
+/// What the traffic of a zone is proportional to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Demand {
-    /// Its ready nodes.
+pub enum DemandBasis {
     Nodes,
-    /// The allocatable CPU of its ready nodes.
+    /// Allocatable CPU of ready nodes.
     Cpu,
-    /// What was measured, by zone; within a zone nodes send by their CPU.
+    /// Measured traffic by zone; within a zone, nodes send by their CPU.
     Measured(BTreeMap<Name, f64>),
 }
 
-/// What is the same for all Services.
+/// The part of an evaluation that all Services share.
 ///
-/// Its names are its own: threads that count the references to a shared name wait for each other, so each thread
-/// makes a cluster for itself.
+/// Each thread uses its own evaluator with its own names: the reference counts of shared names would be contended.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct WhatIfEvaluator {
     /// The first ready node of each zone.
     first_node: BTreeMap<Name, Name>,
     topology: ClusterTopology,
     config: HintConfig,
-    senders: Senders,
-    /// The cluster without each of its zones.
-    failures: Vec<(Name, ClusterTopology, Senders)>,
+    sources: TrafficSources,
+    /// The cluster without each zone.
+    failures: Vec<(Name, ClusterTopology, TrafficSources)>,
 }
 
-/// One Service to ask about.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// The Service.
+pub struct WhatIfQuery<'a> {
     pub service: &'a Service,
-    /// Its slices as stored, or as they would be made.
+    /// Existing slices, or those that the controller would write.
     pub slices: &'a [Slice],
-    /// Its namespace's default.
     pub namespace_default: Option<&'a Name>,
-    /// Replicas to add or take away, by zone.
+    /// Replicas to add or remove, by zone.
     pub scale: &'a [(Name, i64)],
-    /// What each zone sends to this Service, where that was measured; else the cluster's demand counts.
+    /// Measured traffic by zone; by default that of the evaluator.
     pub measured: Option<&'a BTreeMap<Name, f64>>,
 }
 
-/// What one mechanism would do.
+/// The evaluation of one mechanism.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The mechanism.
+pub struct MechanismOutcome {
     pub mechanism: Mechanism,
-    /// Whether its hints would be there, and not held back by a safeguard.
+    /// Whether its hints would be set, not suppressed by a safeguard.
     pub programmed: bool,
-    /// Why they would be held back.
     pub held_back: Option<&'static str>,
-    /// Slices that would be written.
     pub slices_written: usize,
-    /// Endpoints whose hints would be others.
+    /// Endpoints with changed hints.
     pub hints_changed: usize,
-    /// Where traffic would go.
-    pub figures: Figures,
-    /// The zone whose failure would be worst, and what would be then.
-    pub worst_failure: Option<(Name, Figures)>,
-    /// Where a replica more would be put, and what would be then.
-    pub replica_added: Option<(Name, Figures)>,
-    /// The worst moment of a rolling update: how many endpoints are ready, and what is then.
-    pub rolling_update: Option<(usize, Figures)>,
+    pub figures: TrafficFigures,
+    /// The worst zone failure.
+    pub worst_failure: Option<(Name, TrafficFigures)>,
+    /// Zone of one more replica.
+    pub replica_added: Option<(Name, TrafficFigures)>,
+    /// The worst point of a rolling update: number of ready endpoints.
+    pub rolling_update: Option<(usize, TrafficFigures)>,
 }
 
-/// What is known about one Service.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// The mechanism that its settings choose now.
+pub struct WhatIfResult {
+    /// The mechanism in use.
     pub current: Mechanism,
-    /// The share of traffic that each zone sends.
+    /// Share of traffic by source zone.
     pub shares: Vec<(Name, f64)>,
-    /// Ready endpoints by zone, after scaling.
+    /// After scaling.
     pub endpoints_by_zone: BTreeMap<Name, usize>,
-    /// One per mechanism, in the order of [`MECHANISMS`].
-    pub outcomes: Vec<Outcome>,
+    /// In the order of [`MECHANISMS`].
+    pub outcomes: Vec<MechanismOutcome>,
 }
 
-impl Cluster {
-    /// The cluster of these nodes.
-    pub fn new(nodes: &BTreeMap<Name, Node>, demand: Demand) -> Self {
+impl WhatIfEvaluator {
+    pub fn new(nodes: &BTreeMap<Name, Node>, demand: DemandBasis) -> Self {
         let nodes = &with_own_names(nodes);
         let topology = ClusterTopology::from_nodes(nodes);
-        let senders = Senders::new(nodes, &demand);
+        let sources = TrafficSources::new(nodes, &demand);
         let failure = |zone: &Name| {
             let mut left = nodes.clone();
             left.values_mut().filter(|n| n.zone.as_ref() == Some(zone)).for_each(|n| n.ready = false);
-            (zone.clone(), ClusterTopology::from_nodes(&left), Senders::new(&left, &demand))
+            (zone.clone(), ClusterTopology::from_nodes(&left), TrafficSources::new(&left, &demand))
         };
         let zones = topology.zones().iter().filter(|z| z.ready_nodes > 0).map(|z| &z.name);
         let failures = zones.map(failure).collect();
@@ -134,19 +123,18 @@ impl Cluster {
                 first_node.entry(zone.clone()).or_insert_with(|| node.name.clone());
             }
         }
-        let prefer_by = if demand == Demand::Nodes { ZoneWeight::Nodes } else { ZoneWeight::Cpu };
+        let prefer_by = if demand == DemandBasis::Nodes { ZoneWeight::Nodes } else { ZoneWeight::Cpu };
         let config = HintConfig { prefer_by, without_notices: true, ..HintConfig::default() };
-        Self { first_node, topology, config, senders, failures }
+        Self { first_node, topology, config, sources, failures }
     }
 
-    /// The share of traffic that each zone sends.
+    /// Share of traffic by source zone.
     pub fn shares(&self) -> Vec<(Name, f64)> {
-        self.senders.shares()
+        self.sources.shares()
     }
 
-    /// What each mechanism would do to a Service.
-    pub fn ask(&self, question: &Question<'_>) -> Answer {
-        let family = question.slices.iter().find_map(|slice| match slice.content.address_type {
+    pub fn evaluate(&self, query: &WhatIfQuery<'_>) -> WhatIfResult {
+        let family = query.slices.iter().find_map(|slice| match slice.content.address_type {
             AddressType::Ip(family) => Some(family),
             AddressType::Fqdn => None,
         });
@@ -154,32 +142,35 @@ impl Cluster {
         let of_family =
             |slice: &&Slice| slice.content.address_type == AddressType::Ip(family) && !slice.deleting;
         let stored: Vec<Slice> =
-            question.slices.iter().filter(of_family).map(|slice| self.bare(slice)).collect();
+            query.slices.iter().filter(of_family).map(|slice| self.reduced_slice(slice)).collect();
         let mut scaled = stored.clone();
-        question.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
+        query.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
         let defaults =
-            TrafficDistributionDefaults { namespace: question.namespace_default.cloned(), cluster: None };
-        let current = choose(question.service, &defaults, &plan::FeatureGates::default()).mechanism;
-        let senders = measured(&self.senders, question);
-        // Traffic is followed through the first port; the others would only cost.
-        let one_port = Service {
-            ports: question.service.ports.iter().take(1).cloned().collect(),
-            ..question.service.clone()
-        };
-        let failures: Vec<(&Name, &ClusterTopology, Senders)> = self
+            TrafficDistributionDefaults { namespace: query.namespace_default.cloned(), cluster: None };
+        let current = choose(query.service, &defaults, &plan::FeatureGates::default()).mechanism;
+        let sources = measured(&self.sources, query);
+        // Only the first port is evaluated.
+        let one_port =
+            Service { ports: query.service.ports.iter().take(1).cloned().collect(), ..query.service.clone() };
+        let failures: Vec<(&Name, &ClusterTopology, TrafficSources)> = self
             .failures
             .iter()
-            .map(|(zone, topology, senders)| (zone, topology, measured(senders, question)))
+            .map(|(zone, topology, sources)| (zone, topology, measured(sources, query)))
             .collect();
         let hysteresis = Hysteresis::from_slices(family, &stored);
         let outcome = |mechanism: &Mechanism| {
-            let service = asking(&one_port, *mechanism);
+            let service = with_mechanism(&one_port, *mechanism);
             let choice = choose(&service, &TrafficDistributionDefaults::default(), &self.config.gates);
             let choice = MechanismChoice { source: None, notices: Vec::new(), ..choice };
-            let trial =
-                Trial { cluster: self, service: &service, family, config: &self.config, choice: &choice };
-            let now = trial.hinted(&self.topology, &hysteresis, scaled.clone());
-            Outcome {
+            let scenario = Scenario {
+                evaluator: self,
+                service: &service,
+                family,
+                config: &self.config,
+                choice: &choice,
+            };
+            let now = scenario.hinted(&self.topology, &hysteresis, scaled.clone());
+            MechanismOutcome {
                 mechanism: *mechanism,
                 programmed: now.programmed,
                 held_back: now.held_back,
@@ -191,10 +182,10 @@ impl Cluster {
                     .count()
                     + now.slices.len().abs_diff(stored.len()),
                 hints_changed: hints_changed(&stored, &now.slices),
-                figures: trial.figures(&now.slices, &senders),
-                worst_failure: trial.worst_failure(&now, &failures),
-                replica_added: trial.with_replica(&now, &senders),
-                rolling_update: trial.worst_of_roll(&now, &senders),
+                figures: scenario.figures(&now.slices, &sources),
+                worst_failure: scenario.worst_failure(&now, &failures),
+                replica_added: scenario.with_replica(&now, &sources),
+                rolling_update: scenario.worst_of_rolling_update(&now, &sources),
             }
         };
         let mut endpoints_by_zone: BTreeMap<Name, usize> = BTreeMap::new();
@@ -202,12 +193,12 @@ impl Cluster {
             *endpoints_by_zone.entry(endpoint.zone.clone().unwrap_or_default()).or_default() += 1;
         }
         let outcomes = MECHANISMS.iter().map(outcome).collect();
-        Answer { current, shares: senders.shares(), endpoints_by_zone, outcomes }
+        WhatIfResult { current, shares: sources.shares(), endpoints_by_zone, outcomes }
     }
 
-    /// A copy of a slice with what decides where traffic goes and nothing else, in names that no other thread holds. Its
-    /// generation counts what is tried on it.
-    fn bare(&self, slice: &Slice) -> Slice {
+    /// A copy of a slice with only the fields that decide on traffic, in names of this thread. Its generation counts
+    /// changes of scenarios.
+    fn reduced_slice(&self, slice: &Slice) -> Slice {
         let own = |name: &Name| Name::new(name);
         let zone =
             |name: &Name| self.topology.zones().iter().find(|z| z.name == *name).map(|z| z.name.clone());
@@ -215,7 +206,7 @@ impl Cluster {
             addresses: e.addresses.clone(),
             conditions: e.conditions,
             hostname: None,
-            node: e.node.as_ref().map(|node| self.senders.node_name(node).unwrap_or_else(|| own(node))),
+            node: e.node.as_ref().map(|node| self.sources.node_name(node).unwrap_or_else(|| own(node))),
             zone: e.zone.as_ref().map(|name| zone(name).unwrap_or_else(|| own(name))),
             target: None,
             hints: e.hints.as_deref().map(|hints| Arc::new(hints.clone())),
@@ -239,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// Adds ready endpoints to a zone or takes some away.
+    /// Adds or removes ready endpoints of a zone.
     fn scale(&self, slices: &mut [Slice], family: Family, zone: &Name, by: i64) {
         for _ in 0..by.unsigned_abs() {
             if by < 0 {
@@ -264,7 +255,7 @@ impl Cluster {
     }
 }
 
-/// The nodes in names that nobody else holds.
+/// Copies of the nodes with names that no other thread uses.
 fn with_own_names(nodes: &BTreeMap<Name, Node>) -> BTreeMap<Name, Node> {
     let mut names = Interner::default();
     let own = |node: &Node| Node {
@@ -276,16 +267,15 @@ fn with_own_names(nodes: &BTreeMap<Name, Node>) -> BTreeMap<Name, Node> {
     nodes.values().map(own).map(|node| (node.name.clone(), node)).collect()
 }
 
-/// What the zones send to this Service.
-fn measured(senders: &Senders, question: &Question<'_>) -> Senders {
-    question.measured.map_or_else(|| senders.clone(), |measured| senders.measured(measured))
+fn measured(sources: &TrafficSources, query: &WhatIfQuery<'_>) -> TrafficSources {
+    query.measured.map_or_else(|| sources.clone(), |measured| sources.measured(measured))
 }
 
 fn is_ready_in(endpoint: &Endpoint, zone: &Name) -> bool {
     endpoint.conditions.is_ready() && endpoint.zone.as_ref() == Some(zone)
 }
 
-/// An address that is reserved and so belongs to nobody else.
+/// A reserved address, which no other endpoint has.
 pub(crate) fn spare_address(family: Family, number: u64) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff) as u32)),
@@ -293,7 +283,6 @@ pub(crate) fn spare_address(family: Family, number: u64) -> IpAddr {
     }
 }
 
-/// A ready endpoint that was not there before.
 fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) -> Endpoint {
     let address = spare_address(family, number);
     Endpoint {
@@ -307,8 +296,8 @@ fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) ->
     }
 }
 
-/// The Service as if it asked for a mechanism.
-pub(crate) fn asking(service: &Service, mechanism: Mechanism) -> Service {
+/// The Service with the annotation of a mechanism.
+pub(crate) fn with_mechanism(service: &Service, mechanism: Mechanism) -> Service {
     let value = if mechanism == Mechanism::None { "Balanced" } else { mechanism.as_str() };
     let others = service.annotations.iter().filter(|(key, _)| key != annotation::TRAFFIC_DISTRIBUTION);
     let own = (Name::new(annotation::TRAFFIC_DISTRIBUTION), Name::new(value));

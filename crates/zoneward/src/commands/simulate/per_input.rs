@@ -1,5 +1,4 @@
-//! `zoneward simulate run --per-input`: a row for each input and algorithm, written as they come, so that any number of
-//! them fits into memory.
+//! `zoneward simulate run --per-input`: one row per input and algorithm, streamed, so that memory use is bounded.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,39 +6,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
-use sim::run::{Job, Source};
-use sim::score::measure;
-use sim::{Algorithm, Group, Input, Metrics, Rejection, Settings, Zone};
+use sim::metrics::measure;
+use sim::scoring::{InputSource, ScoringJob};
+use sim::{Algorithm, AlgorithmSettings, InputError, ScoreMetrics, SimulationInput, SliceGroup, Zone};
 
 use super::ReportFormat;
 use output::{render, table_within};
 
-/// Inputs that are scored before their rows are written.
+/// Inputs scored before their rows are written.
 const BLOCK: usize = 4096;
-/// Rows that a table for people may have.
-const MOST_TABLE_ROWS: u64 = 100_000;
+/// Maximum number of rows of a table.
+const MAX_TABLE_ROWS: u64 = 100_000;
 
 const CSV_HEAD: &str = "id,algorithm,status,total_score,in_zone_pct,overload_score,slice_score,max_overload_pct,\
                         mean_overload_pct,sd_deviation,slices";
 
-/// Writes all rows.
 pub(super) fn print(
-    job: &Job<'_>,
-    rejections: &[Rejection],
+    job: &ScoringJob<'_>,
+    errors: &[InputError],
     format: ReportFormat,
     stop: &AtomicBool,
     bar: &ProgressBar,
 ) -> Result<()> {
     let rows = job.source.len() * job.algorithms.len() as u64;
     if format == ReportFormat::Html {
-        bail!("--per-input has no html form: leave it out for the report, or write -o json or csv");
+        bail!("--per-input does not support html: use -o json or csv");
     }
-    if matches!(format, ReportFormat::Table | ReportFormat::Wide) && rows > MOST_TABLE_ROWS {
-        bail!("{rows} rows are too many for a table: write -o csv or json");
+    if matches!(format, ReportFormat::Table | ReportFormat::Wide) && rows > MAX_TABLE_ROWS {
+        bail!("{rows} rows are too many for a table: use -o csv or json");
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut writer = Writer { format, first: true, table: Vec::new() };
-    writer.start(&mut out).context("writing the answer")?;
+    let mut writer = ScoreWriter { format, first: true, table: Vec::new() };
+    writer.start(&mut out).context("writing the output")?;
     for_each_block(job, stop, |block| {
         for rows in score(job, block) {
             rows.into_iter().try_for_each(|row| writer.row(&mut out, row))?;
@@ -48,29 +46,28 @@ pub(super) fn print(
         Ok(())
     })?;
     bar.finish_and_clear();
-    for rejection in rejections {
+    for error in errors {
         for algorithm in job.algorithms {
-            writer.row(&mut out, RowParts::rejected(rejection, *algorithm))?;
+            writer.row(&mut out, ScoreRow::rejected(error, *algorithm))?;
         }
     }
-    writer.end(&mut out).and_then(|()| out.flush()).context("writing the answer")?;
-    super::run::warn(rejections);
+    writer.end(&mut out).and_then(|()| out.flush()).context("writing the output")?;
+    super::run::warn(errors);
     Ok(())
 }
 
 fn for_each_block(
-    job: &Job<'_>,
+    job: &ScoringJob<'_>,
     stop: &AtomicBool,
-    mut each: impl FnMut(&[Input]) -> Result<()>,
+    mut each: impl FnMut(&[SimulationInput]) -> Result<()>,
 ) -> Result<()> {
     let stopped = || stop.load(Ordering::Relaxed);
     match job.source {
-        Source::List(list) => list.chunks(BLOCK).take_while(|_| !stopped()).try_for_each(each),
-        Source::Set(set) => {
+        InputSource::List(list) => list.chunks(BLOCK).take_while(|_| !stopped()).try_for_each(each),
+        InputSource::Set(set) => {
             let starts = (0..set.len()).step_by(BLOCK);
             for start in starts.take_while(|_| !stopped()) {
-                let mut block = Vec::with_capacity(BLOCK);
-                set.for_each(start, BLOCK as u64, |at, triple| block.push(set.input(at, triple)));
+                let block = set.inputs(start, BLOCK as u64);
                 each(&block)?;
             }
             Ok(())
@@ -79,32 +76,31 @@ fn for_each_block(
 }
 
 /// The rows of a block, in order, by as many threads as the job has.
-fn score(job: &Job<'_>, block: &[Input]) -> Vec<Vec<RowParts>> {
+fn score(job: &ScoringJob<'_>, block: &[SimulationInput]) -> Vec<Vec<ScoreRow>> {
     let part = block.len().div_ceil(job.threads.max(1)).max(1);
-    let of = |inputs: &[Input]| -> Vec<RowParts> {
-        let each = |input: &Input| -> Vec<RowParts> {
-            job.algorithms.iter().map(|a| RowParts::scored(input, *a, &job.settings)).collect()
+    let of = |inputs: &[SimulationInput]| -> Vec<ScoreRow> {
+        let each = |input: &SimulationInput| -> Vec<ScoreRow> {
+            job.algorithms.iter().map(|a| ScoreRow::scored(input, *a, &job.settings)).collect()
         };
         inputs.iter().flat_map(each).collect()
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = block.chunks(part).map(|inputs| scope.spawn(move || of(inputs))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("scoring never panics")).collect()
+        workers.into_iter().map(|worker| worker.join().expect("scoring does not panic")).collect()
     })
 }
 
-/// One row before it is written.
-struct RowParts {
+struct ScoreRow {
     id: String,
     algorithm: String,
     status: &'static str,
-    metrics: Option<Metrics>,
+    metrics: Option<ScoreMetrics>,
     groups: Vec<Value>,
     reason: Option<String>,
 }
 
-impl RowParts {
-    fn scored(input: &Input, algorithm: Algorithm, settings: &Settings) -> Self {
+impl ScoreRow {
+    fn scored(input: &SimulationInput, algorithm: Algorithm, settings: &AlgorithmSettings) -> Self {
         let groups = algorithm.groups(input.zones(), settings);
         let metrics = measure(input.zones(), &groups, &settings.weights);
         Self {
@@ -117,20 +113,20 @@ impl RowParts {
         }
     }
 
-    fn rejected(rejection: &Rejection, algorithm: Algorithm) -> Self {
+    fn rejected(error: &InputError, algorithm: Algorithm) -> Self {
         Self {
-            id: rejection.id.clone(),
+            id: error.id.clone(),
             algorithm: algorithm.to_string(),
             status: "rejected",
             metrics: None,
             groups: Vec::new(),
-            reason: Some(rejection.to_string()),
+            reason: Some(error.to_string()),
         }
     }
 
-    /// The numbers by the names that they have in JSON and CSV.
+    /// The numbers by their names in JSON and CSV.
     fn figures(&self) -> [(&'static str, Option<f64>); 7] {
-        let of = |figure: fn(&Metrics) -> f64| self.metrics.as_ref().map(figure);
+        let of = |figure: fn(&ScoreMetrics) -> f64| self.metrics.as_ref().map(figure);
         [
             ("total_score", of(|m| m.total)),
             ("in_zone_pct", of(|m| m.in_zone)),
@@ -174,12 +170,13 @@ impl RowParts {
     }
 }
 
-fn group_value(group: &Group, zones: &[Zone]) -> Value {
+fn group_value(group: &SliceGroup, zones: &[Zone]) -> Value {
     let counts = group.composition.iter().zip(zones).filter(|(n, _)| **n > 0);
-    let composition: Map<String, Value> = counts.map(|(n, z)| (z.name.clone(), json!(n))).collect();
-    let weights = group.weights.iter().zip(zones).filter_map(|(w, z)| Some((z.name.clone(), json!((*w)?))));
+    let composition: Map<String, Value> = counts.map(|(n, z)| (z.name.to_string(), json!(n))).collect();
+    let weights =
+        group.weights.iter().zip(zones).filter_map(|(w, z)| Some((z.name.to_string(), json!((*w)?))));
     let weights: Map<String, Value> = weights.collect();
-    json!({"label": group.label, "composition": composition, "zone_weights": weights})
+    json!({"label": group.label.as_str(), "composition": composition, "zone_weights": weights})
 }
 
 fn quoted(text: &str) -> String {
@@ -189,7 +186,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-const HEADS: [&str; 10] = [
+const HEADERS: [&str; 10] = [
     "ID",
     "ALGORITHM",
     "STATUS",
@@ -201,16 +198,16 @@ const HEADS: [&str; 10] = [
     "MEAN OVERLOAD",
     "SLICES",
 ];
-/// The columns that fit; the others are in `-o wide`. Whether a row is valid shows by its figures.
-const NARROW: [usize; 6] = [0, 1, 3, 4, 7, 9];
+/// Columns of `-o table`; `-o wide` has all.
+const NARROW_COLUMNS: [usize; 6] = [0, 1, 3, 4, 7, 9];
 
-struct Writer {
+struct ScoreWriter {
     format: ReportFormat,
     first: bool,
     table: Vec<Vec<String>>,
 }
 
-impl Writer {
+impl ScoreWriter {
     fn start(&self, out: &mut impl Write) -> std::io::Result<()> {
         match self.format {
             ReportFormat::Json => write!(out, "{{\"rows\": ["),
@@ -219,7 +216,7 @@ impl Writer {
         }
     }
 
-    fn row(&mut self, out: &mut impl Write, row: RowParts) -> Result<()> {
+    fn row(&mut self, out: &mut impl Write, row: ScoreRow) -> Result<()> {
         match self.format {
             ReportFormat::Json => {
                 let comma = if self.first { "\n" } else { ",\n" };
@@ -232,7 +229,7 @@ impl Writer {
                 Ok(())
             }
         }
-        .context("writing the answer")
+        .context("writing the output")
     }
 
     fn end(&self, out: &mut impl Write) -> std::io::Result<()> {
@@ -241,10 +238,10 @@ impl Writer {
             ReportFormat::Csv => Ok(()),
             ReportFormat::Table | ReportFormat::Wide | ReportFormat::Html => {
                 let shown: Vec<usize> = match self.format {
-                    ReportFormat::Wide => (0..HEADS.len()).collect(),
-                    _ => NARROW.to_vec(),
+                    ReportFormat::Wide => (0..HEADERS.len()).collect(),
+                    _ => NARROW_COLUMNS.to_vec(),
                 };
-                let heads: Vec<&str> = shown.iter().map(|at| HEADS[*at]).collect();
+                let heads: Vec<&str> = shown.iter().map(|at| HEADERS[*at]).collect();
                 let mut table = table_within(&heads, self.format == ReportFormat::Wide);
                 table.add_rows(self.table.iter().map(|row| shown.iter().map(|at| row[*at].clone())));
                 out.write_all(render(&table).as_bytes())
