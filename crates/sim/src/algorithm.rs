@@ -36,7 +36,7 @@ pub enum Algorithm {
     SharedGlobal,
     /// The surplus of a zone goes to the other zones.
     SharedMultizone,
-    /// `same-zone: Prefer` as in the controller, without memory.
+    /// `same-zone: Prefer` as in the controller, without hysteresis.
     Prefer,
     /// Spill as in nodes, with exact demand.
     Spill,

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! No I/O and no clock: texts come in as strings, and callers show the progress.
-#![allow(missing_docs, reason = "fields and methods whose names say it all")]
-#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 pub mod algorithm;
 pub mod dataset;
 pub mod fast;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! InitialCluster (Services, pods, nodes) -> SimulatedCluster: an event queue in virtual time
-//!   each tick: changed Services -> plan::slices with plan::hints and memory -> stored slices -> Churn
+//!   each tick: changed Services -> plan::slices with plan::hints and hysteresis -> stored slices -> Churn
 //! ```
 //!
 //! Every mechanism gets the same events and a cluster of its own. Time is virtual.
