@@ -43,7 +43,6 @@ pub struct InputArgs {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub connection: crate::Connection,
 }
 

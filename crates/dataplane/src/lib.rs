@@ -11,7 +11,6 @@
 //! Nothing here chooses an endpoint, and only `apply` and `conntrack` touch the kernel. `fake` keeps the state of a
 //! kernel in memory and receives the bytes that a kernel would get.
 
-#![allow(missing_docs, reason = "fields and variants whose name says it all")]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod backend;

@@ -13,7 +13,6 @@
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
 //! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
 
-#![allow(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod address;

@@ -10,7 +10,6 @@ use plan::forward::{Forwarder, ServiceDelta};
 
 /// A Service that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct RefusedService {
     pub service: ServiceKey,
     pub reason: String,

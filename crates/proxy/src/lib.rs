@@ -12,7 +12,6 @@
 //! The tables decide. The proxy itself chooses only by load among the endpoints that the plan weighted, and ejects
 //! endpoints that fail.
 
-#![allow(missing_docs, reason = "fields and methods are named for what they are")]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod access_log;

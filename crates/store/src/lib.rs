@@ -1,6 +1,5 @@
 //! The embedded Kubernetes-compatible API, for machines without Kubernetes: durable storage with revisions and watches
 //! ([`engine`]), and the HTTP API on it ([`api`], [`server`]).
-#![allow(missing_docs, reason = "fields and methods whose names say everything have no comment")]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod admission;

@@ -8,7 +8,6 @@
 //!
 //! Nothing here chooses endpoints: hints, Require and Spill are in the tables, and are translated to Envoy's terms.
 
-#![allow(missing_docs, reason = "fields and methods are named for what they are")]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod bootstrap;

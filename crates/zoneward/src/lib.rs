@@ -3,7 +3,6 @@
 //! Commands parse their flags, read objects through `cluster`, call `plan` and print through `output`. Nothing is
 //! decided here.
 
-#![allow(missing_docs, reason = "fields and methods whose names say it all")]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod cli;

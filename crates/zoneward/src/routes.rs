@@ -1,7 +1,5 @@
 //! The routes of `plan routes` and `trace http`: from a client to a destination, or of a gateway.
 
-#![allow(missing_docs, reason = "fields and methods are named for what they are")]
-
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, anyhow, bail};

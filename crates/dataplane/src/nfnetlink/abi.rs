@@ -1,7 +1,5 @@
 //! Numbers of netlink and of its netfilter subsystem (uapi/linux/netlink.h, uapi/linux/netfilter/nfnetlink.h).
 
-#![allow(missing_docs, reason = "the kernel's own names")]
-
 pub const NLMSG_ERROR: u16 = 2;
 pub const NLMSG_DONE: u16 = 3;
 pub const NLM_F_REQUEST: u16 = 0x1;

@@ -1,8 +1,6 @@
 //! The numbers of the kernel's netlink interface to nf_tables (uapi/linux/netfilter/nf_tables.h), and of nft's
 //! user data. They never change; they are here because no crate in use has them all.
 
-#![allow(missing_docs, reason = "the kernel's own names")]
-
 pub use crate::nfnetlink::abi::*;
 
 /// Messages of nf_tables, without the subsystem.

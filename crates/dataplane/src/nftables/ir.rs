@@ -385,7 +385,6 @@ pub enum RulePosition {
 }
 
 /// One change of a transaction.
-#[allow(missing_docs, reason = "each variant says what it does with its fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NftChange {
     /// Adds the table, or leaves an existing one as it is.

@@ -21,7 +21,6 @@ pub const KIND: &str = "KubeProxyConfiguration";
 /// A whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Configuration {
     pub api_version: String,
     pub kind: String,
@@ -54,7 +53,6 @@ pub struct Configuration {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct ClientConnection {
     pub kubeconfig: String,
     pub accept_content_types: String,
@@ -65,7 +63,6 @@ pub struct ClientConnection {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Logging {
     pub format: String,
     /// Nanoseconds as a number, or a duration as text.
@@ -77,7 +74,6 @@ pub struct Logging {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Iptables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
@@ -88,7 +84,6 @@ pub struct Iptables {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Ipvs {
     pub sync_period: Option<GoDuration>,
     pub min_sync_period: Option<GoDuration>,
@@ -104,7 +99,6 @@ pub struct Ipvs {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Nftables {
     pub masquerade_bit: Option<i64>,
     pub masquerade_all: bool,
@@ -114,7 +108,6 @@ pub struct Nftables {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Winkernel {
     pub network_name: String,
     pub source_vip: String,
@@ -126,7 +119,6 @@ pub struct Winkernel {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct DetectLocal {
     pub bridge_interface: String,
     pub interface_name_prefix: String,
@@ -134,7 +126,6 @@ pub struct DetectLocal {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[allow(missing_docs, reason = "docs/reference/kube-proxy.md says what each field does")]
 pub struct Conntrack {
     pub max_per_core: Option<i64>,
     pub min: Option<i64>,

@@ -179,7 +179,6 @@ impl Span {
 }
 
 /// One expression of a rule.
-#[allow(missing_docs, reason = "each variant says what it does with its fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expr {
     /// Loads packet metadata.

@@ -95,7 +95,7 @@ fn is_selected(service: &Service, args: &SimulateWhatIf) -> bool {
     let mut named = named(args).peekable();
     match named.peek() {
         None => namespace.is_none_or(|namespace| service.key.namespace == namespace),
-        Some(_) => named.any(|name| name.is(&service.key, namespace)),
+        Some(_) => named.any(|name| name.matches(&service.key, namespace)),
     }
 }
 
