@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the first one_else_has_the_reserved_address_is_named_with_a_repair() {
+    fn another_service_with_the_reserved_address_is_named_with_a_repair() {
         let ip: IpAddr = "10.96.0.1".parse().unwrap();
         let (own, taker) =
             (service("default", "kubernetes", "10.96.0.1"), service("shop", "web", "10.96.0.1"));
