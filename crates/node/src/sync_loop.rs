@@ -7,7 +7,7 @@
 //!                                        +---- the node, its addresses or a ServiceCIDR changed
 //! ```
 //!
-//! A failed sync stays in its phase; the schedule retries with backoff. Watch events only mark what is [`Pending`].
+//! A failed sync stays in its phase; the schedule retries with backoff. Watch events only mark what is `Pending`.
 
 mod watch_events;
 

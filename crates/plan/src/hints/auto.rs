@@ -115,7 +115,7 @@ fn decide(
         // Unchanged slices keep endpoints that a zone needs, or fractions of several zones add up: upstream stops here.
         let none = vec![false; endpoints.zone_by_endpoint.len()];
         plan = share_out(endpoints, &none, vec![0; endpoints.zones.len()], &before, &allocations)?;
-        plan.fill_minimum(&allocations);
+        plan.fill_minimum(&before, &allocations);
     }
     Ok((plan, allocations, overload))
 }
@@ -223,9 +223,20 @@ impl ZoneAssignment {
 
     /// Lends endpoints of the zone with the largest surplus until every zone has its minimum; zones outside the allocation
     /// have none. There are always enough: the minima fit into the number of endpoints.
-    fn fill_minimum(&mut self, allocations: &[ZoneAllocation]) {
+    fn fill_minimum(&mut self, before: &[Option<usize>], allocations: &[ZoneAllocation]) {
         let mut minimum = vec![0usize; self.counts.len()];
         allocations.iter().for_each(|a| minimum[a.zone] = a.minimum);
+        // Endpoints that were lent before are lent again, so that the order in the slices changes nothing.
+        for (serves, before) in self.serves.iter_mut().zip(before) {
+            if let (Some(own), Some(zone)) = (serves.as_mut(), *before)
+                && self.counts[*own] > minimum[*own]
+                && self.counts[zone] < minimum[zone]
+            {
+                self.counts[*own] -= 1;
+                self.counts[zone] += 1;
+                *own = zone;
+            }
+        }
         let short =
             |counts: &[usize]| allocations.iter().find(|a| counts[a.zone] < a.minimum).map(|a| a.zone);
         while let Some(receiver) = short(&self.counts) {

@@ -247,3 +247,23 @@ proptest! {
         prop_assert!(switches <= 1, "{:?}", states);
     }
 }
+
+#[test]
+fn endpoints_of_a_zone_without_nodes_are_lent_to_the_same_zones_again() {
+    let service = world::service(&[(a::TRAFFIC_DISTRIBUTION, "Auto")], None);
+    let mut world = World::new(&[], service);
+    world.slice_size = 3;
+    for (i, (zone, cpu, ready)) in
+        [("z2", 2, false), ("z3", 5, true), ("z2", 1, true)].into_iter().enumerate()
+    {
+        let node = world::node(&format!("n{i}"), "", 0);
+        world.add_node(model::Node { zone: Some(name(zone)), cpu_millis: Some(cpu), ready, ..node });
+    }
+    world.add_endpoints(&[("z1", 3)]);
+    world.endpoints[2].conditions = model::EndpointConditions::new(false, false, true);
+    world.sync();
+    world.add_endpoints(&[("z1", 6)]);
+    world.endpoints.remove(0);
+    assert!(world.sync().programmed);
+    assert_eq!(world.sync_counting().1, 0, "a second sync writes nothing");
+}
