@@ -5,7 +5,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | Kubernetes objects | [`service`], [`slice`], [`endpoint`], [`pod`], [`node`], [`service_cidr`] (with IPAddress) |
+//! | Kubernetes objects | [`service`], [`mod@slice`], [`endpoint`], [`pod`], [`node`], [`service_cidr`] (with IPAddress) |
 //! | all objects, indexed | [`snapshot`] |
 //! | JSON -> objects, objects -> JSON | [`parse`], [`mod@write`]; [`field`]: fields with paths and errors; [`json`] |
 //! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |

@@ -48,7 +48,7 @@ pub struct ResourceKind {
     pub selectable: &'static [&'static str],
     /// The name of its OpenAPI definition.
     pub definition: &'static str,
-    /// The schema of a custom resource, with limits and CEL rules; see [`crate::schema::of_crd`].
+    /// The schema of a custom resource, with limits and CEL rules; see `schema::of_crd`.
     pub schema: Option<fn() -> &'static Value>,
     /// The print columns, unless `crd_columns` has them.
     columns: &'static [Column],
