@@ -127,7 +127,7 @@ pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
     place.world.until("the kernel holds everything", || {
         let (ok, text, errors) = zoneward(&["plan", "node", "--live"]);
         assert!(ok && text.contains("running node proxy: node n1"), "{text}{errors}");
-        text.contains("Nothing changes")
+        text.contains("No changes")
     });
 
     // After an external change the summary names the Service and no element, the full list has them all.
