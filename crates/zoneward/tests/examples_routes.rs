@@ -131,7 +131,7 @@ fn an_invalid_policy_is_told_and_the_others_count() {
     let plan = answer(&["plan", "routes", "-f", file, "--from", "frontend", "--to", "backend"]);
     assert_eq!(plan["rules"].as_array().map(Vec::len), Some(1));
     let message = plan["notices"][0]["message"].as_str().unwrap();
-    assert!(message.starts_with("spec.to[0].default: `default` belongs into each rule"), "{message}");
+    assert!(message.starts_with("spec.to[0].default: `default` belongs in each rule"), "{message}");
 }
 
 /// A world of two namespaces, written to a file.

@@ -57,7 +57,7 @@ fn wrong_use_is_said_at_once() {
     assert_eq!(run(&["--no-node", "--node-config", "x"]).status.code(), Some(2), "no node to configure");
     let two = run(&["--no-node", "--service-cluster-ip-range", "10.0.0.0/16,10.1.0.0/16"]);
     assert_eq!(two.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&two.stderr).contains("one of each family"));
+    assert!(String::from_utf8_lossy(&two.stderr).contains("one per family"));
     assert!(!data.exists(), "nothing was made");
 }
 
