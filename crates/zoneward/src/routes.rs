@@ -150,12 +150,6 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClien
         let (key, value) = part.split_once('=').with_context(|| format!("{part}: expected TAG=VALUE"))?;
         tags.push((Name::new(key), Name::new(value)));
     }
-    let name = object_name("--from", name)?;
-    let key = name.key(namespace);
-    let known = || snapshot.services().map(|(service, _)| &service.key);
-    // Without any Service in the input, whether it exists is unknown.
-    if snapshot.service(&key).is_none() && known().next().is_some() {
-        bail!("--from: {}", name.unknown(Some(namespace.as_str()), known()));
-    }
+    let key = object_name("--from", name)?.key(namespace);
     Ok(MeshClient::of_service(snapshot, &key, &Labels::from_pairs(tags)))
 }

@@ -50,12 +50,6 @@ fn an_unknown_service_namespace_or_node_exits_1_with_the_nearest_name() {
     fails(&with(&["simulate", "what-if", "shop/crat"], &[]), service);
     fails(&with(&["simulate", "what-if", "--set", "shop/crat=Spill"], &[]), service);
     fails(&with(&["simulate", "what-if", "--scale", "shop/crat=+1@zone-a"], &[]), service);
-    let routes = ["-f", "examples/routes/canary.yaml", "--to", "backend", "--from", "frontedn"];
-    let request = scratch("request.json", r#"{"method": "GET", "host": "backend", "path": "/"}"#);
-    let http = ["trace", "http", "--request", request.to_str().unwrap()];
-    let client = "--from: there is no Service default/frontedn; did you mean \"default/frontend\"?";
-    fails(&[&http[..], &routes].concat(), client);
-    fails(&[&["plan", "routes"], &routes[..]].concat(), client);
     let namespace = "there is no Namespace shpo; did you mean \"shop\"?";
     fails(&with(&["trace", "select", "-n", "shpo", "--node", "node-a1"], &[]), namespace);
     fails(&with(&["plan", "slices", "-n", "shpo"], &[]), namespace);
