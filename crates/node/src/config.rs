@@ -164,7 +164,7 @@ fn listen(field: &str, text: Option<&str>, port: u16, refusals: &mut Vec<String>
     let with_port = || model::address::parse_ip(text).map(|ip| SocketAddr::new(ip, port));
     let address = text.parse::<SocketAddr>().ok().or_else(with_port);
     if address.is_none() {
-        refusals.push(format!("{field}: {text:?} is no address with a port, as 0.0.0.0:{port} would be"));
+        refusals.push(format!("{field}: {text:?} is not IP:PORT, such as 0.0.0.0:{port}"));
     }
     address
 }

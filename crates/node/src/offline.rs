@@ -118,7 +118,7 @@ fn source_text(running: &RunningConfig, over: Option<&GateList>) -> String {
         line += &format!(", featureGates {}", list(&configuration.feature_gates));
     }
     if let Some(over) = over {
-        line += &format!("; --feature-gates {} over it", list(&over.0));
+        line += &format!("; overridden by --feature-gates {}", list(&over.0));
     }
     line + "\n"
 }
@@ -256,7 +256,7 @@ mod tests {
         let gates = GateList([("AllowServiceExternalIPs".to_owned(), false)].into());
         let line = source_text(&effective("n1"), Some(&gates));
         let wanted = "Configuration of the running node proxy: node n1, clusterCIDR 10.1.0.0/16; \
-                      --feature-gates AllowServiceExternalIPs=false over it\n";
+                      overridden by --feature-gates AllowServiceExternalIPs=false\n";
         assert_eq!(line, wanted);
     }
 }

@@ -105,7 +105,7 @@ fn bind(name: &[u8], clock: &Clock) -> std::io::Result<UnixListener> {
                     let socket = format!("@{}", String::from_utf8_lossy(name));
                     tracing::warn!(
                         socket,
-                        "another process of this network namespace holds the socket of commands with --live"
+                        "another process in this network namespace holds the socket that --live commands use"
                     );
                 }
                 clock.sleep_blocking(AGAIN);

@@ -26,7 +26,7 @@ pub fn scores(input: &str, summary: &ScoringSummary) -> String {
     page.table(&HEADS, rows.iter().map(|(row, means)| cells(row, means)).collect());
     page.section(
         "In-zone traffic against overload",
-        "MeanScores per algorithm. Good is on the right and low.",
+        "Mean scores per algorithm. Better is further right and lower.",
     );
     let points: Vec<(String, f64, f64)> =
         rows.iter().map(|(row, m)| (row.algorithm.to_string(), m.in_zone, m.max_overload)).collect();

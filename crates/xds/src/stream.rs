@@ -8,7 +8,7 @@
 //!
 //! Additions are sent in the order clusters, endpoints, listeners, routes; listeners and routes wait until clusters and
 //! endpoints are acknowledged. Removals follow in reverse order once everything is acknowledged (semantics, xDS 3). A
-//! version that Envoy rejected is not sent again; Envoy keeps the version before.
+//! version that Envoy rejected is not sent again; Envoy keeps the previous version.
 
 mod delta;
 mod state_of_the_world;

@@ -214,7 +214,7 @@ impl ForwardingTable {
                 format!("{address} is in the ServiceCIDR {range} but belongs to no Service: dropped");
             decision.why.push(("unassigned address", detail));
         } else {
-            decision.why.push(("no Service", format!("{} is no address of a Service", packet.dst)));
+            decision.why.push(("no Service", format!("{} is not an address of a Service", packet.dst)));
         }
     }
 

@@ -29,7 +29,7 @@ pub fn check(config: &Configuration, refusals: &mut Vec<String>) {
     if let Some(text) = config.bind_address.as_deref()
         && model::address::parse_ip(text).is_none()
     {
-        say("bindAddress", format!("{text:?} is no IP address"));
+        say("bindAddress", format!("{text:?} is not an IP address"));
     }
     if !matches!(config.logging.format.as_str(), "" | "text" | "json") {
         say("logging.format", format!("{:?} is not text or json", config.logging.format));
@@ -59,7 +59,7 @@ fn check_ranges(config: &Configuration, say: &mut impl FnMut(&str, String)) {
     for text in config.cluster_cidr.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match text.parse::<IpNet>() {
             Ok(range) => families.push(range.addr().is_ipv4()),
-            Err(_) => say("clusterCIDR", format!("{text:?} is no range such as 10.0.0.0/8")),
+            Err(_) => say("clusterCIDR", format!("{text:?} is not a CIDR such as 10.0.0.0/8")),
         }
     }
     if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
@@ -69,7 +69,7 @@ fn check_ranges(config: &Configuration, say: &mut impl FnMut(&str, String)) {
     for text in config.node_port_addresses.iter().map(|text| text.trim()) {
         let is_word = matches!(text, "primary" | "localhost" | "all");
         if !is_word && text.parse::<IpNet>().is_err() {
-            say("nodePortAddresses", format!("{text:?} is no range, and not primary, localhost or all"));
+            say("nodePortAddresses", format!("{text:?} is not a CIDR, primary, localhost or all"));
         }
         if is_word && seen.contains(&text) {
             say("nodePortAddresses", format!("{text:?} is listed twice"));

@@ -374,7 +374,7 @@ impl<M: XdsProtocol> AdsStream<M> {
         for reply in &replies {
             if let Reply::Nack(nack) = reply {
                 let resource = nack.resource.as_deref().unwrap_or("one of several");
-                tracing::warn!(kind = %nack.kind, resource, message = nack.message, "Envoy rejected a resource and keeps the version before");
+                tracing::warn!(kind = %nack.kind, resource, message = nack.message, "Envoy rejected a resource and keeps the previous version");
             }
             if let Some(stream) = self.stream {
                 self.service.streams.replied(stream, reply);

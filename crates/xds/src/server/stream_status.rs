@@ -188,7 +188,7 @@ impl StreamRegistry {
                     Some(name) => format!("{kind} {name}"),
                     None => format!("one of several resources of type {kind}"),
                 };
-                let text = format!("rejected {what} and keeps the version before: {message}; {advice}");
+                let text = format!("rejected {what} and keeps the previous version: {message}; {advice}");
                 notices.push(Notice::new(
                     ObjectRef::new("Envoy", namespace, &status.id),
                     "ConfigurationRefused",

@@ -17,8 +17,8 @@ impl fmt::Display for UnsupportedKernel {
         let (major, minor) = OLDEST;
         write!(
             out,
-            "kernel {} is older than {major}.{minor}, the minimum for nftables mode; update the kernel, use another \
-             proxy mode, or set KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK if your distribution backported the fixes",
+            "kernel {} is older than {major}.{minor}, the minimum for nftables mode; update the kernel, or \
+             set KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK if your distribution backported the fixes",
             self.release
         )
     }
