@@ -62,7 +62,7 @@ pub fn event(source: EventSource<'_>, notice: &Notice, uid: Option<&str>, now: T
     }
     json!({
         "apiVersion": "v1", "kind": "Event",
-        "metadata": {"namespace": namespace, "name": name(notice, uid)},
+        "metadata": {"namespace": namespace, "name": name(source, notice, uid)},
         "involvedObject": involved,
         "type": kind, "reason": notice.reason, "message": truncated(&notice.message), "action": source.action,
         "count": 1, "firstTimestamp": time, "lastTimestamp": time,
@@ -103,9 +103,11 @@ fn truncated(message: &str) -> &str {
     &message[..end]
 }
 
-fn name(notice: &Notice, uid: Option<&str>) -> String {
+fn name(source: EventSource<'_>, notice: &Notice, uid: Option<&str>) -> String {
     let texts = [uid.unwrap_or_default(), notice.object.kind.as_str(), notice.reason, &notice.message];
-    let hash = texts.iter().fold(BASIS_64, |hash, text| fnv1a_64(fnv1a_64(hash, text.as_bytes()), &[0xff]));
+    // Nodes that report the same have Events of their own.
+    let texts = texts.into_iter().chain(source.host);
+    let hash = texts.fold(BASIS_64, |hash, text| fnv1a_64(fnv1a_64(hash, text.as_bytes()), &[0xff]));
     // Names of Events must not contain the colons of IPv6 addresses.
     let plain = |c| if c == ':' { '-' } else { c };
     let object: String = notice.object.name.chars().take(200).map(plain).collect();
@@ -127,6 +129,12 @@ mod tests {
         assert_eq!(one["metadata"]["name"], same["metadata"]["name"]);
         assert_ne!(one["metadata"]["name"], other["metadata"]["name"]);
         assert_eq!(one["type"], "Normal");
+        let of_node = |node| {
+            let notice = Notice::new(ObjectRef::new("Service", "shop", "web"), "NotProgrammed", "refused");
+            event(EventSource::node(node), &notice, Some("u"), Timestamp::UNIX_EPOCH)["metadata"]["name"].clone()
+        };
+        assert_ne!(of_node("n1"), of_node("n2"), "each node has its own");
+        assert_eq!(of_node("n1"), of_node("n1"));
         assert_eq!(say(&"ä".repeat(900))["message"].as_str().map(str::len), Some(MAX_MESSAGE));
     }
 

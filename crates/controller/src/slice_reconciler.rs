@@ -409,7 +409,8 @@ impl SliceReconciler {
         let mut next = last.after(&plan, &outcomes);
         next.revision = since;
         next.sent = update.awaited;
-        next.conditions_sent = if update.patch.is_some() { Some(now) } else { last.conditions_sent };
+        let is_fresh = update.patch.is_some() && !update.deferred;
+        next.conditions_sent = if is_fresh { Some(now) } else { last.conditions_sent };
         next.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
         let mechanism = next.counts.mechanism.as_str();
         debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),

@@ -142,7 +142,12 @@ async fn run_loop(mut sync_loop: SyncLoop, mut watches: Informer) -> Result<RunE
     loop {
         let wake = tokio::time::Instant::from_std(sync_loop.wake_at());
         tokio::select! {
+            // Address changes first: they coalesce, and watch events may never pause.
             biased;
+            change = address_changes.changed(), if watches_addresses => {
+                watches_addresses = change.is_ok();
+                sync_loop.set_local_addresses(local_addresses::local());
+            }
             event = watches.next() => {
                 sync_loop.observe(event);
                 for _ in 0..EVENT_BATCH {
@@ -151,10 +156,6 @@ async fn run_loop(mut sync_loop: SyncLoop, mut watches: Informer) -> Result<RunE
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
-            change = address_changes.changed(), if watches_addresses => {
-                watches_addresses = change.is_ok();
-                sync_loop.set_local_addresses(local_addresses::local());
-            }
         }
         sync_loop.work();
         // Lets the servers of this process run.

@@ -107,6 +107,7 @@ pub struct SyncLoop {
     /// Services that the kernel refused, with its reason.
     refused: BTreeMap<ServiceKey, String>,
     cleanup_at: Option<Instant>,
+    has_warned_of_mode: bool,
 }
 
 impl SyncLoop {
@@ -135,6 +136,7 @@ impl SyncLoop {
             pending: Pending { node: true, ..Pending::default() },
             refused: BTreeMap::new(),
             cleanup_at: None,
+            has_warned_of_mode: false,
         }
     }
 
@@ -327,7 +329,9 @@ impl SyncLoop {
             self.listen_for_health_checks();
             let services = self.forwarder.table().services().count();
             tracing::info!(services, "all rules are programmed");
-            self.warn_of_mode();
+            if !std::mem::replace(&mut self.has_warned_of_mode, true) {
+                self.warn_of_mode();
+            }
         } else {
             self.after_sync(services, lost);
         }

@@ -74,6 +74,8 @@ async fn collect(api: &Api) {
                 actions::run(api, &mut graph).await;
                 // A failure is retried with the next tick.
                 let _ = api.commit(false, |objects| objects.expire(EXPIRE_LIMIT)).await;
+                // A slow run must not take the time of the events.
+                tick.reset();
             }
             item = events.recv() => match item {
                 Some(GraphEvent::Event(kind, event)) => apply(&mut graph, kind, &event),
