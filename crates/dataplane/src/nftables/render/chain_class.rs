@@ -43,7 +43,7 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    fn with(self, slots: u32) -> Self {
+    pub(super) fn with(self, slots: u32) -> Self {
         match self {
             Self::Sticky(_, seconds) if slots <= MAX_STICKY => Self::Sticky(slots, rounded(slots, seconds)),
             Self::Sticky(..) | Self::Send(_) => Self::Send(slots),
@@ -55,7 +55,7 @@ impl Ending {
 /// A class has 26 bits for its ending.
 const MAX_SLOTS: u32 = (1 << 26) - 1;
 /// Slots beside which the affinity timeout keeps its seconds.
-const MAX_EXACT: u32 = (1 << 8) - 1;
+const MAX_EXACT: u32 = 1 << 8;
 const MAX_STICKY: u32 = (1 << 14) - 1;
 /// The longest affinity timeout that the API allows.
 const MAX_SECONDS: u32 = 86_400;
@@ -197,12 +197,12 @@ fn ending(port: &ForwardedPort, outcome: FrontendAction) -> Ending {
     }
 }
 
-/// Beside up to 255 slots seconds are exact; beside more they are rounded up to minutes.
+/// Beside up to 256 slots (unequal shares of up to 64 endpoints) seconds are exact; beside more they are rounded up to minutes.
 fn rounded(slots: u32, seconds: u32) -> u32 {
     let seconds = seconds.min(MAX_SECONDS);
     if slots <= MAX_EXACT { seconds } else { seconds.div_ceil(60) * 60 }
 }
 
 fn sticky_payload(slots: u32, seconds: u32) -> u32 {
-    if slots <= MAX_EXACT { seconds << 8 | slots } else { 1 << 25 | (seconds / 60) << 14 | slots }
+    if slots <= MAX_EXACT { seconds << 8 | (slots - 1) } else { 1 << 25 | (seconds / 60) << 14 | slots }
 }

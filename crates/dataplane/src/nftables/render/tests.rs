@@ -10,10 +10,10 @@ use crate::nftables::ir::{Expr, NftName};
 fn classes() -> Vec<ChainClass> {
     let mut endings = vec![Ending::Reject, Ending::Drop];
     endings.extend([1, 2, 255, 256, 16_383, 65_536, (1 << 26) - 1].map(Ending::Send));
-    for slots in [1, 2, 255] {
+    for slots in [1, 2, 255, 256] {
         endings.extend([1, 59, 60, 10_800, 86_400].map(|seconds| Ending::Sticky(slots, seconds)));
     }
-    for slots in [256, 257, 16_383] {
+    for slots in [257, 258, 16_383] {
         endings.extend([60, 120, 10_800, 86_400].map(|seconds| Ending::Sticky(slots, seconds)));
     }
     let mut classes = Vec::new();
@@ -91,4 +91,10 @@ fn names_say_what_a_set_is_and_how_large() {
     assert!(sizes.fits(Family::V4, endpoints, 262_144) && !sizes.fits(Family::V4, endpoints, 262_145));
     let names: BTreeSet<&str> = SetName::all().iter().map(|set| set.stem()).collect();
     assert_eq!(names.len(), SetName::all().len());
+}
+
+#[test]
+fn unequal_shares_of_a_few_endpoints_keep_the_seconds_of_affinity() {
+    let endings = [256, 257].map(|slots| Ending::Sticky(slots - 1, 7).with(slots));
+    assert_eq!(endings, [Ending::Sticky(256, 7), Ending::Sticky(257, 60)]);
 }
