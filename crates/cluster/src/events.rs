@@ -131,7 +131,8 @@ mod tests {
         assert_eq!(one["type"], "Normal");
         let of_node = |node| {
             let notice = Notice::new(ObjectRef::new("Service", "shop", "web"), "NotProgrammed", "refused");
-            event(EventSource::node(node), &notice, Some("u"), Timestamp::UNIX_EPOCH)["metadata"]["name"].clone()
+            event(EventSource::node(node), &notice, Some("u"), Timestamp::UNIX_EPOCH)["metadata"]["name"]
+                .clone()
         };
         assert_ne!(of_node("n1"), of_node("n2"), "each node has its own");
         assert_eq!(of_node("n1"), of_node("n1"));

@@ -90,7 +90,11 @@ impl TablesHealth {
 
     /// Adds the metrics to a registry.
     pub fn register_metrics(&self, registry: &mut Registry) {
-        registry.register("zoneward_mesh_table_swaps", "Route and backend tables swapped in", self.swaps.clone());
+        registry.register(
+            "zoneward_mesh_table_swaps",
+            "Route and backend tables swapped in",
+            self.swaps.clone(),
+        );
         let help = "Duration of building and swapping in the last tables";
         registry.register("zoneward_mesh_last_swap_seconds", help, self.last_swap.clone());
         registry.register("zoneward_mesh_listeners", "Open ports", self.listeners.clone());
