@@ -92,10 +92,17 @@ fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
     shell::run(&mut shell::cargo(words), &shell::typed("cargo", &shown), advice)
 }
 
+/// The seed of all property tests, as the crate proptest reads it.
+const PROPERTY_SEED: &str = "PROPTEST_RNG_SEED";
+
 /// Runs all tests and keeps nextest's closing line, so that it can be the last thing on the screen.
 fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--workspace", "--no-fail-fast"]);
     run.env("PATH", behind_namesakes()?);
+    // The same cases in every run: a change is judged by what it did. Another seed looks for new ones.
+    let seed = std::env::var(PROPERTY_SEED).unwrap_or_else(|_| "1".to_string());
+    run.env(PROPERTY_SEED, &seed);
+    println!("property tests: {PROPERTY_SEED}={seed}; set another number for other cases");
     if report::colour() {
         run.args(["--color", "always"]);
     }
