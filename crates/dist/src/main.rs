@@ -1,0 +1,5 @@
+//! The program behind `cargo xtask dist`.
+
+fn main() -> anyhow::Result<()> {
+    Ok(())
+}
