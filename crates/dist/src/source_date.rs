@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 pub struct SourceDate(u64);
 
 impl SourceDate {
-    pub fn new(epoch: u64) -> Self {
+    pub const fn new(epoch: u64) -> Self {
         Self(epoch)
     }
 
