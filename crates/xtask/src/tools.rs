@@ -177,6 +177,33 @@ pub(crate) const MKDOCS: Tool = Tool {
     },
 };
 
+/// What reads and installs the packages of `cargo xtask dist`.
+pub(crate) const PACKAGES: [Tool; 3] = [
+    Tool {
+        program: "dpkg",
+        also: &["dpkg-deb"],
+        version_words: &["--version"],
+        source: Source::Debian { package: "dpkg", at_least: Version([1, 20, 0]) },
+    },
+    Tool {
+        program: "systemd-analyze",
+        also: &[],
+        version_words: &["--version"],
+        // From 250 on it can score a unit that is not installed.
+        source: Source::Debian { package: "systemd", at_least: Version([250, 0, 0]) },
+    },
+    Tool {
+        program: "python3-cyclonedx",
+        also: &[],
+        version_words: &["-c", "import cyclonedx; print(cyclonedx.__version__)"],
+        source: Source::Library {
+            package: "cyclonedx-python-lib",
+            version: Version([11, 12, 0]),
+            with: &["cyclonedx-python-lib[json-validation]"],
+        },
+    },
+];
+
 /// What the store is measured beside.
 pub(crate) const ETCD: Tool = Tool {
     program: "etcd",
