@@ -74,7 +74,7 @@ fn read_folder(folder: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// The files of deploy/systemd.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SystemdFiles(Vec<(String, Vec<u8>)>);
 
 impl SystemdFiles {

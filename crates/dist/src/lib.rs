@@ -2,9 +2,9 @@
 //! dependencies and archives need some.
 //!
 //! ```text
-//! compile ---> program --+--> contents --> tar.gz, deb --+
-//! dependencies --> sbom, licences --^                    +--> checksums --> signature
-//! deploy/chart -------------------------> chart ---------+
+//! compile ---> program --+--> contents --> tar.gz, deb, image --+
+//! dependencies --> sbom, licences --^                           +--> checksums --> signature
+//! deploy/chart -------------------------> chart ----------------+
 //! ```
 
 pub mod archive;
@@ -14,6 +14,7 @@ pub mod compile;
 pub mod contents;
 pub mod deb;
 pub mod dependencies;
+pub mod image;
 pub mod licences;
 pub mod sbom;
 pub mod source_date;

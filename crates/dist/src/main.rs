@@ -10,7 +10,7 @@ use dist::compile::{BuildFolders, Profile};
 use dist::contents::{PackageContents, Pages, SystemdFiles};
 use dist::source_date::SourceDate;
 use dist::target::Target;
-use dist::{chart, checksums, compile, deb, dependencies, licences, sbom};
+use dist::{chart, checksums, compile, deb, dependencies, image, licences, sbom};
 
 /// Build the packages of Zoneward: static binary, tar.gz, deb, image, chart, SBOM, checksums
 ///
@@ -96,10 +96,13 @@ fn run(args: &DistArgs, folders: &BuildFolders, out: &Path) -> anyhow::Result<Ve
     }
     let pages = pages(folders, &programs)?;
     let mut release = Release { out, names: Vec::new() };
+    let mut contents = Vec::new();
     for (target, program) in &programs {
-        pack(&mut release, folders, target, program, &pages, date)?;
+        contents.push(pack(&mut release, folders, target, program, &pages, date)?);
     }
     let version = env!("CARGO_PKG_VERSION");
+    heading("image");
+    release.write(image::file_name(version), &image::pack(&contents)?)?;
     let folder = folders.root.join(chart::FOLDER);
     if folder.is_dir() {
         heading("chart");
@@ -137,7 +140,7 @@ fn pages(folders: &BuildFolders, programs: &[(&Target, PathBuf)]) -> anyhow::Res
     Pages::of(&build(folders, Profile::Quick, &host, date)?, &scratch)
 }
 
-/// The files of one target.
+/// Writes the files of one target; answers with what is in them.
 fn pack(
     release: &mut Release<'_>,
     folders: &BuildFolders,
@@ -145,7 +148,7 @@ fn pack(
     program: &Path,
     pages: &Pages,
     date: SourceDate,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<PackageContents> {
     heading(&format!("packages for {}", target.architecture()));
     let bill = dependencies::read(&folders.root, target)?;
     let licence = folders.root.join("LICENSE");
@@ -165,7 +168,8 @@ fn pack(
     release.write_program(name.clone(), &contents.program)?;
     release.write(format!("{name}.cdx.json"), contents.sbom.as_bytes())?;
     release.write(format!("{name}.tar.gz"), &contents.tarball()?)?;
-    release.write(deb::file_name(&contents), &deb::pack(&contents)?)
+    release.write(deb::file_name(&contents), &deb::pack(&contents)?)?;
+    Ok(contents)
 }
 
 /// The output directory, and the names of what was written there.

@@ -247,6 +247,44 @@ pub(crate) const L7: [Tool; 5] = [
     },
 ];
 
+/// What reads the image and runs it: unpacked, since an installed containerd would be started. The libraries are those of
+/// runc (seccomp) and of skopeo (signatures and storage, which no test uses).
+pub(crate) const IMAGE: [Tool; 5] = [
+    Tool {
+        program: "skopeo",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked {
+            packages: &["skopeo", "libgpgme11", "libassuan0", "libdevmapper1.02.1"],
+            at_least: Version([1, 9, 0]),
+        },
+    },
+    Tool {
+        program: "umoci",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["umoci"], at_least: Version([0, 4, 7]) },
+    },
+    Tool {
+        program: "runc",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["runc", "libseccomp2"], at_least: Version([1, 1, 5]) },
+    },
+    Tool {
+        program: "containerd",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["containerd"], at_least: Version([1, 6, 20]) },
+    },
+    Tool {
+        program: "ctr",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["containerd"], at_least: Version([1, 6, 20]) },
+    },
+];
+
 /// `cargo xtask tools`: what the tests need, and where it is.
 pub(crate) fn run(may_install: bool) -> Result<(), Stop> {
     report::heading("tools: what the tests need is installed");
@@ -370,7 +408,7 @@ pub(crate) fn ensure_component(subcommand: &str, component: &str, may_install: b
 /// a tool fails on every machine.
 pub(crate) fn namesakes() -> Result<PathBuf, Stop> {
     let folder = shell::tools().folder().join("namesakes");
-    for tool in TESTS.iter().filter(|tool| !matches!(tool.source, Source::Crate { .. })) {
+    for tool in TESTS.iter().chain(&IMAGE).filter(|tool| !matches!(tool.source, Source::Crate { .. })) {
         for program in [&[tool.program], tool.also].concat() {
             let script =
                 format!("echo '{program}: found by PATH; tests take it from `toolbox`' >&2; exit 97");
@@ -395,7 +433,7 @@ mod tests {
     #[test]
     fn every_tool_has_an_entry_of_its_own() {
         let mut names: Vec<&str> =
-            TESTS.iter().flat_map(|tool| [&[tool.program], tool.also].concat()).collect();
+            TESTS.iter().chain(&IMAGE).flat_map(|tool| [&[tool.program], tool.also].concat()).collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();
