@@ -45,16 +45,9 @@ root:x:0:
 nonroot:x:65532:
 ";
 
-/// glibc without this file asks DNS before /etc/hosts, to which the kubelet writes hostAliases.
-const NSSWITCH: &str = "\
-passwd: files
-group: files
-hosts: files dns
-";
-
 /// File name of the image.
 pub fn file_name(version: &str) -> String {
-    format!("zoneward-{version}-image.tar")
+    format!("zoneward-image-{version}.tar")
 }
 
 /// The image of all architectures. The first one is what `docker load` of Docker before version 25 takes.
@@ -96,11 +89,11 @@ fn add_image(layout: &mut Layout, contents: &PackageContents) -> anyhow::Result<
 }
 
 /// From scratch. No certificates: the authority of the API comes with the service account or the kubeconfig, and nothing
-/// else is called. No shell, no /tmp: every role runs on a read-only root. No name for kubectl, which is not there.
+/// else is called. No nsswitch.conf: the static program resolves names without it. No shell, no /tmp: every role runs on a
+/// read-only root. No kubectl, so no name for its plugin.
 fn root_filesystem(contents: &PackageContents) -> Vec<Packed> {
     vec![
         Packed::file("etc/group", GROUP),
-        Packed::file("etc/nsswitch.conf", NSSWITCH),
         Packed::file("etc/passwd", PASSWD),
         Packed::program("usr/bin/zoneward", contents.program.clone()),
         Packed::file("usr/share/doc/zoneward/LICENSE", contents.licence.clone()),

@@ -224,6 +224,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Packages => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&tools::PACKAGES, options.install)?;
+                tools::ensure(&tools::IMAGE, options.install)?;
             }
             Part::Deny | Part::Doc | Part::Release | Part::Tour => {}
         }

@@ -16,8 +16,7 @@ pub(super) struct Layout {
 impl Layout {
     /// Adds a blob; answers with its descriptor.
     pub(super) fn add(&mut self, media_type: &str, content: Vec<u8>) -> Value {
-        let descriptor =
-            json!({"mediaType": media_type, "digest": digest(&content), "size": content.len()});
+        let descriptor = json!({"mediaType": media_type, "digest": digest(&content), "size": content.len()});
         self.blobs_by_path.insert(path(&descriptor), content);
         descriptor
     }

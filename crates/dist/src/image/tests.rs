@@ -50,7 +50,9 @@ fn every_descriptor_leads_to_a_blob_of_its_digest_and_size() {
             }
         }
         let children = value.as_object().into_iter().flat_map(|fields| fields.values());
-        open.extend(children.flat_map(|child| child.as_array().cloned().unwrap_or_else(|| vec![child.clone()])));
+        open.extend(
+            children.flat_map(|child| child.as_array().cloned().unwrap_or_else(|| vec![child.clone()])),
+        );
     }
     // The subject of each SBOM leads to an image once more.
     assert!(seen >= 11, "{seen}");
@@ -64,7 +66,10 @@ fn index_holds_each_architecture_and_its_sbom() {
     let files = files(&pack(&[contents("amd64"), contents("arm64")]).expect("an image"));
     let top = json_at(&files, "index.json");
     assert_eq!(top["manifests"].as_array().map(Vec::len), Some(1), "skopeo asks for a name otherwise");
-    assert_eq!(top["manifests"][0]["annotations"]["io.containerd.image.name"], "docker.io/library/zoneward:1.2.3");
+    assert_eq!(
+        top["manifests"][0]["annotations"]["io.containerd.image.name"],
+        "docker.io/library/zoneward:1.2.3"
+    );
     let index = json_at(&files, &layout::path(&top["manifests"][0]));
     let manifests = index["manifests"].as_array().expect("a list");
     let platforms: Vec<&str> =
