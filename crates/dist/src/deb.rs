@@ -19,10 +19,10 @@ topology-aware Service networking for Kubernetes
 
 /// Why lintian's objections do not apply.
 const LINTIAN_OVERRIDES: &str = "\
-# Static by intent: one program for every distribution and for images without a system.
-zoneward: statically-linked-binary [usr/bin/zoneward]
-# Built by the project, not by Debian: there is no bug of Debian to close.
-zoneward: initial-upload-closes-no-bugs [usr/share/doc/zoneward/changelog.gz:1]
+# Static by intent, and at a random address (static PIE): one program for every distribution, and for images without one.
+zoneward: shared-library-lacks-prerequisites [usr/bin/zoneward]
+# Units that an operator has enabled leave no dangling link; nothing else would remove it.
+zoneward: maintainer-script-calls-systemctl [prerm:*]
 ";
 
 /// Files that dpkg keeps when an operator has changed them, and where they come from in deploy/systemd.
@@ -102,7 +102,7 @@ fn debian_version(version: &str) -> String {
 fn copyright() -> String {
     format!(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: zoneward\n\n\
-         Files: *\nCopyright: the authors of Zoneward\nLicense: Apache-2.0\n\
+         Files: *\nCopyright: 2026 the authors of Zoneward\nLicense: Apache-2.0\n\
          Comment: {}\n\nLicense: Apache-2.0\n On Debian systems, the text of the Apache License 2.0 is in\n \
          /usr/share/common-licenses/Apache-2.0.\n",
         "The program contains the libraries that are listed, with their licences, in\n THIRD-PARTY-LICENSES.txt.gz in this folder."
