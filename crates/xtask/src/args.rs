@@ -9,9 +9,20 @@ use crate::suite::Part;
 pub(crate) enum Command {
     Help,
     Test(TestOptions),
-    Tools { install: bool },
-    Docs { install: bool, serve: bool },
-    Demo { binary: Option<PathBuf> },
+    Tools {
+        install: bool,
+    },
+    Docs {
+        install: bool,
+        serve: bool,
+    },
+    Demo {
+        binary: Option<PathBuf>,
+    },
+    /// The words after `dist`, which crate dist parses.
+    Dist {
+        words: Vec<String>,
+    },
     Bench(BenchOptions),
     Soak(SoakOptions),
 }
@@ -69,6 +80,10 @@ Developer commands of Zoneward
   cargo xtask soak [NAME] [--seconds N]
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
 
+  cargo xtask dist [--profile dist|quick|release] [--target TRIPLE]... [--out DIR] [--sign-with COMMAND]
+      Build the packages into target/dist: static binary, tar.gz, deb, image, chart, SBOM, checksums.
+      `cargo xtask dist --help` explains the options.
+
 CARGO_TARGET_DIR and NO_COLOR are honoured. Exit codes: 0 success, 1 failure, 2 usage error.",
         rows(&Part::ALL),
         rows(&Part::EXTENDED)
@@ -78,6 +93,9 @@ CARGO_TARGET_DIR and NO_COLOR are honoured. Exit codes: 0 success, 1 failure, 2 
 /// Parses the words after `cargo xtask`.
 pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
     let Some((name, rest)) = words.split_first() else { return Ok(Command::Help) };
+    if name == "dist" {
+        return Ok(Command::Dist { words: rest.to_vec() });
+    }
     let mut args = Arguments::new(name, rest);
     if matches!(name.as_str(), "help" | "--help" | "-h") || args.flag("--help") || args.flag("-h") {
         return Ok(Command::Help);
@@ -201,8 +219,8 @@ mod tests {
         for line in ["", "help", "--help", "-h", "help soak", "soak --help", "test --only fmt -h"] {
             assert_eq!(parsed(line), Ok(Command::Help), "{line}");
         }
-        let commands =
-            ["demo", "test", "docs", "tools", "bench", "soak"].map(|name| format!("cargo xtask {name}"));
+        let commands = ["demo", "test", "docs", "tools", "bench", "soak", "dist"]
+            .map(|name| format!("cargo xtask {name}"));
         let parts = Part::ALL.into_iter().chain(Part::EXTENDED).map(|part| part.description().to_owned());
         for text in commands.into_iter().chain(parts) {
             assert!(help().contains(&text), "{text}");
@@ -244,6 +262,12 @@ mod tests {
             parsed("demo --binary=some/zoneward"),
             Ok(Command::Demo { binary: Some("some/zoneward".into()) })
         );
+    }
+
+    #[test]
+    fn crate_dist_parses_its_own_options_and_help() {
+        let words = ["--help".to_owned(), "--target=x".to_owned()];
+        assert_eq!(parsed("dist --help --target=x"), Ok(Command::Dist { words: words.to_vec() }));
     }
 
     #[test]

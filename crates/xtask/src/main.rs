@@ -1,11 +1,12 @@
-//! Developer commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak`. CI uses them as well. Only
-//! std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak | dist`. CI uses them as
+//! well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
 mod bench;
 mod callgrind;
 mod demo;
 mod deny;
+mod dist;
 mod docs;
 mod report;
 mod shell;
@@ -51,6 +52,7 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Tools { install } => tools::run(install),
         Command::Docs { install, serve } => docs::run(install, serve),
         Command::Demo { binary } => demo::run(binary.as_deref()),
+        Command::Dist { words } => dist::run(&words),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, docs, report, shell, tools};
+use crate::{Stop, deny, dist, docs, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Guides,
     /// The tour of `cargo xtask demo`, by the release build; by the build of the tests it is one of them.
     Tour,
+    /// Packages of profile quick, and what reads, installs and runs them.
+    Packages,
 }
 
 impl Part {
@@ -33,7 +35,7 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 3] = [Part::Release, Part::Guides, Part::Tour];
+    pub(crate) const EXTENDED: [Part; 4] = [Part::Release, Part::Guides, Part::Tour, Part::Packages];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -46,6 +48,7 @@ impl Part {
             Part::Release => "release",
             Part::Guides => "guides",
             Part::Tour => "tour",
+            Part::Packages => "packages",
         }
     }
 
@@ -60,6 +63,7 @@ impl Part {
             Part::Release => "the release profile builds",
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
+            Part::Packages => "the packages of profile quick are complete, install and run",
         }
     }
 
@@ -83,6 +87,7 @@ impl Part {
             }
             Part::Guides => guides(),
             Part::Tour => tour(),
+            Part::Packages => packages(),
         }
     }
 }
@@ -143,6 +148,15 @@ fn guides() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--test", "guides"]);
     run.env("ZONEWARD_BINARY", release()).env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the guides", "the test names the page, the line and what was expected there")
+}
+
+/// The tests of packages, which the ordinary run leaves out because they need this build.
+fn packages() -> Result<(), Stop> {
+    let out = shell::target_dir().join("dist-quick");
+    dist::quick(&out)?;
+    let mut run = shell::nextest(&["run", "--package", "dist", "--ignore-default-filter"]);
+    run.env("ZONEWARD_DIST", &out).env("PATH", behind_namesakes()?);
+    shell::run(&mut run, "the tests of packages", "the test names the package and what is wrong with it")
 }
 
 fn is_closing_line(line: &str) -> bool {
@@ -214,6 +228,11 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Packages => {
+                tools::ensure(&tools::TESTS, options.install)?;
+                tools::ensure(&tools::PACKAGES, options.install)?;
+                tools::ensure(&tools::IMAGE, options.install)?;
+            }
             Part::Deny | Part::Doc | Part::Release | Part::Tour => {}
         }
     }

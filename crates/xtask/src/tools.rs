@@ -177,6 +177,33 @@ pub(crate) const MKDOCS: Tool = Tool {
     },
 };
 
+/// What reads and installs the packages of `cargo xtask dist`.
+pub(crate) const PACKAGES: [Tool; 3] = [
+    Tool {
+        program: "dpkg",
+        also: &["dpkg-deb"],
+        version_words: &["--version"],
+        source: Source::Debian { package: "dpkg", at_least: Version([1, 20, 0]) },
+    },
+    Tool {
+        program: "systemd-analyze",
+        also: &[],
+        version_words: &["--version"],
+        // From 250 on it can score a unit that is not installed.
+        source: Source::Debian { package: "systemd", at_least: Version([250, 0, 0]) },
+    },
+    Tool {
+        program: "python3-cyclonedx",
+        also: &[],
+        version_words: &["-c", "import cyclonedx; print(cyclonedx.__version__)"],
+        source: Source::Library {
+            package: "cyclonedx-python-lib",
+            version: Version([11, 12, 0]),
+            with: &["cyclonedx-python-lib[json-validation]"],
+        },
+    },
+];
+
 /// What the store is measured beside.
 pub(crate) const ETCD: Tool = Tool {
     program: "etcd",
@@ -217,6 +244,44 @@ pub(crate) const L7: [Tool; 5] = [
             packages: &["nghttp2-client", "libjemalloc2", "libev4"],
             at_least: Version([1, 40, 0]),
         },
+    },
+];
+
+/// What reads the image and runs it: unpacked, since an installed containerd would be started. The libraries are those of
+/// runc (seccomp) and of skopeo (signatures and storage, which no test uses).
+pub(crate) const IMAGE: [Tool; 5] = [
+    Tool {
+        program: "skopeo",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked {
+            packages: &["skopeo", "libgpgme11", "libassuan0", "libdevmapper1.02.1"],
+            at_least: Version([1, 9, 0]),
+        },
+    },
+    Tool {
+        program: "umoci",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["umoci"], at_least: Version([0, 4, 7]) },
+    },
+    Tool {
+        program: "runc",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["runc", "libseccomp2"], at_least: Version([1, 1, 5]) },
+    },
+    Tool {
+        program: "containerd",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["containerd"], at_least: Version([1, 6, 20]) },
+    },
+    Tool {
+        program: "ctr",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked { packages: &["containerd"], at_least: Version([1, 6, 20]) },
     },
 ];
 
@@ -343,7 +408,7 @@ pub(crate) fn ensure_component(subcommand: &str, component: &str, may_install: b
 /// a tool fails on every machine.
 pub(crate) fn namesakes() -> Result<PathBuf, Stop> {
     let folder = shell::tools().folder().join("namesakes");
-    for tool in TESTS.iter().filter(|tool| !matches!(tool.source, Source::Crate { .. })) {
+    for tool in TESTS.iter().chain(&IMAGE).filter(|tool| !matches!(tool.source, Source::Crate { .. })) {
         for program in [&[tool.program], tool.also].concat() {
             let script =
                 format!("echo '{program}: found by PATH; tests take it from `toolbox`' >&2; exit 97");
@@ -368,7 +433,7 @@ mod tests {
     #[test]
     fn every_tool_has_an_entry_of_its_own() {
         let mut names: Vec<&str> =
-            TESTS.iter().flat_map(|tool| [&[tool.program], tool.also].concat()).collect();
+            TESTS.iter().chain(&IMAGE).flat_map(|tool| [&[tool.program], tool.also].concat()).collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();

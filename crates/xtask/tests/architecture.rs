@@ -47,6 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
+    ("dist", &[]),
 ];
 
 /// Crates that decide and therefore touch nothing.

@@ -1,9 +1,9 @@
 //! The command line: commands, flags and their help text.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use model::Timestamp;
 use model::forward::FirstPacket;
@@ -31,6 +31,30 @@ Exit codes:
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Name of the file by which `kubectl zoneward` finds this program.
+const KUBECTL_PLUGIN: &str = "kubectl-zoneward";
+
+/// Parses the command line of this process; prints help and usage errors, and exits then.
+pub fn parse() -> Cli {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let command = match Path::new(&program).file_stem().is_some_and(|name| name == KUBECTL_PLUGIN) {
+        true => as_kubectl_plugin(Cli::command()).bin_name("kubectl zoneward"),
+        false => Cli::command(),
+    };
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+/// Examples as they are typed with kubectl.
+fn as_kubectl_plugin(command: clap::Command) -> clap::Command {
+    let examples =
+        command.get_after_help().map(|text| text.to_string().replace(" zoneward ", " kubectl zoneward "));
+    let command = command.mut_subcommands(as_kubectl_plugin);
+    match examples {
+        Some(examples) => command.after_help(examples),
+        None => command,
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,8 +1,10 @@
 //! Entry point and exit codes of the command line.
 
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+mod static_names;
+
 use std::process::ExitCode;
 
-use clap::Parser;
 use cluster::failure;
 use mimalloc::MiMalloc;
 use zoneward::{cli, commands};
@@ -15,7 +17,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    static_names::use_files_and_dns();
+    let cli = cli::parse();
     match commands::run(cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(FAILED),

@@ -143,8 +143,10 @@ fn link_unpacked(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
     let folder = unpacked(tools);
     let places = ["usr/bin", "usr/sbin"].map(|place| folder.join(place).join(tool.program));
     let Some(file) = places.into_iter().find(|file| file.is_file()) else { return Ok(()) };
-    let libraries = folder.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
-    let line = format!("LD_LIBRARY_PATH='{}' exec '{}' \"$@\"", libraries.display(), file.display());
+    let libraries = ["usr/lib", "lib"].map(|place| {
+        folder.join(place).join(format!("{}-linux-gnu", std::env::consts::ARCH)).display().to_string()
+    });
+    let line = format!("LD_LIBRARY_PATH='{}' exec '{}' \"$@\"", libraries.join(":"), file.display());
     write_script(&tools.bin().join(tool.program), &line)
 }
 

@@ -7,8 +7,9 @@ pub(crate) struct Version(pub(crate) [u64; 3]);
 impl Version {
     /// The first word that reads as a version in what `--version` prints.
     pub(crate) fn find(text: &str) -> Option<Version> {
-        // valgrind writes `valgrind-3.19.0`, Envoy `COMMIT/1.40.0/Clean`, others `cargo-nextest 0.9.143` or `v1.2.3`.
-        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',' | '/');
+        // valgrind writes `valgrind-3.19.0`, Envoy `COMMIT/1.40.0/Clean`, systemd `systemd 252 (252.38-1)`, others
+        // `cargo-nextest 0.9.143` or `v1.2.3`.
+        let ends_a_word = |letter: char| letter.is_whitespace() || matches!(letter, '-' | ',' | '/' | '(');
         text.split(ends_a_word).find_map(Version::parse)
     }
 
@@ -49,6 +50,7 @@ mod tests {
             ("etcd Version: 3.4.23\nGit SHA: Not provided", Some([3, 4, 23])),
             ("envoy  version: f1dd21b16c/1.40.0/Clean/RELEASE/BoringSSL", Some([1, 40, 0])),
             ("nginx version: nginx/1.22.1", Some([1, 22, 1])),
+            ("systemd 252 (252.38-1~deb12u1)", Some([252, 38, 0])),
             ("no version at all", None),
             ("", None),
         ] {
