@@ -1,4 +1,4 @@
-//! Developer commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak`. CI uses them as well. Only
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | tools | bench | soak`. CI uses them as well. Only
 //! std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
@@ -7,6 +7,7 @@ mod callgrind;
 mod demo;
 mod deny;
 mod docs;
+mod manifests;
 mod report;
 mod shell;
 mod soak;
@@ -50,6 +51,7 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
         Command::Docs { install, serve } => docs::run(install, serve),
+        Command::Manifests { install, check } => manifests::run(install, check),
         Command::Demo { binary } => demo::run(binary.as_deref()),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
