@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clock::Clock;
@@ -28,8 +29,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::supervisor;
@@ -37,12 +37,14 @@ pub use health::HealthChecks;
 pub use process_metrics::registry;
 pub use unsuffixed_counter::UnsuffixedCounter;
 
-/// Most open connections: probes and scrapers.
-const MAX_CONNECTIONS: usize = 128;
+/// Connections of probes and scrapers; responses in flight have two seconds after a stop.
+const POLICY: ConnectionPolicy = ConnectionPolicy {
+    max_connections: 128,
+    at_limit: AtLimit::Close,
+    drain_timeout: Duration::from_secs(2),
+};
 /// Time for a client to send its headers, and idle timeout of a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for responses in flight after a stop.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between attempts to bind an address.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 /// Interval between log lines about an address that cannot be bound.
@@ -207,30 +209,14 @@ pub async fn serve_with_retry(
 }
 
 /// Serves until `stop` is true or its sender is dropped.
-pub async fn serve(listener: TcpListener, routes: AdminRoutes, mut stop: watch::Receiver<bool>) {
-    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => break,
-            accepted = listener.accept() => accepted,
-        };
-        while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = accepted else {
-            // Out of file descriptors: wait for some to be closed.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Ok(permit) = free.clone().try_acquire_owned() else { continue };
-        let connection = serve_connection(stream, routes.clone(), stop.clone());
-        connections.spawn(async move {
-            let _permit = permit;
-            connection.await;
-        });
-    }
-    let drain = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
+pub async fn serve(listener: TcpListener, routes: AdminRoutes, stop: watch::Receiver<bool>) {
+    ConnectionLimit::new(POLICY)
+        .serve(
+            || listener.accept(),
+            stop.clone(),
+            |(stream, _)| serve_connection(stream, routes.clone(), stop.clone()),
+        )
+        .await;
 }
 
 async fn serve_connection(stream: TcpStream, routes: AdminRoutes, mut stop: watch::Receiver<bool>) {

@@ -3,11 +3,12 @@
 //! A backend owns the way to its kernel interface. Over a fake kernel it is the same type, so that tests and
 //! `trace packet` run the code that programs a node.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::ForwardingTable;
 use model::forward::{FirstPacket, Frontend};
+use model::{ForwardingTable, ServiceKey};
 
 /// Old and new frontends of one Service.
 pub type FrontendChange<'a> = (&'a [Frontend], &'a [Frontend]);
@@ -15,7 +16,8 @@ pub type FrontendChange<'a> = (&'a [Frontend], &'a [Frontend]);
 /// Programs a kernel with a ForwardingTable and keeps it so.
 pub trait NodeBackend {
     /// Programs the table: everything into an empty kernel, else the difference to what the kernel holds. Resets what
-    /// the backend remembers of earlier calls.
+    /// the backend remembers of earlier calls. A refusal names the Services to leave out where that is known; until
+    /// they are, each Service in the kernel is either old or new.
     fn load(&mut self, table: &ForwardingTable) -> Result<Reconciled, BackendError>;
 
     /// Applies the change of some Services, whose new frontends `table` has. One transaction, unless it exceeds the
@@ -114,22 +116,33 @@ pub struct CleanupItem {
 pub struct BackendError {
     message: String,
     is_refusal: bool,
+    services: BTreeSet<ServiceKey>,
 }
 
 impl BackendError {
     /// The kernel validated the changes and refused one of them.
     pub fn refused(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_refusal: true }
+        Self { message: message.into(), is_refusal: true, services: BTreeSet::new() }
+    }
+
+    /// The kernel refused the rules of these Services.
+    pub fn refused_services(message: impl Into<String>, services: BTreeSet<ServiceKey>) -> Self {
+        Self { message: message.into(), is_refusal: true, services }
     }
 
     /// Any other failure.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), is_refusal: false }
+        Self { message: message.into(), is_refusal: false, services: BTreeSet::new() }
     }
 
     /// Whether other changes may still succeed.
     pub fn is_refusal(&self) -> bool {
         self.is_refusal
+    }
+
+    /// The Services without which the rest may succeed, as far as known.
+    pub fn services(&self) -> &BTreeSet<ServiceKey> {
+        &self.services
     }
 }
 

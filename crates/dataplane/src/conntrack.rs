@@ -11,6 +11,7 @@ pub use fake::{DumpFault, FakeConntrack};
 pub use stale_udp::{StaleCleanup, delete_stale_udp, is_stale};
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use model::Family;
 
@@ -83,4 +84,23 @@ pub trait ConntrackTable {
 
     /// Deletes one entry. Returns whether it existed.
     fn delete(&mut self, entry: &ConntrackEntry) -> Result<bool, NetlinkError>;
+}
+
+/// A table with several owners, such as a sync loop and a test that adds entries.
+impl<T: ConntrackTable> ConntrackTable for Arc<Mutex<T>> {
+    fn dump(
+        &mut self,
+        filter: &ConntrackFilter,
+        take: &mut dyn FnMut(ConntrackEntry),
+    ) -> Result<DumpStatus, NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).dump(filter, take)
+    }
+
+    fn delete_matching(&mut self, filter: &ConntrackFilter) -> Result<(), NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).delete_matching(filter)
+    }
+
+    fn delete(&mut self, entry: &ConntrackEntry) -> Result<bool, NetlinkError> {
+        self.lock().unwrap_or_else(PoisonError::into_inner).delete(entry)
+    }
 }

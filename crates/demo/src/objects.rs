@@ -50,13 +50,13 @@ pub const MECHANISMS: [ComparedMechanism; 7] = [
     },
     ComparedMechanism {
         name: "Auto",
-        description: "pods lent to zones by CPU",
+        description: "pods assigned to zones by CPU",
         annotation: Some(("service.kubernetes.io/topology-mode", "Auto")),
         field: None,
     },
     ComparedMechanism {
         name: "Prefer",
-        description: "own zone, some pods lent",
+        description: "own zone, some pods reassigned",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Prefer")),
         field: None,
     },

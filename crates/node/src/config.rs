@@ -93,7 +93,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
     let value = serde_json::to_value(&config)?;
     let without_effect = fields::without_effect(&value).into_iter();
     let mut notices: Vec<Notice> = without_effect
-        .map(|(path, reason)| notice("NoEffect", format!("{path}: it has no effect: {reason}")))
+        .map(|(path, reason)| notice("NoEffect", format!("{path}: no effect: {reason}")))
         .collect();
     notices.extend(fields::scheduler_remark(&config.ipvs.scheduler).map(|remark| notice("NoEffect", remark)));
     let refused = fields::refused(&value).into_iter();

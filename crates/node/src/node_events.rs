@@ -32,6 +32,10 @@ impl EventRecorder {
     pub fn start(client: Client, node: &str, clock: Clock) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         tokio::spawn(write_events(client, node.to_owned(), clock, receiver));
+        Self::new(sender, node)
+    }
+
+    pub(crate) fn new(sender: mpsc::Sender<Notice>, node: &str) -> Self {
         Self { sender, reported: VecDeque::new(), node: node.to_owned() }
     }
 

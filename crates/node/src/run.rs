@@ -112,7 +112,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         events,
         programmed,
         backend: Box::new(backend),
-        conntrack: ConntrackSocket::open().ok(),
+        conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
         traffic: traffic::start(&options.clock),
         clock: options.clock.clone(),
     };

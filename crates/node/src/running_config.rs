@@ -140,7 +140,7 @@ fn ask_within(name: &[u8], patience: Duration) -> Result<Option<RunningConfig>> 
     std::thread::spawn(move || drop(sender.send(ask_at(&name))));
     match receiver.recv_timeout(patience) {
         Ok(answer) => answer,
-        Err(_) => bail!("the node proxy's socket gave no full answer within {patience:?}"),
+        Err(_) => bail!("the node proxy's socket sent no complete response within {patience:?}"),
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
             }
         });
         let error = ask_within(&name, Duration::from_millis(200)).unwrap_err().to_string();
-        assert!(error.contains("no full answer within 200ms"), "{error}");
+        assert!(error.contains("no complete response within 200ms"), "{error}");
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _waiting = UnixStream::connect_addr(&address).unwrap();
         let error = ask_within(&name, Duration::from_millis(200)).unwrap_err().to_string();
-        assert!(error.contains("no full answer within 200ms"), "{error}");
+        assert!(error.contains("no complete response within 200ms"), "{error}");
     }
 
     #[test]

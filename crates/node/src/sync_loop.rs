@@ -9,6 +9,10 @@
 //!
 //! A failed sync stays in its phase; the schedule retries with backoff. Watch events only mark what is `Pending`.
 
+mod refused;
+mod stale_udp;
+#[cfg(test)]
+mod tests;
 mod watch_events;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,15 +23,14 @@ use std::time::{Duration, Instant};
 use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
-use dataplane::conntrack::{ConntrackSocket, delete_stale_udp};
-use model::forward::UdpService;
-use model::{Family, ForwardingTable, Notice, ServiceKey, Timestamp};
-use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, stale_udp};
+use dataplane::conntrack::ConntrackTable;
+use model::{Family, ForwardingTable, Frontend, Notice, ServiceKey, Timestamp};
+use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
-use super::kernel::apply_deltas;
+use super::kernel::{RefusedService, apply_deltas};
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
@@ -35,6 +38,8 @@ use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
 use super::traffic::{Known, TrafficCounters};
 use super::{local_addresses, unknown};
+use refused::{LeftOut, RefusedServices};
+use stale_udp::PendingFlows;
 
 /// Startup timeout for this node's Node object (semantics D15).
 const NODE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,7 +61,7 @@ pub struct SyncLoopParts {
     pub events: EventRecorder,
     pub programmed: watch::Sender<ProgrammedState>,
     pub backend: Box<dyn NodeBackend + Send>,
-    pub conntrack: Option<ConntrackSocket>,
+    pub conntrack: Option<Box<dyn ConntrackTable + Send>>,
     pub traffic: TrafficCounters,
     pub clock: Clock,
 }
@@ -83,6 +88,8 @@ struct Pending {
     triggers: Vec<(Family, Timestamp)>,
     /// The highest resourceVersion of an EndpointSlice.
     revision: u64,
+    /// Stale UDP flows, until they are deleted.
+    flows: PendingFlows,
 }
 
 /// The state of a running node proxy.
@@ -97,15 +104,15 @@ pub struct SyncLoop {
     cache: WatchCache,
     forwarder: Forwarder,
     backend: Box<dyn NodeBackend + Send>,
-    conntrack: Option<ConntrackSocket>,
+    conntrack: Option<Box<dyn ConntrackTable + Send>>,
     traffic: TrafficCounters,
     health_checks: HealthCheckServers,
     local_addresses: Vec<IpAddr>,
     schedule: SyncSchedule,
     phase: Phase,
     pending: Pending,
-    /// Services that the kernel refused, with its reason.
-    refused: BTreeMap<ServiceKey, String>,
+    /// Services that the kernel refused; the Event of each has its reason.
+    refused: RefusedServices,
     cleanup_at: Option<Instant>,
     has_warned_of_mode: bool,
 }
@@ -121,6 +128,7 @@ impl SyncLoop {
             forwarder: Forwarder::new(config),
             backend: parts.backend,
             health_checks: HealthCheckServers::new(is_healthy),
+            refused: RefusedServices::new(parts.settings.sync_period),
             settings: parts.settings,
             node: parts.node,
             started_at: parts.clock.timestamp().into(),
@@ -134,7 +142,6 @@ impl SyncLoop {
             local_addresses: local_addresses::local(),
             phase: Phase::WaitingForCaches { since: now },
             pending: Pending { node: true, ..Pending::default() },
-            refused: BTreeMap::new(),
             cleanup_at: None,
             has_warned_of_mode: false,
         }
@@ -147,8 +154,8 @@ impl SyncLoop {
             return now + CACHE_POLL;
         }
         let due = self.schedule.next_at().unwrap_or(now);
-        let due = self.cleanup_at.map_or(due, |cleanup| cleanup.min(due));
-        self.traffic.due().min(due)
+        let others = [self.cleanup_at, self.pending.flows.retry_at(), self.refused.next_retry()];
+        others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 
     /// Runs what is due.
@@ -166,6 +173,10 @@ impl SyncLoop {
             self.sync(kind, now);
         } else if self.cleanup_at.is_some_and(|at| at <= now) {
             self.delete_unused_chains(now);
+        }
+        self.retry_refused(now);
+        if self.pending.flows.retry_at().is_some_and(|at| at <= now) {
+            self.delete_stale_udp();
         }
         if self.traffic.due() <= now {
             let (snapshot, table) = (self.cache.snapshot(), self.forwarder.table());
@@ -214,6 +225,17 @@ impl SyncLoop {
                 self.forwarder.set_addresses(config.rules.addresses);
                 self.listen_for_health_checks();
             }
+        }
+    }
+
+    /// Retries a Service that the kernel refused, when its backoff is over and no other change is pending.
+    fn retry_refused(&mut self, now: Instant) {
+        if !matches!(self.phase, Phase::Steady) || !self.pending.services.is_empty() {
+            return;
+        }
+        if let Some(key) = self.refused.due(now) {
+            self.pending.services.insert(key);
+            self.sync(SyncKind::Partial, now);
         }
     }
 
@@ -296,35 +318,34 @@ impl SyncLoop {
 
     /// Decides everything if a rebuild is due, then reconciles the kernel with the table.
     fn sync_full(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
-        let snapshot = self.cache.snapshot();
-        let mut lost = Vec::new();
-        match std::mem::replace(&mut self.phase, Phase::Rebuilt) {
-            Phase::Rebuild(config) => self.forwarder.rebuild(snapshot, *config),
-            phase => {
-                self.phase = phase;
-                let keys: BTreeSet<ServiceKey> =
-                    services.iter().chain(self.refused.keys()).cloned().collect();
-                lost.extend(self.forwarder.update(snapshot, &keys).iter().filter_map(stale_udp::lost));
-            }
-        }
-        let loaded = self.backend.load(self.forwarder.table());
-        self.refused.clear();
+        let previous = self.plan_all(services);
+        let mut left_out = LeftOut::new(&mut self.forwarder, previous, &self.refused);
+        let loaded = match left_out.load(&mut *self.backend, &mut self.forwarder) {
+            Err(trouble) if trouble.is_refusal() => self.load_service_by_service(&trouble).map(|()| None),
+            loaded => loaded.map(Some),
+        };
         match loaded {
-            Ok(loaded) => {
+            Ok(Some(loaded)) => {
                 let (changes, first) = (loaded.transactions, loaded.is_initial);
                 tracing::debug!(changes, first, "reconciled the kernel's tables");
                 for problem in loaded.problems {
                     self.events.warn_of_node("ForeignRules", problem);
                 }
+                let left_out: BTreeSet<&ServiceKey> = left_out.deltas.iter().map(|d| &d.service).collect();
+                self.refused.retain(|key| left_out.contains(key));
             }
-            Err(trouble) if trouble.is_refusal() => self.load_service_by_service(&trouble)?,
-            Err(trouble) => return Err(trouble),
+            Ok(None) => {}
+            Err(trouble) => {
+                self.pending.services.extend(left_out.undo_all(&mut self.forwarder));
+                return Err(trouble);
+            }
         }
+        self.apply_left_out(&left_out, services)?;
         if matches!(self.phase, Phase::Rebuilt) {
             self.phase = Phase::Steady;
             let mut all = services.clone();
             all.extend(self.cache.snapshot().services().map(|(service, _)| service.key.clone()));
-            self.after_sync(&all, lost);
+            self.after_sync(&all);
             // The addresses that accept node ports may have changed.
             self.listen_for_health_checks();
             let services = self.forwarder.table().services().count();
@@ -333,9 +354,76 @@ impl SyncLoop {
                 self.warn_of_mode();
             }
         } else {
-            self.after_sync(services, lost);
+            self.after_sync(services);
         }
         Ok(())
+    }
+
+    /// Plans everything if a rebuild is due, else these Services and the refused ones. Returns the previous frontends of
+    /// those that changed; of a rebuild, only of the refused ones.
+    fn plan_all(&mut self, services: &BTreeSet<ServiceKey>) -> BTreeMap<ServiceKey, Vec<Frontend>> {
+        let snapshot = self.cache.snapshot();
+        match std::mem::replace(&mut self.phase, Phase::Rebuilt) {
+            Phase::Rebuild(config) => {
+                let table = self.forwarder.table();
+                let refused = self.refused.keys();
+                let previous = refused.map(|key| (key.clone(), table.frontends(key).to_vec())).collect();
+                self.pending.flows.add_all(table);
+                self.forwarder.rebuild(snapshot, *config);
+                self.pending.flows.drop_served(self.forwarder.table());
+                previous
+            }
+            phase => {
+                self.phase = phase;
+                let keys = services.iter().chain(self.refused.keys()).cloned().collect();
+                let deltas = self.forwarder.update(snapshot, &keys);
+                self.pending.flows.add_removed(&deltas);
+                deltas.into_iter().map(|delta| (delta.service, delta.old)).collect()
+            }
+        }
+    }
+
+    /// Applies what a full sync left out, each Service alone: the newly refused ones, those that changed, and those
+    /// whose backoff is over.
+    fn apply_left_out(
+        &mut self,
+        left_out: &LeftOut,
+        changed: &BTreeSet<ServiceKey>,
+    ) -> Result<(), BackendError> {
+        let now = self.clock.now();
+        for delta in &left_out.deltas {
+            if changed.contains(&delta.service) || self.refused.is_due(&delta.service, now) {
+                self.forwarder.redo(delta);
+                let refused = self.apply_deltas(std::slice::from_ref(delta))?;
+                self.set_refused(std::iter::once(&delta.service), refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies planned changes. After a failure they are undone in the table, so that the full sync plans them again.
+    fn apply_deltas(&mut self, deltas: &[ServiceDelta]) -> Result<Vec<RefusedService>, BackendError> {
+        let refs: Vec<&ServiceDelta> = deltas.iter().collect();
+        apply_deltas(&mut *self.backend, &mut self.forwarder, &refs).inspect_err(|_| {
+            deltas.iter().for_each(|delta| self.forwarder.undo(delta));
+            self.pending.services.extend(deltas.iter().map(|delta| delta.service.clone()));
+        })
+    }
+
+    /// Records which of the Services of a sync the kernel refused.
+    fn set_refused<'k>(
+        &mut self,
+        synced: impl Iterator<Item = &'k ServiceKey>,
+        refused: Vec<RefusedService>,
+    ) {
+        let refused_keys: BTreeSet<ServiceKey> = refused.iter().map(|r| r.service.clone()).collect();
+        synced.filter(|key| !refused_keys.contains(key)).for_each(|key| self.refused.remove(key));
+        let now = self.clock.now();
+        for RefusedService { service, reason } in refused {
+            let object = model::ObjectRef::service(&service);
+            self.events.warn(Notice::new(object, "NotProgrammed", &reason));
+            self.refused.insert(service, now);
+        }
     }
 
     /// The kernel refused the whole table: finds the Services that it refuses, so that the others work.
@@ -353,27 +441,22 @@ impl SyncLoop {
         }
         self.backend.load(&ForwardingTable::new(self.forwarder.config().rules.clone()))?;
         let refused = apply_deltas(&mut *self.backend, &mut self.forwarder, &all.iter().collect::<Vec<_>>())?;
-        self.refused.extend(refused.into_iter().map(|refused| (refused.service, refused.reason)));
+        let synced: BTreeSet<&ServiceKey> = all.iter().map(|delta| &delta.service).collect();
+        self.refused.retain(|key| synced.contains(key));
+        self.set_refused(synced.into_iter(), refused);
         Ok(())
     }
 
     fn sync_services(&mut self, services: &BTreeSet<ServiceKey>) -> Result<(), BackendError> {
         let deltas = self.forwarder.update(self.cache.snapshot(), services);
-        let refused =
-            apply_deltas(&mut *self.backend, &mut self.forwarder, &deltas.iter().collect::<Vec<_>>())?;
-        for key in services {
-            self.refused.remove(key);
-        }
-        for refused in refused {
-            let object = model::ObjectRef::service(&refused.service);
-            self.events.warn(Notice::new(object, "NotProgrammed", &refused.reason));
-            self.refused.insert(refused.service, refused.reason);
-        }
-        self.after_sync(services, deltas.iter().filter_map(stale_udp::lost).collect());
+        self.pending.flows.add_removed(&deltas);
+        let refused = self.apply_deltas(&deltas)?;
+        self.set_refused(services.iter(), refused);
+        self.after_sync(services);
         Ok(())
     }
 
-    /// Every syncPeriod: repairs external modifications and retries what was refused.
+    /// Every syncPeriod: repairs external modifications.
     fn verify(&mut self) -> Result<(), BackendError> {
         let reconciled = self.backend.reconcile(self.forwarder.table())?;
         if reconciled.transactions > 0 {
@@ -383,20 +466,14 @@ impl SyncLoop {
         if self.health_checks.has_failed_ports() {
             self.listen_for_health_checks();
         }
-        if self.refused.is_empty() {
-            return Ok(());
-        }
-        let retried: BTreeSet<ServiceKey> = self.refused.keys().cloned().collect();
-        self.sync_services(&retried)
+        Ok(())
     }
 
     /// What follows a sync: health checks, warnings, stale UDP flows.
-    fn after_sync(&mut self, services: &BTreeSet<ServiceKey>, lost: Vec<UdpService>) {
+    fn after_sync(&mut self, services: &BTreeSet<ServiceKey>) {
         let snapshot = self.cache.snapshot();
-        let mut udp_services = lost;
         let mut checks: Vec<(ServiceKey, Option<HealthCheck>)> = Vec::new();
         for key in services {
-            udp_services.extend(self.forwarder.udp(snapshot, key));
             let service = snapshot.service(key);
             let check = service.and_then(|service| health_check(service, snapshot.slices(key), &self.node));
             checks.push((key.clone(), check));
@@ -407,9 +484,8 @@ impl SyncLoop {
         let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = notices.collect();
         self.warn_all(&notices);
-        if !udp_services.is_empty() {
-            self.delete_stale_udp(&udp_services);
-        }
+        self.pending.flows.add_programmed(services);
+        self.delete_stale_udp();
     }
 
     fn listen_for_health_checks(&mut self) {
@@ -419,18 +495,28 @@ impl SyncLoop {
     }
 
     /// Pitfall 20: after the rules, never before.
-    fn delete_stale_udp(&mut self, services: &[UdpService]) {
-        let Some(conntrack) = &mut self.conntrack else { return };
-        let started = self.clock.now();
+    fn delete_stale_udp(&mut self) {
+        let (started, flows) = (self.clock.now(), &mut self.pending.flows);
+        let Some(conntrack) = &mut self.conntrack else {
+            *flows = PendingFlows::default();
+            return;
+        };
         let metrics = &self.shared.metrics;
-        match delete_stale_udp(conntrack, services, &self.local_addresses) {
-            Ok(cleaned) => {
+        let snapshot = self.cache.snapshot();
+        match flows.delete(&mut **conntrack, snapshot, &self.forwarder, &self.local_addresses) {
+            Ok(None) => {}
+            Ok(Some(cleaned)) => {
                 metrics.deleted_flows(&cleaned);
                 let took = self.clock.since(started).as_secs_f64();
                 FAMILIES.iter().for_each(|at| metrics.conntrack.get_or_create(&family(*at)).observe(took));
+                if cleaned.partial {
+                    tracing::warn!("stale UDP flows may be left: conntrack dumps were interrupted; retrying");
+                    flows.put_off(started, self.settings.sync_period);
+                }
             }
             Err(error) => {
-                tracing::warn!(%error, "failed to delete stale UDP flows; the next change retries")
+                tracing::warn!(%error, "failed to delete stale UDP flows; retrying");
+                flows.put_off(started, self.settings.sync_period);
             }
         }
     }

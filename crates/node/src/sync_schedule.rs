@@ -95,7 +95,7 @@ impl SyncSchedule {
         let kind = if self.needs_full { SyncKind::Full } else { SyncKind::Partial };
         let Some(last) = self.last else { return (None, kind) };
         if self.failures > 0 {
-            return (Some(last.ended + self.backoff()), SyncKind::Full);
+            return (Some(last.ended + backoff(self.failures, self.sync_period)), SyncKind::Full);
         }
         let at = match self.min_sync_period {
             MinSyncPeriod::Fixed(interval) => last.started + interval,
@@ -104,11 +104,6 @@ impl SyncSchedule {
             }
         };
         (Some(at), kind)
-    }
-
-    /// Doubles with each failure, up to syncPeriod (semantics D9).
-    fn backoff(&self) -> Duration {
-        FIRST_BACKOFF.saturating_mul(1 << (self.failures - 1).min(16)).min(self.sync_period)
     }
 
     /// Records a sync that ended.
@@ -131,6 +126,11 @@ impl SyncSchedule {
             self.last = Some(LastSync { started, ended });
         }
     }
+}
+
+/// The delay after this many failures in a row: doubles with each, up to syncPeriod (semantics D9).
+pub fn backoff(failures: u32, sync_period: Duration) -> Duration {
+    FIRST_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(sync_period)
 }
 
 #[cfg(test)]

@@ -95,6 +95,11 @@ impl TrafficCounters {
         }
     }
 
+    /// Counts nothing.
+    pub fn disabled(now: Instant) -> Self {
+        Self::new(None, now)
+    }
+
     /// When to call [`Self::count`] again.
     pub fn due(&self) -> Instant {
         self.due

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use model::{BackendTable, Notice, ObjectKey, RouteTable};
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::active_tables::ActiveTables;
@@ -55,7 +56,7 @@ pub(crate) struct ProxyShared {
     pub(crate) mirrors: AtomicUsize,
     pub(crate) budget: Arc<BufferBudget>,
     /// Permits of open downstream connections.
-    pub(crate) connection_permits: Arc<Semaphore>,
+    pub(crate) connections: ConnectionLimit,
     active: RwLock<Arc<ActiveTables>>,
     registry: Mutex<Registry>,
     started: Instant,
@@ -68,14 +69,19 @@ impl Proxy {
     /// A proxy with these tables. [`Proxy::swap`] returns Notices about them; start with `ProxyTables::default()` where
     /// these are needed.
     pub fn new(settings: ProxyOptions, tables: ProxyTables) -> Self {
-        let permits = settings.limits.connections.clamp(1, Semaphore::MAX_PERMITS);
+        let policy = ConnectionPolicy {
+            max_connections: settings.limits.connections.max(1),
+            at_limit: AtLimit::Wait,
+            // `Proxy::drain` waits for connections and requests.
+            drain_timeout: Duration::ZERO,
+        };
         let shared = ProxyShared {
             random: SharedRandom::new(settings.random.clone()),
             stats: ProxyStats::default(),
             phase: watch::Sender::new(DrainPhase::Serving),
             mirrors: AtomicUsize::new(0),
             budget: Arc::new(BufferBudget::new(settings.limits.held_body_bytes)),
-            connection_permits: Arc::new(Semaphore::new(permits)),
+            connections: ConnectionLimit::new(policy),
             active: RwLock::default(),
             registry: Mutex::default(),
             started: settings.clock.now(),

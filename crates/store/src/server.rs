@@ -5,13 +5,13 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
@@ -21,8 +21,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
@@ -34,15 +34,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for requests in progress after the stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failed accept, such as without free descriptors.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// Serves an API to authenticated callers.
 #[derive(Clone)]
 pub struct ApiServer {
     api: Api,
     credentials: Arc<Credentials>,
-    connections: Arc<Semaphore>,
+    connections: ConnectionLimit,
     bucket: Arc<Mutex<TokenBucket>>,
     stop: watch::Receiver<bool>,
 }
@@ -78,14 +76,18 @@ impl ApiServer {
     pub fn new(api: Api, credentials: Arc<Credentials>, stop: watch::Receiver<bool>) -> Self {
         let limits = api.limits();
         let bucket = Arc::new(Mutex::new(TokenBucket::full(&limits, api.clock().now())));
-        Self { api, credentials, connections: Arc::new(Semaphore::new(limits.connections)), bucket, stop }
+        let connections = ConnectionLimit::new(ConnectionPolicy {
+            max_connections: limits.connections,
+            at_limit: AtLimit::Close,
+            drain_timeout: DRAIN_TIMEOUT,
+        });
+        Self { api, credentials, connections, bucket, stop }
     }
 
     /// Serves TLS until the stop.
     pub async fn serve_tls(self, listener: TcpListener, config: ServerConfig) {
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let (stop, connections) = (self.stop.clone(), self.connections.clone());
-        accept_loop(&listener, stop, connections, |(stream, _)| {
+        let serve = |(stream, _): (TcpStream, SocketAddr)| {
             let (server, acceptor) = (self.clone(), acceptor.clone());
             async move {
                 let _ = stream.set_nodelay(true);
@@ -97,17 +99,14 @@ impl ApiServer {
                     .cloned();
                 server.serve_connection(stream, caller).await;
             }
-        })
-        .await;
+        };
+        self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
     }
 
     /// Serves a unix socket until the stop. The mode of its file is the access control: callers may do everything.
     pub async fn serve_unix(self, listener: UnixListener) {
-        let (stop, connections) = (self.stop.clone(), self.connections.clone());
-        accept_loop(&listener, stop, connections, |(stream, _)| {
-            self.clone().serve_connection(stream, Some(Caller::own()))
-        })
-        .await;
+        let serve = |(stream, _)| self.clone().serve_connection(stream, Some(Caller::own()));
+        self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
     }
 
     async fn serve_connection(
@@ -154,58 +153,6 @@ impl ApiServer {
         let Some(value) = headers.get(AUTHORIZATION) else { return certified };
         let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
         token.and_then(|token| self.credentials.by_token(token.trim()))
-    }
-}
-
-/// A socket that accepts connections.
-trait Listener {
-    type Accepted;
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send;
-}
-
-impl Listener for TcpListener {
-    type Accepted = (TcpStream, SocketAddr);
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send {
-        TcpListener::accept(self)
-    }
-}
-
-impl Listener for UnixListener {
-    type Accepted = (UnixStream, tokio::net::unix::SocketAddr);
-
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Accepted>> + Send {
-        UnixListener::accept(self)
-    }
-}
-
-/// Accepts connections until the stop and serves each in a task of its own. Connections above the limit are closed; after
-/// an error the loop backs off.
-async fn accept_loop<L: Listener, F>(
-    listener: &L,
-    mut stop: watch::Receiver<bool>,
-    limit: Arc<Semaphore>,
-    serve: impl Fn(L::Accepted) -> F,
-) where
-    F: Future<Output = ()> + Send + 'static,
-{
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => return,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok(accepted) = accepted else {
-            tokio::time::sleep(ACCEPT_BACKOFF).await;
-            continue;
-        };
-        let Ok(permit) = limit.clone().try_acquire_owned() else { continue };
-        let connection = serve(accepted);
-        tokio::spawn(async move {
-            let _permit = permit;
-            connection.await;
-        });
     }
 }
 

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
 use crate::identity::EnvoyIdentity;
 use crate::stream::PublishedResources;
@@ -70,33 +70,17 @@ pub async fn serve(
     settings: XdsServerSettings,
     source: Arc<dyn ResourceSource>,
     streams: Arc<StreamRegistry>,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
-    let free = Arc::new(Semaphore::new(settings.max_streams.saturating_mul(2)));
+    let limit = ConnectionLimit::new(ConnectionPolicy {
+        max_connections: settings.max_streams.saturating_mul(2),
+        at_limit: AtLimit::Close,
+        drain_timeout: DRAIN_TIMEOUT,
+    });
     let tls = settings.tls.clone();
     let service = ads_stream::AdsService::new(settings, source, streams, stop.clone());
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => break,
-            accepted = listener.accept() => accepted,
-        };
-        while connections.try_join_next().is_some() {}
-        let Ok((stream, peer)) = accepted else {
-            // Out of file descriptors: wait until others are closed.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let Ok(permit) = free.clone().try_acquire_owned() else { continue };
-        let connection = connection(stream, peer, tls.clone(), service.clone(), stop.clone());
-        connections.spawn(async move {
-            let _permit = permit;
-            connection.await;
-        });
-    }
-    let drained = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
+    let serve = |(stream, peer)| connection(stream, peer, tls.clone(), service.clone(), stop.clone());
+    limit.serve(|| listener.accept(), stop.clone(), serve).await;
 }
 
 async fn connection(

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use model::Timestamp;
 use model::forward::FirstPacket;
 use plan::FeatureGates;
+use plan::slices::SliceMode;
 
 pub use cluster::input::InputArgs;
 use cluster::object_name::ObjectName;
@@ -365,6 +366,8 @@ pub struct PlanSlices {
     pub all: bool,
     #[command(flatten)]
     pub making: SliceMaking,
+    #[command(flatten)]
+    pub coexist: CoexistFlag,
 }
 
 /// Flags for slices and hints that `plan slices` and the controllers share.
@@ -383,10 +386,21 @@ pub struct SliceMaking {
     /// Feature gates, such as TopologyAwareHints=false
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
     pub feature_gates: FeatureGates,
+}
+
+/// The flag for clusters with kube-controller-manager; `up` has none.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CoexistFlag {
     /// Write slices next to those of kube-controller-manager, for clusters where its EndpointSlice controller stays
     /// enabled
     #[arg(long)]
     pub coexist: bool,
+}
+
+impl CoexistFlag {
+    pub fn mode(self) -> SliceMode {
+        if self.coexist { SliceMode::Coexist } else { SliceMode::Exclusive }
+    }
 }
 
 impl SliceMaking {
@@ -404,9 +418,7 @@ impl SliceMaking {
         }
     }
 
-    pub fn slices(&self) -> plan::slices::SliceOptions {
-        let mode =
-            if self.coexist { plan::slices::SliceMode::Coexist } else { plan::slices::SliceMode::Exclusive };
+    pub fn slices(&self, mode: SliceMode) -> plan::slices::SliceOptions {
         plan::slices::SliceOptions { max_endpoints: self.max_endpoints_per_slice.into(), mode }
     }
 }
@@ -418,6 +430,8 @@ pub struct Controller {
     pub connection: cluster::Connection,
     #[command(flatten)]
     pub making: SliceMaking,
+    #[command(flatten)]
+    pub coexist: CoexistFlag,
     /// Number of Services synced concurrently, 1 to 50
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
     pub concurrent_syncs: u8,
@@ -445,7 +459,7 @@ impl Up {
     pub fn slice_controller(&self) -> controller::ControllerConfig {
         let settings = controller::ReconcilerSettings {
             hints: self.making.hints(),
-            slices: self.making.slices(),
+            slices: self.making.slices(SliceMode::Exclusive),
             ..controller::ReconcilerSettings::default()
         };
         controller::ControllerConfig { settings, ..controller::ControllerConfig::default() }
@@ -458,7 +472,7 @@ impl Controller {
         controller::ControllerConfig {
             settings: controller::ReconcilerSettings {
                 hints: self.making.hints(),
-                slices: self.making.slices(),
+                slices: self.making.slices(self.coexist.mode()),
                 timing: plan::work_queue::QueueTiming {
                     batch_period: batch,
                     ..plan::work_queue::QueueTiming::default()

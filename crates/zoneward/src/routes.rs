@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, anyhow, bail};
-use model::route::{Arrival, GatewayPort, Listener, RouteTable, Routing, Scheme};
-use model::{Labels, Name, Notice, ObjectKey, ServiceKey, Snapshot};
+use model::route::{Arrival, GatewayPort, Listener, PolicyTarget, RouteTable, Routing, Scheme};
+use model::suggestion::did_you_mean;
+use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::routes::{MeshClient, gateway, never_matching_within, outbound, unused_targets};
 
 use mesh::destination_port;
@@ -118,7 +119,7 @@ fn between(
     snapshot: &Snapshot,
     namespace: &Name,
 ) -> Result<(PlannedRoutes, BTreeSet<Name>)> {
-    let client = client(from, snapshot, namespace)?;
+    let (client, remark) = client(from, snapshot, namespace)?;
     let (name, port) = match to.split_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (to, None),
@@ -128,8 +129,9 @@ fn between(
     let known = || snapshot.services().map(|(service, _)| &service.key);
     let service = snapshot.service(&key).with_context(|| name.unknown(Some(namespace.as_str()), known()))?;
     let port = destination_port(service, port)?;
-    let (found, notices) =
+    let (found, mut notices) =
         outbound(snapshot, &client, service, port).context("only TCP ports have routes")?;
+    notices.extend(remark);
     let namespaces = [client.namespace, key.namespace.clone()].into();
     let scope = PlannedScope::Outbound(key, found.port);
     let mut table = RouteTable::default();
@@ -141,8 +143,8 @@ fn object_name(flag: &str, text: &str) -> Result<ObjectName> {
     text.parse().map_err(|why| anyhow!("{flag} {text}: {why}"))
 }
 
-/// `[svc/][NAMESPACE/]SERVICE[,TAG=VALUE...]`.
-fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClient> {
+/// `[svc/][NAMESPACE/]SERVICE[,TAG=VALUE...]`, with a warning if nothing in the input has this name.
+fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(MeshClient, Option<Notice>)> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();
     let mut tags = Vec::new();
@@ -151,5 +153,25 @@ fn client(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<MeshClien
         tags.push((Name::new(key), Name::new(value)));
     }
     let key = object_name("--from", name)?.key(namespace);
-    Ok(MeshClient::of_service(snapshot, &key, &Labels::from_pairs(tags)))
+    let client = MeshClient::of_service(snapshot, &key, &Labels::from_pairs(tags));
+    Ok((client, unknown_client(&key, snapshot)))
+}
+
+/// A client needs no Service, but a name that no Service has and no policy selects may be misspelled.
+fn unknown_client(key: &ServiceKey, snapshot: &Snapshot) -> Option<Notice> {
+    let selected = |target: &PolicyTarget| match target {
+        PolicyTarget::Service(name) | PolicyTarget::ServiceSubset(name, _) => Some(name.clone()),
+        PolicyTarget::Mesh | PolicyTarget::Subset(_) | PolicyTarget::Gateway(..) => None,
+    };
+    let http = snapshot.http_routes(&key.namespace).filter_map(|route| selected(&route.target));
+    let tcp = snapshot.tcp_routes(&key.namespace).filter_map(|route| selected(&route.target));
+    let services = snapshot.services_within(&key.namespace).map(|service| service.key.name.clone());
+    let known: BTreeSet<Name> = services.chain(http).chain(tcp).collect();
+    if known.contains(&key.name) {
+        return None;
+    }
+    let near = did_you_mean(&key.name, known.iter().map(Name::as_str));
+    let message =
+        format!("--from: there is no such Service, and no policy selects it, so only its tags count{near}");
+    Some(Notice::new(ObjectRef::service(key), "UnknownClient", message))
 }

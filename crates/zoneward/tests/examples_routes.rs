@@ -178,6 +178,26 @@ fn a_pattern_of_the_owner_is_hit_by_a_client_of_another_namespace() {
 }
 
 #[test]
+fn client_with_an_unknown_name_is_warned_of_with_the_nearest_one() {
+    let run = |from: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+            .args(["trace", "http", "-f", "examples/routes/seed-merge.yaml", "-o", "json"])
+            .args(["--to", "backend", "--request", "examples/routes/requests/v2.request", "--from", from])
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "a client needs no Service");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = run("fronted");
+    assert!(
+        said.contains("Service default/fronted") && said.contains("did you mean \"frontend\"?"),
+        "{said}"
+    );
+    assert!(!run("frontend").contains("UnknownClient"));
+}
+
+#[test]
 fn an_unknown_service_is_told_with_the_nearest_one() {
     let file = two_namespaces("unknown", json!([pattern()]));
     let output = Command::new(env!("CARGO_BIN_EXE_zoneward"))

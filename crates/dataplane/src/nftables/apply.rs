@@ -7,10 +7,12 @@
 mod connection_counts;
 mod dump;
 mod kernel_version;
+mod refused_services;
 
 pub use connection_counts::{ConnectionCount, connection_counts};
 pub use dump::{LiveDiff, RulesetReadError, read, read_and_compare};
 pub use kernel_version::{UnsupportedKernel, check_kernel};
+pub use refused_services::{RefusedGroup, apply_up_to_refusal, is_content_refused};
 
 use std::borrow::Cow;
 use std::fmt;

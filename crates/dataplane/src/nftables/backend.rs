@@ -6,8 +6,8 @@ use model::forward::FirstPacket;
 use model::{Family, ForwardingTable};
 
 use super::apply::{
-    ApplyError, LiveDiff, RulesetReadError, apply, apply_diff, apply_diff_at_once, load, read,
-    read_and_compare,
+    ApplyError, LiveDiff, RefusedGroup, RulesetReadError, apply, apply_diff, apply_diff_at_once,
+    apply_up_to_refusal, is_content_refused, load, read, read_and_compare,
 };
 use super::cleanup;
 use super::ir::{Ruleset, TableId};
@@ -83,20 +83,54 @@ impl NftablesBackend {
             force_rebuild(&mut held);
             wanted = renderer.render_all(table);
         }
-        let transactions = match apply_diff_at_once(&mut *self.kernel, &held, &wanted)? {
-            Some(transactions) => transactions,
-            // A staged diff needs both rulesets in full.
-            None => {
-                drop((held, wanted));
-                let (mut held, unread) = read(&mut *self.kernel, &ours)?;
-                if !unread.is_empty() {
-                    force_rebuild(&mut held);
-                }
-                apply_diff(&mut *self.kernel, &held, &renderer.render_all(table))?
-            }
+        let at_once = apply_diff_at_once(&mut *self.kernel, &held, &wanted);
+        drop((held, wanted));
+        let transactions = match at_once {
+            Ok(Some(transactions)) => transactions,
+            Ok(None) => match self.apply_in_stages(table)? {
+                Err(error) if is_content_refused(&error) => self.apply_up_to_refusal(table, error)?,
+                applied => applied?,
+            },
+            Err(error) if is_content_refused(&error) => self.apply_up_to_refusal(table, error)?,
+            Err(error) => return Err(error.into()),
         };
         self.advance_generation(transactions);
         Ok(Reconciled { is_initial: false, transactions, problems })
+    }
+
+    /// What the kernel holds and should hold, in full.
+    fn read_and_render(&mut self, table: &ForwardingTable) -> Result<(Ruleset, Ruleset), BackendError> {
+        let (mut held, unread) = read(&mut *self.kernel, &our_tables())?;
+        if !unread.is_empty() {
+            force_rebuild(&mut held);
+        }
+        let renderer = self.renderer.get_or_insert_with(|| Renderer::new(table));
+        Ok((held, renderer.render_all(table)))
+    }
+
+    fn apply_in_stages(
+        &mut self,
+        table: &ForwardingTable,
+    ) -> Result<Result<usize, ApplyError>, BackendError> {
+        let (held, wanted) = self.read_and_render(table)?;
+        Ok(apply_diff(&mut *self.kernel, &held, &wanted))
+    }
+
+    /// After the kernel refused a difference: applies the Services before the first one that it refuses, and names it.
+    fn apply_up_to_refusal(
+        &mut self,
+        table: &ForwardingTable,
+        error: ApplyError,
+    ) -> Result<usize, BackendError> {
+        let (held, wanted) = self.read_and_render(table)?;
+        match apply_up_to_refusal(&mut *self.kernel, &held, &wanted) {
+            Some(Ok(transactions)) => Ok(transactions),
+            Some(Err(RefusedGroup { error, services })) if is_content_refused(&error) => {
+                Err(BackendError::refused_services(error.to_string(), services))
+            }
+            Some(Err(RefusedGroup { error, .. })) => Err(error.into()),
+            None => Err(error.into()),
+        }
     }
 
     fn apply_change(

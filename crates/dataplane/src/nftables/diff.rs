@@ -17,7 +17,7 @@ mod text;
 
 use super::ir::{Chain, Element, NftChange, NftName, NftRule, RulePosition, Ruleset, Set, Table, TableId};
 
-pub use by_service::{by_service, split_group};
+pub use by_service::{by_service, services_of, split_group};
 pub use staged::{StagedDiff, stage};
 pub use text::{DiffLine, element_text, lines};
 

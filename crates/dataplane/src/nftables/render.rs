@@ -121,25 +121,20 @@ fn base_table(node: &NodeRules, sizes: &SetSizes, family: Family) -> Table {
         table.chains.insert(name.into(), Chain { spec, rules });
     };
     let nat = |hook, priority| Some(Base { kind: ChainType::Nat, hook, priority, policy: Policy::Accept });
-    add(
-        "prerouting",
-        nat(Hook::Prerouting, -100),
-        "new connections that come in",
-        vec![rules.jump_services()],
-    );
-    add("output", nat(Hook::Output, -100), "new connections of the node itself", vec![rules.jump_services()]);
-    add("postrouting", nat(Hook::Postrouting, 100), "whose source address changes", rules.postrouting());
-    add("count-passing", nat(Hook::Postrouting, 90), "how many went where", vec![rules.count()]);
+    add("prerouting", nat(Hook::Prerouting, -100), "incoming connections", vec![rules.jump_services()]);
+    add("output", nat(Hook::Output, -100), "connections from this node", vec![rules.jump_services()]);
+    add("postrouting", nat(Hook::Postrouting, 100), "masquerade", rules.postrouting());
+    add("count-passing", nat(Hook::Postrouting, 90), "connection counters: forwarded", vec![rules.count()]);
     add(
         "count-arriving",
         nat(Hook::Input, 90),
-        "how many came to the node's own endpoints",
+        "connection counters: endpoints on this node",
         vec![rules.count()],
     );
-    add("services", None, "which Service, if any", rules.services());
-    add("reject", None, "no endpoint: the client is notified", rules.reject());
+    add("services", None, "service lookup", rules.services());
+    add("reject", None, "TCP reset or ICMP port unreachable", rules.reject());
     for lookup in FrontendLookup::ALL {
-        let comment = "under externalTrafficPolicy Local: clients from inside may use every endpoint";
+        let comment = "externalTrafficPolicy Local: in-cluster clients use all endpoints";
         add(lookup.short_circuit(), None, comment, rules.short_circuit(lookup));
     }
     table

@@ -57,12 +57,16 @@ pub fn render(redirect: &SidecarRedirect<'_>) -> Ruleset {
 fn table(redirect: &SidecarRedirect<'_>, family: Family) -> Table {
     let base = Base { kind: ChainType::Nat, hook: Hook::Output, priority: PRIORITY, policy: Policy::Accept };
     let spec = ChainSpec { base: Some(base), comment: None };
-    let mut rules = vec![NftRule::new(own(MetaKey::Mark, MARK), "the sidecar itself, by its mark")];
+    let mut rules = vec![NftRule::new(own(MetaKey::Mark, MARK), "skip connections of the sidecar, by mark")];
     if let Some(uid) = redirect.uid {
-        rules.push(NftRule::new(own(MetaKey::SkUid, uid), "the sidecar itself, by its user"));
+        rules.push(NftRule::new(own(MetaKey::SkUid, uid), "skip connections of the sidecar, by user ID"));
     }
-    rules.push(NftRule::new(to_sidecar(redirect.port, family), "to a Service: into the sidecar"));
-    let mut table = Table { comment: Some(Comment::new("what a sidecar carries")), ..Table::default() };
+    rules
+        .push(NftRule::new(to_sidecar(redirect.port, family), "redirect Service connections to the sidecar"));
+    let mut table = Table {
+        comment: Some(Comment::new("Zoneward: Service connections redirected to the sidecar")),
+        ..Table::default()
+    };
     table.chains.insert("output".into(), Chain { spec, rules });
     table.sets.insert(SERVICES.into(), services(redirect.services, family));
     table

@@ -18,7 +18,7 @@ pub enum Support {
 
 use Support::{NoEffect, Refused, Works};
 
-const WINDOWS: &str = "it is for Windows nodes, which this program does not run on; docs/decisions/011-linux-only.md says what support would take";
+const WINDOWS: &str = "only for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
 const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; rate limits are not needed";
 const JSON_ONLY: &str = "the API is called with JSON, which every API server supports";
@@ -38,7 +38,7 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("logging.format", Works),
     ("logging.verbosity", Works),
     ("logging.flushFrequency", NoEffect(UNBUFFERED)),
-    ("logging.vmodule", NoEffect("it names files of kube-proxy; RUST_LOG chooses by module here")),
+    ("logging.vmodule", NoEffect("it selects source files of kube-proxy; set RUST_LOG to select modules")),
     ("logging.options.*", NoEffect(UNBUFFERED)),
     ("hostnameOverride", Works),
     ("bindAddress", Works),

@@ -34,7 +34,7 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
         "ipvs" => Mode::Ipvs,
         "kernelspace" | "winkernel" => {
             return Err(format!(
-                "mode: {text} is for Windows nodes, which this program does not run on; docs/decisions/011-linux-only.md says what support would take"
+                "mode: {text} is for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md"
             ));
         }
         other => return Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),

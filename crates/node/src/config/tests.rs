@@ -143,7 +143,7 @@ fn what_cannot_work_is_refused_with_the_reason() {
     for (text, words) in [
         ("mode: kernelspace", "docs/decisions/011-linux-only.md"),
         ("mode: userspace", "is not nftables, iptables or ipvs"),
-        ("winkernel: {enableDSR: true}", "winkernel.enableDSR: it is for Windows"),
+        ("winkernel: {enableDSR: true}", "winkernel.enableDSR: only for Windows"),
         ("windowsRunAsService: true", "for Windows"),
         ("enableProfiling: true", "enableProfiling: this program has no Go profiler"),
         ("featureGates: {WinDSR: true}", "featureGates.WinDSR"),

@@ -4,57 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use dataplane::backend::Reconciled;
-use dataplane::nfnetlink::NetlinkError;
 use dataplane::nftables::apply::apply;
 use dataplane::nftables::diff::diff;
-use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
 use dataplane::nftables::ir::{NftChange, Ruleset};
 use dataplane::nftables::render::{render, table_id};
-use dataplane::nftables::{DumpRequest, Kernel, NftablesBackend};
+use dataplane::nftables::{Kernel, NftablesBackend};
 use model::{Family, Interner, Snapshot, parse};
-use nix::errno::Errno;
 use plan::forward::{NodeConfig, ProxySettings};
 use serde_json::json;
 
 use super::*;
 
-/// A kernel that several hold, and that refuses what mentions certain bytes.
-#[derive(Clone)]
-struct Shared {
-    kernel: Arc<Mutex<FakeKernel>>,
-    refuses: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl Shared {
-    fn ruleset(&self) -> Ruleset {
-        self.kernel.lock().unwrap().ruleset().clone()
-    }
-}
-
-impl Kernel for Shared {
-    fn transact(&mut self, batch: &[u8]) -> Result<(), NetlinkError> {
-        let refused = self.refuses.lock().unwrap();
-        if refused.iter().any(|bytes| batch.windows(bytes.len()).any(|window| window == bytes)) {
-            return Err(NetlinkError::Refused { seq: 2, errno: Errno::EINVAL, text: None });
-        }
-        self.kernel.lock().unwrap().transact(batch)
-    }
-
-    fn dump(&mut self, request: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
-        self.kernel.lock().unwrap().dump(request)
-    }
-
-    fn generation(&mut self) -> Result<u32, NetlinkError> {
-        self.kernel.lock().unwrap().generation()
-    }
-
-    fn longest_batch(&self) -> usize {
-        self.kernel.lock().unwrap().longest_batch()
-    }
-}
+type SharedKernel = Arc<Mutex<FaultyKernel<FakeKernel>>>;
 
 struct World {
-    kernel: Shared,
+    kernel: SharedKernel,
     backend: NftablesBackend,
     forwarder: Forwarder,
     snapshot: Snapshot,
@@ -66,7 +31,7 @@ fn config() -> NodeConfig {
 
 impl World {
     fn new() -> Self {
-        let kernel = Shared { kernel: Arc::new(Mutex::new(FakeKernel::new())), refuses: Arc::default() };
+        let kernel = Arc::new(Mutex::new(FaultyKernel::new(FakeKernel::new(), &[])));
         let backend = NftablesBackend::new(Box::new(kernel.clone()));
         let forwarder = Forwarder::new(config());
         Self { kernel, backend, forwarder, snapshot: Snapshot::default() }
@@ -97,10 +62,18 @@ impl World {
         apply_deltas(&mut self.backend, &mut self.forwarder, &deltas).unwrap()
     }
 
+    fn ruleset(&self) -> Ruleset {
+        self.kernel.lock().unwrap().kernel.ruleset().clone()
+    }
+
+    fn refuse_transactions_with(&self, bytes: &[u8]) {
+        self.kernel.lock().unwrap().refuse_transactions_with(vec![bytes.to_vec()]);
+    }
+
     fn assert_in_kernel(&self) {
         let sizes = self.backend.set_sizes().unwrap();
         let wanted = render(self.forwarder.table(), sizes);
-        let difference = diff(&self.kernel.ruleset(), &wanted);
+        let difference = diff(&self.ruleset(), &wanted);
         assert!(difference.is_empty(), "{difference:?}");
     }
 }
@@ -111,14 +84,14 @@ fn start_over_rules_that_are_there_changes_nothing() {
     let keys: Vec<_> = (1..=5).map(|n| world.set(n, 3)).collect();
     world.sync(&keys);
     while world.backend.maintain().unwrap() {}
-    let before = world.kernel.ruleset();
+    let before = world.ruleset();
     let generation = world.kernel.generation().unwrap();
     let mut again = NftablesBackend::new(Box::new(world.kernel.clone()));
     world.forwarder.rebuild(&world.snapshot, config());
     let compared = again.load(world.forwarder.table()).unwrap();
     assert_eq!(compared, Reconciled::default());
     assert_eq!(world.kernel.generation().unwrap(), generation, "no transaction");
-    assert!(world.kernel.ruleset() == before);
+    assert!(world.ruleset() == before);
 }
 
 #[test]
@@ -151,7 +124,7 @@ fn service_that_the_kernel_refuses_does_not_stop_the_others() {
     let mut world = World::new();
     let keys: Vec<_> = (1..=9).map(|n| world.set(n, 2)).collect();
     world.sync(&keys);
-    world.kernel.refuses.lock().unwrap().push(vec![10, 1, 4, 3, 0x1f, 0x90]);
+    world.refuse_transactions_with(&[10, 1, 4, 3, 0x1f, 0x90]);
     let keys: Vec<_> = (1..=9).map(|n| world.set(n, 3)).collect();
     let failed = world.sync(&keys);
     assert_eq!(failed.len(), 1, "{failed:?}");
@@ -164,7 +137,7 @@ fn service_that_the_kernel_refuses_does_not_stop_the_others() {
     while world.backend.maintain().unwrap() {}
     world.assert_in_kernel();
     // Once the kernel takes it, it gets it.
-    world.kernel.refuses.lock().unwrap().clear();
+    world.kernel.lock().unwrap().refuse_transactions_with(Vec::new());
     assert_eq!(world.sync(&keys), []);
     assert_eq!(world.forwarder.table().frontends(&keys[3])[0].port.cluster.endpoints.len(), 3);
     while world.backend.maintain().unwrap() {}

@@ -97,7 +97,7 @@ impl ReadGates {
                 "featureGates.{name}: node ports are not served on loopback addresses; remove the gate and connect to another address of the node"
             )),
             ("WinDSR" | "WinOverlay", true) => self.refusals.push(format!(
-                "featureGates.{name}: it is for Windows nodes, which this program does not run on"
+                "featureGates.{name}: only for Windows nodes, which are not supported"
             )),
             ("KubeProxyNFTablesLocalhostNodePorts" | "WinDSR" | "WinOverlay", false) => {}
             (known, true) if ALWAYS_ON.contains(&known) => {}

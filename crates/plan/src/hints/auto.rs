@@ -1,7 +1,7 @@
 //! Auto: `topology-aware-hints` and `topology-mode` (KEP-2433, seed 001, semantics A2).
 //!
 //! Rule: each zone gets ready endpoints in proportion to the allocatable CPU of its nodes, its own first; surplus endpoints
-//! are lent to other zones. Safeguards remove all hints: fewer endpoints than zones (1), a zone above the overload
+//! are reassigned to other zones. Safeguards remove all hints: fewer endpoints than zones (1), a zone above the overload
 //! threshold of 20 % (2), a node without zone or CPU (3), an endpoint without a zone. Consumers implement safeguards 4 and
 //! 5 (a missing hint, a zone without hints).
 //!
@@ -120,9 +120,9 @@ fn decide(
     Ok((plan, allocations, overload))
 }
 
-/// The zone that each endpoint was lent to, so that the same ones are lent again.
+/// The zone that each endpoint was reassigned to, so that the same ones are reassigned again.
 fn lent_before(context: &HintContext<'_>, packing: &Packing<'_>) -> Vec<Option<usize>> {
-    if context.hysteresis.lent.is_empty() {
+    if context.hysteresis.reassigned.is_empty() {
         return Vec::new();
     }
     let endpoints = contents(packing).flat_map(|c| &c.endpoints);
@@ -211,7 +211,7 @@ fn share_out(
 }
 
 impl ZoneAssignment {
-    /// Moves lent endpoints to the count of the zone that they serve.
+    /// Moves reassigned endpoints to the count of the zone that they serve.
     fn recount(&mut self, endpoints: &EndpointsByZone<'_>, stays: &[bool]) {
         for ((zone_of, serves), stays) in endpoints.zone_by_endpoint.iter().zip(&self.serves).zip(stays) {
             if let (EndpointZone::Zone(own), Some(zone), false) = (zone_of, serves, stays) {
@@ -221,12 +221,12 @@ impl ZoneAssignment {
         }
     }
 
-    /// Lends endpoints of the zone with the largest surplus until every zone has its minimum; zones outside the allocation
+    /// Reassigns endpoints of the zone with the largest surplus until every zone has its minimum; zones outside the allocation
     /// have none. There are always enough: the minima fit into the number of endpoints.
     fn fill_minimum(&mut self, before: &[Option<usize>], allocations: &[ZoneAllocation]) {
         let mut minimum = vec![0usize; self.counts.len()];
         allocations.iter().for_each(|a| minimum[a.zone] = a.minimum);
-        // Endpoints that were lent before are lent again, so that the order in the slices changes nothing.
+        // Endpoints that were reassigned before are reassigned again, so that the order in the slices changes nothing.
         for (serves, before) in self.serves.iter_mut().zip(before) {
             if let (Some(own), Some(zone)) = (serves.as_mut(), *before)
                 && self.counts[*own] > minimum[*own]

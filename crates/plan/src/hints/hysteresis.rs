@@ -26,7 +26,7 @@ pub struct Hysteresis {
     /// Ready endpoints per served zone. Only for Auto.
     pub(super) hints_by_zone: Vec<(Name, usize)>,
     /// Ready endpoints that serve another zone than their own, sorted by address. For Auto and Prefer.
-    pub(super) lent: Vec<(IpAddr, Name)>,
+    pub(super) reassigned: Vec<(IpAddr, Name)>,
     pub(super) demand: Option<SpillDemand>,
     /// Unknown after a restart.
     pub(super) reported: Option<ReportedNotices>,
@@ -61,7 +61,7 @@ impl PartialEq for Hysteresis {
             && self.programmed == other.programmed
             && self.hinted == other.hinted
             && self.hints_by_zone == other.hints_by_zone
-            && self.lent == other.lent
+            && self.reassigned == other.reassigned
             && self.demand == other.demand
     }
 }
@@ -107,8 +107,8 @@ impl Hysteresis {
         contents: impl Iterator<Item = &'s SliceContent>,
     ) -> Self {
         let mut hysteresis = Self { mechanism, demand, reported, ..Self::default() };
-        let lends = mechanism.rebalances() && !mechanism.is_resting();
-        if lends || matches!(mechanism, Mechanism::Auto | Mechanism::Spill) {
+        let reassigns = mechanism.rebalances() && !mechanism.is_resting();
+        if reassigns || matches!(mechanism, Mechanism::Auto | Mechanism::Spill) {
             hysteresis.add_hints(contents);
         }
         hysteresis.hinted = !hysteresis.hints_by_zone.is_empty();
@@ -133,18 +133,18 @@ impl Hysteresis {
                 None => self.hints_by_zone.push((zone.clone(), 1)),
             }
             if endpoint.zone.as_ref() != Some(zone) {
-                self.lent.push((endpoint.addresses.first(), zone.clone()));
+                self.reassigned.push((endpoint.addresses.first(), zone.clone()));
             }
         }
         self.hints_by_zone.sort_unstable();
-        self.lent.sort_unstable();
-        self.lent.dedup_by(|a, b| a.0 == b.0);
+        self.reassigned.sort_unstable();
+        self.reassigned.dedup_by(|a, b| a.0 == b.0);
     }
 
-    /// The zone that an endpoint was lent to.
+    /// The zone that an endpoint was reassigned to.
     pub(super) fn lent_to(&self, address: IpAddr) -> Option<&Name> {
-        let at = self.lent.binary_search_by(|(lent, _)| lent.cmp(&address)).ok()?;
-        Some(&self.lent[at].1)
+        let at = self.reassigned.binary_search_by(|(reassigned, _)| reassigned.cmp(&address)).ok()?;
+        Some(&self.reassigned[at].1)
     }
 
     /// Whether a Notice was not reported `before`.

@@ -50,9 +50,9 @@ mechanisms! {
     None,
     /// `topology-mode: Auto`: each zone gets endpoints in proportion to its CPU. Expressed by zone hints.
     Auto,
-    /// `PreferSameZone` (and `PreferClose`): the own zone, else everywhere. Expressed by zone hints.
+    /// `PreferSameZone` (and `PreferClose`): its own zone, else everywhere. Expressed by zone hints.
     PreferSameZone,
-    /// `PreferSameNode` (and `same-node: Prefer`): the own node, else the own zone, else everywhere. Expressed by hints.
+    /// `PreferSameNode` (and `same-node: Prefer`): its own node, else its own zone, else everywhere. Expressed by hints.
     PreferSameNode,
     /// Each zone keeps the traffic that its endpoints have capacity for; the rest goes elsewhere by weight. [`crate::spill`]
     /// reads the annotation `zoneward.dev/demand`; there are hints only if no zone spills.
@@ -71,21 +71,21 @@ mechanisms! {
     PreferZone,
     /// `same-zone: Prefer`, inactive: too few endpoints, or no distribution below the overload threshold. No hints.
     PreferZoneResting,
-    /// [`Mechanism::PreferZone`] after the own node.
+    /// [`Mechanism::PreferZone`] after its own node.
     PreferNodeZone,
-    /// [`Mechanism::PreferNodeZone`], inactive: node hints only, so the own node, else everywhere.
+    /// [`Mechanism::PreferNodeZone`], inactive: node hints only, so its own node, else everywhere.
     PreferNodeZoneResting,
-    /// Hints list all zones of a region: the own region, else everywhere.
+    /// Hints list all zones of a region: its own region, else everywhere.
     PreferRegion,
-    /// The own node, else the own zone, else the own region, else everywhere. Expressed by hints.
+    /// Its own node, else its own zone, else its own region, else everywhere. Expressed by hints.
     PreferNodeRegion,
     /// [`Mechanism::PreferZone`] within each region, then everywhere.
     PreferZoneRegion,
     /// [`Mechanism::PreferZoneRegion`], inactive: as [`Mechanism::PreferRegion`].
     PreferZoneRegionResting,
-    /// [`Mechanism::PreferZoneRegion`] after the own node.
+    /// [`Mechanism::PreferZoneRegion`] after its own node.
     PreferNodeZoneRegion,
-    /// [`Mechanism::PreferNodeZoneRegion`], inactive: the own node, else the own region, else everywhere.
+    /// [`Mechanism::PreferNodeZoneRegion`], inactive: its own node, else its own region, else everywhere.
     PreferNodeZoneRegionResting,
     /// [`Mechanism::PreferZone`] within each region: an endpoint without a hint for this node's zone is not used.
     PreferZoneRequireRegion,
@@ -134,7 +134,7 @@ impl Mechanism {
         )
     }
 
-    /// Whether it lends endpoints to other zones ([`super::same_zone::rebalance`]), now or when it is active again.
+    /// Whether it reassigns endpoints to other zones ([`super::same_zone::rebalance`]), now or when it is active again.
     pub fn rebalances(self) -> bool {
         self != self.inactive_form() || self.is_resting()
     }

@@ -135,7 +135,7 @@ fn endpoints_in_a_zone_without_nodes_are_named() {
 
 #[test]
 fn no_zone_is_left_without_its_minimum_by_endpoints_elsewhere() {
-    // Upstream never lends the endpoints of a zone without nodes, and would leave b with none.
+    // Upstream never reassigns the endpoints of a zone without nodes, and would leave b with none.
     let mut world = auto(&[("a", 1), ("b", 1)], &[("a", 2), ("gone", 4)]);
     world.sync();
     assert_eq!(world.hints(), "a>a 2, gone>a 1, gone>b 3");

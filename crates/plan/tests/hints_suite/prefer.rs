@@ -43,7 +43,7 @@ fn small_and_large_numbers_of_nodes() {
         &mut large,
         expect![[r#"
             PreferZone [a>a 50, a>b 10, b>b 20, c>b 7, c>c 13]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 50 for 50 % of the nodes, b has 37 for 38 % of the nodes, c has 13 for 13 % of the nodes; 17 of 100 ready endpoints serve another zone than their own; highest overload 1 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 50 for 50 % of the nodes, b has 37 for 38 % of the nodes, c has 13 for 13 % of the nodes; 17 of 100 ready endpoints serve another zone than their own; highest overload 1 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are reassigned to.
         "#]],
     );
 }
@@ -54,7 +54,7 @@ fn balanced_and_imbalanced_endpoints() {
         &mut prefer(&THREE, &[("a", 10), ("b", 5), ("c", 3)]),
         expect![[r#"
             PreferZone [a>a 6, a>b 1, a>c 3, b>b 5, c>c 3]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 6 for 33 % of the nodes, c has 6 for 33 % of the nodes; 4 of 18 ready endpoints serve another zone than their own; highest overload 0 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 6 for 33 % of the nodes, c has 6 for 33 % of the nodes; 4 of 18 ready endpoints serve another zone than their own; highest overload 0 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are reassigned to.
         "#]],
     );
 }
@@ -65,7 +65,7 @@ fn no_endpoints_in_some_zones() {
         &mut prefer(&THREE, &[("a", 14)]),
         expect![[r#"
             PreferZone [a>a 6, a>b 4, a>c 4]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 8 of 14 ready endpoints serve another zone than their own; highest overload 17 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer: a has 6 for 33 % of the nodes, b has 4 for 33 % of the nodes, c has 4 for 33 % of the nodes; 8 of 14 ready endpoints serve another zone than their own; highest overload 17 %, threshold 50 % (starts at 12, ends at 6). To keep more traffic in its zone, add endpoints in the zones that they are reassigned to.
         "#]],
     );
 }
@@ -280,7 +280,7 @@ fn within_regions_nothing_is_lent_to_the_other() {
         &mut world,
         expect![[r#"
             PreferZoneRequireRegion [a>a 10, a>b 10, c>c 5, c>d 4]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: a has 10 for 50 % of the nodes, b has 10 for 50 % of the nodes, c has 5 for 50 % of the nodes, d has 4 for 50 % of the nodes; 14 of 29 ready endpoints serve another zone than their own; highest overload 13 %, threshold 50 % (starts at 9, ends at 3). To keep more traffic in its zone, add endpoints in the zones that they are lent to.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Prefer, endpointslice.kubernetes.io/same-region: Require: a has 10 for 50 % of the nodes, b has 10 for 50 % of the nodes, c has 5 for 50 % of the nodes, d has 4 for 50 % of the nodes; 14 of 29 ready endpoints serve another zone than their own; highest overload 13 %, threshold 50 % (starts at 9, ends at 3). To keep more traffic in its zone, add endpoints in the zones that they are reassigned to.
         "#]],
     );
 }

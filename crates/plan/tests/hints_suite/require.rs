@@ -134,7 +134,7 @@ fn require_says_who_is_cut_off() {
         &mut world,
         expect![[r#"
             RequireZone [a>a 4, b>b 4]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to the own zone or nowhere; 8 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to its own zone or nowhere; 8 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
             Service shop/web: UnreachableFromSome: Clients in c (1 node) cannot reach the Service: no endpoint that they may use is ready. Add one there, or use Prefer instead of Require.
             Service shop/web: UnreachableFromSome: Clients on 1 node without the label topology.kubernetes.io/zone (stray) cannot reach the Service. Add the label, or use Prefer instead of Require.
         "#]],
@@ -149,7 +149,7 @@ fn require_keeps_its_word_at_any_load() {
         &mut world,
         expect![[r#"
             RequireZone [?> 1, a>a 1, b>b 5]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to the own zone or nowhere; 7 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-zone: Require: traffic goes to its own zone or nowhere; 7 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
             Service shop/web: OverloadExpected: Zone a sends 75 % of the traffic (by nodes) to 1 ready endpoint, so it gets about 425 % more than its fair share; the hints stay. Add 5 there, or use Spill, which sends the excess elsewhere.
             Service shop/web: TopologyUnknown: Without a zone: 1 ready endpoint, the first is Pod web-7, so Zoneward's nodes do not use it. Add the label topology.kubernetes.io/zone to its node.
         "#]],
@@ -164,7 +164,7 @@ fn require_node_is_for_the_node_alone() {
         &mut world,
         expect![[r#"
             RequireNode [a>a+node 1]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-node: Require: traffic goes to the own node or nowhere; 1 ready endpoint. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-node: Require: traffic goes to its own node or nowhere; 1 ready endpoint. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
             Service shop/web: UnreachableFromSome: Clients on 2 of 3 ready nodes cannot reach the Service: no endpoint is ready there. Run one on every node, e.g. with a DaemonSet, or use Prefer instead of Require.
         "#]],
     );
@@ -178,7 +178,7 @@ fn a_region_is_cut_off_only_if_none_of_its_zones_has_an_endpoint() {
         &mut world,
         expect![[r#"
             RequireRegion [a>a|b|c 2]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 2 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to its own region or nowhere; 2 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
             Service shop/web: UnreachableFromSome: Clients in d (2 nodes), e (1 node) cannot reach the Service: no endpoint that they may use is ready. Add one there, or use Prefer instead of Require.
         "#]],
     );
@@ -192,7 +192,7 @@ fn a_region_that_is_preferred_falls_back_to_all() {
         &mut world,
         expect![[r#"
             PreferRegion [a>a|b|c 1, b>a|b|c 1]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to the own region, else all endpoints; 2 ready endpoints.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to its own region, else all endpoints; 2 ready endpoints.
         "#]],
     );
 }
@@ -205,7 +205,7 @@ fn regions_that_are_not_labelled_are_one() {
         &mut world,
         expect![[r#"
             RequireRegion [a>a|b 1, b>a|b 1]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 2 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to its own region or nowhere; 2 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
             Service shop/web: TopologyUnknown: No node has the label topology.kubernetes.io/region, so the whole cluster counts as one region. Add the label, or use same-zone.
         "#]],
     );
@@ -220,7 +220,7 @@ fn a_zone_whose_nodes_disagree_is_named() {
         &mut world,
         expect![[r#"
             PreferRegion [a>a|b|c 1]
-            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to the own region, else all endpoints; 1 ready endpoint.
+            Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Prefer: traffic goes to its own region, else all endpoints; 1 ready endpoint.
             Service shop/web: TopologyUnknown: The nodes of zone a have different regions (node a-node-1 differs from the first), so the region of the first node by name is used. Correct the label topology.kubernetes.io/region.
         "#]],
     );
@@ -273,7 +273,7 @@ fn a_region_of_more_than_eight_zones_gets_no_hints_for_zones_and_says_so() {
     }
     let mut wide = wide(&[(a::SAME_REGION, "Require")], 9);
     expect![[r#"
-        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to the own region or nowhere; 9 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
+        Service shop/web: TrafficDistributionProgrammed: endpointslice.kubernetes.io/same-region: Require: traffic goes to its own region or nowhere; 9 ready endpoints. Make sure that each has enough endpoints. Consumers that read only hints use all endpoints if a hint is missing, Zoneward's nodes do not.
         Service shop/web: TooManyZonesForHints: endpointslice.kubernetes.io/same-region: Require: a region has more than 8 zones, more than hints can list, so endpoints have no zone hints. Zoneward's nodes keep traffic in the region, consumers that read only hints use all endpoints. Use same-zone or smaller regions for those.
         Service shop/web: UnreachableFromSome: Clients in w (1 node) cannot reach the Service: no endpoint that they may use is ready. Add one there, or use Prefer instead of Require.
     "#]].assert_eq(&notices(&wide.sync()));
@@ -286,9 +286,9 @@ fn without_hints_for_zones_no_step_to_the_own_zone_is_promised() {
             let mut world = wide(&[(a::SAME_NODE, "Prefer"), (a::SAME_REGION, level)], zones);
             notices(&world.sync())
         };
-        let fits = format!("the own node, else the own zone, else the own region{end};");
+        let fits = format!("its own node, else its own zone, else its own region{end};");
         assert!(said(8).contains(&fits), "{}", said(8));
-        let too_wide = format!("traffic goes to the own node, else the own region{end};");
+        let too_wide = format!("traffic goes to its own node, else its own region{end};");
         assert!(said(20).contains(&too_wide), "{}", said(20));
     }
 }

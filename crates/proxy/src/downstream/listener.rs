@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::listener::ConnectionPermit;
 use model::ServiceKey;
 use tokio::net::TcpListener;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::connection;
 use crate::proxy::ProxyShared;
@@ -22,21 +22,10 @@ pub enum ListenerKind {
     Gateway { port: u16 },
 }
 
-/// The pause after a failed accept, which nearly always means that the process is out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-
 pub(crate) async fn accept(proxy: &Arc<ProxyShared>, listener: TcpListener, kind: ListenerKind) {
     let kind = Arc::new(kind);
     loop {
-        let Ok(permit) = proxy.connection_permits.clone().acquire_owned().await else { return };
-        let (stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "failed to accept a connection");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let ((stream, client), permit) = proxy.connections.accept(|| listener.accept()).await;
         let open = Arc::new(OpenConnection::new(proxy, permit));
         let (proxy, kind) = (proxy.clone(), kind.clone());
         tokio::spawn(async move {
@@ -60,11 +49,11 @@ pub(crate) async fn sweep_idle(proxy: &ProxyShared) {
 /// Held while a connection, or the tunnel that it was upgraded to, is open. Draining waits for it.
 pub(crate) struct OpenConnection {
     proxy: Arc<ProxyShared>,
-    _permit: OwnedSemaphorePermit,
+    _permit: ConnectionPermit,
 }
 
 impl OpenConnection {
-    fn new(proxy: &Arc<ProxyShared>, permit: OwnedSemaphorePermit) -> Self {
+    fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit) -> Self {
         proxy.connection_opened();
         Self { proxy: proxy.clone(), _permit: permit }
     }

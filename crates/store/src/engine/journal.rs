@@ -196,7 +196,7 @@ fn parse(content: &[u8], epoch: u64) -> Result<(Vec<JournalRecord>, u64), Storag
         match record_at(content, start) {
             Some((record, _)) if record.epoch > epoch => {
                 return Err(StorageError::damaged(
-                    "the journal is newer than the tables: a file was exchanged",
+                    "the journal is newer than the tables: one of the files was replaced",
                 ));
             }
             Some((record, _)) if record.epoch == epoch => {

@@ -65,7 +65,7 @@ fn group(hir: &Hir, out: &mut String) -> Result<(), String> {
 
 fn write_repetition(repetition: &Repetition, out: &mut String) -> Result<(), String> {
     if repetition.min > MAX_REPEATS || repetition.max.is_some_and(|max| max > MAX_REPEATS) {
-        return Err(format!("it repeats something more than {MAX_REPEATS} times, which Envoy does not"));
+        return Err(format!("more than {MAX_REPEATS} repetitions, which Envoy does not support"));
     }
     group(&repetition.sub, out)?;
     match (repetition.min, repetition.max) {
@@ -141,7 +141,7 @@ fn anchor(look: Look) -> Result<&'static str, String> {
         Look::EndLF => Ok("(?m:$)"),
         Look::WordAscii | Look::WordUnicode => Ok("\\b"),
         Look::WordAsciiNegate | Look::WordUnicodeNegate => Ok("\\B"),
-        _ => Err("it asks for a kind of boundary that Envoy does not know".to_owned()),
+        _ => Err("a kind of word boundary that Envoy does not support".to_owned()),
     }
 }
 

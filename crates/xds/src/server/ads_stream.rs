@@ -80,6 +80,7 @@ impl AdsService {
                 machine: M::default(),
                 stream: None,
                 retry: RetryBackoff::default(),
+                wait_ends: None,
             };
             if let Err(status) = ads.run().await {
                 let _ = ads.sender.send(Err(status)).await;
@@ -132,7 +133,7 @@ trait XdsProtocol: Default + Send + 'static {
     fn handle_request(&mut self, request: &Self::Request) -> Result<Vec<Reply>, TooManyNames>;
     fn set_target(&mut self, target: Arc<PublishedResources>);
     fn next_response(&mut self) -> Option<Self::Response>;
-    fn is_pending(&self) -> bool;
+    fn awaits_endpoints(&self) -> bool;
     fn stop_waiting(&mut self);
     fn has_retryable(&self) -> bool;
     fn retry_rejected(&mut self);
@@ -163,8 +164,8 @@ impl XdsProtocol for DeltaStream {
         DeltaStream::next_response(self)
     }
 
-    fn is_pending(&self) -> bool {
-        DeltaStream::is_pending(self)
+    fn awaits_endpoints(&self) -> bool {
+        DeltaStream::awaits_endpoints(self)
     }
 
     fn stop_waiting(&mut self) {
@@ -209,8 +210,9 @@ impl XdsProtocol for SotwStream {
         SotwStream::next_response(self)
     }
 
-    fn is_pending(&self) -> bool {
-        SotwStream::is_pending(self)
+    /// Routes are never held back for endpoints.
+    fn awaits_endpoints(&self) -> bool {
+        false
     }
 
     fn stop_waiting(&mut self) {}
@@ -244,6 +246,8 @@ struct AdsStream<M: XdsProtocol> {
     /// Its number in the registry, once identified.
     stream: Option<u64>,
     retry: RetryBackoff,
+    /// When routes stop waiting for endpoints.
+    wait_ends: Option<Instant>,
 }
 
 /// Backoff of retryable NACKs.
@@ -266,13 +270,13 @@ impl RetryBackoff {
             self.due = Some(Instant::now() + self.backoff);
         }
     }
+}
 
-    /// Never returns if nothing is scheduled.
-    async fn wait(&self) {
-        match self.due {
-            Some(due) => tokio::time::sleep_until(due).await,
-            None => std::future::pending().await,
-        }
+/// Never returns if nothing is scheduled.
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -291,30 +295,44 @@ impl<M: XdsProtocol> AdsStream<M> {
                     return Ok(());
                 }
             }
-            let endpoints_timeout = self.service.settings.endpoints_timeout;
             self.retry.schedule(self.machine.has_retryable());
+            self.schedule_end_of_wait();
             tokio::select! {
+                // Requests come last: a client that sends without pause must not starve updates and deadlines. Updates
+                // coalesce, so that they cannot starve requests.
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return Err(Status::unavailable(STOPPING)),
                 () = self.sender.closed() => return Ok(()),
+                changed = published.changed() => match changed {
+                    Ok(()) => self.update_target(&mut published),
+                    Err(_) => return Err(Status::unavailable(NO_LONGER_SERVED)),
+                },
+                () = wait_until(self.wait_ends) => {
+                    self.wait_ends = None;
+                    self.machine.stop_waiting();
+                }
+                () = wait_until(self.retry.due) => {
+                    self.retry.due = None;
+                    self.machine.retry_rejected();
+                }
                 message = self.incoming.message() => match message {
                     Ok(Some(request)) => self.handle_request(&request)?,
                     // On reconnection the client lists the versions that it has.
                     Ok(None) | Err(_) => return Ok(()),
                 },
-                changed = published.changed() => match changed {
-                    Ok(()) => self.update_target(&mut published),
-                    Err(_) => return Err(Status::unavailable(NO_LONGER_SERVED)),
-                },
-                () = tokio::time::sleep(endpoints_timeout), if self.machine.is_pending() => {
-                    self.machine.stop_waiting();
-                }
-                () = self.retry.wait() => {
-                    self.retry.due = None;
-                    self.machine.retry_rejected();
-                }
             }
+            // Requests that are always ready must not keep other tasks from this thread.
+            tokio::task::consume_budget().await;
         }
+    }
+
+    /// Routes wait for endpoints for a limited time, however many requests and updates come meanwhile.
+    fn schedule_end_of_wait(&mut self) {
+        let timeout = self.service.settings.endpoints_timeout;
+        self.wait_ends = match self.machine.awaits_endpoints() {
+            true => self.wait_ends.or_else(|| Some(Instant::now() + timeout)),
+            false => None,
+        };
     }
 
     /// Waits for the first publication. After a restart that takes a moment, and comparing a client's versions with an
@@ -391,3 +409,6 @@ impl<M: XdsProtocol> AdsStream<M> {
         self.sender.send(Ok(response)).await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

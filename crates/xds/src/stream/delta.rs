@@ -138,6 +138,11 @@ impl DeltaStream {
         vec![Reply::Nack(Nack { kind, resource: None, version: None, message, is_retryable: false })]
     }
 
+    /// Whether routes are held back until Envoy subscribes to endpoints.
+    pub fn awaits_endpoints(&self) -> bool {
+        !self.awaiting_endpoints.is_empty()
+    }
+
     /// Stops waiting for endpoints that Envoy does not subscribe to.
     pub fn stop_waiting(&mut self) {
         self.awaiting_endpoints.clear();

@@ -80,10 +80,6 @@ impl SotwStream {
         }
     }
 
-    pub fn is_pending(&self) -> bool {
-        self.subscriptions.values().any(|subscription| subscription.pending.is_some())
-    }
-
     /// Additions and removals are one response here, so only the order of additions is kept.
     pub fn next_response(&mut self) -> Option<DiscoveryResponse> {
         let target = self.target.resources.clone();

@@ -45,7 +45,7 @@ fn backup(args: &StoreFile) -> Result<bool> {
 fn restore(args: &StoreFile) -> Result<bool> {
     let revision = Engine::restore(&args.file, &folder(&args.data_dir))?;
     print_text(&format!(
-        "{} holds what the backup held; revisions go on at {revision}.\n",
+        "{}: restored from the backup; revisions continue at {revision}.\n",
         args.data_dir.display()
     ))?;
     Ok(true)
@@ -77,7 +77,7 @@ fn text(report: &CheckReport, notices: &[Notice]) -> String {
         text += &format!("repairable: {notice}\n");
     }
     if !notices.is_empty() {
-        text += "`zoneward up` starts with it; repair it while it runs\n";
+        text += "`zoneward up` can start with these problems; repair them while it runs\n";
     }
     text
 }

@@ -18,7 +18,7 @@ pub(super) fn decode_expr(attrs: Attrs<'_>) -> Result<Expr, DecodeError> {
 }
 
 pub(super) fn decode_verdict(data: Attrs<'_>) -> Result<NftVerdict, DecodeError> {
-    verdict(data).ok_or_else(|| problem("a verdict", "it is missing or not one that we know"))
+    verdict(data).ok_or_else(|| problem("a verdict", "missing or unknown"))
 }
 
 fn verdict(data: Attrs<'_>) -> Option<NftVerdict> {

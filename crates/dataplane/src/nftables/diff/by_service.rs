@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::ServiceKey;
+
 use crate::nftables::ir::{
     Bytes, Comment, Element, IntervalEncoding, NftChange, NftFamily, NftName, Ruleset, TableId,
 };
@@ -133,22 +135,53 @@ impl Owners<'_> {
 
     fn link(&mut self, table: &TableId, set: SetName, element: &Element) {
         let owner = key_owner(table, set, &element.key);
-        let own = element.value.comment.as_ref().map(service_of);
-        let mut services: BTreeSet<String> = own.into_iter().collect();
-        let Owner::Frontend(_, is_cluster_ip, key) = &owner else { return };
-        for table in self.rulesets.iter().filter_map(|ruleset| ruleset.tables.get(table)) {
-            let naming = table.sets.iter().filter(|(name, _)| match SetName::parse(name) {
-                Some(SetName::ClusterIps) => *is_cluster_ip,
-                Some(SetName::Frontends(..)) => !is_cluster_ip,
-                _ => false,
-            });
-            let comments = naming.filter_map(|(_, set)| set.elements.get(key)?.comment.as_ref());
-            services.extend(comments.map(service_of));
-        }
-        for service in services {
+        for service in element_services(self.rulesets, table, &owner, element) {
             self.join(&owner, Owner::Service(service));
         }
     }
+}
+
+/// The Services that an element belongs to: those that its comment names, and the comments of its frontend.
+fn element_services(
+    rulesets: &[&Ruleset],
+    table: &TableId,
+    owner: &Owner,
+    element: &Element,
+) -> BTreeSet<String> {
+    let own = element.value.comment.as_ref().map(service_of);
+    let mut services: BTreeSet<String> = own.into_iter().collect();
+    let Owner::Frontend(_, is_cluster_ip, key) = owner else { return services };
+    for table in rulesets.iter().filter_map(|ruleset| ruleset.tables.get(table)) {
+        let naming = table.sets.iter().filter(|(name, _)| match SetName::parse(name) {
+            Some(SetName::ClusterIps) => *is_cluster_ip,
+            Some(SetName::Frontends(..)) => !is_cluster_ip,
+            _ => false,
+        });
+        let comments = naming.filter_map(|(_, set)| set.elements.get(key)?.comment.as_ref());
+        services.extend(comments.map(service_of));
+    }
+    services
+}
+
+/// The Services whose elements a group of changes adds or deletes.
+pub fn services_of(changes: &[NftChange], rulesets: &[&Ruleset]) -> BTreeSet<ServiceKey> {
+    let mut names = BTreeSet::new();
+    for change in changes {
+        let (NftChange::AddElements { table, set, elements, .. }
+        | NftChange::DeleteElements { table, set, elements, .. }) = change
+        else {
+            continue;
+        };
+        let Some(set) = SetName::parse(set) else { continue };
+        for element in elements {
+            let owner = key_owner(table, set, &element.key);
+            names.extend(element_services(rulesets, table, &owner, element));
+        }
+    }
+    let key = |name: &String| {
+        name.split_once('/').map(|(namespace, name)| ServiceKey::new(&namespace.into(), &name.into()))
+    };
+    names.iter().filter_map(key).collect()
 }
 
 /// The Service that a comment names: `shop/web:http` is a port of `shop/web`.

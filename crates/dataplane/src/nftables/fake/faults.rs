@@ -39,6 +39,8 @@ pub struct FaultyKernel<K> {
     pub kernel: K,
     transactions: VecDeque<KernelFault>,
     dumps: VecDeque<KernelFault>,
+    /// Every transaction that contains one of these is refused.
+    refused_bytes: Vec<Vec<u8>>,
 }
 
 impl<K: Kernel> FaultyKernel<K> {
@@ -46,7 +48,19 @@ impl<K: Kernel> FaultyKernel<K> {
     pub fn new(kernel: K, faults: &[KernelFault]) -> FaultyKernel<K> {
         let (dumps, transactions) =
             faults.iter().partition::<Vec<KernelFault>, _>(|fault| fault.is_for_dump());
-        FaultyKernel { kernel, transactions: transactions.into(), dumps: dumps.into() }
+        let (transactions, dumps) = (transactions.into(), dumps.into());
+        FaultyKernel { kernel, transactions, dumps, refused_bytes: Vec::new() }
+    }
+
+    /// Injects one more failure.
+    pub fn inject(&mut self, fault: KernelFault) {
+        let queue = if fault.is_for_dump() { &mut self.dumps } else { &mut self.transactions };
+        queue.push_back(fault);
+    }
+
+    /// Refuses every transaction that contains one of these byte strings, such as the address of an endpoint.
+    pub fn refuse_transactions_with(&mut self, bytes: Vec<Vec<u8>>) {
+        self.refused_bytes = bytes;
     }
 
     /// Whether every failure was injected.
@@ -64,6 +78,9 @@ impl<K: Kernel> Kernel for FaultyKernel<K> {
             Some(KernelFault::Send(errno)) => Err(NetlinkError::Socket { doing: "writing to", errno }),
             Some(KernelFault::LoseReply) => self.kernel.transact(batch).and(Err(NetlinkError::Lost)),
             Some(KernelFault::LoseBatch) => Err(NetlinkError::Silent),
+            _ if self.refused_bytes.iter().any(|bytes| contains(batch, bytes)) => {
+                Err(NetlinkError::Refused { seq: 2, errno: Errno::EINVAL, text: None })
+            }
             _ => self.kernel.transact(batch),
         }
     }
@@ -88,4 +105,8 @@ impl<K: Kernel> Kernel for FaultyKernel<K> {
     fn longest_batch(&self) -> usize {
         self.kernel.longest_batch()
     }
+}
+
+fn contains(batch: &[u8], bytes: &[u8]) -> bool {
+    batch.windows(bytes.len()).any(|window| window == bytes)
 }

@@ -72,10 +72,10 @@ impl Rules<'_> {
         self.look_up_through_mark(SetName::StickySlots(lookup, scope), Reg(0), &mut unstored, number);
         unstored.extend([self.look_up_endpoint(endpoints), self.dnat()]);
         vec![
-            NftRule::new(known, "session affinity: to the endpoint as before"),
-            NftRule::new(forget, "session affinity: that endpoint is gone, forget it"),
-            NftRule::new(choose, "session affinity: choose an endpoint and remember it"),
-            NftRule::new(unstored, "session affinity: no room to remember, choose only"),
+            NftRule::new(known, "session affinity: known client, DNAT to its endpoint"),
+            NftRule::new(forget, "session affinity: delete stale entry"),
+            NftRule::new(choose, "session affinity: pick an endpoint and store it"),
+            NftRule::new(unstored, "session affinity: map full, pick without storing"),
         ]
     }
 }

@@ -165,17 +165,17 @@ impl ChainClass {
     /// The comment of its chain.
     pub(super) fn describe(&self) -> String {
         let who = match self.role {
-            Role::ClusterIp => "to a cluster IP",
-            Role::External => "from anywhere, externalTrafficPolicy Cluster",
-            Role::ExternalLocal => "from outside, externalTrafficPolicy Local",
-            Role::Inside => "from inside, past externalTrafficPolicy Local",
+            Role::ClusterIp => "cluster IP",
+            Role::External => "externalTrafficPolicy Cluster",
+            Role::ExternalLocal => "externalTrafficPolicy Local, external clients",
+            Role::Inside => "externalTrafficPolicy Local, in-cluster clients",
         };
         match self.ending {
-            Ending::Reject => format!("{who}: no endpoint, rejected"),
-            Ending::Drop => format!("{who}: no endpoint here, dropped"),
+            Ending::Reject => format!("{who}: no endpoints, reject"),
+            Ending::Drop => format!("{who}: no local endpoints, drop"),
             Ending::Send(slots) => format!("{who}: {slots} slots"),
             Ending::Sticky(slots, seconds) => {
-                format!("{who}: {slots} slots, clients remembered for {seconds} s")
+                format!("{who}: {slots} slots, session affinity {seconds} s")
             }
         }
     }

@@ -60,7 +60,7 @@ impl Rules<'_> {
         }
         let mut exprs = self.is_pod(CmpOp::Ne)?;
         exprs.extend(self.set_mark());
-        Some(NftRule::new(exprs, "masquerade: not a pod"))
+        Some(NftRule::new(exprs, "masquerade: source is not a pod"))
     }
 
     /// Clients inside the cluster bypass externalTrafficPolicy Local. Pods keep their address, the node itself does
@@ -69,14 +69,14 @@ impl Rules<'_> {
         let mut rules = Vec::new();
         if let Some(mut pod) = self.is_pod(CmpOp::Eq) {
             self.dispatch(lookup, ClientScope::Inside, &mut pod);
-            rules.push(NftRule::new(pod, "a pod may use every endpoint"));
+            rules.push(NftRule::new(pod, "short circuit: pods"));
         }
         let mut mark = is_local(fib::SADDR);
         mark.extend(self.set_mark());
-        rules.push(NftRule::new(mark, "masquerade: the node itself"));
+        rules.push(NftRule::new(mark, "masquerade: source is this node"));
         let mut own = is_local(fib::SADDR);
         self.dispatch(lookup, ClientScope::Inside, &mut own);
-        rules.push(NftRule::new(own, "the node itself may use every endpoint"));
+        rules.push(NftRule::new(own, "short circuit: this node"));
         rules
     }
 
@@ -107,8 +107,8 @@ impl Rules<'_> {
         ];
         // In this order: a marked pod that reaches itself must not keep its mark.
         vec![
-            NftRule::new(marked, "masquerade: marked on the way in"),
-            NftRule::new(hairpin, "masquerade: a pod that reaches itself"),
+            NftRule::new(marked, "masquerade: marked connections"),
+            NftRule::new(hairpin, "masquerade: hairpin"),
         ]
     }
 }

@@ -84,7 +84,7 @@ impl Rules<'_> {
 
     /// From the hooks to the chain that looks Services up.
     pub(super) fn jump_services(&self) -> NftRule {
-        NftRule::new(vec![Expr::Verdict(NftVerdict::Jump("services".into()))], "is it for a Service?")
+        NftRule::new(vec![Expr::Verdict(NftVerdict::Jump("services".into()))], "service lookup")
     }
 
     /// Looks the Service up (semantics D2): by address, by node port; else rejects or drops what is left of its ranges.
@@ -102,10 +102,10 @@ impl Rules<'_> {
         let mut unassigned = to(SetName::ServiceCidrs);
         unassigned.push(Expr::Verdict(NftVerdict::Drop));
         vec![
-            NftRule::new(by_address, "a cluster IP, external IP or load balancer IP"),
-            NftRule::new(by_node_port, "a node port"),
-            NftRule::new(unknown_port, "a cluster IP, but no port of its Service"),
-            NftRule::new(unassigned, "in a ServiceCIDR, but of no Service"),
+            NftRule::new(by_address, "lookup by address: cluster IP, external IP, load balancer IP"),
+            NftRule::new(by_node_port, "lookup by node port"),
+            NftRule::new(unknown_port, "cluster IP, unknown port: reject"),
+            NftRule::new(unassigned, "unassigned address of a ServiceCIDR: drop"),
         ]
     }
 
@@ -147,7 +147,7 @@ impl Rules<'_> {
         ];
         let port_unreachable = if self.family == Family::V4 { 3 } else { 4 };
         let other = vec![Expr::Reject(RejectKind::Icmp(port_unreachable))];
-        vec![NftRule::new(tcp, "connection refused"), NftRule::new(other, "port unreachable")]
+        vec![NftRule::new(tcp, "TCP reset"), NftRule::new(other, "ICMP port unreachable")]
     }
 
     /// Counts a new connection by frontend and endpoint. After DNAT, so that one rule counts all paths, and before
@@ -181,7 +181,7 @@ impl Rules<'_> {
                 counts: true,
             },
         ];
-        NftRule::new(exprs, "counted: from which frontend to which endpoint")
+        NftRule::new(exprs, "count connections by frontend and endpoint")
     }
 
     /// The chain of a class.
@@ -195,21 +195,18 @@ impl Rules<'_> {
             Role::External => rules.push(self.mark_all()),
             Role::ExternalLocal => {
                 let jump = Expr::Verdict(NftVerdict::Jump(class.lookup.short_circuit().into()));
-                rules.push(NftRule::new(vec![jump], "clients from inside leave here"));
+                rules.push(NftRule::new(vec![jump], "in-cluster clients: short circuit"));
             }
             Role::Inside => {}
         }
         match class.ending {
             Ending::Reject => {
                 let goto = Expr::Verdict(NftVerdict::Goto("reject".into()));
-                rules.push(NftRule::new(vec![goto], "no endpoint anywhere"));
+                rules.push(NftRule::new(vec![goto], "no endpoints: reject"));
             }
             Ending::Drop => {
                 let drop = Expr::Verdict(NftVerdict::Drop);
-                rules.push(NftRule::new(
-                    vec![drop],
-                    "no endpoint on this node: a load balancer tries another",
-                ));
+                rules.push(NftRule::new(vec![drop], "no local endpoints: drop"));
             }
             Ending::Send(slots) => rules.push(self.send(class, slots)),
             Ending::Sticky(slots, seconds) => rules.extend(self.affinity(class, slots, seconds)),
@@ -224,7 +221,7 @@ impl Rules<'_> {
         exprs.push(self.load_source(client));
         exprs.push(Expr::Lookup { set: self.set(SetName::SourceRanges), sreg: Reg(0), negated: true });
         exprs.push(Expr::Verdict(NftVerdict::Drop));
-        NftRule::new(exprs, "not in loadBalancerSourceRanges")
+        NftRule::new(exprs, "loadBalancerSourceRanges: drop other sources")
     }
 
     pub(super) fn random(slots: u32, dreg: Reg) -> Expr {
@@ -252,7 +249,7 @@ impl Rules<'_> {
         exprs.push(Self::random(slots, number));
         let map = SetName::Endpoints(class.lookup, class.scope());
         exprs.extend([self.look_up_endpoint(map), self.dnat()]);
-        NftRule::new(exprs, "to one of the endpoints")
+        NftRule::new(exprs, "DNAT to a random endpoint")
     }
 }
 

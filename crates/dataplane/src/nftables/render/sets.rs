@@ -228,25 +228,23 @@ impl SetName {
 
     pub(super) fn comment(self) -> &'static str {
         match self {
-            Self::Frontends(FrontendLookup::Address, ClientScope::All) => "address of a Service -> class",
-            Self::Frontends(FrontendLookup::NodePort, ClientScope::All) => "node port of a Service -> class",
+            Self::Frontends(FrontendLookup::Address, ClientScope::All) => "frontend address -> class",
+            Self::Frontends(FrontendLookup::NodePort, ClientScope::All) => "node port -> class",
             Self::Frontends(_, ClientScope::Inside) => {
-                "externalTrafficPolicy Local: the class for clients inside"
+                "externalTrafficPolicy Local: class for in-cluster clients"
             }
-            Self::Endpoints(..) => "frontend . number -> endpoint",
-            Self::StickyIds(_) => "session affinity: frontend -> number of the Service port",
-            Self::StickySlots(..) => "session affinity: frontend . number -> number of the endpoint",
-            Self::StickyEndpoints(..) => "session affinity: frontend . number of the endpoint -> endpoint",
-            Self::Affinity => {
-                "session affinity: client . number of the Service port -> number of the endpoint"
-            }
-            Self::Verdicts(_) => "class -> what to do",
-            Self::SourceRanges => "loadBalancerSourceRanges: who may come",
-            Self::ClusterIps => "cluster IPs: ports without a Service are rejected",
-            Self::ServiceCidrs => "ServiceCIDRs: addresses without a Service are dropped",
+            Self::Endpoints(..) => "frontend . slot -> endpoint",
+            Self::StickyIds(_) => "session affinity: frontend -> service port ID",
+            Self::StickySlots(..) => "session affinity: frontend . slot -> endpoint ID",
+            Self::StickyEndpoints(..) => "session affinity: frontend . endpoint ID -> endpoint",
+            Self::Affinity => "session affinity: client . service port ID -> endpoint ID",
+            Self::Verdicts(_) => "class -> verdict",
+            Self::SourceRanges => "loadBalancerSourceRanges: allowed sources",
+            Self::ClusterIps => "cluster IPs: unknown ports are rejected",
+            Self::ServiceCidrs => "ServiceCIDRs: unassigned addresses are dropped",
             Self::NodePortRanges => "nodePortAddresses",
-            Self::Connections => "connections counted: frontend . endpoint",
-            Self::Hairpin => "endpoints of this node: client and endpoint are the same pod",
+            Self::Connections => "connection counters: frontend . endpoint",
+            Self::Hairpin => "hairpin: client and endpoint are the same pod",
         }
     }
 }

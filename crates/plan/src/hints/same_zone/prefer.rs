@@ -1,7 +1,7 @@
 //! `same-zone: Prefer` (seed 003).
 //!
 //! Rule: each zone is served by its own endpoints unless that overloads them by more than 50 %; then endpoints of other
-//! zones are lent to it ([`rebalance_zones`]). Prefer starts at threshold + padding ready endpoints and ends at
+//! zones are reassigned to it ([`rebalance_zones`]). Prefer starts at threshold + padding ready endpoints and ends at
 //! threshold - padding; the threshold is three per zone unless the Service sets another. While it is active, endpoints that
 //! come or go change nothing else unless a zone is overloaded; then everything is rebalanced. With same-region, all of this
 //! applies per region.
@@ -20,7 +20,7 @@ const PER_ZONE: usize = 3;
 /// Hysteresis: the distance of start and end from the threshold (seed 003: 3).
 const PADDING: usize = 3;
 
-/// Zones that may lend endpoints to each other.
+/// Zones that may reassign endpoints to each other.
 #[derive(Debug)]
 struct BalancingGroup {
     /// Sorted by name.
@@ -69,7 +69,7 @@ pub(in crate::hints) fn apply(context: &mut HintContext<'_>, packing: &mut Packi
     }
 }
 
-/// Only hints can express lending: if they do not fit, Prefer is inactive.
+/// Only hints can express reassignment: if they do not fit, Prefer is inactive.
 fn fitting(
     context: &HintContext<'_>,
     serves: Vec<Option<usize>>,
@@ -109,7 +109,7 @@ fn groups(context: &HintContext<'_>) -> Vec<BalancingGroup> {
     for group in &mut groups {
         group.threshold = context.starting_threshold.unwrap_or(PER_ZONE * group.senders);
     }
-    // A region without endpoints has nothing to lend: its traffic goes elsewhere, or is refused under Require.
+    // A region without endpoints has nothing to reassign: its traffic goes elsewhere, or is refused under Require.
     if endpoints.ready > 0 {
         groups.retain(|c| c.ready > 0);
     }
@@ -175,14 +175,14 @@ fn rebalance(
     Ok(serves)
 }
 
-/// Lent endpoints stay lent, unless the receiving zone has no more traffic.
+/// Reassigned endpoints stay reassigned, unless the receiving zone has no more traffic.
 fn restore_lent(
     context: &HintContext<'_>,
     groups: &[BalancingGroup],
     packing: &Packing<'_>,
     serves: &mut [Option<usize>],
 ) {
-    if context.hysteresis.lent.is_empty() {
+    if context.hysteresis.reassigned.is_empty() {
         return;
     }
     let endpoints = contents(packing).flat_map(|c| &c.endpoints);
@@ -207,7 +207,7 @@ impl BalancingGroup {
         was_active: bool,
     ) -> Result<(), InactiveReason> {
         if self.senders == 0 {
-            // Nothing to lend to.
+            // Nothing to reassign to.
             return Ok(());
         }
         let bound = match was_active {
@@ -379,7 +379,7 @@ fn report_inactive(context: &mut HintContext<'_>, inactive: &InactiveReason) {
         }
         None => "traffic is spread evenly",
     };
-    let first = if context.mechanism.prefers_node() { ", after the own node" } else { "" };
+    let first = if context.mechanism.prefers_node() { ", after its own node" } else { "" };
     context.report(event_reason::WITHHELD, format!("{}: {meanwhile}{first}: {why}", context.source));
 }
 
@@ -405,7 +405,7 @@ fn report_groups(context: &mut HintContext<'_>, groups: &[BalancingGroup], serve
             ));
         }
     }
-    let lent = serves
+    let reassigned = serves
         .iter()
         .zip(&endpoints.zone_by_endpoint)
         .filter(|(serves, zone_of)| **serves != own_zone(zone_of))
@@ -416,13 +416,13 @@ fn report_groups(context: &mut HintContext<'_>, groups: &[BalancingGroup], serve
         let (start, end) = (threshold.saturating_add(PADDING), threshold.saturating_sub(PADDING));
         format!("starts at {start}, ends at {end}")
     }));
-    let advice = if lent > 0 {
-        " To keep more traffic in its zone, add endpoints in the zones that they are lent to."
+    let advice = if reassigned > 0 {
+        " To keep more traffic in its zone, add endpoints in the zones that they are reassigned to."
     } else {
         ""
     };
     let message = format!(
-        "{}: {}; {lent} of {} serve another zone than their own; highest overload {}, threshold {} ({bounds}).{advice}",
+        "{}: {}; {reassigned} of {} serve another zone than their own; highest overload {}, threshold {} ({bounds}).{advice}",
         context.source,
         list(zones),
         count(endpoints.ready, "ready endpoint"),

@@ -168,14 +168,14 @@ fn with_unserved_zones(endpoints: &EndpointsByZone<'_>, serves: &[Option<usize>]
 
 fn report_programmed(context: &mut HintContext<'_>, capacity: HintCapacity) {
     let m = context.mechanism;
-    let node = if m.prefers_node() { "the own node, else " } else { "" };
+    let node = if m.prefers_node() { "its own node, else " } else { "" };
     // Only hints express the zone between node and region.
-    let zone = if m.prefers_node() && capacity == HintCapacity::Fits { "the own zone, else " } else { "" };
+    let zone = if m.prefers_node() && capacity == HintCapacity::Fits { "its own zone, else " } else { "" };
     let path = match m.required() {
-        Some(TopologyScope::Node) => "the own node or nowhere".to_owned(),
-        Some(TopologyScope::Zone) => format!("{node}the own zone or nowhere"),
-        Some(TopologyScope::Region) => format!("{node}{zone}the own region or nowhere"),
-        None => format!("{node}{zone}the own region, else all endpoints"),
+        Some(TopologyScope::Node) => "its own node or nowhere".to_owned(),
+        Some(TopologyScope::Zone) => format!("{node}its own zone or nowhere"),
+        Some(TopologyScope::Region) => format!("{node}{zone}its own region or nowhere"),
+        None => format!("{node}{zone}its own region, else all endpoints"),
     };
     let caution = match m.required() {
         None => "",

@@ -13,7 +13,8 @@ use output::{count, notices_text, notices_value, print_text, print_value, render
 
 pub fn run(args: &PlanSlices) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
-    let planner = Planner::new(&loaded.snapshot, args.making.hints(), args.making.slices());
+    let planner =
+        Planner::new(&loaded.snapshot, args.making.hints(), args.making.slices(args.coexist.mode()));
     let mut report = SlicePlanReport::default();
     let mut notices = Vec::new();
     let services = loaded.snapshot.services();

@@ -97,5 +97,5 @@ fn partial_name(file: &Path) -> PathBuf {
 /// The sentence of a Status.
 fn message(status: &[u8]) -> String {
     let status: serde_json::Value = serde_json::from_slice(status).unwrap_or_default();
-    status["message"].as_str().unwrap_or("it did not say why").to_owned()
+    status["message"].as_str().unwrap_or("no reason given").to_owned()
 }

@@ -41,7 +41,7 @@ pub(super) fn advise(
     let Some(chosen) = recommendation.chosen else {
         return Advice {
             mechanism: result.current,
-            reason: "leave it: no mechanism serves every zone".to_owned(),
+            reason: "no change: no mechanism serves every zone".to_owned(),
             runner_up: None,
             gain: 0.0,
             placement: None,

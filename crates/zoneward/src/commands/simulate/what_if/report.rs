@@ -196,7 +196,7 @@ fn recommended(one: &EvaluatedService<'_>) -> String {
     }
     if one.advice.has_blanks {
         text += &wrapped(
-            "The input does not say which workload its pods are of, or what they run: -o json has YAML with blanks.",
+            "The input names neither the workload of the pods nor its template: -o json has YAML with placeholders.",
             "  ",
         );
     }

@@ -30,7 +30,7 @@ impl Scrape {
         let scrape = Self::parse(&text, days).with_context(|| format!("reading {}", path.display()))?;
         if scrape.services.is_empty() {
             bail!(
-                "{}: there is no sample of {SERIES} in it: scrape the nodes' metrics, or say --traffic in gigabytes",
+                "{}: no sample of {SERIES}: scrape the nodes' metrics, or set --traffic in gigabytes",
                 path.display()
             );
         }
@@ -122,9 +122,9 @@ fn labels(text: &str) -> Result<(Vec<(String, String)>, &str)> {
         let mut value = String::new();
         let mut letters = after.char_indices();
         let end = loop {
-            match letters.next().context("a label's value does not end")? {
+            match letters.next().context("unterminated label value")? {
                 (at, '"') => break at + 1,
-                (_, '\\') => match letters.next().context("a label's value does not end")?.1 {
+                (_, '\\') => match letters.next().context("unterminated label value")?.1 {
                     'n' => value.push('\n'),
                     other => value.push(other),
                 },

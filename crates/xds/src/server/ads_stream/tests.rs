@@ -1,0 +1,72 @@
+//! A client that sends requests without pause.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use envoy_types::pb::google::protobuf::Struct;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use serde_json::json;
+use tonic::codec::{DecodeBuf, Decoder};
+
+use super::*;
+use crate::identity::{KEY, to_protobuf};
+use crate::resource::{ResourceSet, XdsResource};
+
+struct Same(watch::Sender<Option<Arc<PublishedResources>>>);
+
+impl ResourceSource for Same {
+    fn watch(&self, _: &EnvoyIdentity) -> Result<watch::Receiver<Option<Arc<PublishedResources>>>, String> {
+        Ok(self.0.subscribe())
+    }
+}
+
+struct RequestDecoder;
+
+impl Decoder for RequestDecoder {
+    type Item = DeltaDiscoveryRequest;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<DeltaDiscoveryRequest>, Status> {
+        Message::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// The same request again and again; there is always one more to read.
+fn endless_requests() -> Request<Streaming<DeltaDiscoveryRequest>> {
+    let identity = to_protobuf(&json!({"namespace": "default", "from": "web", "outbounds": {}}));
+    let metadata = Struct { fields: [(KEY.to_owned(), identity)].into() };
+    let node = Node { id: "e1".to_owned(), metadata: Some(metadata), ..Node::default() };
+    let type_url = ResourceType::Cluster.type_url().to_owned();
+    let request = DeltaDiscoveryRequest { node: Some(node), type_url, ..Default::default() };
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(request.encoded_len()).unwrap());
+    request.encode(&mut frame).unwrap();
+    let frame: Bytes = frame.freeze();
+    let frames = futures_util::stream::repeat_with(move || Ok::<_, Status>(Frame::data(frame.clone())));
+    Request::new(Streaming::new_request(RequestDecoder, StreamBody::new(frames), None, None))
+}
+
+fn published(number: u64) -> Option<Arc<PublishedResources>> {
+    let mut resources = ResourceSet::default();
+    resources.put(ResourceType::Cluster, XdsResource::new("a", number.to_be_bytes().to_vec()));
+    Some(Arc::new(PublishedResources { number, ..PublishedResources::first(Arc::new(resources)) }))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_without_pause_do_not_starve_updates() {
+    let source = Arc::new(Same(watch::Sender::new(published(1))));
+    let streams = Arc::new(StreamRegistry::default());
+    let (_stop, stopped) = watch::channel(false);
+    let service = AdsService::new(XdsServerSettings::default(), source.clone(), streams.clone(), stopped);
+    let responses = service.open::<DeltaStream>(endless_requests()).unwrap();
+    let reaches = async |number| {
+        while !streams.streams().iter().any(|stream| stream.number == number) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let wait = Duration::from_secs(30);
+    tokio::time::timeout(wait, reaches(1)).await.expect("the stream is open");
+    source.0.send_replace(published(2));
+    tokio::time::timeout(wait, reaches(2)).await.expect("the update is handled between requests");
+    drop(responses);
+}
