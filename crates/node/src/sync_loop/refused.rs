@@ -145,9 +145,9 @@ impl LeftOut {
             };
             let services: BTreeSet<ServiceKey> = error.services().clone();
             tracing::warn!(%error, services = services.len(), "kernel refused the rules of Services; leaving them out");
-            let is_changed =
-                services.iter().fold(false, |changed, key| self.revert(forwarder, key) || changed);
-            if !is_changed || self.deltas.len() > known + MAX_LEFT_OUT {
+            // Every one is left out, not only the first.
+            let left_out = services.iter().filter(|key| self.revert(forwarder, key)).count();
+            if left_out == 0 || self.deltas.len() > known + MAX_LEFT_OUT {
                 self.deltas.drain(known..).for_each(|delta| forwarder.redo(&delta));
                 return Err(error);
             }

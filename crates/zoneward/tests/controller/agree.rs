@@ -261,7 +261,8 @@ async fn plan_slices_shows_what_the_controller_writes() {
         planned.sort();
         let mut config = config();
         let making = Flags::parse_from(["controller".to_owned()].iter().chain(&flags)).making;
-        (config.settings.slices, config.settings.hints) = (making.slices(), making.hints());
+        (config.settings.slices, config.settings.hints) =
+            (making.slices(plan::slices::SliceMode::Exclusive), making.hints());
         world.start(config);
         let running = &world;
         let (known, planned) = (&known, &planned);
