@@ -16,6 +16,10 @@ pub(crate) enum Command {
         install: bool,
         serve: bool,
     },
+    Manifests {
+        install: bool,
+        check: bool,
+    },
     Demo {
         binary: Option<PathBuf>,
     },
@@ -53,7 +57,7 @@ const DEFAULT_SOAK_SECONDS: u64 = 60;
 
 pub(crate) fn help() -> String {
     let rows = |parts: &[Part]| -> String {
-        parts.iter().map(|part| format!("    {:<8} {}\n", part.name(), part.description())).collect()
+        parts.iter().map(|part| format!("    {:<9} {}\n", part.name(), part.description())).collect()
     };
     format!(
         "\
@@ -69,6 +73,9 @@ Developer commands of Zoneward
   cargo xtask docs [--serve] [--no-install]
       Build the documentation site with mkdocs into target/site and check its links; --serve serves it on
       http://127.0.0.1:8000. Fails on dead links, and on pages that are missing from `nav` in mkdocs.yml.
+
+  cargo xtask manifests [--check] [--no-install]
+      Render the manifests in deploy/ from the chart with helm; --check only compares them.
 
   cargo xtask tools [--no-install]
       Install the tools of tests and benches into target/tools/bin, which is searched instead of PATH.
@@ -111,6 +118,9 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
             Command::Test(TestOptions { parts, install })
         }
         "docs" => Command::Docs { install: !args.flag("--no-install"), serve: args.flag("--serve") },
+        "manifests" => {
+            Command::Manifests { install: !args.flag("--no-install"), check: args.flag("--check") }
+        }
         "tools" => Command::Tools { install: !args.flag("--no-install") },
         "demo" => Command::Demo { binary: args.value("--binary")?.map(PathBuf::from) },
         "bench" => {

@@ -1,5 +1,5 @@
-//! Developer commands of Zoneward: `cargo xtask demo | test | docs | tools | bench | soak | dist`. CI uses them as
-//! well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | tools | bench | soak | dist`. CI uses
+//! them as well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
 mod bench;
@@ -8,6 +8,7 @@ mod demo;
 mod deny;
 mod dist;
 mod docs;
+mod manifests;
 mod report;
 mod shell;
 mod soak;
@@ -51,6 +52,7 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Test(options) => suite::run(&options),
         Command::Tools { install } => tools::run(install),
         Command::Docs { install, serve } => docs::run(install, serve),
+        Command::Manifests { install, check } => manifests::run(install, check),
         Command::Demo { binary } => demo::run(binary.as_deref()),
         Command::Dist { words } => dist::run(&words),
         Command::Bench(options) => bench::run(&options),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, dist, docs, report, shell, tools};
+use crate::{Stop, deny, dist, docs, manifests, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(crate) enum Part {
     Deny,
     /// The documentation site, with every link in it.
     Site,
+    /// The manifests, as the chart renders them.
+    Manifests,
     /// Lints, with warnings as errors.
     Clippy,
     /// The documentation of the code builds without a warning.
@@ -31,8 +33,8 @@ pub(crate) enum Part {
 
 impl Part {
     /// In the order in which they run.
-    pub(crate) const ALL: [Part; 6] =
-        [Part::Fmt, Part::Deny, Part::Site, Part::Clippy, Part::Doc, Part::Test];
+    pub(crate) const ALL: [Part; 7] =
+        [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
     pub(crate) const EXTENDED: [Part; 4] = [Part::Release, Part::Guides, Part::Tour, Part::Packages];
@@ -42,6 +44,7 @@ impl Part {
             Part::Fmt => "fmt",
             Part::Deny => "deny",
             Part::Site => "site",
+            Part::Manifests => "manifests",
             Part::Clippy => "clippy",
             Part::Doc => "doc",
             Part::Test => "test",
@@ -57,6 +60,7 @@ impl Part {
             Part::Fmt => "the code is formatted",
             Part::Deny => "licences, banned crates and sources of dependencies are in order",
             Part::Site => "the documentation site builds, and its links and anchors lead somewhere",
+            Part::Manifests => "the manifests in deploy/ are what the chart renders",
             Part::Clippy => "no compiler or clippy warning, in tests and benches too",
             Part::Doc => "the documentation of the code builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
@@ -72,6 +76,7 @@ impl Part {
             Part::Fmt => cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"),
             Part::Deny => deny::run(),
             Part::Site => docs::build(),
+            Part::Manifests => manifests::render(true),
             Part::Clippy => cargo(
                 &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
                 "fix each warning above, or allow it at its place with the reason",
@@ -219,6 +224,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
         match part {
             Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
+            Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
             Part::Packages => {

