@@ -159,9 +159,9 @@ fn kernel_variables_are_set_by_the_privileged_init_container_alone() {
     };
     assert_eq!(set("0").trim(), "0");
     let mut role = role(&["node"], Some("--init-only"));
-    // The size of the table is one for the whole machine: it is left alone.
-    let words = [role.arguments(), vec!["--conntrack-max-per-core=0".to_owned()]].concat();
-    role.container["args"] = json!(words);
+    // The size of the table is one for the whole machine, and left alone. A file of configuration would win over flags.
+    role.container["args"] =
+        json!(["node", "--init-only", "--proxy-mode=nftables", "--conntrack-max-per-core=0"]);
     role.container["command"] = json!(null);
     let (code, said) = start(&runtime, &node, &role).ended();
     assert_eq!((code, set("").trim()), (Some(0), "1"), "{said}");
