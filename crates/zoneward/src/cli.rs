@@ -63,7 +63,7 @@ Examples:
     /// Score routing algorithms and evaluate changes to a cluster offline
     #[command(subcommand, arg_required_else_help = true)]
     Simulate(crate::commands::simulate::SimulateCommand),
-    /// Back up, restore and check the store of the embedded API
+    /// Back up, restore, check and migrate the store of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
     /// Run the embedded Kubernetes API with its controllers, a node proxy and L7 proxies
@@ -248,6 +248,16 @@ Examples:
   zoneward store check --data-dir ./zoneward-data
   zoneward store check --backup monday.backup")]
     Check(StoreCheck),
+    /// Migrate a store to the format of this program, after a backup
+    ///
+    /// `zoneward up` does this at startup. The backup is written into the store's folder first and keeps the old
+    /// format: restore it with the older program to go back. A store in a newer format is refused and not changed. The
+    /// API has to be stopped.
+    #[command(after_help = "\
+Examples:
+  zoneward store migrate --data-dir ./zoneward-data --dry-run
+  zoneward store migrate --data-dir ./zoneward-data")]
+    Migrate(StoreMigrate),
 }
 
 /// `zoneward store backup` and `zoneward store restore`
@@ -270,6 +280,19 @@ pub struct StoreCheck {
     /// Backup file to check instead of a data directory
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     pub backup: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `zoneward store migrate`
+#[derive(Debug, Args)]
+pub struct StoreMigrate {
+    /// Data directory of `zoneward up`
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Show what would change, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
