@@ -114,6 +114,11 @@ Examples:
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),
+    /// Show the version, the formats that it supports, and the version of the API server
+    ///
+    /// The API server is asked if a kubeconfig or a flag names one.
+    #[command(after_help = "Examples:\n  zoneward version\n  zoneward version --client -o json")]
+    Version(VersionArgs),
     /// Generate a shell completion script
     ///
     /// For bash: `source <(zoneward completion bash)`. In bash, zsh and fish, names of nodes, namespaces and Services
@@ -222,6 +227,18 @@ Examples:
   zoneward trace http -f routes.yaml --from frontend --to backend --request request.json
   zoneward trace http -f gateway.yaml --gateway edge:https --request request.json -o json")]
     Http(TraceHttp),
+}
+
+/// `zoneward version`
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Do not ask the API server
+    #[arg(long)]
+    pub client: bool,
+    #[command(flatten)]
+    pub connection: cluster::Connection,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `zoneward store ...`

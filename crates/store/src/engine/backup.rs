@@ -94,10 +94,7 @@ pub(super) fn peek<T>(
 }
 
 /// Reads a backup of a format that this program knows.
-fn read<T>(
-    file: &Path,
-    body: impl FnOnce(&ReadTables) -> Result<T, StorageError>,
-) -> Result<T, OpenError> {
+fn read<T>(file: &Path, body: impl FnOnce(&ReadTables) -> Result<T, StorageError>) -> Result<T, OpenError> {
     let mut newer = None;
     let result = at(file, || {
         no_panic(|| {

@@ -141,11 +141,7 @@ pub(super) fn migrate(folder: &Path, dry_run: bool) -> Result<Option<Migration>,
     Ok(migrated)
 }
 
-fn migrate_storage(
-    folder: &Path,
-    storage: &Storage,
-    dry_run: bool,
-) -> Result<Option<Migration>, OpenError> {
+fn migrate_storage(folder: &Path, storage: &Storage, dry_run: bool) -> Result<Option<Migration>, OpenError> {
     let failed = |error: StorageError| OpenError::at(&folder.display().to_string(), error);
     let meta = storage.meta().map_err(failed)?;
     let (from, revision) = (meta.format, Revision(meta.revision));

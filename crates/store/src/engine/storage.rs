@@ -16,10 +16,10 @@ use super::check::CheckReport;
 use super::copy_on_write::pages_are_sound;
 use super::error::{OpenError, StorageError, StorageErrorKind, StoreReadError};
 use super::files::{GuardedFile, StoreFiles, SyncState};
+use super::format::{FORMAT, MigrationStep};
 use super::idle_checkpoint::IdleCheckpoint;
 use super::journal::{Journal, JournalRecord, RecordBuffer};
 use super::key::{StoreKey, StoredObject};
-use super::format::{FORMAT, MigrationStep};
 use super::tables::{Meta, ReadTables, WriteTables};
 use super::watch_cache::lock;
 

@@ -71,8 +71,7 @@ fn check(args: &StoreCheck) -> Result<bool> {
 fn migrate(args: &StoreMigrate) -> Result<bool> {
     let folder = folder(&args.data_dir);
     Engine::require(&folder)?;
-    let migration =
-        if args.dry_run { Engine::plan_migration(&folder)? } else { Engine::migrate(&folder)? };
+    let migration = if args.dry_run { Engine::plan_migration(&folder)? } else { Engine::migrate(&folder)? };
     match args.output.format {
         Format::Table => print_text(&migration_text(&folder, migration.as_ref(), args.dry_run))?,
         format => print_value(&migration_value(migration.as_ref(), args.dry_run), format)?,

@@ -58,7 +58,8 @@ pub(crate) fn create(machine: &Machine) {
         "annotations": {"zoneward.dev/default-traffic-distribution": "PreferSameZone"}}});
     machine.create("/api/v1/namespaces", &shop);
     for (i, zone) in ["zone-a", "zone-b", "zone-c"].iter().enumerate() {
-        let labels = json!({"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "region-1"});
+        let labels =
+            json!({"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "region-1"});
         machine.create(
             "/api/v1/nodes",
             &json!({"metadata": {"name": format!("n{}", i + 1), "labels": labels},
@@ -84,7 +85,10 @@ pub(crate) fn create(machine: &Machine) {
 /// The kinds that Services do not need.
 fn others() -> Vec<(&'static str, Value)> {
     let mesh = |path: &'static str, kind: &str, spec: Value| {
-        (path, json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "one"}, "spec": spec}))
+        (
+            path,
+            json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind, "metadata": {"name": "one"}, "spec": spec}),
+        )
     };
     let rule = json!([{"matches": [{"path": {"type": "Prefix", "value": "/"}}],
         "default": {"backendRefs": [{"kind": "MeshService", "name": "cart"}]}}]);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::namespace::run;
 use super::objects::{addresses, create, dump, missing};
-use super::world::{Fixture, Machine, TestFolder, THIS, endpoints, fixtures, fixtures_folder};
+use super::world::{Fixture, Machine, THIS, TestFolder, endpoints, fixtures, fixtures_folder};
 
 /// Starts the node proxy over the rules of the older one. At no time a Service has other endpoints.
 fn upgrade_node(machine: &Machine, about: &str, expected: &[(String, Vec<String>)]) -> super::world::Process {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::objects::{dump, missing};
-use super::world::{Fixture, Machine, Process, TestFolder, THIS, fixtures};
+use super::world::{Fixture, Machine, Process, THIS, TestFolder, fixtures};
 
 fn json(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -54,7 +54,8 @@ pub(crate) fn older_store_is_migrated_after_a_backup() {
         assert_eq!(backups(&machine).len(), usize::from(old != newest));
         if old != newest {
             let backup = done["backup"].as_str().unwrap();
-            let check = Command::new(THIS).args(["store", "check", "-o", "json", "--backup", backup]).output();
+            let check =
+                Command::new(THIS).args(["store", "check", "-o", "json", "--backup", backup]).output();
             let check = json(&check.unwrap());
             assert_eq!((&check["sound"], &check["format"]), (&true.into(), &old.into()), "{check}");
         }

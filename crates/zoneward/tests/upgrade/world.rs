@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
 use dataplane::nftables::apply::{apply_diff, read};
-use dataplane::nftables::{DumpRequest, Kernel};
 use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::table_id;
 use dataplane::nftables::trace::{NodeAddresses, TracedPacket, evaluate};
+use dataplane::nftables::{DumpRequest, Kernel};
 use model::Family;
 use serde_json::Value;
 
@@ -61,10 +61,7 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
     let entries = fs::read_dir(fixtures_folder()).unwrap().map(|entry| entry.unwrap());
     let mut all: Vec<Fixture> = entries
         .filter(|entry| entry.path().is_dir())
-        .map(|entry| Fixture {
-            name: entry.file_name().into_string().unwrap(),
-            folder: entry.path(),
-        })
+        .map(|entry| Fixture { name: entry.file_name().into_string().unwrap(), folder: entry.path() })
         .collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     assert!(!all.is_empty(), "no version was recorded");
