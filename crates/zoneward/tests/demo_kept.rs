@@ -199,7 +199,7 @@ fn other_program(demo: &Kept, name: &str) -> PathBuf {
 
 /// Replaces everything in one order, under load.
 fn upgrade(demo: &Kept, order: &str, first: &str, last: &str) {
-    let program = other_program(&demo, order);
+    let program = other_program(demo, order);
     let name = program.to_str().expect("a plain name");
     let upgrade = demo.answer(&["upgrade", "--program", name, "--order", order]);
     let replaced = upgrade["replaced"].as_array().expect("a list");
