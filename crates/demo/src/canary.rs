@@ -223,6 +223,6 @@ impl DemoCluster {
             "0s",
         ];
         let arguments = words.map(str::to_owned).to_vec();
-        self.start_process(client, arguments, &format!("sidecar-{client}.log")).await
+        self.start_process(client, None, arguments, &format!("sidecar-{client}.log")).await
     }
 }

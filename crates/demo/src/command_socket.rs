@@ -1,5 +1,6 @@
-//! The command socket of a demo that keeps running (`--keep`): serves `demo traffic` and `demo scale` on a unix socket
-//! in its data directory, one JSON line each way. Meanwhile follows the API and reports restarted processes.
+//! The command socket of a demo that keeps running (`--keep`): serves `demo traffic`, `demo scale` and `demo upgrade` on
+//! a unix socket in its data directory, one JSON line each way. Meanwhile follows the API and reports restarted
+//! processes.
 
 use std::io::{BufRead, BufReader as StdReader, Write};
 use std::os::unix::net::UnixStream as StdStream;
@@ -15,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::demo_cluster::DemoCluster;
 use super::protocol::ProcessRestart;
 use super::report::Console;
-use super::{exec, scale, traffic};
+use super::{exec, scale, traffic, upgrade};
 
 /// Limits on the size of a request and on the time that it takes to arrive.
 const MAX_REQUEST_BYTES: u64 = 16 << 10;
@@ -28,6 +29,8 @@ pub enum DemoRequest {
     Traffic(traffic::TrafficRequest),
     /// `demo scale`
     Scale(scale::ScaleRequest),
+    /// `demo upgrade`
+    Upgrade(upgrade::UpgradeRequest),
 }
 
 /// The result of a request.
@@ -81,6 +84,7 @@ async fn serve(cluster: &mut DemoCluster, stream: UnixStream) -> Result<()> {
     let done = match serde_json::from_str(&line).context("reading the request") {
         Ok(DemoRequest::Traffic(request)) => traffic::serve(cluster, &request).await,
         Ok(DemoRequest::Scale(request)) => scale::serve(cluster, &request).await,
+        Ok(DemoRequest::Upgrade(request)) => upgrade::serve(cluster, &request).await,
         Err(error) => Err(error),
     };
     let response = done.unwrap_or_else(|error| DemoResponse::Failed(format!("{error:#}")));

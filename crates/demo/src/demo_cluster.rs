@@ -69,7 +69,7 @@ impl DemoCluster {
         let folder = &std::path::absolute(folder).with_context(|| format!("{}", folder.display()))?;
         let socket = folder.join("data/api.sock");
         let namespaces = NamespaceHostClient::start(&socket, &folder.join("logs/namespaces.log"))?;
-        let (api, kubeconfig) = start_api(folder).await?;
+        let (api, kubeconfig) = start_api(folder, None).await?;
         write_inner_kubeconfig(folder)?;
         let connection = Connection { api_socket: Some(socket), ..Connection::default() };
         let client = cluster::connect(&connection, &clock).await?;
@@ -119,7 +119,7 @@ impl DemoCluster {
     }
 
     /// Starts the proxy of a node, without settings that fail in a namespace (conntrack limits, a lower OOM score).
-    pub async fn start_proxy(&mut self, node: &DemoNode) -> Result<()> {
+    pub async fn start_proxy(&mut self, node: &DemoNode, program: Option<PathBuf>) -> Result<()> {
         let socket = self.folder.join("data/api.sock").display().to_string();
         let oom_score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         let options = [
@@ -134,17 +134,46 @@ impl DemoCluster {
         let given = options.iter().filter(|(_, value)| !value.is_empty());
         let words = given.map(|(name, value)| format!("{name}={value}"));
         let arguments = std::iter::once("node".to_owned()).chain(words).collect();
-        self.start_process(&node.name, arguments, &format!("{}.log", node.name)).await
+        self.start_process(&node.name, program, arguments, &format!("{}.log", node.name)).await
     }
 
     /// Starts a process in the namespace of a node or pod.
-    pub async fn start_process(&mut self, namespace: &str, arguments: Vec<String>, log: &str) -> Result<()> {
+    pub async fn start_process(
+        &mut self,
+        namespace: &str,
+        program: Option<PathBuf>,
+        arguments: Vec<String>,
+        log: &str,
+    ) -> Result<()> {
         let log = self.folder.join("logs").join(log);
-        let pid = self
-            .request(NamespaceRequest::StartProcess { namespace: namespace.to_owned(), arguments, log })
-            .await?;
-        self.processes.extend(pid.map(|pid| (namespace.to_owned(), pid)));
+        let namespace = namespace.to_owned();
+        let request =
+            NamespaceRequest::StartProcess { namespace: namespace.clone(), program, arguments, log };
+        let pid = self.request(request).await?;
+        self.processes.extend(pid.map(|pid| (namespace, pid)));
         Ok(())
+    }
+
+    /// Stops the process in the namespace of a node or pod.
+    pub async fn stop_process(&mut self, namespace: &str) -> Result<()> {
+        self.request(NamespaceRequest::StopProcess { namespace: namespace.to_owned() }).await?;
+        self.processes.remove(namespace);
+        Ok(())
+    }
+
+    /// Replaces the API and its controllers by those of another program. If that does not start, the one before does.
+    pub async fn replace_api(&mut self, program: &Path) -> Result<()> {
+        let before = format!("/proc/{}/exe", self.api.id().unwrap_or_default());
+        let before = std::fs::read_link(&before).with_context(|| before.clone())?;
+        stop(&mut self.api).await?;
+        match start_api(&self.folder, Some(program)).await {
+            Ok((api, _)) => self.api = api,
+            Err(error) => {
+                self.api = start_api(&self.folder, Some(&before)).await?.0;
+                return Err(error);
+            }
+        }
+        self.write_state()
     }
 
     /// Records the new pid of a restarted process.
@@ -155,9 +184,20 @@ impl DemoCluster {
 
     /// Creates the namespace of a pod before its object, so that it serves by the time that it is ready.
     pub async fn add_pod(&mut self, pod: DemoPod) -> Result<()> {
+        self.add_pod_namespace(&pod).await?;
+        self.add_pod_object(pod).await
+    }
+
+    /// Creates the namespace of a pod alone, for a process to start in it.
+    pub async fn add_pod_namespace(&mut self, pod: &DemoPod) -> Result<()> {
         let (name, node, zone) = (pod.name.clone(), pod.node.name.clone(), pod.node.zone.to_owned());
         let thread = self.request(NamespaceRequest::AddPod { name, node, zone, number: pod.number }).await?;
         self.threads.extend(thread.map(|thread| (pod.name.clone(), thread)));
+        Ok(())
+    }
+
+    /// Creates the object of a pod, which is ready.
+    pub async fn add_pod_object(&mut self, pod: DemoPod) -> Result<()> {
         self.create(ObjectKind::Pod, objects::pod(&pod)).await?;
         self.pods.insert(pod.name.clone(), pod);
         Ok(())
@@ -272,6 +312,16 @@ impl DemoCluster {
             }
         }
         Ok(())
+    }
+
+    /// When the proxy of a node renewed its Lease last; empty if it has none.
+    pub async fn lease_renewed(&self, node: &str) -> Result<String> {
+        let leases: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), "kube-system", &ObjectKind::Lease.resource());
+        let found = leases.get_opt(&format!("{}{node}", annotation::NODE_LEASE_PREFIX)).await;
+        let found = found.context("reading a node's Lease")?;
+        let time = found.as_ref().and_then(|lease| lease.data["spec"]["renewTime"].as_str());
+        Ok(time.unwrap_or_default().to_owned())
     }
 
     /// Cluster IP and first TCP port of a Service.
@@ -419,12 +469,7 @@ impl DemoCluster {
     /// Stops all processes.
     pub async fn stop(mut self) -> Result<()> {
         self.namespaces.stop().await?;
-        if let Some(pid) = self.api.id() {
-            // It may have exited already.
-            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
-        }
-        self.api.wait().await.context("waiting for the API")?;
-        Ok(())
+        stop(&mut self.api).await
     }
 }
 
@@ -449,13 +494,26 @@ fn write_inner_kubeconfig(folder: &Path) -> Result<()> {
     std::fs::write(&path, config.to_string()).with_context(|| format!("{}", path.display()))
 }
 
+async fn stop(api: &mut Child) -> Result<()> {
+    if let Some(pid) = api.id() {
+        // It may have exited already.
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+    }
+    api.wait().await.context("waiting for the API")?;
+    Ok(())
+}
+
 /// Starts `zoneward up`, which is ready when it prints the path of its kubeconfig.
-async fn start_api(folder: &Path) -> Result<(Child, PathBuf)> {
+async fn start_api(folder: &Path, program: Option<&Path>) -> Result<(Child, PathBuf)> {
     let log = folder.join("logs/api.log");
     let errors = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
-    let program = std::env::current_exe().context("path of this program")?;
+    let program = match program {
+        Some(program) => program.to_owned(),
+        None => std::env::current_exe().context("path of this program")?,
+    };
     let mut child = Command::new(program)
-        .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+        // Gateways run in namespaces, not beside the API.
+        .args(["up", "--no-node", "--no-mesh", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.join("data"))
         // It exits when this pipe is closed, even if this process is killed.
         .env(supervisor::PARENT_PIPE_ENV, "1")

@@ -10,6 +10,7 @@ const NODES_PER_ZONE: usize = 2;
 pub const POD_PORT: u16 = 8080;
 pub const POD_HTTP_PORT: u16 = 8081;
 pub const SIDECAR_PORT: u16 = 18_081;
+pub const GATEWAY_PORT: u16 = 8090;
 /// Port of the API on the loopback address of every namespace.
 pub const API_PORT: u16 = 6443;
 /// Pod CIDRs by family.

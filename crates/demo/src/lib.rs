@@ -26,6 +26,7 @@ mod report;
 mod scale;
 mod steps;
 mod traffic;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -96,6 +97,17 @@ Examples:
   zoneward demo scale web --zone zone-c --replicas 1
   zoneward demo scale web --replicas 6")]
     Scale(scale::ScaleArgs),
+    /// Replace every process of a running demo by those of another program, under load
+    ///
+    /// One by one, as a Deployment and a DaemonSet do: the API with its controllers, the node proxies, and two gateways
+    /// behind a Service. Meanwhile clients open connections to Services and to the gateways. The exit code is 1 if a
+    /// connection fails. Requires a demo started with --keep.
+    #[command(after_help = "\
+Examples:
+  zoneward demo upgrade --program ./zoneward-new
+  zoneward demo upgrade --program ./zoneward-new --order nodes-first -o json
+  zoneward demo upgrade --program ./zoneward-old --only nodes")]
+    Upgrade(upgrade::UpgradeArgs),
     /// Run the namespaces of the demo; started by `zoneward demo`
     #[command(hide = true)]
     NamespaceHost(NamespaceHostArgs),
@@ -162,6 +174,7 @@ pub fn run(args: &DemoArgs) -> Result<bool> {
         }
         Some(DemoCommand::Traffic(traffic)) => traffic::run(traffic),
         Some(DemoCommand::Scale(scale)) => scale::run(scale),
+        Some(DemoCommand::Upgrade(upgrade)) => upgrade::run(upgrade),
         None => {
             let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
             runtime.block_on(run_demo(args, &Clock::system()))
@@ -323,7 +336,7 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
     cluster.until("EndpointSlices for all Services", complete).await?;
     console.print("Starting a node proxy on each node ...");
     for node in &nodes {
-        cluster.start_proxy(node).await?;
+        cluster.start_proxy(node, None).await?;
     }
     cluster.until_programmed().await?;
     cluster.capture().await?;

@@ -174,11 +174,16 @@ impl NamespaceHost {
         let mut task = None;
         match request {
             NamespaceRequest::AddNode { name, number } => task = Some(self.add_node(name, number)?),
-            NamespaceRequest::StartProcess { namespace, arguments, log } => {
-                let process = SupervisedProcess::start(self.namespace(&namespace)?, arguments, log)?;
+            NamespaceRequest::StartProcess { namespace, program, arguments, log } => {
+                let process = SupervisedProcess::start(self.namespace(&namespace)?, program, arguments, log)?;
                 task = Some(process.pid());
                 if let Some(mut previous) = self.processes.insert(namespace, process) {
                     previous.stop();
+                }
+            }
+            NamespaceRequest::StopProcess { namespace } => {
+                if let Some(mut process) = self.processes.remove(&namespace) {
+                    process.stop();
                 }
             }
             NamespaceRequest::AddPod { name, node, zone, number } => {

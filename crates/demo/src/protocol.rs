@@ -20,11 +20,17 @@ pub enum NamespaceRequest {
         name: String,
         number: u8,
     },
-    /// Starts `zoneward` in the namespace of a node or pod; restarted when it exits, stopped with the namespace host.
+    /// Starts `zoneward`, this program or another one, in the namespace of a node or pod; restarted when it exits, stopped
+    /// with the namespace host.
     StartProcess {
         namespace: String,
+        program: Option<PathBuf>,
         arguments: Vec<String>,
         log: PathBuf,
+    },
+    /// Stops the process of a node or pod, and waits until it has drained its connections.
+    StopProcess {
+        namespace: String,
     },
     /// Creates the namespace of a pod, with a server that responds with its name, node and zone.
     AddPod {

@@ -74,7 +74,7 @@ pub async fn fail_over(
 }
 
 /// Waits until no slice contains these pods, and for the grace period.
-async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
+pub async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
     let named = move |snapshot: &model::Snapshot| {
         let slices = snapshot.services().flat_map(|(_, slices)| slices);
         let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target.as_ref());

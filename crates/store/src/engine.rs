@@ -16,6 +16,7 @@ mod copy_on_write;
 mod error;
 mod event_history;
 mod files;
+mod format;
 mod group_commit;
 mod idle_checkpoint;
 mod journal;
@@ -42,6 +43,7 @@ pub use bytes::Bytes;
 pub use check::CheckReport;
 pub use error::{OpenError, StorageError, StorageErrorKind, StoreReadError, TxnError, WriteError};
 pub use files::{DATA_FILE, JOURNAL_FILE, OnSyncFailure, StoreFiles};
+pub use format::{FORMAT, FORMAT_FILE, Migration};
 pub use group_commit::PendingWrite;
 pub use key::{ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
 pub use list::{ListPage, ListQuery, Lister};
@@ -159,11 +161,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the store in a folder, or creates one there.
+    /// Opens the store in a folder, or creates one there. An older format has to be migrated first, see
+    /// [`Engine::migrate`].
     pub fn open(path: &Path, options: EngineOptions) -> Result<Engine, OpenError> {
         let place = path.display().to_string();
+        format::refuse_newer(path)?;
         let folder = StoreFolder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
         let mut engine = Engine::open_on(folder, options)?;
+        format::write_file(path).map_err(|error| OpenError::at(&place, error.into()))?;
         engine.folder = Mutex::new(Some(path.to_owned()));
         Ok(engine)
     }
@@ -344,6 +349,22 @@ impl Engine {
             Some(folder) => backup::snapshot(&self.shared.storage, folder),
             None => Err(OpenError::Missing { place: "the store's folder".to_owned() }),
         }
+    }
+
+    /// As [`Engine::backup`], of a store that is not open and may have an older format, which the backup keeps.
+    pub fn backup_of(folder: &Path, file: &Path) -> Result<Revision, OpenError> {
+        backup::write_from(folder, file)
+    }
+
+    /// Migrates the store in a folder to the format of this program, after a backup beside it in the old format. `None`
+    /// if it has the format already, or if there is no store. An interrupted migration is repeated by the next one.
+    pub fn migrate(folder: &Path) -> Result<Option<Migration>, OpenError> {
+        format::migrate(folder, false)
+    }
+
+    /// What [`Engine::migrate`] would do.
+    pub fn plan_migration(folder: &Path) -> Result<Option<Migration>, OpenError> {
+        format::migrate(folder, true)
     }
 
     /// Verifies a backup without changing it.

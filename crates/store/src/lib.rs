@@ -27,3 +27,5 @@ pub mod server;
 mod status;
 mod strict_json;
 mod table;
+
+pub use discovery::version as kubernetes_version;

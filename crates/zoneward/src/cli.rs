@@ -88,7 +88,7 @@ Examples:
     /// Score routing algorithms and evaluate changes to a cluster offline
     #[command(subcommand, arg_required_else_help = true)]
     Simulate(crate::commands::simulate::SimulateCommand),
-    /// Back up, restore and check the store of the embedded API
+    /// Back up, restore, check and migrate the store of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
     /// Run the embedded Kubernetes API with its controllers, a node proxy and L7 proxies
@@ -139,6 +139,11 @@ Examples:
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),
+    /// Show the version, the formats that it supports, and the version of the API server
+    ///
+    /// The API server is asked if a kubeconfig or a flag names one.
+    #[command(after_help = "Examples:\n  zoneward version\n  zoneward version --client -o json")]
+    Version(VersionArgs),
     /// Generate a shell completion script
     ///
     /// For bash: `source <(zoneward completion bash)`. In bash, zsh and fish, names of nodes, namespaces and Services
@@ -249,6 +254,18 @@ Examples:
     Http(TraceHttp),
 }
 
+/// `zoneward version`
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    /// Do not ask the API server
+    #[arg(long)]
+    pub client: bool,
+    #[command(flatten)]
+    pub connection: cluster::Connection,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// `zoneward store ...`
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
@@ -273,6 +290,16 @@ Examples:
   zoneward store check --data-dir ./zoneward-data
   zoneward store check --backup monday.backup")]
     Check(StoreCheck),
+    /// Migrate a store to the format of this program, after a backup
+    ///
+    /// `zoneward up` does this at startup. The backup is written into the store's folder first and keeps the old
+    /// format: restore it with the older program to go back. A store in a newer format is refused and not changed. The
+    /// API has to be stopped.
+    #[command(after_help = "\
+Examples:
+  zoneward store migrate --data-dir ./zoneward-data --dry-run
+  zoneward store migrate --data-dir ./zoneward-data")]
+    Migrate(StoreMigrate),
 }
 
 /// `zoneward store backup` and `zoneward store restore`
@@ -295,6 +322,19 @@ pub struct StoreCheck {
     /// Backup file to check instead of a data directory
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     pub backup: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `zoneward store migrate`
+#[derive(Debug, Args)]
+pub struct StoreMigrate {
+    /// Data directory of `zoneward up`
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Show what would change, and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

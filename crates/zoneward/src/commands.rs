@@ -13,6 +13,7 @@ pub mod simulate;
 mod store;
 mod trace;
 mod up;
+mod version;
 
 use anyhow::Result;
 
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Demo(args) => demo::run(&args),
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
+        Command::Version(args) => version::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Complete { words } => complete::run(&words),
         Command::Man { dir } => man::run(dir.as_deref()),

@@ -188,6 +188,55 @@ fn a_zone_without_pods_is_served_by_the_others_until_it_has_some_again() {
     assert!(demo.refusal(&["scale", "web", "--zone", "zone-x", "--replicas", "1"]).contains("zone-a"));
 }
 
+/// The program under another name, as a new version would be.
+fn other_program(demo: &Kept, name: &str) -> PathBuf {
+    let path = demo.folder.join(name);
+    std::fs::hard_link(ZONEWARD, &path)
+        .or_else(|_| std::fs::copy(ZONEWARD, &path).map(drop))
+        .expect("a copy");
+    path.canonicalize().expect("it is there")
+}
+
+/// Replaces everything in one order, under load.
+fn upgrade(demo: &Kept, order: &str, first: &str, last: &str) {
+    let program = other_program(demo, order);
+    let name = program.to_str().expect("a plain name");
+    let upgrade = demo.answer(&["upgrade", "--program", name, "--order", order]);
+    let replaced = upgrade["replaced"].as_array().expect("a list");
+    assert_eq!(replaced.len(), 9, "the API, 6 node proxies, 2 gateways: {upgrade}");
+    assert_eq!((&replaced[0], &replaced[8]), (&json!(first), &json!(last)), "{upgrade}");
+    assert_eq!(upgrade["failed"], 0, "{upgrade}");
+    for service in ["web-prefersamezone", "shop", "gateway"] {
+        let connections = upgrade["services"][service]["connections"].as_u64();
+        assert!(connections.is_some_and(|count| count > 100), "{upgrade}");
+    }
+    let state = std::fs::read_to_string(demo.folder.join("namespaces.json")).expect("the demo's state");
+    let state: Value = serde_json::from_str(&state).expect("JSON");
+    let processes = state["processes"].as_object().expect("an object").values();
+    let mut count = 0;
+    for pid in processes.chain([&state["api"]]) {
+        let runs = std::fs::read_link(format!("/proc/{pid}/exe")).expect("it runs");
+        assert_eq!(runs, program, "process {pid} is of the older version");
+        count += 1;
+    }
+    assert_eq!(count, 9);
+    let traffic = demo.answer(&["traffic", "web-prefersamezone"]);
+    assert_eq!((&traffic["failed"], &traffic["complaints"]), (&json!(0), &json!([])), "{traffic}");
+}
+
+#[test]
+fn rolling_upgrade_with_the_controller_first_fails_no_connection() {
+    let demo = Kept::start("upgrade-controller");
+    assert!(demo.refusal(&["upgrade", "--program", "/bin/true"]).contains("expected a build of zoneward"));
+    upgrade(&demo, "controller-first", "api", "gateway on node-b1");
+}
+
+#[test]
+fn rolling_upgrade_with_the_nodes_first_fails_no_connection() {
+    let demo = Kept::start("upgrade-nodes");
+    upgrade(&demo, "nodes-first", "node-a1", "api");
+}
+
 #[test]
 fn without_a_kept_demo_the_commands_say_how_to_start_one() {
     for words in [&["traffic", "web"][..], &["scale", "web", "--replicas", "1"]] {

@@ -1,7 +1,7 @@
 //! A supervised process in a namespace: restarted with exponential backoff when it exits.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(8);
 const BACKOFF_RESET: Duration = Duration::from_secs(10);
 
 pub struct SupervisedProcess {
+    program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
     child: Child,
@@ -29,13 +30,22 @@ pub struct SupervisedProcess {
 }
 
 impl SupervisedProcess {
-    /// Starts the process and truncates its log.
-    pub fn start(namespace: &NetworkNamespace, arguments: Vec<String>, log: PathBuf) -> Result<Self> {
+    /// Starts a process of this program, or of another one, and truncates its log.
+    pub fn start(
+        namespace: &NetworkNamespace,
+        program: Option<PathBuf>,
+        arguments: Vec<String>,
+        log: PathBuf,
+    ) -> Result<Self> {
         File::create(&log).with_context(|| format!("{}", log.display()))?;
-        let child = spawn(namespace, &arguments, &log)?;
+        let program = match program {
+            Some(program) => program,
+            None => std::env::current_exe().context("finding our own program")?,
+        };
+        let child = spawn(namespace, &program, &arguments, &log)?;
         let clock = Clock::system();
         let started = clock.now();
-        Ok(Self { arguments, log, child, started, backoff: INITIAL_BACKOFF, exited: None, clock })
+        Ok(Self { program, arguments, log, child, started, backoff: INITIAL_BACKOFF, exited: None, clock })
     }
 
     pub fn pid(&self) -> i32 {
@@ -60,12 +70,12 @@ impl SupervisedProcess {
     pub fn restart(&mut self, namespace: &NetworkNamespace) -> Result<String> {
         let status = self.exited.map(|(status, _)| status.to_string()).unwrap_or_default();
         self.exited = self.exited.map(|(status, _)| (status, self.clock.now() + self.backoff));
-        self.child = spawn(namespace, &self.arguments, &self.log)?;
+        self.child = spawn(namespace, &self.program, &self.arguments, &self.log)?;
         (self.started, self.exited) = (self.clock.now(), None);
         Ok(status)
     }
 
-    /// Sends SIGTERM, and SIGKILL after two seconds.
+    /// Sends SIGTERM, and SIGKILL after five seconds.
     pub fn stop(&mut self) {
         // Already reaped: its pid may belong to another process.
         if self.exited.is_some() {
@@ -76,7 +86,7 @@ impl SupervisedProcess {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(_) => drop(self.child.kill()),
         }
-        for _ in 0..40 {
+        for _ in 0..100 {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }
@@ -87,9 +97,8 @@ impl SupervisedProcess {
     }
 }
 
-fn spawn(namespace: &NetworkNamespace, arguments: &[String], log: &PathBuf) -> Result<Child> {
+fn spawn(namespace: &NetworkNamespace, program: &Path, arguments: &[String], log: &PathBuf) -> Result<Child> {
     let log = File::options().append(true).open(log).with_context(|| format!("{}", log.display()))?;
-    let program = std::env::current_exe().context("finding our own program")?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     namespace.within(move || command.spawn())?.context("starting a process")

@@ -14,6 +14,7 @@ use super::EngineOptions;
 use super::check::CheckReport;
 use super::error::{OpenError, StorageError, StoreReadError};
 use super::files::{DATA_FILE, GuardedFile, StoreFiles, StoreFolder, SyncState, holds_store, sync_folder};
+use super::format::{self, FORMAT, OLDEST};
 use super::journal::{Journal, RecordBuffer};
 use super::key::Revision;
 use super::list::Lister;
@@ -36,6 +37,17 @@ pub(super) fn write(storage: &Storage, file: &Path) -> Result<Revision, OpenErro
         };
         new_file(file, write_to)
     })
+}
+
+/// Backs up a store that is not open, in the format that it has.
+pub(super) fn write_from(folder: &Path, file: &Path) -> Result<Revision, OpenError> {
+    super::check::require(folder)?;
+    format::refuse_newer(folder)?;
+    let files = at(folder, || Ok(StoreFolder::new(folder)?))?;
+    let storage = Storage::open_since(OLDEST, Box::new(files), EngineOptions::default())?;
+    let revision = write(&storage, file);
+    storage.close();
+    revision
 }
 
 /// A backup in an open, unlinked file: its space is freed when it is closed.
@@ -70,12 +82,7 @@ pub(super) fn snapshot(storage: &Storage, folder: &Path) -> Result<BackupSnapsho
 
 /// Verifies a backup.
 pub(super) fn check(file: &Path) -> Result<CheckReport, OpenError> {
-    at(file, || {
-        no_panic(|| {
-            let source = Database::builder().open_read_only(file)?;
-            ReadTables::open(&source.begin_read()?)?.check()
-        })
-    })
+    read(file, ReadTables::check)
 }
 
 /// Lists objects of a backup.
@@ -83,13 +90,25 @@ pub(super) fn peek<T>(
     file: &Path,
     body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
 ) -> Result<T, OpenError> {
-    at(file, || {
+    read(file, |tables| body(&|query| tables.list(query)).map_err(newest_error))
+}
+
+/// Reads a backup of a format that this program knows.
+fn read<T>(file: &Path, body: impl FnOnce(&ReadTables) -> Result<T, StorageError>) -> Result<T, OpenError> {
+    let mut newer = None;
+    let result = at(file, || {
         no_panic(|| {
             let source = Database::builder().open_read_only(file)?;
             let tables = ReadTables::open(&source.begin_read()?)?;
-            body(&|query| tables.list(query)).map_err(newest_error)
+            newer = Some(tables.meta()?.format).filter(|format| *format > FORMAT);
+            if newer.is_some() {
+                return Ok(None);
+            }
+            body(&tables).map(Some)
         })
-    })
+    })?;
+    let place = file.display().to_string();
+    result.ok_or(OpenError::Format { place, found: newer.unwrap_or_default(), program: None, known: FORMAT })
 }
 
 pub(super) fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
@@ -97,28 +116,27 @@ pub(super) fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError>
         return Err(OpenError::Exists { place: folder.display().to_string() });
     }
     let files = at(folder, || Ok(StoreFolder::new(folder)?))?;
-    let restored = at(file, || no_panic(|| restore_data(file, &folder.join(DATA_FILE))))?;
+    let restored = read(file, |tables| restore_data(tables, &folder.join(DATA_FILE)))?;
     // The journal comes last: opening data without a journal fails, a journal without data would be an empty store.
     at(folder, || {
         let options = EngineOptions::default();
         let journal =
             GuardedFile::new(files.journal()?, Arc::new(SyncState::default()), options.on_sync_failure);
         Journal::open(journal, options.journal_bytes, 0)?;
-        Ok(sync_folder(folder)?)
+        Ok(format::write_file(folder)?)
     })?;
     Ok(restored)
 }
 
-fn restore_data(file: &Path, data: &Path) -> Result<Revision, StorageError> {
-    let source = Database::builder().open_read_only(file)?;
-    let tables = ReadTables::open(&source.begin_read()?)?;
+fn restore_data(tables: &ReadTables, data: &Path) -> Result<Revision, StorageError> {
     if let Some(problem) = tables.check()?.summary() {
         return Err(StorageError::damaged(problem));
     }
     let mut meta = tables.meta()?;
     meta.revision = meta.revision.saturating_add(JUMP);
     new_file(data, |target| {
-        copy_newest(&tables, target, meta)?;
+        copy_newest(tables, target, meta)?;
+        format::migrate_database(target)?;
         Ok(Revision(meta.revision))
     })
 }

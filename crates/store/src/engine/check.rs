@@ -9,6 +9,7 @@ use super::EngineOptions;
 use super::copy_on_write::pages_are_sound;
 use super::error::{OpenError, StorageError, StoreReadError};
 use super::files::{StoreFiles, StoreFolder, holds_store};
+use super::format::{self, OLDEST};
 use super::key::Revision;
 use super::list::Lister;
 use super::row::Row;
@@ -24,6 +25,8 @@ const LISTED: usize = 20;
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
+    /// The format on disk.
+    pub format: u64,
     /// The newest revision.
     pub revision: Revision,
     /// The oldest revision that can be read.
@@ -65,6 +68,7 @@ impl fmt::Display for CheckReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "{} objects in {} versions", self.objects, self.versions)?;
         writeln!(out, "newest revision {}, oldest that can be read {}", self.revision, self.compacted)?;
+        writeln!(out, "format {}", self.format)?;
         for problem in &self.problems {
             writeln!(out, "problem: {problem}")?;
         }
@@ -86,12 +90,13 @@ pub(super) fn require(path: &Path) -> Result<(), OpenError> {
 
 pub(super) fn folder(path: &Path) -> Result<CheckReport, OpenError> {
     require(path)?;
+    format::refuse_newer(path)?;
     let place = path.display().to_string();
     let failed = |error: StorageError| OpenError::at(&place, error);
     let folder = StoreFolder::new(path).map_err(|error| failed(error.into()))?;
     let pages = folder.data().map_err(StorageError::from).and_then(|data| pages_are_sound(data, CACHE));
     let sound = pages.map_err(failed)?;
-    let storage = Storage::open(Box::new(folder), unverified())?;
+    let storage = Storage::open_since(OLDEST, Box::new(folder), unverified())?;
     let mut report = storage.check().map_err(failed)?;
     if !sound {
         report.problem("checksums of table pages do not match".to_owned());
@@ -108,9 +113,10 @@ pub(super) fn peek<T>(
     body: impl FnOnce(&Lister<'_>) -> Result<T, StoreReadError>,
 ) -> Result<T, OpenError> {
     require(path)?;
+    format::refuse_newer(path)?;
     let place = path.display().to_string();
     let folder = StoreFolder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
-    let storage = Storage::open(Box::new(folder), unverified())?;
+    let storage = Storage::open_since(OLDEST, Box::new(folder), unverified())?;
     storage
         .read(|tables| body(&|query| tables.list(query)))
         .map_err(|error| OpenError::at(&place, newest_error(error)))
@@ -120,7 +126,7 @@ impl ReadTables {
     pub(super) fn check(&self) -> Result<CheckReport, StorageError> {
         let meta = self.meta()?;
         let (revision, compacted) = (Revision(meta.revision), Revision(meta.compacted));
-        let mut report = CheckReport { revision, compacted, ..CheckReport::default() };
+        let mut report = CheckReport { format: meta.format, revision, compacted, ..CheckReport::default() };
         let expiring = self.check_versions(&meta, &mut report)?;
         let entries = self.expiry.len()?;
         if entries != expiring {

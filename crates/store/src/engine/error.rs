@@ -48,8 +48,27 @@ pub enum OpenError {
         place: String,
     },
     /// Written by a newer version of the program.
-    #[error("{place} was written in format {found}, this program reads {known}: use the newer program")]
+    #[error(
+        "{place} is in format {found}{}, this program reads formats up to {known}: use the newer program, or restore a \
+         backup in format {known} into a new folder with `zoneward store restore`",
+        program.as_ref().map(|version| format!(" of zoneward {version}")).unwrap_or_default()
+    )]
     Format {
+        /// The folder or backup.
+        place: String,
+        /// The format on disk.
+        found: u64,
+        /// The version of the program that wrote it, where that is known.
+        program: Option<String>,
+        /// The format of this program.
+        known: u64,
+    },
+    /// Written by an older version of the program, and not migrated yet.
+    #[error(
+        "{place} is in format {found}, this program writes format {known}: migrate it with `zoneward store migrate`, \
+         which takes a backup first"
+    )]
+    OldFormat {
         /// The folder.
         place: String,
         /// The format on disk.

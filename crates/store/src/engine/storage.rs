@@ -16,10 +16,11 @@ use super::check::CheckReport;
 use super::copy_on_write::pages_are_sound;
 use super::error::{OpenError, StorageError, StorageErrorKind, StoreReadError};
 use super::files::{GuardedFile, StoreFiles, SyncState};
+use super::format::{FORMAT, MigrationStep};
 use super::idle_checkpoint::IdleCheckpoint;
 use super::journal::{Journal, JournalRecord, RecordBuffer};
 use super::key::{StoreKey, StoredObject};
-use super::tables::{FORMAT, Meta, ReadTables, WriteTables};
+use super::tables::{Meta, ReadTables, WriteTables};
 use super::watch_cache::lock;
 
 /// Milliseconds to wait for the readers of a database before it is closed.
@@ -58,7 +59,17 @@ pub(super) fn newest_error(error: StoreReadError) -> StorageError {
 }
 
 impl Storage {
+    /// Opens a store of this program's format.
     pub fn open(files: Box<dyn StoreFiles>, options: EngineOptions) -> Result<Storage, OpenError> {
+        Storage::open_since(FORMAT, files, options)
+    }
+
+    /// Opens a store of a format from `oldest` on. Formats that are listed in [`super::format`] are read alike.
+    pub fn open_since(
+        oldest: u64,
+        files: Box<dyn StoreFiles>,
+        options: EngineOptions,
+    ) -> Result<Storage, OpenError> {
         let place = files.place();
         let storage = Storage {
             files,
@@ -75,8 +86,11 @@ impl Storage {
         }
         let opened = storage.open_both().map_err(|error| OpenError::at(&place, error))?;
         let meta = opened.2;
-        if meta.format != FORMAT {
-            return Err(OpenError::Format { place, found: meta.format, known: FORMAT });
+        if meta.format > FORMAT {
+            return Err(OpenError::Format { place, found: meta.format, program: None, known: FORMAT });
+        }
+        if meta.format < oldest {
+            return Err(OpenError::OldFormat { place, found: meta.format, known: FORMAT });
         }
         storage.install(opened.0, opened.1);
         if storage.options.verify {
@@ -302,6 +316,29 @@ impl Storage {
         journal.restart(meta.epoch);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Runs migration steps in one durable transaction: afterwards the store has the format of the last step, or the one
+    /// that it had.
+    pub fn migrate(&self, steps: &[MigrationStep]) -> Result<(), StorageError> {
+        let mut guard = lock(&self.journal);
+        let journal = guard.as_mut().ok_or_else(StorageError::closed)?;
+        no_panic(|| {
+            let database = self.database()?;
+            let mut txn = database.begin_write()?;
+            txn.set_quick_repair(true);
+            let mut meta = WriteTables::open(&txn)?.meta()?;
+            for step in steps {
+                (step.run)(&txn)?;
+                meta.format = step.to;
+            }
+            // As a checkpoint: the transaction holds what the journal does.
+            meta.epoch += 1;
+            WriteTables::open(&txn)?.set_meta(&meta)?;
+            txn.commit()?;
+            journal.restart(meta.epoch);
+            Ok(())
+        })
     }
 
     /// Checkpoints and closes the files, even if watchers still refer to the storage. A failed checkpoint loses nothing:

@@ -29,9 +29,6 @@ const VERSIONS: TableDefinition<u64, &[u8]> = TableDefinition::new("versions");
 const EXPIRY: TableDefinition<ExpiryKey, ()> = TableDefinition::new("expiry");
 const META: TableDefinition<&[u8], u64> = TableDefinition::new("meta");
 
-/// The format that this program writes.
-pub(super) const FORMAT: u64 = 1;
-
 /// The tables, open in a transaction. `I`, `V`, `E` and `M` are redb's types for reading or for writing.
 pub(super) struct Tables<I, V, E, M> {
     pub index: I,

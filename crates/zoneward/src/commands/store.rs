@@ -1,16 +1,16 @@
-//! `zoneward store`: backup, restore and check of the store. Only backups work while the API runs.
+//! `zoneward store`: backup, restore, check and migration of the store. Only backups work while the API runs.
 
 mod live;
 
 use std::path::{Path, PathBuf};
 
 use ::store::bootstrap;
-use ::store::engine::{CheckReport, Engine, EngineOptions};
+use ::store::engine::{CheckReport, Engine, FORMAT, Migration};
 use anyhow::{Result, bail};
 use model::Notice;
 use serde_json::json;
 
-use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile};
+use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile, StoreMigrate};
 use output::{print_text, print_value};
 
 pub fn run(command: &StoreCommand) -> Result<bool> {
@@ -18,6 +18,7 @@ pub fn run(command: &StoreCommand) -> Result<bool> {
         StoreCommand::Backup(args) => backup(args),
         StoreCommand::Restore(args) => restore(args),
         StoreCommand::Check(args) => check(args),
+        StoreCommand::Migrate(args) => migrate(args),
     }
 }
 
@@ -34,11 +35,7 @@ fn backup(args: &StoreFile) -> Result<bool> {
         said(&revision)?;
         return Ok(true);
     }
-    // Opening would make a new store where there is none.
-    let folder = folder(&args.data_dir);
-    Engine::require(&folder)?;
-    let revision = Engine::open(&folder, EngineOptions::default())?.backup(&args.file)?;
-    said(&revision)?;
+    said(&Engine::backup_of(&folder(&args.data_dir), &args.file)?)?;
     Ok(true)
 }
 
@@ -71,6 +68,52 @@ fn check(args: &StoreCheck) -> Result<bool> {
     Ok(report.is_sound() && notices.is_empty())
 }
 
+fn migrate(args: &StoreMigrate) -> Result<bool> {
+    let folder = folder(&args.data_dir);
+    Engine::require(&folder)?;
+    let migration = if args.dry_run { Engine::plan_migration(&folder)? } else { Engine::migrate(&folder)? };
+    match args.output.format {
+        Format::Table => print_text(&migration_text(&folder, migration.as_ref(), args.dry_run))?,
+        format => print_value(&migration_value(migration.as_ref(), args.dry_run), format)?,
+    }
+    Ok(true)
+}
+
+fn migration_text(folder: &Path, migration: Option<&Migration>, dry_run: bool) -> String {
+    let place = folder.display();
+    let Some(migration) = migration else {
+        return format!("{place} is in format {FORMAT}: nothing to migrate.\n");
+    };
+    let Migration { from, to, revision, backup, changes } = migration;
+    let backup = backup.display();
+    let mut text = match dry_run {
+        true => format!(
+            "{place} would be migrated from format {from} to {to}.\n\
+             A backup of revision {revision} in format {from} would be written first: {backup}\n"
+        ),
+        false => format!(
+            "{place} was migrated from format {from} to {to}.\n\
+             Backup of revision {revision} in format {from}: {backup}\n"
+        ),
+    };
+    for change in changes {
+        text += &format!("change: {change}\n");
+    }
+    text
+}
+
+fn migration_value(migration: Option<&Migration>, dry_run: bool) -> serde_json::Value {
+    let from = migration.map_or(FORMAT, |migration| migration.from);
+    json!({
+        "from": from,
+        "to": FORMAT,
+        "dryRun": dry_run,
+        "revision": migration.map(|migration| migration.revision.0),
+        "backup": migration.map(|migration| migration.backup.display().to_string()),
+        "changes": migration.map(|migration| migration.changes.clone()).unwrap_or_default(),
+    })
+}
+
 fn text(report: &CheckReport, notices: &[Notice]) -> String {
     let mut text = format!("{report}\n");
     for notice in notices {
@@ -87,6 +130,7 @@ fn value(report: &CheckReport, notices: &[Notice]) -> serde_json::Value {
     let problems: Vec<String> = damage.chain(notices.iter().map(Notice::to_string)).collect();
     json!({
         "sound": report.is_sound() && notices.is_empty(),
+        "format": report.format,
         "revision": report.revision.0,
         "compacted": report.compacted.0,
         "objects": report.objects,

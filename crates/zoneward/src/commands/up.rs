@@ -25,7 +25,7 @@ use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
 use store::bootstrap::{self, BootstrapOptions, bootstrap};
 use store::credentials::Credentials;
-use store::engine::{Engine, EngineOptions};
+use store::engine::{Engine, EngineOptions, Migration};
 use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -71,7 +71,11 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .mode(0o700)
         .create(data)
         .with_context(|| format!("creating {}", data.display()))?;
-    let engine = Engine::open(&data.join("store"), EngineOptions::default())?;
+    let store = data.join("store");
+    if let Some(Migration { from, to, backup, .. }) = Engine::migrate(&store)? {
+        info!(from, to, backup = %backup.display(), "store migrated; the backup has the old format");
+    }
+    let engine = Engine::open(&store, EngineOptions::default())?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
     let listener = TcpListener::bind(args.listen)
