@@ -52,3 +52,32 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<Packed>) -> anyhow::Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn chart_has_one_folder_and_the_version_of_the_program() {
+        let folder = std::env::temp_dir().join(format!("zoneward-chart-{}", std::process::id()));
+        fs::create_dir_all(folder.join("templates")).expect("a folder");
+        fs::write(
+            folder.join("Chart.yaml"),
+            "name: zoneward\nversion: 1.2.3\nappVersion: \"1.2.3\" # same\n",
+        )
+        .expect("a file");
+        fs::write(folder.join("templates/node.yaml"), "kind: DaemonSet\n").expect("a file");
+        fs::write(folder.join(".helmignore"), "*.swp\n").expect("a file");
+        let chart = pack(&folder, "1.2.3", SourceDate::new(1));
+        let other = pack(&folder, "1.2.4", SourceDate::new(1));
+        fs::remove_dir_all(&folder).expect("the folder is removed");
+        let chart = chart.expect("packs");
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&chart[..]));
+        let entries = archive.entries().expect("a tar file");
+        let names = entries.map(|entry| entry.expect("an entry").path_bytes().into_owned());
+        assert_eq!(names.collect::<Vec<_>>(), [&b"zoneward/Chart.yaml"[..], b"zoneward/templates/node.yaml"]);
+        assert!(other.expect_err("another version").to_string().contains("version is 1.2.3"));
+    }
+}

@@ -117,7 +117,7 @@ fn build(
     target: &Target,
     date: SourceDate,
 ) -> anyhow::Result<PathBuf> {
-    heading(&format!("build zoneward for {} (profile {})", target.triple(), profile.name()));
+    heading(&format!("build for {} (profile {})", target.triple(), profile.name()));
     println!(
         "A static binary and the libraries that it uses. The first time this takes {} on two cores.",
         profile.duration()
