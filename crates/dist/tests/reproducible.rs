@@ -7,10 +7,13 @@ use std::process::Command;
 
 use dist::contents::{PackageContents, Pages, SystemdFiles};
 use dist::source_date::SourceDate;
-use dist::{archive, deb};
+use dist::{archive, deb, image};
 
 /// From this many seconds on, the profile of what is published.
 const REAL_PROFILE_FROM: u64 = 600;
+
+/// Bytes of the published image of one architecture, whose layer is compressed.
+const MAX_IMAGE_SIZE: u64 = 20_000_000;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the repository").to_owned()
@@ -47,6 +50,10 @@ fn build(folder: &Path, profile: &str) -> String {
     dist.env("CARGO_MANIFEST_DIR", source.join("crates/dist")).env("CARGO_TARGET_DIR", folder.join("target"));
     let status = dist.status().expect("dist runs");
     assert!(status.success(), "dist in {}: {status}", folder.display());
+    let image = out.join(image::file_name(env!("CARGO_PKG_VERSION")));
+    let size = fs::metadata(&image).expect("an image").len();
+    println!("profile {profile}: image of {:.2} MB", size as f64 / 1e6);
+    assert!(profile != "dist" || size < MAX_IMAGE_SIZE, "{}: {size} bytes", image.display());
     fs::read_to_string(out.join("SHA256SUMS")).expect("checksums")
 }
 
@@ -55,6 +62,8 @@ fn soak_dist_gives_the_same_bytes() {
     let (one, other) = (contents(false), contents(true));
     assert_eq!(one.tarball().expect("packs"), other.tarball().expect("packs"));
     assert_eq!(deb::pack(&one).expect("packs"), deb::pack(&other).expect("packs"));
+    let images = [one.clone(), other.clone()].map(|contents| image::pack(&[contents]).expect("packs"));
+    assert_eq!(images[0], images[1]);
     assert_eq!(archive::gzip(&one.program).expect("packs"), archive::gzip(&one.program).expect("packs"));
 
     let Ok(seconds) = std::env::var("ZONEWARD_SOAK_SECONDS") else { return };

@@ -285,7 +285,7 @@ mod tests {
         for (line, word) in [
             ("frobnicate", "`frobnicate`"),
             ("test fmt", "`fmt`"),
-            ("test --only fmt,tidy", "`tidy`; the parts are fmt, deny, site, clippy"),
+            ("test --only fmt,tidy", "`tidy`; the parts are fmt, deny, site, manifests, clippy"),
             ("test --extended --only fmt", "guides"),
             ("test --only", "--only needs a value"),
             ("test --only=", "--only needs a value"),

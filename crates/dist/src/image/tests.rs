@@ -1,3 +1,5 @@
+//! Blobs, descriptors and platforms of small images.
+
 use std::collections::BTreeMap;
 use std::io::Read;
 

@@ -101,28 +101,9 @@ fn node_proxy_programs_the_kernel_with_net_admin_alone() {
     node.apply(&dns);
     let rules = || run(node.command("nft").args(["list", "table", "ip", "zoneward"]));
     until("the rules of the second Service", || rules().contains("10.96.0.10"));
-    let flow = [
-        "-I",
-        "-p",
-        "udp",
-        "-s",
-        "10.1.0.9",
-        "-d",
-        "10.96.0.10",
-        "--sport",
-        "999",
-        "--dport",
-        "53",
-        "--reply-src",
-        "10.1.0.1",
-        "--reply-dst",
-        "10.1.0.9",
-        "--dst-nat",
-        "10.1.0.1",
-        "--timeout",
-        "300",
-    ];
-    run(node.command("conntrack").args(flow));
+    let flow = "-I -t 600 -p udp -s 10.1.0.9 -d 10.96.0.10 --sport 999 --dport 53 \
+        -r 10.1.0.1 -q 10.1.0.9 --reply-port-src 53 --reply-port-dst 999";
+    run(node.command("conntrack").args(flow.split_whitespace()));
     let flows = || run(node.command("conntrack").args(["-L", "-p", "udp"]));
     assert!(flows().contains("10.96.0.10"), "{}", flows());
     dns["endpoints"] = json!([]);
