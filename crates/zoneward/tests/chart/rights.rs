@@ -186,7 +186,7 @@ fn workload(api: &TestApi) {
         let node = json!({"metadata": {"name": node, "labels": labels},
             "status": {"conditions": [{"type": "Ready", "status": "True"}],
                 "addresses": [{"type": "InternalIP", "address": if zone == "zone-a" { "192.0.2.1" } else { "192.0.2.2" }}]}});
-        api.create("/api/v1/nodes", node);
+        create_with_status(api, "/api/v1/nodes", &node);
     }
     // The annotation is wrong, which is worth an Event.
     let service = json!({"metadata": {"name": "cart", "annotations": {"zoneward.dev/traffic-distribution": "Nearby"}},
@@ -200,12 +200,20 @@ fn workload(api: &TestApi) {
     api.create("/apis/zoneward.dev/v1alpha1/namespaces/default/meshgateways", gateway);
 }
 
+/// The API takes a status only by its subresource.
+fn create_with_status(api: &TestApi, path: &str, object: &Value) {
+    api.create(path, object.clone());
+    let path = format!("{path}/{}/status", object["metadata"]["name"].as_str().unwrap());
+    let answer = api.up.ask("PUT", &path, &object.to_string());
+    assert_eq!(answer.code, 200, "{}", answer.body);
+}
+
 fn pod(api: &TestApi, name: &str, address: &str) {
     let pod = json!({"metadata": {"name": name, "labels": {"app": "cart"}},
         "spec": {"nodeName": "node-a", "containers": [{"name": "cart", "image": "cart"}]},
         "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
             "conditions": [{"type": "Ready", "status": "True"}]}});
-    api.create("/api/v1/namespaces/shop/pods", pod);
+    create_with_status(api, "/api/v1/namespaces/shop/pods", &pod);
 }
 
 #[test]
@@ -251,7 +259,7 @@ fn the_rendered_roles_allow_every_request_that_a_role_makes() {
     // It reads Secrets when an Envoy asks for them, by the same code as the gateway.
     until_asked(&api, "control", &routes);
     pod(&api, "cart-2", "10.244.0.2");
-    until_asked(&api, "controller", &[("update", "endpointslices")]);
+    until_asked(&api, "controller", &[("patch", "endpointslices")]);
     let deleted = api.up.ask("DELETE", "/api/v1/namespaces/shop/services/cart", "");
     assert_eq!(deleted.code, 200, "{}", deleted.body);
     until_asked(&api, "node", &[("patch", "leases")]);
