@@ -292,6 +292,7 @@ mod tests {
             ("test --only ,", "the parts are"),
             ("test --no-install=yes", "`yes`"),
             ("docs --open", "`--open`"),
+            ("manifests now", "`now`"),
             ("tools kubectl", "`kubectl`"),
             ("demo now", "`now`"),
             ("demo --binary", "--binary needs a value"),

@@ -78,7 +78,7 @@ fn allows(objects: &[Value], account: (&str, &str), access: &Access) -> bool {
         binding["kind"] == "ClusterRoleBinding"
             || access.namespace.as_deref() == binding["metadata"]["namespace"].as_str()
     };
-    let rules = objects.iter().filter(is_bound).filter(reaches).flat_map(|binding| {
+    let mut rules = objects.iter().filter(is_bound).filter(reaches).flat_map(|binding| {
         let role = objects.iter().find(|role| {
             let same_namespace = role["metadata"]["namespace"] == binding["metadata"]["namespace"];
             role["kind"] == binding["roleRef"]["kind"]
@@ -94,7 +94,7 @@ fn allows(objects: &[Value], account: (&str, &str), access: &Access) -> bool {
             && has(&rule["resources"], &access.resource)
             && (names.is_null() || access.name.as_deref().is_some_and(|name| has(names, name)))
     };
-    rules.map(holds).any(|held| held)
+    rules.any(holds)
 }
 
 /// A role that runs as its pod would, in a network namespace of its own.
