@@ -49,6 +49,14 @@ pub struct BuildFolders {
     pub target: PathBuf,
 }
 
+/// The commit of HEAD; `-dirty` follows where files differ from it.
+fn commit(root: &Path) -> Option<String> {
+    let words = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"];
+    let output = Command::new("git").args(words).current_dir(root).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
 /// Builds for a target; answers with the file of the program.
 pub fn build(
     folders: &BuildFolders,
@@ -75,6 +83,10 @@ pub fn build(
     cargo.env(format!("CARGO_PROFILE_{variable}_STRIP"), "symbols");
     cargo.env(format!("CARGO_PROFILE_{variable}_DEBUG"), "none");
     cargo.env("SOURCE_DATE_EPOCH", date.epoch().to_string());
+    // `zoneward version` shows it; a source without git has none.
+    if let Some(commit) = commit(&folders.root) {
+        cargo.env("ZONEWARD_COMMIT", commit);
+    }
     let status = cargo.status().context("failed to run cargo")?;
     ensure!(status.success(), "the build failed: see the compiler errors above");
     let program = folders.target.join(target.triple()).join(profile.name()).join("zoneward");

@@ -104,10 +104,8 @@ fn run(args: &DistArgs, folders: &BuildFolders, out: &Path) -> anyhow::Result<Ve
     heading("image");
     release.write(image::file_name(version), &image::pack(&contents)?)?;
     let folder = folders.root.join(chart::FOLDER);
-    if folder.is_dir() {
-        heading("chart");
-        release.write(chart::file_name(version), &chart::pack(&folder, version, date)?)?;
-    }
+    heading("chart");
+    release.write(chart::file_name(version), &chart::pack(&folder, version, date)?)?;
     finish(release, args.sign_with.as_deref())
 }
 
