@@ -119,6 +119,10 @@ fn tarball_has_program_pages_completions_licences_and_sbom() {
     assert_eq!(fs::read_link(folder.join("kubectl-zoneward")).expect("a link"), Path::new("zoneward"));
     let version = run(Command::new(folder.join("zoneward")).arg("--version"));
     assert_eq!(version.trim(), format!("zoneward {}", env!("CARGO_PKG_VERSION")));
+    let version = run(Command::new(folder.join("zoneward")).args(["version", "--client", "-o", "json"]));
+    let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
+    let commit = version["client"]["commit"].as_str().expect("a commit");
+    assert!(commit.len() >= 40 && commit != "unknown", "{version}");
     let alone = package("zoneward-", &format!("-linux-{}", architecture()));
     assert_eq!(fs::read(alone).expect("a file"), fs::read(folder.join("zoneward")).expect("a file"));
 }

@@ -27,6 +27,8 @@ pub(crate) enum Part {
     Guides,
     /// The tour of `cargo xtask demo`, by the release build; by the build of the tests it is one of them.
     Tour,
+    /// Every process of a demo replaced under load: about a minute.
+    Upgrade,
     /// Packages of profile quick, and what reads, installs and runs them.
     Packages,
 }
@@ -37,7 +39,8 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 4] = [Part::Release, Part::Guides, Part::Tour, Part::Packages];
+    pub(crate) const EXTENDED: [Part; 5] =
+        [Part::Release, Part::Guides, Part::Tour, Part::Upgrade, Part::Packages];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -51,6 +54,7 @@ impl Part {
             Part::Release => "release",
             Part::Guides => "guides",
             Part::Tour => "tour",
+            Part::Upgrade => "upgrade",
             Part::Packages => "packages",
         }
     }
@@ -67,6 +71,7 @@ impl Part {
             Part::Release => "the release profile builds",
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
+            Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
             Part::Packages => "the packages of profile quick are complete, install and run",
         }
     }
@@ -92,6 +97,7 @@ impl Part {
             }
             Part::Guides => guides(),
             Part::Tour => tour(),
+            Part::Upgrade => upgrade(),
             Part::Packages => packages(),
         }
     }
@@ -153,6 +159,14 @@ fn guides() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--test", "guides"]);
     run.env("ZONEWARD_BINARY", release()).env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the guides", "the test names the page, the line and what was expected there")
+}
+
+/// The tests of a rolling upgrade, which the ordinary run leaves out because they take a minute.
+fn upgrade() -> Result<(), Stop> {
+    let filter = "test(/^rolling_upgrade_/)";
+    let mut run = shell::nextest(&["run", "--package", "zoneward", "--ignore-default-filter", "-E", filter]);
+    run.env("PATH", behind_namesakes()?);
+    shell::run(&mut run, "the rolling upgrade", "the test prints what was replaced when a connection failed")
 }
 
 /// The tests of packages, which the ordinary run leaves out because they need this build.
@@ -233,7 +247,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Test | Part::Guides => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
             Part::Packages => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&tools::PACKAGES, options.install)?;

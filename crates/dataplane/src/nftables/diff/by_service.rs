@@ -281,7 +281,12 @@ fn split_elements(changes: &[NftChange]) -> Vec<Vec<NftChange>> {
     slots.into_iter().chain(middle).chain(last).collect()
 }
 
-/// Whether a set maps frontends, and not their slots.
+/// Whether a set maps frontends, and not their slots. Source ranges change with them: a new range may overlap an old one,
+/// which the kernel refuses until the old one is deleted.
 fn is_frontend_set(set: &NftName) -> bool {
-    matches!(SetName::parse(set), Some(SetName::Frontends(..) | SetName::ClusterIps | SetName::StickyIds(_)))
+    let name = SetName::parse(set);
+    matches!(
+        name,
+        Some(SetName::Frontends(..) | SetName::ClusterIps | SetName::StickyIds(_) | SetName::SourceRanges)
+    )
 }

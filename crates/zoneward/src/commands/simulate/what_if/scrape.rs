@@ -161,7 +161,7 @@ other_total 7
     fn what_cannot_be_read_is_told_with_its_line() {
         for (line, why) in [
             ("zoneward_service_bytes_total 5", "no label namespace"),
-            (r#"zoneward_service_bytes_total{namespace="a"#, "does not end"),
+            (r#"zoneward_service_bytes_total{namespace="a"#, "unterminated"),
             (r#"zoneward_service_bytes_total{namespace}"#, "name="),
             (
                 r#"zoneward_service_bytes_total{namespace="a",service="b",from_zone="c",to_zone="d"} much"#,
