@@ -49,6 +49,13 @@ pub struct BuildFolders {
     pub target: PathBuf,
 }
 
+impl BuildFolders {
+    /// Where cargo builds the program: profile dist would otherwise leave its folders among the packages in target/dist.
+    fn builds(&self) -> PathBuf {
+        self.target.join("dist-build")
+    }
+}
+
 /// The commit of HEAD; `-dirty` follows where files differ from it.
 fn commit(root: &Path) -> Option<String> {
     let words = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"];
@@ -71,7 +78,7 @@ pub fn build(
     cargo
         .args(["--target", target.triple()])
         .arg("--target-dir")
-        .arg(&folders.target)
+        .arg(folders.builds())
         .current_dir(&folders.root);
     for name in ["RUSTFLAGS", "CFLAGS", "CPPFLAGS", "LDFLAGS", "RUSTC_WRAPPER"] {
         cargo.env_remove(name);
@@ -89,7 +96,7 @@ pub fn build(
     }
     let status = cargo.status().context("failed to run cargo")?;
     ensure!(status.success(), "the build failed: see the compiler errors above");
-    let program = folders.target.join(target.triple()).join(profile.name()).join("zoneward");
+    let program = folders.builds().join(target.triple()).join(profile.name()).join("zoneward");
     let bytes = std::fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
     check_static(&bytes).with_context(|| format!("{}", program.display()))?;
     Ok(program)
