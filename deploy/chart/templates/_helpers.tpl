@@ -333,3 +333,28 @@ spec:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Gateways that cannot work. Called with the root. */}}
+{{- define "zoneward.checkGateways" -}}
+{{- if and .Values.mesh.gateways (not .Values.mesh.enabled) -}}
+{{- fail "mesh.gateways: there are gateways, but mesh.enabled is false; set it to true or remove them" -}}
+{{- end -}}
+{{- $gateways := dict -}}
+{{- range .Values.mesh.gateways -}}
+{{- $gateway := printf "%s/%s" (.namespace | default "default") .name -}}
+{{- $proxy := .proxy | default "embedded" -}}
+{{- if eq (get $gateways $gateway) $proxy -}}
+{{- fail (printf "mesh.gateways: %s occurs twice with proxy %s; one row has all ports of a gateway" $gateway $proxy) -}}
+{{- end -}}
+{{- $_ := set $gateways $gateway $proxy -}}
+{{- $ports := dict -}}
+{{- range .ports -}}
+{{- range $what := list (printf "name %s" .name) (printf "port %v" .port) -}}
+{{- if hasKey $ports $what -}}
+{{- fail (printf "mesh.gateways: gateway %s has two ports with %s" $gateway $what) -}}
+{{- end -}}
+{{- $_ := set $ports $what true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

@@ -32,6 +32,11 @@ fn lint_finds_nothing_in_any_value_set() {
 fn wrong_values_are_refused_with_their_name() {
     let digest = "image.digest=sha256:1";
     let node = "node.enabled=true,node.apiServer.host=api.example";
+    let mesh = "mesh.enabled=true";
+    let gateway = |index: &str, port: &str, number: u16| {
+        let row = format!("mesh.gateways[{}]", if index.is_empty() { "0" } else { index });
+        format!("{row}.name=edge,{row}.ports[0].name={port},{row}.ports[0].port={number}")
+    };
     let cases: &[(&[&str], &[&str])] = &[
         (&["controler.replicas=1"], &["Additional property controler is not allowed"]),
         (&["controller.replica=1"], &["controller", "Additional property replica is not allowed"]),
@@ -41,6 +46,18 @@ fn wrong_values_are_refused_with_their_name() {
         (&["controller.extraArgs={coexist}"], &["controller.extraArgs.0"]),
         (&["controller.port=70000"], &["controller.port", "65535"]),
         (&[digest], &["image.digest"]),
+        (&["image.repository=registry.example/zoneward:1"], &["image.repository"]),
+        (&[node, "node.config.clusterCIDR=10.244.0.0"], &["node.config.clusterCIDR"]),
+        (&[&gateway("", "a", 80)], &["mesh.enabled is false"]),
+        (&[mesh, &gateway("", "a", 80), &gateway("1", "b", 80)], &["default/edge occurs twice"]),
+        (
+            &[
+                mesh,
+                &gateway("", "a", 80),
+                "mesh.gateways[0].ports[1].name=b,mesh.gateways[0].ports[1].port=80",
+            ],
+            &["gateway default/edge has two ports with port 80"],
+        ),
         (&["node.enabled=true"], &["node.apiServer.host is required", "kube-proxy's kubeconfig"]),
         (
             &["node.enabled=true,node.apiServer.host=kubernetes.default.svc"],
