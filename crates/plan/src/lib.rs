@@ -14,10 +14,14 @@
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
 //! | L7 routes and backends | [`routes`], [`backends`] |
 //! | whether an object is valid | [`validate`] |
+//! | whether a user may do something, and may grant it | [`rbac`] |
+//! | tokens of service accounts | [`service_account`] |
+//! | what the audit log records | [`audit_policy`] |
 //! | feature gates | [`feature_gates`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod audit_policy;
 pub mod backends;
 pub mod cluster_ips;
 mod condition_status;
@@ -26,9 +30,11 @@ pub mod forward;
 pub mod hints;
 pub mod node_port_allocator;
 pub mod planner;
+pub mod rbac;
 pub mod regions;
 pub mod routes;
 pub mod select;
+pub mod service_account;
 pub mod slices;
 pub mod spill;
 pub mod validate;

@@ -16,6 +16,7 @@ mod meta;
 mod node;
 mod pod;
 mod ports;
+mod rbac;
 mod service;
 mod service_cidr;
 mod syntax;
@@ -170,6 +171,10 @@ enum ValidatedKind {
     GatewayHttpRoute,
     TcpRoute,
     Gateway,
+    Role,
+    ClusterRole,
+    RoleBinding,
+    ClusterRoleBinding,
 }
 
 impl ValidatedKind {
@@ -188,6 +193,10 @@ impl ValidatedKind {
             (GROUP, "MeshGatewayHTTPRoute") => Some(Self::GatewayHttpRoute),
             (GROUP, "MeshTCPRoute") => Some(Self::TcpRoute),
             (GROUP, "MeshGateway") => Some(Self::Gateway),
+            (crate::rbac::GROUP, "Role") => Some(Self::Role),
+            (crate::rbac::GROUP, "ClusterRole") => Some(Self::ClusterRole),
+            (crate::rbac::GROUP, "RoleBinding") => Some(Self::RoleBinding),
+            (crate::rbac::GROUP, "ClusterRoleBinding") => Some(Self::ClusterRoleBinding),
             _ => None,
         }
     }
@@ -205,6 +214,10 @@ impl ValidatedKind {
             Self::GatewayHttpRoute => "MeshGatewayHTTPRoute",
             Self::TcpRoute => "MeshTCPRoute",
             Self::Gateway => "MeshGateway",
+            Self::Role => "Role",
+            Self::ClusterRole => "ClusterRole",
+            Self::RoleBinding => "RoleBinding",
+            Self::ClusterRoleBinding => "ClusterRoleBinding",
         }
     }
 
@@ -216,6 +229,9 @@ impl ValidatedKind {
             Self::ServiceCidr | Self::IpAddress => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
             Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
                 &["zoneward.dev/v1alpha1"]
+            }
+            Self::Role | Self::ClusterRole | Self::RoleBinding | Self::ClusterRoleBinding => {
+                &["rbac.authorization.k8s.io/v1"]
             }
         }
     }
@@ -239,6 +255,10 @@ impl ValidatedKind {
             Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
                 check_mesh(admission, errors)
             }
+            Self::Role => rbac::role(admission, true, errors),
+            Self::ClusterRole => rbac::role(admission, false, errors),
+            Self::RoleBinding => rbac::binding(admission, true, errors),
+            Self::ClusterRoleBinding => rbac::binding(admission, false, errors),
         }
     }
 }

@@ -36,6 +36,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("coordination.k8s.io", &["Lease", "LeaseCandidate"]),
     ("discovery.k8s.io", &["EndpointSlice"]),
     ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"]),
+    ("rbac.authorization.k8s.io", &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]),
     ("kubeproxy.config.k8s.io", &["KubeProxyConfiguration"]),
     (route::GROUP, &route::KINDS),
 ];
