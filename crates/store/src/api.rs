@@ -1,7 +1,8 @@
 //! The Kubernetes-compatible API: a request in, a response out. Transport, TLS and authentication are the server's.
 //!
 //! ```text
-//! path -> request info -> get | list | watch | write | delete -> engine
+//! path -> request info -> impersonation, authorization -> body
+//!      -> get | list | watch | write | delete -> engine
 //!                                               \-> admission, in the same transaction
 //! ```
 
@@ -16,26 +17,37 @@ mod optimistic_update;
 mod paged_list;
 mod request_info;
 mod strategy;
+mod token_request;
 mod watch;
 mod write;
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use clock::Clock;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Body as HttpBody;
 use model::random::Random;
+use plan::rbac::{self, AccessAttributes, Impersonation, UserInfo};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::admission::service::ServiceRanges;
-use crate::authorization::{self, AccessAttributes};
+use crate::audit::{AuditEvent, AuditLog, AuditStats};
+use crate::authenticator::Authenticator;
+use crate::authorization::{self, Authorizer};
 use crate::engine::{Engine, StoreReadError, Txn, WriteError};
 use crate::name_generator::NameGenerator;
 use crate::object_txn::ObjectTxn;
 use crate::query::QueryParams;
+use crate::reviews::{self, ReviewContext};
 use crate::status::StatusError;
 use crate::{discovery, openapi};
 
@@ -44,29 +56,35 @@ pub(crate) use delete::{
     DeleteOptions, FOREGROUND, ORPHAN, Propagation, delete_in, is_ready_to_remove, remove,
 };
 use negotiation::Accept;
-use request_info::{RequestInfo, RequestPath, Subresource};
+use request_info::RequestInfo;
+pub(crate) use request_info::{RequestPath, Subresource};
 pub(crate) use strategy::{WriteContext, create_in};
 use watch::SharedBatches;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// An authenticated user.
+/// An authenticated user, and where its request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The user name, as policies see it.
-    pub name: String,
-    /// May read everything but Secrets, and change nothing.
-    pub read_only: bool,
+    pub user: Arc<UserInfo>,
+    /// `None` for the unix socket and for this process.
+    pub source: Option<IpAddr>,
 }
 
 impl Caller {
     /// Zoneward itself.
     pub fn own() -> Self {
-        Self { name: "system:zoneward".to_owned(), read_only: false }
+        Self::new("system:zoneward", &[rbac::MASTERS, rbac::AUTHENTICATED])
     }
 
-    pub(crate) fn groups(&self) -> [&'static str; 2] {
-        [if self.read_only { "zoneward:readers" } else { "system:masters" }, "system:authenticated"]
+    /// A user with groups.
+    pub fn new(name: &str, groups: &[&str]) -> Self {
+        Self { user: Arc::new(UserInfo::new(name, groups)), source: None }
+    }
+
+    /// The same address with another user.
+    pub(crate) fn with_user(&self, user: UserInfo) -> Self {
+        Self { user: Arc::new(user), source: self.source }
     }
 }
 
@@ -110,6 +128,9 @@ pub struct Api {
     watches: Arc<Semaphore>,
     batches: SharedBatches,
     backups: Arc<Semaphore>,
+    authorizer: Arc<Authorizer>,
+    authenticator: Arc<Authenticator>,
+    audit: Option<Arc<AuditLog>>,
 }
 
 /// Why a transaction wrote nothing.
@@ -124,7 +145,57 @@ impl Api {
         let watches = Arc::new(Semaphore::new(limits.watches));
         let names = NameGenerator::new(Random::seeded(clock::os_seed()));
         let (ranges, backups) = (Arc::new(ranges), backup::semaphore());
-        Self { engine, ranges, limits, names, watches, batches: SharedBatches::default(), backups }
+        let (authorizer, authenticator) = (Arc::new(Authorizer::new(engine.clone())), Arc::default());
+        let (batches, audit) = (SharedBatches::default(), None);
+        Self { engine, ranges, limits, names, watches, batches, backups, authorizer, authenticator, audit }
+    }
+
+    /// Records requests in an audit log.
+    pub fn with_audit(self, log: AuditLog) -> Self {
+        Self { audit: Some(Arc::new(log)), ..self }
+    }
+
+    /// Reads the keys that sign tokens of service accounts, and creates one if there is none. Without this, tokens are
+    /// lost with the process.
+    pub fn open_signing_keys(&self, data: &std::path::Path) -> std::io::Result<()> {
+        self.authenticator.open_keys(data, self.clock().timestamp().as_second())
+    }
+
+    /// Waits until the audit log is written, but not long; for the end of the process. Blocks.
+    pub fn flush_audit(&self) {
+        if let Some(log) = &self.audit {
+            log.flush();
+        }
+    }
+
+    pub(crate) fn has_audit(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Records a request without valid credentials, or counts it as dropped.
+    pub(crate) fn audit_unauthenticated(&self, head: &Parts, caller: &Caller, is_recorded: bool) {
+        let Some(log) = &self.audit else { return };
+        if !is_recorded {
+            return log.count_dropped();
+        }
+        let query = QueryParams::parse(head.uri.query().unwrap_or_default());
+        let path = request_info::parse(head.uri.path()).unwrap_or(RequestPath::Unknown);
+        let verb = authorization::path_verb(&head.method);
+        let attributes = authorization::attributes(&head.method, &verb, head.uri.path(), &path, &query);
+        let nameless = caller.with_user(UserInfo::default());
+        let event = AuditEvent::prepare(log, self.clock(), head, &nameless, &attributes, || self.names.uid());
+        if let Some(event) = event {
+            event.unauthenticated(&head.headers);
+        }
+    }
+
+    /// Counts of the audit log, if there is one.
+    pub fn audit_stats(&self) -> Option<AuditStats> {
+        self.audit.as_ref().map(|log| log.stats())
+    }
+
+    pub(crate) fn authenticator(&self) -> &Arc<Authenticator> {
+        &self.authenticator
     }
 
     /// Replaces the source of names and uids, so that a run can be replayed.
@@ -147,28 +218,59 @@ impl Api {
 
     /// Answers a request.
     pub async fn answer(&self, request: Request<Bytes>, caller: &Caller) -> Response<ResponseBody> {
-        match self.handle(request, caller).await {
-            Ok(response) => response,
-            Err(error) => body::error(&error),
+        self.serve(request.map(Full::new), caller).await
+    }
+
+    /// Answers a request; its body is read after it was authorized.
+    pub(crate) async fn serve<B>(&self, request: Request<B>, caller: &Caller) -> Response<ResponseBody>
+    where
+        B: HttpBody,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, content) = request.into_parts();
+        let mut audit = None;
+        match (self.handle(head, content, caller, &mut audit).await, audit) {
+            (Ok(response), None) => response,
+            (Ok(response), Some(audit)) => audit.responded(response),
+            (Err(error), None) => body::error(&error),
+            (Err(error), Some(audit)) => {
+                audit.failed(&error);
+                body::error(&error)
+            }
         }
     }
 
-    async fn handle(
+    async fn handle<B>(
         &self,
-        request: Request<Bytes>,
+        head: Parts,
+        content: B,
         caller: &Caller,
-    ) -> Result<Response<ResponseBody>, StatusError> {
-        let (head, content) = request.into_parts();
-        refuse_impersonation(&head.headers)?;
+        audit: &mut Option<AuditEvent>,
+    ) -> Result<Response<ResponseBody>, StatusError>
+    where
+        B: HttpBody,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let query = QueryParams::parse(head.uri.query().unwrap_or_default());
-        let path = request_info::parse(head.uri.path())?;
+        let (path, unknown) = match request_info::parse(head.uri.path()) {
+            Ok(path) => (path, None),
+            // Authorized as a path before it is reported.
+            Err(error) => (RequestPath::Unknown, Some(error)),
+        };
+        let caller = &*self.authorize(&head, caller, &path, &query, audit)?;
+        if let Some(error) = unknown {
+            return Err(error);
+        }
         // The only document that is also served as protobuf.
         let accept = match path {
             RequestPath::OpenApiV2 => Accept::default(),
             _ => Accept::of(&head.headers)?,
         };
         if let RequestPath::Resource(info) = path {
-            check_access(caller, &head.method, &info)?;
+            let content = read_body(content, self.limits.body).await?;
+            if let Some(audit) = audit {
+                audit.request_body(&head.headers, &content);
+            }
             let now = self.clock().timestamp();
             let request = ResourceRequest {
                 method: head.method,
@@ -189,7 +291,11 @@ impl Api {
         }
         match path {
             RequestPath::Health => self.health(),
-            RequestPath::Backup => self.backup(caller).await,
+            RequestPath::Backup => self.backup().await,
+            RequestPath::OpenIdConfiguration => {
+                Ok(body::json(200, &self.authenticator.openid_configuration()))
+            }
+            RequestPath::SigningKeys => Ok(body::json(200, &self.authenticator.key_set())),
             RequestPath::Version => Ok(body::json(200, &discovery::version())),
             RequestPath::Discovery(path) => {
                 let document = discovery::document(path, &accept)?;
@@ -206,7 +312,7 @@ impl Api {
                 let (content_type, bytes) = openapi::v2::document(&head.headers)?;
                 Ok(body::negotiated(content_type, bytes))
             }
-            RequestPath::Resource(_) => Err(StatusError::no_such_path()),
+            RequestPath::Resource(_) | RequestPath::Unknown => Err(StatusError::no_such_path()),
         }
     }
 
@@ -216,20 +322,89 @@ impl Api {
         Ok(body::text(200, "ok"))
     }
 
-    /// Answers a SelfSubject review, which is not stored.
+    /// The user that the request acts as, if that user may do what is requested.
+    fn authorize<'a>(
+        &self,
+        head: &Parts,
+        caller: &'a Caller,
+        path: &RequestPath<'_>,
+        query: &QueryParams,
+        audit: &mut Option<AuditEvent>,
+    ) -> Result<Cow<'a, Caller>, StatusError> {
+        let verb = authorization::path_verb(&head.method);
+        let attributes = authorization::attributes(&head.method, &verb, head.uri.path(), path, query);
+        if let Some(log) = &self.audit {
+            let id = || self.names.uid();
+            *audit = AuditEvent::begin(log, self.clock(), head, caller, &attributes, id);
+        }
+        let caller = match requested_user(&head.headers)? {
+            None => Cow::Borrowed(caller),
+            Some(wanted) => {
+                let impersonation = self.impersonate(caller, &wanted, &attributes)?;
+                if let Some(audit) = audit {
+                    audit.impersonated(&impersonation);
+                }
+                Cow::Owned(caller.with_user(impersonation.user))
+            }
+        };
+        // Members of system:masters need no policy.
+        let checked = match caller.user.is_master() {
+            true => Ok(String::new()),
+            false => {
+                let policy = self.authorizer.policy();
+                authorization::check(&policy, &caller.user, &attributes, audit.is_some())
+            }
+        };
+        if let Some(audit) = audit {
+            match &checked {
+                Ok(reason) => audit.decided("allow", reason),
+                Err(_) => audit.decided("forbid", ""),
+            }
+        }
+        checked.map(|_| caller)
+    }
+
+    fn impersonate(
+        &self,
+        caller: &Caller,
+        wanted: &UserInfo,
+        attributes: &AccessAttributes<'_>,
+    ) -> Result<Impersonation, StatusError> {
+        let policy = self.authorizer.policy();
+        rbac::impersonate(&policy, &caller.user, wanted, attributes).map_err(|(resource, name, why)| {
+            let (resource, group) = resource.split_once('.').unwrap_or((&resource, ""));
+            authorization::forbidden_object(group, resource, &name, &why)
+        })
+    }
+
+    /// Answers a review, which is not stored.
     fn review(
         &self,
         request: &ResourceRequest,
         caller: &Caller,
     ) -> Result<Response<ResponseBody>, StatusError> {
-        if request.method != Method::POST || request.info.name.is_some() {
+        let kind = request.info.kind;
+        let without_namespace = kind.namespaced && request.info.namespace.is_none();
+        if request.method != Method::POST || request.info.name.is_some() || without_namespace {
             return Err(StatusError::method_not_allowed());
         }
-        let kind = request.info.kind;
         let context = self.write_context(kind, caller, request.query.write_options("CreateOptions")?);
         let mut decoded = body::object(&request.headers, &request.content)?;
         let warnings = write::decode_strictly(&context, None, &mut decoded)?;
-        let review = authorization::review(kind, decoded.value, caller, request.now);
+        let authenticate = |token: &str, audiences: &[String]| {
+            let now = request.now.as_second();
+            self.authenticator.authenticate(&self.engine, token, audiences, now)
+        };
+        let review = {
+            let context = ReviewContext {
+                policy: &self.authorizer.policy(),
+                user: &caller.user,
+                namespace: request.info.namespace.as_deref(),
+                now: request.now,
+                authenticate: &authenticate,
+            };
+            reviews::review(kind, decoded.value, &context)?
+        };
         let mut response = body::json(201, &list::converted(request, &review));
         body::warn(&mut response, &warnings);
         Ok(response)
@@ -244,6 +419,12 @@ impl Api {
         if request.info.subresource == Subresource::Binding {
             return match request.method {
                 Method::POST => self.bind(request, caller).await,
+                _ => Err(StatusError::method_not_allowed()),
+            };
+        }
+        if request.info.subresource == Subresource::Token {
+            return match request.method {
+                Method::POST => self.issue_token(&request, caller),
                 _ => Err(StatusError::method_not_allowed()),
             };
         }
@@ -308,33 +489,52 @@ struct ResourceRequest {
     now: jiff::Timestamp,
 }
 
-/// Refuses impersonation instead of answering as the wrong user.
-fn refuse_impersonation(headers: &http::HeaderMap) -> Result<(), StatusError> {
-    if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-        let message =
-            "impersonation (--as, Impersonate-User) is not served here: use the kubeconfig of that user";
-        return Err(StatusError::forbidden(message));
+/// The user of the impersonation headers, if there are any.
+fn requested_user(headers: &HeaderMap) -> Result<Option<UserInfo>, StatusError> {
+    const EXTRA: &str = "impersonate-extra-";
+    if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        return Ok(None);
     }
-    Ok(())
+    let all = |name: &str| -> Vec<String> {
+        let values = headers.get_all(name).iter();
+        values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    };
+    let first = |name: &str| all(name).into_iter().next().unwrap_or_default();
+    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in headers.keys().map(http::HeaderName::as_str) {
+        if let Some(key) = name.strip_prefix(EXTRA) {
+            extra.entry(rbac::extra_key(key)).or_default().extend(all(name));
+        }
+    }
+    let user = UserInfo {
+        name: first("impersonate-user"),
+        uid: first("impersonate-uid"),
+        groups: all("impersonate-group"),
+        extra,
+    };
+    match user {
+        user if !user.name.is_empty() => Ok(Some(user)),
+        user if user == UserInfo::default() => Ok(None),
+        user => Err(StatusError::bad_request(format!(
+            "requested {} without impersonating a user name: send Impersonate-User, too",
+            user.to_json()
+        ))),
+    }
 }
 
-fn check_access(caller: &Caller, method: &Method, info: &RequestInfo) -> Result<(), StatusError> {
-    let verb = match method.as_str() {
-        "GET" | "HEAD" => "get",
-        "POST" => "create",
-        "PUT" => "update",
-        "PATCH" => "patch",
-        _ => "delete",
-    };
-    let attributes = AccessAttributes { verb, group: info.kind.group, resource: info.kind.plural };
-    if authorization::is_allowed(caller, attributes) {
-        return Ok(());
+/// Reads a body up to a limit.
+async fn read_body<B>(content: B, limit: usize) -> Result<Bytes, StatusError>
+where
+    B: HttpBody,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(content, limit).collect().await {
+        Ok(content) => Ok(content.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(StatusError::too_large(limit)),
+        Err(error) => {
+            Err(StatusError::bad_request(format!("the body of the request could not be read: {error}")))
+        }
     }
-    Err(StatusError::forbidden(format!(
-        "{} is forbidden: User {:?} has read-only access, without Secrets: use the admin's kubeconfig",
-        info.kind.qualified(),
-        caller.name
-    )))
 }
 
 fn read_error(error: StoreReadError) -> StatusError {

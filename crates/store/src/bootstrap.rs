@@ -1,5 +1,5 @@
-//! Bootstrap objects: namespaces, the default ServiceCIDR, and the Service of the API. Created at start if missing; the
-//! Service also while the API runs.
+//! Bootstrap objects: namespaces, default roles and bindings, the default ServiceCIDR, and the Service of the API.
+//! Created at start if missing; the Service also while the API runs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use model::{Interner, IpAddress, Notice, Object, ObjectRef, Service, ServiceCidr};
 use plan::cluster_ips::{api_address, check_api_address, kubernetes_service};
+use plan::rbac::{bootstrap_objects, reconciled};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -16,6 +17,7 @@ use crate::kinds::{self, ResourceKind};
 use crate::meta;
 use crate::object_txn::{ObjectTxn, key, parse};
 use crate::query::WriteOptions;
+use crate::rbac_controller;
 use crate::status::StatusError;
 
 const NAMESPACES: &[&str] = &["default", "kube-system"];
@@ -51,6 +53,7 @@ pub async fn bootstrap(api: &Api, options: BootstrapOptions) -> Result<Bootstrap
         let object = json!({"metadata": {"name": name}});
         ensure(api, kind("Namespace"), object).await?;
     }
+    write_rbac(api).await?;
     ensure(api, kind("ServiceCIDR"), service_cidr(&options)).await?;
     let written = write_api_service(api, options.listen).await;
     let mut notices = check(&|query| api.engine().list(query)).map_err(StatusError::internal)?;
@@ -59,6 +62,31 @@ pub async fn bootstrap(api: &Api, options: BootstrapOptions) -> Result<Bootstrap
     let own: Value = own.map(|stored| parse(&stored)).transpose()?.unwrap_or_default();
     let cluster_ip = own["spec"]["clusterIP"].as_str().and_then(|ip| ip.parse().ok());
     Ok(BootstrapOutcome { cluster_ip, notices })
+}
+
+/// Creates the default roles and bindings, and brings stored ones up to date. All in one transaction: no request sees a
+/// half of them.
+async fn write_rbac(api: &Api) -> Result<(), StatusError> {
+    let contexts = ["ClusterRole", "ClusterRoleBinding"].map(|word| WriteContext {
+        policies: false,
+        ..api.write_context(kind(word), &Caller::own(), WriteOptions::default())
+    });
+    let work = move |objects: &mut ObjectTxn<'_, '_>| {
+        for wanted in bootstrap_objects() {
+            let context = &contexts[usize::from(wanted["kind"] == "ClusterRoleBinding")];
+            match objects.find(context.kind, "", meta::text(&wanted, "name"))? {
+                None => drop(create_in(objects, context, wanted)?),
+                Some(stored) => {
+                    if let Some(mut new) = reconciled(&stored, &wanted) {
+                        objects.put(context.kind, &mut new)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    api.commit(false, work).await?;
+    rbac_controller::aggregate(api).await
 }
 
 fn not_created(error: &StatusError) -> Notice {

@@ -29,6 +29,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
+use plan::rbac::AUTHENTICATED;
 
 /// The users of the API, and the authority that issues certificates.
 pub struct Credentials {
@@ -46,11 +47,9 @@ struct User {
     token: String,
 }
 
-/// (name of the files, name for policies, group, read only)
-const USERS: &[(&str, &str, &str, bool)] = &[
-    ("admin", "kubernetes-admin", "system:masters", false),
-    ("reader", "zoneward-reader", "zoneward:readers", true),
-];
+/// (name of the files, user name, group); roles are bound to the groups at start.
+const USERS: &[(&str, &str, &str)] =
+    &[("admin", "kubernetes-admin", "system:masters"), ("reader", "zoneward-reader", "zoneward:readers")];
 
 impl Credentials {
     /// Reads the credentials in a folder, and creates missing ones.
@@ -62,7 +61,7 @@ impl Credentials {
             Ok(authority_params().self_signed(&authority).map_err(io::Error::other)?.pem())
         })?;
         let mut users = Vec::new();
-        for (file, name, group, read_only) in USERS {
+        for (file, name, group) in USERS {
             let key = key_at(&folder.join(format!("{file}.key")))?;
             let certificate_pem = text_at(&folder.join(format!("{file}.crt")), || {
                 let params = authority_params();
@@ -73,7 +72,7 @@ impl Credentials {
             let token = text_at(&folder.join(format!("{file}.token")), new_token)?.trim().to_owned();
             let certificate =
                 CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(io::Error::other)?;
-            let caller = Caller { name: (*name).to_owned(), read_only: *read_only };
+            let caller = Caller::new(name, &[group, AUTHENTICATED]);
             users.push(User { caller, certificate, certificate_pem, key_pem: key.serialize_pem(), token });
         }
         Ok(Self { folder: data.to_owned(), authority, authority_pem, users })
@@ -130,7 +129,7 @@ impl Credentials {
 
     /// Written as JSON, which is YAML.
     fn kubeconfig(&self, user: &User, server: SocketAddr) -> String {
-        let name = &user.caller.name;
+        let name = &user.caller.user.name;
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -208,7 +207,7 @@ fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result
 }
 
 /// Writes a file that only its owner can read, atomically.
-fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let mut file =

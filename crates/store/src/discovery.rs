@@ -3,19 +3,20 @@
 use serde_json::{Value, json};
 
 use crate::api::negotiation::Accept;
-use crate::kinds::{BINDING, KINDS, ResourceKind};
+use crate::kinds::{BINDING, KINDS, ResourceKind, TOKEN_REQUEST};
 use crate::status::StatusError;
 
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
-const BINDING_VERBS: &[&str] = &["create"];
+const CREATE_VERBS: &[&str] = &["create"];
 
 /// The subresources of a kind: name, kind of the body, and verbs.
 fn subresources(
     kind: &ResourceKind,
-) -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
-    let status = kind.status.then_some(("status", kind.kind, STATUS_VERBS));
-    let binding = kind.binds.then_some(("binding", BINDING.kind, BINDING_VERBS));
-    binding.into_iter().chain(status)
+) -> impl Iterator<Item = (&'static str, &ResourceKind, &'static [&'static str])> {
+    let status = kind.status.then_some(("status", kind, STATUS_VERBS));
+    let binding = kind.binds.then_some(("binding", &BINDING, CREATE_VERBS));
+    let token = kind.issues_tokens.then_some(("token", &TOKEN_REQUEST, CREATE_VERBS));
+    binding.into_iter().chain(status).chain(token)
 }
 
 /// The version of Kubernetes that this API follows.
@@ -108,10 +109,15 @@ fn resources(group: &str, version: &str) -> Result<Value, StatusError> {
         }
         list.push(entry);
         for (part, written, verbs) in subresources(kind) {
-            list.push(json!({
+            let mut entry = json!({
                 "name": format!("{}/{part}", kind.plural), "singularName": "", "namespaced": kind.namespaced,
-                "kind": written, "verbs": verbs,
-            }));
+                "kind": written.kind, "verbs": verbs,
+            });
+            if written.group != kind.group {
+                entry["group"] = written.group.into();
+                entry["version"] = written.version.into();
+            }
+            list.push(entry);
         }
     }
     Ok(
@@ -143,8 +149,8 @@ fn aggregated_kind(kind: &ResourceKind) -> Value {
     if !kind.categories.is_empty() {
         entry["categories"] = json!(kind.categories);
     }
-    let part = |(part, written, verbs): (&str, &str, &[&str])| {
-        let response = json!({"group": kind.group, "version": kind.version, "kind": written});
+    let part = |(part, written, verbs): (&str, &ResourceKind, &[&str])| {
+        let response = json!({"group": written.group, "version": written.version, "kind": written.kind});
         json!({"subresource": part, "responseKind": response, "verbs": verbs})
     };
     let parts: Vec<Value> = subresources(kind).map(part).collect();

@@ -313,6 +313,18 @@ impl Engine {
         Watcher::new(self.shared.clone(), scope, from)
     }
 
+    /// The events of some resources after a revision, as far as they are published, and the revision they reach; `None`
+    /// if the event history does not reach back that far.
+    pub(crate) fn recent_events(
+        &self,
+        after: Revision,
+        covers: impl Fn(ResourceId) -> bool,
+    ) -> Option<(Revision, Vec<Arc<WatchEvent>>)> {
+        let history = self.shared.watch_cache.history();
+        let events = history.after(after)?.filter(|event| covers(event.key.resource)).cloned().collect();
+        Some((history.revision, events))
+    }
+
     /// Compacts the history: revisions before `to` can no longer be listed or watched. The bounds on the log's length
     /// and size are kept without this.
     pub fn compact(&self, to: Revision) -> Result<(), WriteError> {

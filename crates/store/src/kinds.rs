@@ -15,7 +15,7 @@ pub(crate) use crd_columns::cell as printed_cell;
 pub(crate) use print_cells::since;
 use print_columns::{
     CONFIG_MAP, ENDPOINT_SLICE, EVENT, IP_ADDRESS, LEASE, NAMESPACE, NODE, OTHER, POD, POLICY,
-    POLICY_BINDING, SECRET, SERVICE, SERVICE_CIDR,
+    POLICY_BINDING, ROLE, ROLE_BINDING, SECRET, SERVICE, SERVICE_ACCOUNT, SERVICE_CIDR,
 };
 pub(crate) use print_columns::{Cell, Column};
 
@@ -42,6 +42,8 @@ pub struct ResourceKind {
     pub status: bool,
     /// Whether it has the subresource `binding`.
     pub binds: bool,
+    /// Whether it has the subresource `token`.
+    pub issues_tokens: bool,
     /// The format of its names.
     pub naming: Naming,
     /// Fields for field selectors, beside name and namespace.
@@ -97,6 +99,7 @@ const BASE: ResourceKind = ResourceKind {
     namespaced: true,
     status: false,
     binds: false,
+    issues_tokens: false,
     naming: Naming::Subdomain,
     selectable: &[],
     definition: "",
@@ -234,6 +237,18 @@ pub static KINDS: &[ResourceKind] = &[
         ..BASE
     },
     ResourceKind {
+        id: 50,
+        kind: "ServiceAccount",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short: &["sa"],
+        issues_tokens: true,
+        definition: "io.k8s.api.core.v1.ServiceAccount",
+        columns: SERVICE_ACCOUNT,
+        returns_deleted: true,
+        ..BASE
+    },
+    ResourceKind {
         group: "admissionregistration.k8s.io",
         id: 8,
         kind: "ValidatingAdmissionPolicy",
@@ -271,6 +286,25 @@ pub static KINDS: &[ResourceKind] = &[
         ..BASE
     },
     ResourceKind {
+        group: "authentication.k8s.io",
+        kind: "TokenReview",
+        plural: "tokenreviews",
+        singular: "tokenreview",
+        namespaced: false,
+        definition: "io.k8s.api.authentication.v1.TokenReview",
+        verbs: REVIEW,
+        ..BASE
+    },
+    ResourceKind {
+        group: "authorization.k8s.io",
+        kind: "LocalSubjectAccessReview",
+        plural: "localsubjectaccessreviews",
+        singular: "localsubjectaccessreview",
+        definition: "io.k8s.api.authorization.v1.LocalSubjectAccessReview",
+        verbs: REVIEW,
+        ..BASE
+    },
+    ResourceKind {
         group: "authorization.k8s.io",
         kind: "SelfSubjectAccessReview",
         plural: "selfsubjectaccessreviews",
@@ -287,6 +321,16 @@ pub static KINDS: &[ResourceKind] = &[
         singular: "selfsubjectrulesreview",
         namespaced: false,
         definition: "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
+        verbs: REVIEW,
+        ..BASE
+    },
+    ResourceKind {
+        group: "authorization.k8s.io",
+        kind: "SubjectAccessReview",
+        plural: "subjectaccessreviews",
+        singular: "subjectaccessreview",
+        namespaced: false,
+        definition: "io.k8s.api.authorization.v1.SubjectAccessReview",
         verbs: REVIEW,
         ..BASE
     },
@@ -356,6 +400,44 @@ pub static KINDS: &[ResourceKind] = &[
         ..BASE
     },
     ResourceKind {
+        id: 51,
+        kind: "ClusterRoleBinding",
+        plural: "clusterrolebindings",
+        singular: "clusterrolebinding",
+        namespaced: false,
+        definition: "io.k8s.api.rbac.v1.ClusterRoleBinding",
+        columns: ROLE_BINDING,
+        ..RBAC
+    },
+    ResourceKind {
+        id: 52,
+        kind: "ClusterRole",
+        plural: "clusterroles",
+        singular: "clusterrole",
+        namespaced: false,
+        definition: "io.k8s.api.rbac.v1.ClusterRole",
+        columns: ROLE,
+        ..RBAC
+    },
+    ResourceKind {
+        id: 53,
+        kind: "RoleBinding",
+        plural: "rolebindings",
+        singular: "rolebinding",
+        definition: "io.k8s.api.rbac.v1.RoleBinding",
+        columns: ROLE_BINDING,
+        ..RBAC
+    },
+    ResourceKind {
+        id: 54,
+        kind: "Role",
+        plural: "roles",
+        singular: "role",
+        definition: "io.k8s.api.rbac.v1.Role",
+        columns: ROLE,
+        ..RBAC
+    },
+    ResourceKind {
         id: 14,
         kind: "MeshGateway",
         plural: "meshgateways",
@@ -405,6 +487,20 @@ const OURS: ResourceKind = ResourceKind {
     status: true,
     needs_version: true,
     definition: OPEN_DEFINITION,
+    ..BASE
+};
+
+/// Roles and bindings.
+const RBAC: ResourceKind = ResourceKind { group: plan::rbac::GROUP, update_creates: true, ..BASE };
+
+/// The body of `serviceaccounts/NAME/token`; not in the table, as [`BINDING`].
+pub(crate) static TOKEN_REQUEST: ResourceKind = ResourceKind {
+    group: "authentication.k8s.io",
+    kind: "TokenRequest",
+    plural: "tokenrequests",
+    singular: "tokenrequest",
+    definition: "io.k8s.api.authentication.v1.TokenRequest",
+    verbs: REVIEW,
     ..BASE
 };
 
@@ -582,6 +678,11 @@ mod tests {
             ("coordination.k8s.io/v1", "Lease"),
             ("v1", "ConfigMap"),
             ("v1", "Secret"),
+            ("v1", "ServiceAccount"),
+            ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+            ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+            ("rbac.authorization.k8s.io/v1", "Role"),
+            ("rbac.authorization.k8s.io/v1", "RoleBinding"),
             ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
             ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
             ("zoneward.dev/v1alpha1", "MeshHTTPRoute"),

@@ -4,6 +4,8 @@
 
 pub mod admission;
 pub mod api;
+pub mod audit;
+pub mod authenticator;
 mod authorization;
 pub mod bootstrap;
 pub mod credentials;
@@ -21,6 +23,8 @@ mod partial_decode;
 mod patch;
 mod protobuf;
 mod query;
+pub mod rbac_controller;
+mod reviews;
 pub mod schema;
 mod selector;
 pub mod server;

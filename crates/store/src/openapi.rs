@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::group_paths;
-use crate::kinds::{BINDING, KINDS, OPEN_DEFINITION, ResourceKind};
+use crate::kinds::{BINDING, KINDS, OPEN_DEFINITION, ResourceKind, TOKEN_REQUEST};
 use crate::schema::{self, PREFIX};
 use crate::status::StatusError;
 
@@ -51,6 +51,9 @@ fn group(path: &str) -> Value {
         operations(kind, &mut paths);
         if kind.binds {
             collect(BINDING.definition, &mut schemas);
+        }
+        if kind.issues_tokens {
+            collect(TOKEN_REQUEST.definition, &mut schemas);
         }
         collect(kind.definition, &mut schemas);
         let name = definition_name(kind);
@@ -138,6 +141,9 @@ fn operations(kind: &ResourceKind, paths: &mut Map<String, Value>) {
     }
     if kind.binds {
         paths.insert(format!("{one}/binding"), json!({"post": writing(&BINDING, "post")}));
+    }
+    if kind.issues_tokens {
+        paths.insert(format!("{one}/token"), json!({"post": writing(&TOKEN_REQUEST, "post")}));
     }
     if kind.namespaced {
         paths.insert(format!("{base}/{}", kind.plural), json!({"get": operation(kind, "list", &[])}));

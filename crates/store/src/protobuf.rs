@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use crate::kinds;
+use crate::kinds::{self, BINDING, ResourceKind, TOKEN_REQUEST};
 use field_table::{Field, Plain, Shape, Type};
 use wire::{Fields, Malformed, Raw};
 
@@ -65,7 +65,8 @@ fn message_of(api_version: &str, kind: &str) -> Option<String> {
         // The same in every group.
         return Some("meta.v1.DeleteOptions".to_owned());
     }
-    let served = kinds::of(api_version, kind).is_some() || crate::authorization::is_review(api_version, kind);
+    let is_body = |row: &ResourceKind| row.kind == kind && row.has_version(api_version);
+    let served = kinds::of(api_version, kind).is_some() || is_body(&TOKEN_REQUEST) || is_body(&BINDING);
     let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
     let name = format!("{}.{version}.{kind}", group.split('.').next().unwrap_or_default());
     (served && field_table::message(&name).is_some()).then_some(name)

@@ -1,8 +1,10 @@
 //! The API server: TLS for kubectl and others, a unix socket for processes of this user, and a tower service for
 //! controllers in the same process.
 //!
-//! There is no anonymous access: callers have a certificate or a token of [`Credentials`], or may open the socket.
+//! Callers have a certificate or a token of [`Credentials`], the token of a service account, or may open the socket. Others
+//! are refused, or are `system:anonymous` if the server was told so.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,11 +17,11 @@ use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use plan::rbac::UserInfo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -34,6 +36,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for requests in progress after the stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Requests without valid credentials in the audit log: per second, and at once.
+const UNAUTHENTICATED_EVENTS: (f64, f64) = (10.0, 1_000.0);
 
 /// Serves an API to authenticated callers.
 #[derive(Clone)]
@@ -42,7 +46,11 @@ pub struct ApiServer {
     credentials: Arc<Credentials>,
     connections: ConnectionLimit,
     bucket: Arc<Mutex<TokenBucket>>,
+    /// Requests without valid credentials that the audit log records: a flood of them must not displace the rest.
+    unauthenticated: Arc<Mutex<TokenBucket>>,
     stop: watch::Receiver<bool>,
+    /// Whether requests without credentials are served, as `system:anonymous`.
+    anonymous: bool,
 }
 
 /// Limits the request rate.
@@ -76,28 +84,36 @@ impl ApiServer {
     pub fn new(api: Api, credentials: Arc<Credentials>, stop: watch::Receiver<bool>) -> Self {
         let limits = api.limits();
         let bucket = Arc::new(Mutex::new(TokenBucket::full(&limits, api.clock().now())));
+        let (per_second, most) = UNAUTHENTICATED_EVENTS;
+        let filled = api.clock().now();
+        let unauthenticated = Arc::new(Mutex::new(TokenBucket { tokens: most, filled, per_second, most }));
+        api.authenticator().set_credentials(credentials.clone());
         let connections = ConnectionLimit::new(ConnectionPolicy {
             max_connections: limits.connections,
             at_limit: AtLimit::Close,
             drain_timeout: DRAIN_TIMEOUT,
         });
-        Self { api, credentials, connections, bucket, stop }
+        Self { api, credentials, connections, bucket, unauthenticated, stop, anonymous: false }
+    }
+
+    /// Serves requests without credentials as `system:anonymous`.
+    pub fn with_anonymous(self, anonymous: bool) -> Self {
+        Self { anonymous, ..self }
     }
 
     /// Serves TLS until the stop.
     pub async fn serve_tls(self, listener: TcpListener, config: ServerConfig) {
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let serve = |(stream, _): (TcpStream, SocketAddr)| {
+        let serve = |(stream, peer): (TcpStream, SocketAddr)| {
             let (server, acceptor) = (self.clone(), acceptor.clone());
             async move {
                 let _ = stream.set_nodelay(true);
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
                 let Ok(Ok(stream)) = handshake.await else { return };
                 let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let caller = certificate
-                    .and_then(|certificate| server.credentials.by_certificate(certificate))
-                    .cloned();
-                server.serve_connection(stream, caller).await;
+                let user = certificate.and_then(|certificate| server.credentials.by_certificate(certificate));
+                let user = user.map(|caller| caller.user.clone()).unwrap_or_default();
+                server.serve_connection(stream, Caller { user, source: Some(peer.ip()) }).await;
             }
         };
         self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
@@ -105,20 +121,16 @@ impl ApiServer {
 
     /// Serves a unix socket until the stop. The mode of its file is the access control: callers may do everything.
     pub async fn serve_unix(self, listener: UnixListener) {
-        let serve = |(stream, _)| self.clone().serve_connection(stream, Some(Caller::own()));
+        let serve = |(stream, _)| self.clone().serve_connection(stream, Caller::own());
         self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
     }
 
-    async fn serve_connection(
-        self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-        caller: Option<Caller>,
-    ) {
+    async fn serve_connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, caller: Caller) {
         let mut stop = self.stop.clone();
-        let (server, caller) = (Arc::new(self), caller.map(Arc::new));
+        let (server, caller) = (Arc::new(self), Arc::new(caller));
         let service = service_fn(move |request| {
             let (server, caller) = (server.clone(), caller.clone());
-            async move { Ok::<_, Infallible>(server.answer(request, caller.as_deref()).await) }
+            async move { Ok::<_, Infallible>(server.answer(request, &caller).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -137,39 +149,45 @@ impl ApiServer {
     async fn answer(
         &self,
         request: Request<hyper::body::Incoming>,
-        caller: Option<&Caller>,
+        caller: &Caller,
     ) -> Response<ResponseBody> {
         if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(self.api.clock().now()) {
             return body::error(&StatusError::too_many_requests("too many requests: retry after a second"));
         }
-        let Some(caller) = self.authenticate(request.headers(), caller) else {
-            return body::error(&StatusError::unauthorized());
+        match self.authenticate(request.headers(), caller) {
+            Some(caller) => self.api.serve(request, &caller).await,
+            None => {
+                if self.api.has_audit() {
+                    let now = self.api.clock().now();
+                    let mut bucket = self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner);
+                    let is_recorded = bucket.take(now);
+                    drop(bucket);
+                    self.api.audit_unauthenticated(&request.into_parts().0, caller, is_recorded);
+                }
+                body::error(&StatusError::unauthorized())
+            }
+        }
+    }
+
+    /// A token takes precedence over a certificate and over the socket: who sends one wants its rights.
+    fn authenticate<'a>(&self, headers: &HeaderMap, caller: &'a Caller) -> Option<Cow<'a, Caller>> {
+        let Some(value) = headers.get(AUTHORIZATION) else {
+            let is_known = !caller.user.name.is_empty();
+            return match is_known {
+                true => Some(Cow::Borrowed(caller)),
+                false if self.anonymous => Some(Cow::Owned(caller.with_user(UserInfo::anonymous()))),
+                false => None,
+            };
         };
-        answer(&self.api, request, caller).await
-    }
-
-    /// A token takes precedence over a certificate, as in Kubernetes.
-    fn authenticate<'a>(&'a self, headers: &HeaderMap, certified: Option<&'a Caller>) -> Option<&'a Caller> {
-        let Some(value) = headers.get(AUTHORIZATION) else { return certified };
-        let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-        token.and_then(|token| self.credentials.by_token(token.trim()))
-    }
-}
-
-/// Reads a request up to the limit of its body and answers it.
-async fn answer<B>(api: &Api, request: Request<B>, caller: &Caller) -> Response<ResponseBody>
-where
-    B: HttpBody,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let limit = api.limits().body;
-    let (head, content) = request.into_parts();
-    match Limited::new(content, limit).collect().await {
-        Ok(content) => api.answer(Request::from_parts(head, content.to_bytes()), caller).await,
-        Err(error) if error.is::<LengthLimitError>() => body::error(&StatusError::too_large(limit)),
-        Err(error) => body::error(&StatusError::bad_request(format!(
-            "the body of the request could not be read: {error}"
-        ))),
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        let token = token.trim();
+        // A token file that was emptied by hand lets no request in.
+        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+            return None;
+        }
+        let now = self.api.clock().timestamp().as_second();
+        let found = self.api.authenticator().authenticate(self.api.engine(), token, &[], now).ok()?;
+        Some(Cow::Owned(caller.with_user(found.0)))
     }
 }
 
@@ -204,7 +222,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let Self { api, caller } = self.clone();
-        Box::pin(async move { Ok(answer(&api, request, &caller).await) })
+        Box::pin(async move { Ok(api.serve(request, &caller).await) })
     }
 }
 

@@ -37,7 +37,7 @@ async fn the_admin_gets_a_sound_copy_and_says_its_length_first() {
 #[tokio::test]
 async fn the_reader_gets_none_since_secrets_are_inside() {
     let world = World::new().await;
-    let reader = Caller { name: "zoneward-reader".to_owned(), read_only: true };
+    let reader = Caller::new("zoneward-reader", &["zoneward:readers", "system:authenticated"]);
     let (code, status) = read(world.api.answer(request(), &reader).await).await;
     assert_eq!((code, status["reason"].as_str()), (403, Some("Forbidden")), "{status}");
 }

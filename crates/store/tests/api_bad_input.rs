@@ -174,6 +174,9 @@ async fn a_put_creates_where_kubernetes_lets_it() {
             {"kind": "Pod", "name": "p", "namespace": "default"}}),
         "IPAddress" => json!({"metadata": {"name": "10.96.0.77"}, "spec": {"parentRef":
             {"resource": "services", "namespace": "default", "name": "web"}}}),
+        "RoleBinding" | "ClusterRoleBinding" => {
+            json!({"metadata": {"name": "new"}, "roleRef": {"kind": "ClusterRole", "name": "view"}})
+        }
         _ => json!({"metadata": {"name": "new"}}),
     };
     let mut creating = Vec::new();
@@ -195,7 +198,10 @@ async fn a_put_creates_where_kubernetes_lets_it() {
             _ => panic!("{}: {answer:#}", kind.kind),
         }
     }
-    assert_eq!(creating, ["Event", "Service", "Lease"]);
+    assert_eq!(
+        creating,
+        ["Event", "Service", "Lease", "ClusterRoleBinding", "ClusterRole", "RoleBinding", "Role"]
+    );
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use store::audit::{AuditLog, AuditOptions};
 use store::credentials::Credentials;
 use store::server::ApiServer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -27,15 +28,21 @@ struct Running {
 }
 
 async fn serve() -> Running {
-    let world = World::new().await;
-    let data = folder();
+    serve_with(World::new().await, false).await
+}
+
+async fn serve_with(world: World, anonymous: bool) -> Running {
+    serve_in(world, folder(), anonymous).await
+}
+
+async fn serve_in(world: World, data: std::path::PathBuf, anonymous: bool) -> Running {
     let credentials = Credentials::open(&data).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     credentials.write_kubeconfigs(address).unwrap();
     let (stop, stopped) = watch::channel(false);
     let config = credentials.server_config(&[address.ip()]).unwrap();
-    let server = ApiServer::new(world.api.clone(), Arc::new(credentials), stopped);
+    let server = ApiServer::new(world.api.clone(), Arc::new(credentials), stopped).with_anonymous(anonymous);
     tokio::spawn(server.clone().serve_tls(listener, config));
     tokio::spawn(server.serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
     Running { _world: world, stop, address, data }
@@ -109,6 +116,111 @@ async fn nobody_is_let_in_without_credentials() {
         assert_eq!(ask_tls(&running, None, &get("/api/v1/services", &header)).await, 200, "{user}");
     }
     assert_eq!(ask_tls(&running, None, &get("/version", "")).await, 401, "not even that");
+    let token = String::from_utf8(pem(&running.data, "reader.token")).unwrap();
+    for (scheme, code) in [("bearer", 200), ("BEARER", 200), ("Token", 401), ("Bearer Bearer", 401)] {
+        let header = format!("authorization: {scheme} {}\r\n", token.trim());
+        assert_eq!(ask_tls(&running, None, &get("/api/v1/services", &header)).await, code, "{scheme}");
+    }
+}
+
+#[tokio::test]
+async fn an_emptied_token_file_lets_nobody_in() {
+    let (world, data) = (World::new().await, folder());
+    Credentials::open(&data).unwrap();
+    std::fs::write(data.join("pki/admin.token"), "").unwrap();
+    let running = serve_in(world, data, false).await;
+    for header in
+        ["", "authorization: Bearer \r\n", "authorization: Bearer  \t\r\n", "authorization: Bearer\r\n"]
+    {
+        assert_eq!(ask_tls(&running, None, &get("/api/v1/services", header)).await, 401, "{header:?}");
+    }
+}
+
+#[tokio::test]
+async fn anonymous_requests_see_public_paths_if_they_are_served_at_all() {
+    let running = serve_with(World::new().await, true).await;
+    for (user, path, header, code) in [
+        (None, "/version", "", 200),
+        (None, "/healthz", "", 200),
+        (None, "/api", "", 403),
+        (None, "/api/v1/services", "", 403),
+        (None, "/backup", "", 403),
+        (None, "/version", "authorization: Bearer wrong\r\n", 401),
+        (None, "/version", "authorization: Basic eA==\r\n", 401),
+        (None, "/version", "authorization:\r\n", 401),
+        (None, "/version", "impersonate-user: kubernetes-admin\r\n", 403),
+        (None, "/version", "impersonate-user: x\r\nimpersonate-group: system:masters\r\n", 403),
+        (Some("reader"), "/api/v1/services", "", 200),
+    ] {
+        let answer = ask_tls(&running, user, &get(path, header)).await;
+        assert_eq!(answer, code, "{user:?} {path} {header}");
+    }
+}
+
+#[tokio::test]
+async fn requests_without_credentials_are_in_the_audit_log() {
+    let log = folder().join("audit.log");
+    let policy = serde_json::json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [
+        {"level": "None", "nonResourceURLs": ["/healthz"]},
+        {"level": "Metadata", "users": ["kubernetes-admin"]},
+        {"level": "RequestResponse", "omitStages": ["RequestReceived"]}]});
+    let policy = plan::audit_policy::AuditPolicy::parse(&policy).unwrap();
+    let options = AuditOptions { policy, path: log.clone(), max_size: 0, max_backups: 0 };
+    let audit = AuditLog::open(options, clock::Clock::system()).unwrap();
+    let world = World::new().await.map_api(|api| api.with_audit(audit));
+    let running = serve_with(world, false).await;
+    for (path, header) in [
+        ("/api/v1/namespaces/n/secrets/s", "authorization: Bearer hunter2\r\n"),
+        ("/version", ""),
+        ("/version", "authorization: hunter2\r\n"),
+        ("/healthz", ""),
+    ] {
+        assert_eq!(ask_tls(&running, None, &get(path, header)).await, 401, "{path}");
+    }
+    let api = running._world.api.clone();
+    tokio::task::spawn_blocking(move || api.flush_audit()).await.unwrap();
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(!text.contains("hunter2"), "{text}");
+    let events: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said: Vec<_> =
+        events.iter().map(|event| event["responseStatus"]["message"].as_str().unwrap()).collect();
+    assert_eq!(
+        said,
+        [
+            "Authentication failed, attempted: bearer",
+            "Authentication failed, no credentials provided",
+            "Authentication failed, attempted: another scheme",
+        ]
+    );
+    for event in &events {
+        assert_eq!((&event["stage"], &event["user"]), (&"ResponseStarted".into(), &serde_json::json!({})));
+        assert_eq!(
+            (&event["responseStatus"]["code"], &event["sourceIPs"][0]),
+            (&401.into(), &"127.0.0.1".into())
+        );
+    }
+    assert_eq!(events[0]["objectRef"]["name"], "s");
+    // A flood is counted, and does not displace other events.
+    let flood = get("/version", "").replace("connection: close\r\n", "").repeat(1_500);
+    let connector = TlsConnector::from(Arc::new(client(&running.data, None)));
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let mut stream = connector.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(&mut stream);
+    let sent = async { writer.write_all(flood.as_bytes()).await.unwrap() };
+    let read = async {
+        let (mut text, mut buffer) = (String::new(), vec![0; 1 << 16]);
+        while text.matches("HTTP/1.1 401").count() < 1_500 {
+            let count = reader.read(&mut buffer).await.unwrap();
+            assert!(count > 0);
+            text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    };
+    tokio::join!(sent, read);
+    let stats = running._world.api.audit_stats().unwrap();
+    assert_eq!(stats.events + stats.dropped, 1_503, "{stats:?}");
+    assert!(stats.dropped > 0 && stats.events >= 1_000, "{stats:?}");
+    let _ = std::fs::remove_dir_all(log.parent().unwrap());
 }
 
 #[tokio::test]

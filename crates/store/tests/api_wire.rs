@@ -230,7 +230,7 @@ async fn questions_are_answered_and_not_kept() {
         }
     };
     assert_eq!(request(Caller::own()).await.1["status"]["allowed"], true);
-    let reader = Caller { name: "reader".to_owned(), read_only: true };
+    let reader = Caller::new("reader", &["zoneward:readers", "system:authenticated"]);
     assert_eq!(request(reader).await.1["status"]["allowed"], false);
 }
 

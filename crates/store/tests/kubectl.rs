@@ -161,8 +161,8 @@ fn mistakes_are_explained() {
     assert!(immutable.contains("is invalid"), "{immutable}");
     let applied = kubectl.fails_with("apply --server-side -f -", SERVICE);
     assert!(applied.contains("without --server-side"), "{applied}");
-    let token = kubectl.fails("create token default");
-    assert!(token.contains("service accounts and their tokens are not served here"), "{token}");
+    let token = kubectl.fails("create token nobody");
+    assert!(token.contains("serviceaccounts \"nobody\" not found"), "{token}");
     let reader = kubectl.as_reader();
     assert!(reader.run("get svc web --no-headers").starts_with("web "));
     assert!(reader.fails("delete svc web").contains("Forbidden"));

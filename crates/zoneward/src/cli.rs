@@ -380,6 +380,21 @@ pub struct Up {
     /// Serve only the API, without controllers; run `zoneward controller` separately
     #[arg(long)]
     pub no_controllers: bool,
+    /// Serve requests without credentials as system:anonymous
+    #[arg(long)]
+    pub anonymous_auth: bool,
+    /// Audit policy (audit.k8s.io/v1 Policy) [default: metadata of every request]
+    #[arg(long, value_name = "FILE", requires = "audit_log_path")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// Audit log of the API; - for standard output [default: no audit log]
+    #[arg(long, value_name = "FILE")]
+    pub audit_log_path: Option<PathBuf>,
+    /// Size of the audit log in megabytes at which it is rotated; 0 disables
+    #[arg(long, value_name = "MEGABYTES", default_value_t = 100, requires = "audit_log_path")]
+    pub audit_log_maxsize: u64,
+    /// Rotated audit logs to keep; 0 keeps all
+    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "audit_log_path")]
+    pub audit_log_maxbackup: usize,
     /// Listen address of /healthz, /livez, /readyz and /metrics of the API and its controllers; port 0 picks a free
     /// port [default: 127.0.0.1:10270, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]

@@ -61,6 +61,57 @@ fn wrong_use_is_said_at_once() {
     assert!(!data.exists(), "nothing was made");
 }
 
+#[test]
+fn the_audit_log_is_complete_after_the_stop() {
+    let data = folder("audit");
+    fs::create_dir_all(&data).unwrap();
+    let (log, policy) = (data.join("audit.log"), data.join("policy.yaml"));
+    fs::write(
+        &policy,
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Request\n  verbs: [create]\n  resources:\n  \
+         - group: ''\n    resources: [configmaps]\n",
+    )
+    .unwrap();
+    let words = ["--audit-log-path", log.to_str().unwrap(), "--audit-policy-file", policy.to_str().unwrap()];
+    let mut up = Up::start(&data, &words);
+    for count in 0..20 {
+        let body = json!({"metadata": {"name": format!("c{count}")}}).to_string();
+        assert_eq!(up.ask("POST", CONFIG_MAPS, &body).code, 201);
+    }
+    assert_eq!(up.signal("-TERM"), Some(0));
+    let text = fs::read_to_string(&log).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let done = events.iter().filter(|event| event["stage"] == "ResponseComplete");
+    let names: Vec<&str> =
+        done.map(|event| event["requestObject"]["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!((names.len(), names.last()), (20, Some(&"c19")), "{text}");
+    assert_eq!(events[0]["user"]["username"], "system:zoneward");
+    fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None, verb: [get]}]\n")
+        .unwrap();
+    let wrong = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+        .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&data)
+        .args(words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(1), "{said}");
+    assert!(said.contains("rules[0].verb: unknown field"), "{said}");
+    fs::remove_dir_all(&data).unwrap();
+}
+
+#[test]
+fn lost_audit_events_are_in_the_log() {
+    let data = folder("lost");
+    fs::create_dir_all(&data).unwrap();
+    let (mut up, _) = Up::start_logged_with(&data, &["--audit-log-path", "/dev/full"]);
+    assert_eq!(up.ask("GET", "/version", "").code, 200, "the API goes on");
+    assert_eq!(up.signal("-TERM"), Some(0));
+    let log = fs::read_to_string(data.join("log")).unwrap();
+    assert!(log.contains("audit events were lost"), "{log}");
+    fs::remove_dir_all(&data).unwrap();
+}
+
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 

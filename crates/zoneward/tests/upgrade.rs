@@ -29,6 +29,7 @@ const TESTS: &[runner::Test] = &[
     ("controller_first_then_the_nodes", orders::controller_first_then_the_nodes),
     ("older_version_reads_what_this_one_writes", orders::older_version_reads_what_this_one_writes),
     ("older_store_is_migrated_after_a_backup", stores::older_store_is_migrated_after_a_backup),
+    ("older_data_gets_roles_and_keeps_its_users", stores::older_data_gets_roles_and_keeps_its_users),
     ("way_back_is_the_backup", stores::way_back_is_the_backup),
     ("newer_store_is_refused_by_name_and_untouched", stores::newer_store_is_refused_by_name_and_untouched),
     ("migration_survives_kill_at_any_moment", stores::migration_survives_kill_at_any_moment),

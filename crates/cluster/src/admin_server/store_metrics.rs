@@ -48,6 +48,16 @@ impl Collector for StoreCollector {
             let counter = ConstCounter::new(value(&stats));
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
+        if let Some(audit) = self.0.audit_stats() {
+            for (name, help, value) in [
+                ("apiserver_audit_event", "Audit events recorded", audit.events),
+                ("zoneward_audit_dropped", "Audit events dropped because the queue was full", audit.dropped),
+                ("apiserver_audit_error", "Audit events that could not be written", audit.errors),
+            ] {
+                let counter = ConstCounter::new(value);
+                counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            }
+        }
         for (name, help, value) in GAUGES {
             let gauge = ConstGauge::new(i64::try_from(value(&stats)).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;

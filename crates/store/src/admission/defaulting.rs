@@ -48,11 +48,30 @@ pub fn defaults(kind: &ResourceKind, object: &mut Value) {
         ("", "Event") => event(object),
         ("", "Namespace") => namespace(object),
         ("discovery.k8s.io", "EndpointSlice") => slice(object),
+        (plan::rbac::GROUP, "RoleBinding" | "ClusterRoleBinding") => role_binding(object),
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy(object),
         _ => {}
     }
     if let Some(schema) = kind.schema {
         schema::fill_defaults(schema(), object);
+    }
+}
+
+/// The API group of the role, and of users and groups.
+fn role_binding(object: &mut Value) {
+    let group = |part: &mut Value| {
+        if part.is_object() && part["apiGroup"].as_str().is_none_or(str::is_empty) {
+            part["apiGroup"] = plan::rbac::GROUP.into();
+        }
+    };
+    if let Some(reference) = object.get_mut("roleRef") {
+        group(reference);
+    }
+    let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
+        if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
+            group(subject);
+        }
     }
 }
 

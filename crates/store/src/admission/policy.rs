@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use plan::rbac::UserInfo;
 use serde_json::{Value, json};
 
 use crate::engine::{Bytes, StoreKey, StoredObject};
@@ -55,7 +56,7 @@ pub struct AdmissionAttributes<'a> {
     pub object: &'a Value,
     /// The stored version; null for a new object.
     pub old: &'a Value,
-    pub user: &'a str,
+    pub user: &'a UserInfo,
     pub dry_run: bool,
 }
 
@@ -204,7 +205,7 @@ fn evaluate(policy: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value
         "name": meta::text(attempt.any(), "name"),
         "namespace": meta::text(attempt.any(), "namespace"),
         "dryRun": attempt.dry_run,
-        "userInfo": {"username": attempt.user, "groups": ["system:authenticated"]},
+        "userInfo": attempt.user.to_json(),
     });
     let mut scope = Scope::new(&[
         ("object", attempt.object),

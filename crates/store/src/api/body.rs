@@ -12,6 +12,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
 
 use super::watch::WatchStream;
+use crate::audit::AuditEvent;
 use crate::protobuf;
 use crate::status::StatusError;
 use crate::strict_json::StrictJson;
@@ -24,6 +25,8 @@ pub enum ResponseBody {
     /// Chunk by chunk.
     Stream(mpsc::Receiver<Bytes>),
     Watch(Box<WatchStream>),
+    /// A watch whose end is recorded in the audit log.
+    Audited(Box<ResponseBody>, Box<AuditEvent>),
     /// Chunk by chunk; an error aborts the response.
     PagedList(mpsc::Receiver<Result<Bytes, TruncatedBody>>),
 }
@@ -46,6 +49,13 @@ impl hyper::body::Body for ResponseBody {
             Self::Stream(chunks) => {
                 chunks.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
             }
+            Self::Audited(inner, event) => {
+                let polled = Pin::new(inner.as_mut()).poll_frame(context);
+                if matches!(polled, Poll::Ready(None)) {
+                    event.end_watch();
+                }
+                polled
+            }
             Self::Watch(watch) => {
                 watch.poll_chunk(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
             }
@@ -63,7 +73,7 @@ impl hyper::body::Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Stream(_) | Self::Watch(_) | Self::PagedList(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Watch(_) | Self::Audited(..) | Self::PagedList(_) => SizeHint::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::meta;
 use crate::object_txn::ObjectTxn;
 use crate::query::{dry_run, unknown};
 use crate::status::{self, Cause, StatusError};
+use plan::rbac::UserInfo;
 
 /// The finalizer of an owner that waits for the deletion of its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -134,7 +135,7 @@ impl Api {
         let kind = request.info.kind;
         let namespace = request.info.namespace.clone().unwrap_or_default();
         let name = request.info.name.clone().unwrap_or_default();
-        let user = caller.name.clone();
+        let user = caller.user.clone();
         let dry_run = options.is_dry_run();
         let work = move |objects: &mut ObjectTxn<'_, '_>| {
             delete_in(objects, kind, &namespace, &name, &options, &user)
@@ -161,7 +162,7 @@ impl Api {
             let object = super::parse(json)?;
             let (namespace, name) =
                 (meta::text(&object, "namespace").to_owned(), meta::text(&object, "name").to_owned());
-            let (options, user) = (options.clone(), caller.name.clone());
+            let (options, user) = (options.clone(), caller.user.clone());
             let work = move |objects: &mut ObjectTxn<'_, '_>| {
                 delete_in(objects, kind, &namespace, &name, &options, &user)
             };
@@ -191,7 +192,7 @@ pub fn delete_in(
     namespace: &str,
     name: &str,
     options: &DeleteOptions,
-    user: &str,
+    user: &UserInfo,
 ) -> Result<Value, StatusError> {
     let mut object = objects.fetch(kind, namespace, name)?;
     check_preconditions(kind, name, &object, options.preconditions.as_ref())?;

@@ -6,12 +6,16 @@ use crate::status::StatusError;
 
 /// A parsed path.
 #[derive(Debug, PartialEq)]
-pub(super) enum RequestPath<'a> {
+pub(crate) enum RequestPath<'a> {
     Resource(RequestInfo),
     /// `/healthz`, `/livez`, `/readyz`.
     Health,
     /// `/backup`.
     Backup,
+    /// `/.well-known/openid-configuration`.
+    OpenIdConfiguration,
+    /// `/openid/v1/jwks`.
+    SigningKeys,
     /// `/version`.
     Version,
     /// Discovery: `api`, `apis`, `apis/GROUP`, `api/v1`, `apis/GROUP/VERSION`.
@@ -19,23 +23,38 @@ pub(super) enum RequestPath<'a> {
     /// OpenAPI v3: empty for the index, or `api/v1`, `apis/GROUP/VERSION`.
     OpenApi(&'a str),
     OpenApiV2,
+    /// A path that is not served.
+    Unknown,
 }
 
 /// The objects of a path.
 #[derive(Clone, Debug)]
-pub(super) struct RequestInfo {
-    pub(super) kind: &'static ResourceKind,
+pub(crate) struct RequestInfo {
+    pub(crate) kind: &'static ResourceKind,
     /// `None` for all namespaces, and for cluster-scoped kinds.
-    pub(super) namespace: Option<String>,
-    pub(super) name: Option<String>,
-    pub(super) subresource: Subresource,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) subresource: Subresource,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subresource {
+pub(crate) enum Subresource {
     None,
     Status,
     Binding,
+    Token,
+}
+
+impl Subresource {
+    /// As in paths; empty for the object itself.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Status => "status",
+            Self::Binding => "binding",
+            Self::Token => "token",
+        }
+    }
 }
 
 impl PartialEq for RequestInfo {
@@ -52,6 +71,8 @@ pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
     match parts.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(RequestPath::Health),
         ["backup"] => Ok(RequestPath::Backup),
+        [".well-known", "openid-configuration"] => Ok(RequestPath::OpenIdConfiguration),
+        ["openid", "v1", "jwks"] => Ok(RequestPath::SigningKeys),
         ["version"] => Ok(RequestPath::Version),
         ["openapi", "v2"] => Ok(RequestPath::OpenApiV2),
         ["openapi", "v3"] => Ok(RequestPath::OpenApi("")),
@@ -72,9 +93,6 @@ fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo
         rest => (None, rest.to_vec()),
     };
     let [plural, rest @ ..] = rest.as_slice() else { return Err(StatusError::no_such_path()) };
-    if *plural == "serviceaccounts" {
-        return Err(no_service_accounts());
-    }
     let kind = kinds::find(group, version, plural).ok_or_else(StatusError::no_such_path)?;
     if namespace.is_some() && !kind.namespaced {
         return Err(StatusError::no_such_path());
@@ -84,26 +102,23 @@ fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo
         [name] => (Some(*name), Subresource::None),
         [name, "status"] if kind.status => (Some(*name), Subresource::Status),
         [name, "binding"] if kind.binds => (Some(*name), Subresource::Binding),
+        [name, "token"] if kind.issues_tokens => (Some(*name), Subresource::Token),
         _ => return Err(StatusError::no_such_path()),
     };
     if name.is_some() && kind.namespaced && namespace.is_none() {
         return Err(StatusError::no_such_path());
     }
-    Ok(RequestInfo { kind, namespace: namespace.map(decode), name: name.map(decode), subresource })
+    Ok(RequestInfo { kind, namespace: namespace.map(segment), name: name.map(segment), subresource })
+}
+
+/// Decodes a segment of a path, where a plus sign is no space.
+fn segment(text: &str) -> String {
+    decode(&text.replace('+', "%2B"))
 }
 
 /// `/api/v1/namespaces/NAME/status` is the status of a namespace, not a kind in one.
 fn is_subresource(group: &str, word: &str) -> bool {
     group.is_empty() && word == "status"
-}
-
-fn no_service_accounts() -> StatusError {
-    let mut error = StatusError::no_such_path();
-    error.message =
-        "service accounts and their tokens are not served here: the credentials of the admin and the reader are \
-         in the data directory of `zoneward up` (kubeconfig, reader.kubeconfig)"
-            .to_owned();
-    error
 }
 
 #[cfg(test)]
@@ -152,7 +167,5 @@ mod tests {
         ] {
             assert!(words(path).is_none(), "{path}");
         }
-        let error = parse("/api/v1/namespaces/default/serviceaccounts/x/token").unwrap_err();
-        assert!(error.message.contains("not served"));
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use plan::rbac::{self, EscalationError, RbacWrite, UserInfo};
 use plan::validate::drop_disabled;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +12,7 @@ use super::{Api, Caller, delete};
 use crate::admission::policy::{AdmissionAttributes, AdmissionOperation};
 use crate::admission::service::{self, AllocationContext, ServiceRanges};
 use crate::admission::{self, policy};
+use crate::authorization::{self, Authorizer, create_attributes};
 use crate::kinds::{self, ResourceKind};
 use crate::meta;
 use crate::object_txn::{ObjectTxn, revision_of};
@@ -18,13 +20,19 @@ use crate::query::WriteOptions;
 use crate::status::StatusError;
 
 /// The parameters of a write.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct WriteContext {
     pub(crate) kind: &'static ResourceKind,
+    /// The kind of the path, which may be another form of the stored one.
+    pub(crate) requested: &'static ResourceKind,
     /// Whether the status subresource is written.
     pub(crate) status: bool,
     pub(crate) options: WriteOptions,
-    pub(crate) user: String,
+    pub(crate) user: Arc<UserInfo>,
+    /// Checks writes of roles and bindings; `None` trusts the writer.
+    pub(crate) authorizer: Option<Arc<Authorizer>>,
+    /// Whether the request names the object; a create does not.
+    pub(crate) named: bool,
     pub(crate) field_manager: String,
     pub(crate) ranges: Arc<ServiceRanges>,
     /// Where searches for free addresses and ports start.
@@ -49,12 +57,26 @@ impl Api {
     pub(crate) fn write_context(
         &self,
         kind: &'static ResourceKind,
-        user: &Caller,
+        caller: &Caller,
         options: WriteOptions,
     ) -> WriteContext {
-        let (user, field_manager) = (user.name.clone(), OWN_MANAGER.to_owned());
+        let (user, field_manager) = (caller.user.clone(), OWN_MANAGER.to_owned());
         let (ranges, seed) = (self.ranges.clone(), self.names.seed());
-        WriteContext { kind, status: false, options, user, field_manager, ranges, seed, policies: true }
+        let authorizer = Some(self.authorizer.clone());
+        let (status, named, policies) = (false, false, true);
+        WriteContext {
+            kind,
+            requested: kind,
+            status,
+            options,
+            user,
+            authorizer,
+            named,
+            field_manager,
+            ranges,
+            seed,
+            policies,
+        }
     }
 }
 
@@ -81,6 +103,7 @@ pub(crate) fn create_in(
     if objects.find(kind, namespace, name)?.is_some() {
         return Err(StatusError::already_exists(kind, name));
     }
+    check_grants(objects, context, None, &object)?;
     let mut warnings = admission::warnings(kind, &object);
     if context.policies {
         let attributes = attributes(context, AdmissionOperation::Create, &object, &Value::Null);
@@ -123,6 +146,11 @@ pub(super) fn create_by_update(
         return Err(StatusError::conflict(context.kind, name, why));
     }
     meta::remove(&mut object, "resourceVersion");
+    if let Some(authorizer) = &context.authorizer {
+        let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
+        let attributes = create_attributes(context.requested, namespace, name);
+        authorization::check(&authorizer.policy_in_transaction(), &context.user, &attributes, false)?;
+    }
     create_in(objects, context, object)
 }
 
@@ -138,6 +166,7 @@ pub(super) fn update_in(
     let old = objects.fetch(kind, namespace, name)?;
     let (new, mut warnings) = make(&old)?;
     let mut new = prepare_for_update(context, name, &old, new)?;
+    check_grants(objects, context, Some(&old), &new)?;
     warnings.extend(admission::warnings(kind, &new));
     let attributes = attributes(context, AdmissionOperation::Update, &new, &old);
     warnings.extend(policy::check(objects, &attributes)?);
@@ -155,6 +184,40 @@ pub(super) fn update_in(
     meta::set_field_manager(kind, &mut new, &context.field_manager, objects.now);
     let json = objects.store(kind, &mut new)?;
     Ok(WriteOutcome { object: new, json: Some(json), warnings })
+}
+
+/// Refuses a role or binding that grants more than its writer holds.
+fn check_grants(
+    objects: &ObjectTxn<'_, '_>,
+    context: &WriteContext,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<(), StatusError> {
+    let (kind, name) = (context.kind, meta::text(new, "name"));
+    let Some(authorizer) = context.authorizer.as_ref().filter(|_| kind.group == rbac::GROUP) else {
+        return Ok(());
+    };
+    // As this transaction sees it: a write that is not acknowledged yet may have changed it.
+    let role = match kinds::named(new["roleRef"]["kind"].as_str().unwrap_or_default()) {
+        Some(kind) if kind.group == rbac::GROUP => {
+            let namespace = if kind.namespaced { meta::text(new, "namespace") } else { "" };
+            objects.find(kind, namespace, new["roleRef"]["name"].as_str().unwrap_or_default())?
+        }
+        _ => None,
+    };
+    let request_name = if context.named { name } else { "" };
+    let write = RbacWrite { new, old, request_name, role: role.as_ref() };
+    match rbac::check_escalation(&authorizer.policy_in_transaction(), &context.user, &write) {
+        Ok(()) => Ok(()),
+        Err(EscalationError::Forbidden(why)) => {
+            Err(authorization::forbidden_object(kind.group, kind.plural, name, &why))
+        }
+        Err(EscalationError::RoleNotFound(_)) => {
+            let role = &new["roleRef"];
+            let kind = kinds::named(role["kind"].as_str().unwrap_or_default()).unwrap_or(kind);
+            Err(StatusError::not_found(kind, role["name"].as_str().unwrap_or_default()))
+        }
+    }
 }
 
 fn attributes<'a>(

@@ -84,6 +84,7 @@ impl Api {
     ) -> Result<UpdateRequest, StatusError> {
         let context = WriteContext {
             status: request.info.subresource == Subresource::Status,
+            named: true,
             field_manager: field_manager(request),
             ..self.write_context(request.info.kind, caller, request.query.write_options("UpdateOptions")?)
         };
@@ -109,6 +110,7 @@ impl Api {
         let patch_kind = PatchKind::of(body::media_type(&request.headers), kind)?;
         let decode_context = WriteContext {
             status: request.info.subresource == Subresource::Status,
+            named: true,
             field_manager: field_manager(&request),
             ..self.write_context(kind, caller, request.query.write_options("PatchOptions")?)
         };

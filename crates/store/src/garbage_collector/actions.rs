@@ -10,8 +10,13 @@ use crate::kinds;
 use crate::meta;
 use crate::object_txn::ObjectTxn;
 use crate::status::StatusError;
+use plan::rbac::UserInfo;
 
-const USER: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+/// The user of deletions, for policies.
+fn user() -> UserInfo {
+    UserInfo::service_account("kube-system", "generic-garbage-collector", "")
+}
+
 /// Objects of a namespace that one transaction deletes.
 const DELETE_LIMIT: usize = 100;
 
@@ -92,7 +97,7 @@ fn delete(
     propagation: Propagation,
 ) -> Result<(), StatusError> {
     let options = DeleteOptions { propagation_policy: Some(propagation), ..DeleteOptions::default() };
-    match delete_in(objects, id.kind(), &id.namespace, &id.name, &options, USER) {
+    match delete_in(objects, id.kind(), &id.namespace, &id.name, &options, &user()) {
         Err(error) if error.code != 404 => Err(error),
         _ => Ok(()),
     }
@@ -191,7 +196,7 @@ fn delete_namespace_content(objects: &mut ObjectTxn<'_, '_>, name: &str) -> Resu
 /// Deletes without a grace period.
 fn delete_now(objects: &mut ObjectTxn<'_, '_>, id: &ObjectId) -> Result<(), StatusError> {
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
-    match delete_in(objects, id.kind(), &id.namespace, &id.name, &options, USER) {
+    match delete_in(objects, id.kind(), &id.namespace, &id.name, &options, &user()) {
         Err(error) if error.code != 404 => Err(error),
         _ => Ok(()),
     }

@@ -63,6 +63,36 @@ pub(super) fn data_count(object: &Value, _: i64) -> Value {
     (count("data") + count("binaryData")).into()
 }
 
+pub(super) fn secrets_count(account: &Value, _: i64) -> Value {
+    items(account, "secrets").len().into()
+}
+
+/// `ClusterRole/view`.
+pub(super) fn role_reference(binding: &Value, _: i64) -> Value {
+    format!("{}/{}", text(binding, "roleRef.kind"), text(binding, "roleRef.name")).into()
+}
+
+fn subjects(binding: &Value, kind: &str) -> Value {
+    let named = items(binding, "subjects").iter().filter(|subject| subject["kind"] == kind);
+    let shown = named.map(|subject| match (kind, text(subject, "namespace")) {
+        ("ServiceAccount", namespace) => format!("{namespace}/{}", text(subject, "name")),
+        _ => text(subject, "name").to_owned(),
+    });
+    shown.collect::<Vec<String>>().join(", ").into()
+}
+
+pub(super) fn user_subjects(binding: &Value, _: i64) -> Value {
+    subjects(binding, "User")
+}
+
+pub(super) fn group_subjects(binding: &Value, _: i64) -> Value {
+    subjects(binding, "Group")
+}
+
+pub(super) fn service_account_subjects(binding: &Value, _: i64) -> Value {
+    subjects(binding, "ServiceAccount")
+}
+
 pub(super) fn external_ip(service: &Value, _: i64) -> Value {
     let mut shown: Vec<String> = Vec::new();
     match text(service, "spec.type") {

@@ -50,6 +50,19 @@ pub(super) const CONFIG_MAP: &[Column] = &[NAME, computed("Data", print_cells::d
 pub(super) const SECRET: &[Column] =
     &[NAME, field("Type", "type"), computed("Data", print_cells::data_count), AGE];
 
+pub(super) const SERVICE_ACCOUNT: &[Column] = &[NAME, computed("Secrets", print_cells::secrets_count), AGE];
+
+pub(super) const ROLE: &[Column] = &[NAME, field("Created At", "metadata.creationTimestamp")];
+
+pub(super) const ROLE_BINDING: &[Column] = &[
+    NAME,
+    computed("Role", print_cells::role_reference),
+    AGE,
+    wide(computed("Users", print_cells::user_subjects)),
+    wide(computed("Groups", print_cells::group_subjects)),
+    wide(computed("ServiceAccounts", print_cells::service_account_subjects)),
+];
+
 pub(super) const NAMESPACE: &[Column] = &[NAME, field("Status", "status.phase"), AGE];
 
 pub(super) const SERVICE: &[Column] = &[

@@ -48,6 +48,8 @@ const ROWS: &[(&str, &str, Strategy)] = &[
     ("io.k8s.api.core.v1.EphemeralContainer", "ports", ByKey("containerPort")),
     ("io.k8s.api.core.v1.EphemeralContainer", "volumeDevices", ByKey("devicePath")),
     ("io.k8s.api.core.v1.EphemeralContainer", "volumeMounts", ByKey("mountPath")),
+    ("io.k8s.api.core.v1.ServiceAccount", "secrets", ByKey("name")),
+    ("io.k8s.api.core.v1.ServiceAccount", "imagePullSecrets", ByKey("name")),
     ("io.k8s.api.networking.v1.ServiceCIDRStatus", "conditions", ByKey("type")),
     (POLICY_SPEC, "matchConditions", ByKey("name")),
     (POLICY_SPEC, "variables", ByKey("name")),

@@ -59,12 +59,14 @@ async fn serve(
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
     bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();
     let credentials = Credentials::open(data).unwrap();
+    api.open_signing_keys(data).unwrap();
     let config = credentials.server_config(&[listen.ip()]).unwrap();
     let kubeconfig = credentials.write_kubeconfigs(listen).unwrap();
     let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone());
     tokio::spawn(server.clone().serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
     tokio::spawn(server.serve_tls(listener, config));
     tokio::spawn(keep_api_service(api.clone(), listen, stopped.clone()));
+    tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone()));
     tokio::spawn(store::garbage_collector::run(api.clone(), stopped));
     (api, kubeconfig)
 }

@@ -74,6 +74,12 @@ impl World {
         Self { api, folder }
     }
 
+    /// With another configuration of the API.
+    pub fn map_api(mut self, configure: impl FnOnce(Api) -> Api) -> Self {
+        self.api = configure(self.api.clone());
+        self
+    }
+
     pub async fn send(
         &self,
         method: &str,

@@ -34,6 +34,19 @@ impl Session {
         Self { data, kubeconfig, _server: None }
     }
 
+    /// The same server for the holder of a token.
+    pub fn with_token(&self, token: &str) -> Self {
+        let end = &token[token.len().saturating_sub(16)..];
+        let data = self.data.join(format!("token-{end}"));
+        std::fs::create_dir_all(&data).unwrap();
+        let mut config: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&self.kubeconfig).unwrap()).unwrap();
+        config["users"][0]["user"] = serde_json::json!({"token": token});
+        let kubeconfig = data.join("kubeconfig");
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Self { data, kubeconfig, _server: None }
+    }
+
     fn command(&self, words: &str) -> Command {
         let mut command = toolbox::command("kubectl");
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(self.data.join("cache"));

@@ -131,6 +131,50 @@ def ask_about_itself():
     assert review.status.user_info.username == "kubernetes-admin"
 
 
+def act_as_a_service_account(core):
+    """A role, a binding and a token: the token may do what the role says, and ends with its account."""
+    rbac, meta = client.RbacAuthorizationV1Api(), client.V1ObjectMeta
+    core.create_namespaced_service_account(NAMESPACE, client.V1ServiceAccount(metadata=meta(name="bot")))
+    rule = client.V1PolicyRule(api_groups=[""], resources=["configmaps"], verbs=["get", "list"])
+    rbac.create_namespaced_role(NAMESPACE, client.V1Role(metadata=meta(name="bot"), rules=[rule]))
+    binding = client.V1RoleBinding(
+        metadata=meta(name="bot"),
+        role_ref=client.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="Role", name="bot"),
+        subjects=[client.RbacV1Subject(kind="ServiceAccount", name="bot", namespace=NAMESPACE)],
+    )
+    rbac.create_namespaced_role_binding(NAMESPACE, binding)
+    request = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
+    token = core.create_namespaced_service_account_token("bot", NAMESPACE, request).status.token
+    own = client.Configuration.get_default_copy()
+    own.cert_file = own.key_file = None
+    own.api_key, own.api_key_prefix = {"authorization": token}, {"authorization": "Bearer"}
+    bot = client.CoreV1Api(client.ApiClient(own))
+    assert len(bot.list_namespaced_config_map(NAMESPACE).items) == 2
+    for refused in [
+        lambda: bot.list_config_map_for_all_namespaces(),
+        lambda: bot.delete_namespaced_config_map("later", NAMESPACE),
+        lambda: bot.list_namespaced_secret(NAMESPACE),
+    ]:
+        try:
+            refused()
+            raise AssertionError("a service account has the rights of its roles alone")
+        except ApiException as error:
+            assert error.status == 403, error
+    review = client.V1TokenReview(spec=client.V1TokenReviewSpec(token=token))
+    status = client.AuthenticationV1Api().create_token_review(review).status
+    assert status.authenticated and status.user.username == f"system:serviceaccount:{NAMESPACE}:bot", status
+    asked = client.V1ResourceAttributes(namespace=NAMESPACE, verb="list", resource="configmaps")
+    spec = client.V1SubjectAccessReviewSpec(user=status.user.username, resource_attributes=asked)
+    access = client.AuthorizationV1Api().create_subject_access_review(client.V1SubjectAccessReview(spec=spec))
+    assert access.status.allowed, access.status
+    core.delete_namespaced_service_account("bot", NAMESPACE)
+    try:
+        bot.list_namespaced_config_map(NAMESPACE)
+        raise AssertionError("a token ends with its service account")
+    except ApiException as error:
+        assert error.status == 401, error
+
+
 def main():
     config.load_kube_config(sys.argv[1])
     core, events = client.CoreV1Api(), client.EventsV1Api()
@@ -142,6 +186,7 @@ def main():
     read_events(core, events)
     delete_collections(core)
     ask_about_itself()
+    act_as_a_service_account(core)
     print("done", flush=True)
 
 

@@ -14,15 +14,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
 use model::random::Random;
+use plan::audit_policy::AuditPolicy;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
+use store::audit::{AuditLog, AuditOptions, AuditStats};
 use store::bootstrap::{self, BootstrapOptions, bootstrap};
 use store::credentials::Credentials;
 use store::engine::{Engine, EngineOptions, Migration};
@@ -30,7 +33,7 @@ use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::cli;
 use ::mesh::route_status;
@@ -48,6 +51,8 @@ use controller::addresses;
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.
 const IDENTITY: &str = "zoneward-up";
+/// How often lost audit events are logged.
+const AUDIT_REPORT_PERIOD: Duration = Duration::from_secs(60);
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
@@ -93,7 +98,11 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
     let gates = args.making.feature_gates;
     let ranges = ServiceRanges { cluster_ips, load_balancers, gates, ..ServiceRanges::default() };
-    let api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
+    let mut api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
+    if let Some(path) = &args.audit_log_path {
+        api = api.with_audit(audit_log(args, path)?);
+    }
+    api.open_signing_keys(data).with_context(|| format!("signing keys in {}", data.display()))?;
     let begun = bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await?;
     for notice in &begun.notices {
         log::notice(notice);
@@ -103,13 +112,21 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let tls =
         credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
     let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
-    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone());
+    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone())
+        .with_anonymous(args.anonymous_auth);
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
         tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
         tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
+        tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone())),
+        tokio::spawn(store::authenticator::keep_signing_keys(
+            api.clone(),
+            |error| warn!(%error, "signing keys were not rotated: retrying in an hour"),
+            stopped.clone(),
+        )),
     ];
+    let losses = tokio::spawn(report_audit_losses(api.clone(), stopped.clone()));
     let mut registry = admin_server::registry("up");
     admin_server::store_metrics::register(api.clone(), &mut registry);
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
@@ -156,7 +173,47 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     for task in tasks.into_iter().chain([overseen]) {
         task.await.context("a server task panicked")?;
     }
+    let told = losses.await.context("the report of the audit log panicked")?;
+    let flushed = api.clone();
+    tokio::task::spawn_blocking(move || flushed.flush_audit()).await.context("the audit log panicked")?;
+    report_audit_loss(&api, told);
     Ok(())
+}
+
+/// Logs lost audit events, at most once a minute, until `stop` turns true; returns the counts that were logged.
+async fn report_audit_losses(api: Api, mut stop: watch::Receiver<bool>) -> AuditStats {
+    let mut told = AuditStats::default();
+    while tokio::time::timeout(AUDIT_REPORT_PERIOD, stop.wait_for(|stop| *stop)).await.is_err() {
+        told = report_audit_loss(&api, told);
+    }
+    told
+}
+
+/// Logs the audit events that were lost since the last report; returns the counts of this one.
+fn report_audit_loss(api: &Api, told: AuditStats) -> AuditStats {
+    let stats = api.audit_stats().unwrap_or_default();
+    let (dropped, errors) = (stats.dropped - told.dropped, stats.errors - told.errors);
+    if dropped > 0 || errors > 0 {
+        warn!(dropped, errors, "audit events were lost: the log is too slow, or cannot be written");
+    }
+    stats
+}
+
+/// The audit log of the flags.
+fn audit_log(args: &cli::Up, path: &Path) -> Result<AuditLog> {
+    let policy = match &args.audit_policy_file {
+        None => AuditPolicy::metadata(),
+        Some(file) => {
+            let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+            let object: serde_json::Value =
+                serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", file.display()))?;
+            AuditPolicy::parse(&object)
+                .map_err(|why| anyhow::anyhow!("--audit-policy-file: {}: {why}", file.display()))?
+        }
+    };
+    let (max_size, max_backups) = (args.audit_log_maxsize.saturating_mul(1 << 20), args.audit_log_maxbackup);
+    let options = AuditOptions { policy, path: path.to_owned(), max_size, max_backups };
+    AuditLog::open(options, Clock::system()).with_context(|| format!("--audit-log-path {}", path.display()))
 }
 
 /// A line on stderr, or a JSON log record.

@@ -42,8 +42,13 @@ impl Up {
 
     /// Starts it and waits as [`Up::start`] does; the second is what it has logged by then.
     pub fn start_logged(data: &Path) -> (Up, String) {
+        Up::start_logged_with(data, &[])
+    }
+
+    /// The same with more flags. The log is the file `log` in the folder.
+    pub fn start_logged_with(data: &Path, more: &[&str]) -> (Up, String) {
         let log = data.join("log");
-        let mut up = Up::spawn_with(data, &[], fs::File::create(&log).unwrap().into());
+        let mut up = Up::spawn_with(data, more, fs::File::create(&log).unwrap().into());
         let mut line = String::new();
         BufReader::new(up.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let log = fs::read_to_string(log).unwrap();

@@ -75,6 +75,43 @@ pub(crate) fn older_store_is_migrated_after_a_backup() {
     }
 }
 
+/// Data of a version without RBAC: the first start adds the default roles before it serves, and signing keys.
+pub(crate) fn older_data_gets_roles_and_keeps_its_users() {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+    for fixture in fixtures() {
+        let folder = TestFolder::new("roles");
+        let machine = unpacked(&fixture, &folder.0.join("data"));
+        let mut up = machine.up(&["--no-controllers"]);
+        for role in ["cluster-admin", "view", "zoneward:reader"] {
+            let found = machine.ask("GET", &format!("{RBAC}/clusterroles/{role}"), "");
+            assert!(found["rules"].as_array().is_some_and(|rules| !rules.is_empty()), "{role}: {found}");
+        }
+        let keys = || -> Vec<PathBuf> {
+            let files = fs::read_dir(machine.data.join("pki")).unwrap().map(|entry| entry.unwrap().path());
+            files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("sa-")).collect()
+        };
+        let before = keys();
+        assert_eq!(before.len(), 1);
+        let may = |verb: &str, resource: &str| {
+            let review = serde_json::json!({"spec": {"user": "zoneward-reader", "groups": ["zoneward:readers"],
+                "resourceAttributes": {"verb": verb, "resource": resource}}});
+            let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            machine.ask("POST", path, &review.to_string())["status"]["allowed"] == true
+        };
+        assert!(may("list", "services") && !may("list", "secrets") && !may("delete", "services"));
+        // The accounts come with the namespaces of the old data.
+        let accounts = || machine.list("/api/v1/serviceaccounts").len();
+        machine.until("default accounts", || accounts() == machine.list("/api/v1/namespaces").len());
+        assert_eq!(up.signal(Signal::SIGTERM), Some(0));
+        let roles = |machine: &Machine| machine.list(&format!("{RBAC}/clusterroles"));
+        let mut up = machine.up(&["--no-controllers"]);
+        let first = roles(&machine);
+        assert_eq!(up.signal(Signal::SIGTERM), Some(0));
+        let _up = machine.up(&["--no-controllers"]);
+        assert_eq!((roles(&machine), keys()), (first, before), "a further start changes nothing");
+    }
+}
+
 pub(crate) fn way_back_is_the_backup() {
     for fixture in fixtures() {
         let folder = TestFolder::new("back");
