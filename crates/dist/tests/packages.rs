@@ -1,17 +1,15 @@
 //! The packages of a real build, read, installed and run by the programs that users have. The build takes minutes, so these
 //! are not part of the ordinary run: `cargo xtask test --extended --only packages`.
 
+#[path = "packages/build.rs"]
+mod build;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use build::{Scratch, packages, root, run, succeed, text};
 use dist::{checksums, contents};
-
-/// The folder of the packages.
-fn dist() -> PathBuf {
-    let folder = std::env::var_os("ZONEWARD_DIST").filter(|folder| !folder.is_empty());
-    folder.map(PathBuf::from).expect("ZONEWARD_DIST: run `cargo xtask test --extended --only packages`")
-}
 
 /// The one package whose name has this start and end.
 fn package(start: &str, end: &str) -> PathBuf {
@@ -19,7 +17,7 @@ fn package(start: &str, end: &str) -> PathBuf {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with(start) && name.ends_with(end)
     };
-    let files = fs::read_dir(dist()).expect("the folder of packages").flatten().map(|entry| entry.path());
+    let files = fs::read_dir(packages()).expect("the folder of packages").flatten().map(|entry| entry.path());
     let found: Vec<PathBuf> = files.filter(matches).collect();
     assert_eq!(found.len(), 1, "{start}*{end}: {found:?}");
     found.into_iter().next().expect("one")
@@ -29,45 +27,8 @@ fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages").join(name)
-}
-
-/// A folder of its own for each test, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("zoneward-packages-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a temporary folder");
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(output: &Output) -> String {
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    format!("{said}{errors}")
-}
-
-/// Runs to the end, which must be a success; what it said.
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, text(&output));
-    text(&output)
 }
 
 /// Unpacks the tar file; its folder.
@@ -90,7 +51,7 @@ fn static_program_resolves_names_in_a_root_without_a_system() {
     command.args(["--user", "--map-root-user", "--net", "sh", "-eu"]).arg(script("empty_root.sh"));
     command.env("PATH", toolbox::search_path()).env("program", &program).env("root", &jail);
     command.env("data", scratch.path("data")).env("dns", script("dns.py"));
-    let said = run(command.env("resolved", scratch.path("resolved")));
+    let said = text(&succeed(command.env("resolved", scratch.path("resolved"))));
     let (by_dns, rest) = said.split_once("== nsswitch.conf without dns").expect("three parts");
     assert!(by_dns.contains("web"), "{said}");
     let (_, asked) = rest.split_once("== asked").expect("three parts");
@@ -191,7 +152,7 @@ fn dpkg(scratch: &Scratch, words: &[&str]) -> String {
     command.args(["--user", "--map-root-user", "--"]).arg(toolbox::path("dpkg"));
     command.arg(format!("--root={}", scratch.path("system").display()));
     command.args(["--force-script-chrootless", "--force-confold", "--log=/dev/null"]).args(words);
-    run(command.env("PATH", toolbox::search_path()).env("DEBIAN_FRONTEND", "noninteractive"))
+    text(&succeed(command.env("PATH", toolbox::search_path()).env("DEBIAN_FRONTEND", "noninteractive")))
 }
 
 #[test]
@@ -261,7 +222,8 @@ fn units_are_valid_and_at_most_as_exposed_as_documented() {
         let verified = scratch.path(&format!("{unit}.service"));
         fs::write(&verified, local).expect("a file");
         let mut verify = toolbox::command("systemd-analyze");
-        let said = run(verify.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&verified));
+        let said =
+            text(&succeed(verify.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&verified)));
         assert!(!said.contains(unit), "{said}");
         let mut score = toolbox::command("systemd-analyze");
         let said = run(score.args(["security", "--offline=true", "--no-pager"]).arg(&file));
@@ -293,7 +255,7 @@ fn commands_of_units_are_understood_by_the_program() {
 fn checksums_cover_every_package() {
     let said = run(Command::new("sha256sum")
         .args(["--check", "--strict", checksums::CHECKSUMS])
-        .current_dir(dist()));
+        .current_dir(packages()));
     for name in [".deb: OK", ".tar.gz: OK", ".cdx.json: OK"] {
         assert!(said.contains(name), "{name}: {said}");
     }
@@ -302,7 +264,7 @@ fn checksums_cover_every_package() {
 #[test]
 fn openssl_signs_the_checksums_and_finds_a_change() {
     let scratch = Scratch::new("sign");
-    fs::copy(dist().join(checksums::CHECKSUMS), scratch.path(checksums::CHECKSUMS)).expect("a copy");
+    fs::copy(packages().join(checksums::CHECKSUMS), scratch.path(checksums::CHECKSUMS)).expect("a copy");
     let (key, public) = (scratch.path("key.pem"), scratch.path("public.pem"));
     run(toolbox::command("openssl")
         .args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"])

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::Stop;
 use crate::suite::Part;
+use crate::{Stop, dist};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
@@ -29,6 +29,9 @@ pub(crate) enum Command {
     },
     Bench(BenchOptions),
     Soak(SoakOptions),
+    SoakDist {
+        profile: String,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -87,6 +90,10 @@ Developer commands of Zoneward
   cargo xtask soak [NAME] [--seconds N]
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
 
+  cargo xtask soak dist [--profile dist|quick|release]
+      Build the packages of HEAD twice, in different folders below target/soak-dist, compare their bytes, and
+      run the tests of packages and image with them. Profile dist, the default, takes about 15 minutes twice.
+
   cargo xtask dist [--profile dist|quick|release] [--target TRIPLE]... [--out DIR] [--sign-with COMMAND]
       Build the packages into target/dist: static binary, tar.gz, deb, image, chart, SBOM, checksums.
       `cargo xtask dist --help` explains the options.
@@ -126,6 +133,11 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
         "bench" => {
             let (profile, pass_on) = (args.value("--profile")?, std::mem::take(&mut args.pass_on));
             Command::Bench(BenchOptions { name: args.positional(), profile, pass_on })
+        }
+        "soak" if args.words.iter().any(|word| word == "dist") => {
+            let profile = parse_profile(args.value("--profile")?)?;
+            args.positional();
+            Command::SoakDist { profile }
         }
         "soak" => {
             let seconds = match args.value("--seconds")? {
@@ -201,6 +213,18 @@ fn parse_parts(all: &[Part], list: &str) -> Result<Vec<Part>, Stop> {
     Ok(all.iter().copied().filter(|part| names.contains(&part.name())).collect())
 }
 
+/// Known here, so that a mistake does not cost a build.
+fn parse_profile(given: Option<String>) -> Result<String, Stop> {
+    let profile = given.unwrap_or_else(|| dist::PROFILES[0].to_owned());
+    match dist::PROFILES.contains(&profile.as_str()) {
+        true => Ok(profile),
+        false => Err(Stop::Usage(format!(
+            "--profile: no profile `{profile}`; the profiles are {}",
+            dist::PROFILES.join(", ")
+        ))),
+    }
+}
+
 /// The name becomes part of a filter expression, so it is limited to the characters of a Rust path.
 fn parse_test_name(name: String) -> Result<String, Stop> {
     match name.chars().all(|letter| letter.is_alphanumeric() || letter == '_' || letter == ':') {
@@ -264,6 +288,9 @@ mod tests {
         assert_eq!(parsed("soak"), soak(None, DEFAULT_SOAK_SECONDS));
         assert_eq!(parsed("soak --seconds 5 queue"), soak(Some("queue"), 5));
         assert_eq!(parsed("soak plan::work_queue --seconds=7"), soak(Some("plan::work_queue"), 7));
+        for (line, profile) in [("soak dist", "dist"), ("soak --profile quick dist", "quick")] {
+            assert_eq!(parsed(line), Ok(Command::SoakDist { profile: profile.to_owned() }), "{line}");
+        }
         assert_eq!(parsed("docs"), Ok(Command::Docs { install: true, serve: false }));
         let served = Command::Docs { install: false, serve: true };
         assert_eq!(parsed("docs --serve --no-install"), Ok(served));
@@ -302,6 +329,9 @@ mod tests {
             ("soak --seconds ten", "`ten`"),
             ("soak --seconds", "--seconds"),
             ("soak a/b", "`a/b`"),
+            ("soak dist --seconds 5", "`--seconds`"),
+            ("soak dist --profile debug", "the profiles are dist, quick, release"),
+            ("soak queue --profile quick", "`--profile`"),
         ] {
             assert!(usage(line).contains(word), "{line}: {}", usage(line));
         }

@@ -57,5 +57,6 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Dist { words } => dist::run(&words),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
+        Command::SoakDist { profile } => dist::soak(&profile),
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: the checks of CI, timed, cheap ones first.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
@@ -173,8 +173,14 @@ fn upgrade() -> Result<(), Stop> {
 fn packages() -> Result<(), Stop> {
     let out = shell::target_dir().join("dist-quick");
     dist::quick(&out)?;
-    let mut run = shell::nextest(&["run", "--package", "dist", "--ignore-default-filter"]);
-    run.env("ZONEWARD_DIST", &out).env("PATH", behind_namesakes()?);
+    test_packages(&out)
+}
+
+/// Reads, installs and runs the packages and the image in a folder.
+pub(crate) fn test_packages(folder: &Path) -> Result<(), Stop> {
+    let filter = "binary(packages) | binary(image)";
+    let mut run = shell::nextest(&["run", "--package", "dist", "--ignore-default-filter", "-E", filter]);
+    run.env("ZONEWARD_DIST", folder).env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the tests of packages", "the test names the package and what is wrong with it")
 }
 
