@@ -27,6 +27,24 @@ pub struct Node {
     pub pod_cidrs: Box<[IpNet]>,
 }
 
+impl Node {
+    /// A ready node that is known by its name alone.
+    pub fn named(name: impl Into<Name>) -> Self {
+        Self {
+            name: name.into(),
+            zone: None,
+            region: None,
+            ready: true,
+            control_plane: false,
+            cpu_millis: None,
+            deleting: false,
+            to_be_deleted: false,
+            addresses: Box::default(),
+            pod_cidrs: Box::default(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     pub name: Name,

@@ -7,6 +7,7 @@ use crate::annotation;
 use crate::endpoint::Endpoint;
 use crate::label::Labels;
 use crate::name::{Name, ObjectKey, ServiceKey};
+use crate::service::Service;
 use crate::uid::Uid;
 
 /// A stored EndpointSlice.
@@ -57,6 +58,29 @@ pub struct SlicePort {
 }
 
 impl Slice {
+    /// A slice without other metadata than its name.
+    pub fn new(key: ObjectKey, content: SliceContent) -> Self {
+        Self {
+            key,
+            uid: None,
+            generation: 0,
+            resource_version: None,
+            deleting: false,
+            annotated: false,
+            written_by: None,
+            owners: Box::default(),
+            content,
+        }
+    }
+
+    /// A slice that belongs to a Service.
+    pub fn owned_by(service: &Service, name: &str, content: SliceContent) -> Self {
+        let uid = service.uid.clone().unwrap_or_else(|| Uid::new(""));
+        let owners = [Owner { name: service.key.name.clone(), uid }].into();
+        let key = ObjectKey::new(&service.key.namespace, &Name::new(name));
+        Self { owners, ..Self::new(key, content) }
+    }
+
     /// Its Service: by label, or by owner reference without the label.
     pub fn service(&self) -> Option<ServiceKey> {
         let name = self.labelled_service().or_else(|| self.owners.first().map(|o| &o.name))?;

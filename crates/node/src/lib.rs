@@ -24,22 +24,4 @@ pub mod sync_schedule;
 pub mod sysctl;
 pub mod traffic;
 
-use model::{Name, Node};
-
 pub use offline::{NodeChoice, NodeWorld};
-
-/// A node that is known by its name alone.
-pub fn unknown(name: &str) -> Node {
-    Node {
-        name: Name::new(name),
-        zone: None,
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: None,
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    }
-}

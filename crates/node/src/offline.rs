@@ -14,8 +14,8 @@ use super::config::{
     self, Configuration, Mode, file,
     flags::{GateList, parse_gates},
 };
+use super::local_addresses;
 use super::running_config::{self, RunningConfig};
-use super::{local_addresses, unknown};
 use cluster::input::{InputArgs, LoadedObjects};
 
 #[derive(Debug, Args)]
@@ -175,7 +175,7 @@ fn node(choice: &NodeChoice, world: &LoadedObjects, notices: &mut Vec<Notice>) -
     let mut node = world.node(&choice.name)?.cloned().unwrap_or_else(|| {
         let message = "the Node is not in the input: it has no zone and no pod CIDRs, and only the addresses of --local-address";
         notices.push(Notice::new(ObjectRef::new("Node", "", &choice.name), "NodeUnknown", message));
-        unknown(&choice.name)
+        Node::named(choice.name.as_str())
     });
     if node.addresses.is_empty() && choice.running.is_none() {
         node.addresses = choice.addresses.clone().into();

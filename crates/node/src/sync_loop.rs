@@ -24,20 +24,20 @@ use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
-use model::{Family, ForwardingTable, Frontend, Notice, ServiceKey, Timestamp};
+use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
 use super::kernel::{RefusedService, apply_deltas};
+use super::local_addresses;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
 use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
 use super::traffic::{Known, TrafficCounters};
-use super::{local_addresses, unknown};
 use refused::{LeftOut, RefusedServices};
 use stale_udp::PendingFlows;
 
@@ -206,7 +206,7 @@ impl SyncLoop {
             self.shared.health(|health| health.node(node));
         }
         let cidrs: Vec<_> = snapshot.service_cidrs().flat_map(|c| c.cidrs.iter().copied()).collect();
-        let node = node.cloned().unwrap_or_else(|| unknown(&self.node));
+        let node = node.cloned().unwrap_or_else(|| Node::named(self.node.as_str()));
         let (config, notices) = NodeConfig::new(&self.settings.proxy, &node, &cidrs, &self.local_addresses);
         self.warn_all(&notices);
         let is_first = matches!(self.phase, Phase::WaitingForCaches { .. });

@@ -38,18 +38,8 @@ fn zones_may_be_listed_in_any_order() {
 
 fn node(name: &str, zone: &str, region: &str, cpu: u64, ready: bool) -> (Name, Node) {
     let label = |text: &str| Some(Name::new(text)).filter(|n| !n.is_empty());
-    let node = Node {
-        name: Name::new(name),
-        zone: label(zone),
-        region: label(region),
-        ready,
-        control_plane: false,
-        cpu_millis: Some(cpu),
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    };
+    let (zone, region, cpu_millis) = (label(zone), label(region), Some(cpu));
+    let node = Node { zone, region, ready, cpu_millis, ..Node::named(name) };
     (node.name.clone(), node)
 }
 

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use model::Slice;
 use model::random::Random;
-use model::{Name, ObjectKey, Owner, Slice};
 use sim::replay::{ClusterSize, InitialCluster, PodTimings, generated_cluster, random_events, replay};
 use sim::scoring::totals::MeanScores;
 use sim::scoring::{AlgorithmScores, InputSource, ScoringJob, ScoringSummary, run};
@@ -90,18 +90,11 @@ fn stored(services: usize) -> InitialCluster {
             trigger: &trigger,
         };
         let made = plan::slices::plan(&input, &plan::slices::SliceOptions::default(), |_, _| {});
-        let owner = Owner { name: service.key.name.clone(), uid: model::Uid::new("") };
-        let slices = made.creates.into_iter().map(|content| Slice {
-            key: ObjectKey::new(&service.key.namespace, &Name::new(&format!("{}-x", service.key.name))),
-            uid: None,
-            generation: 0,
-            resource_version: None,
-            deleting: false,
-            annotated: true,
-            written_by: None,
-            owners: [owner.clone()].into(),
-            content,
-        });
+        let name = format!("{}-x", service.key.name);
+        let slices = made
+            .creates
+            .into_iter()
+            .map(|content| Slice { annotated: true, ..Slice::owned_by(service, &name, content) });
         start.slices.insert(service.key.clone(), slices.collect());
     }
     start

@@ -44,18 +44,7 @@ pub(crate) fn service(annotations: &[(&str, &str)]) -> Service {
 }
 
 pub(crate) fn node(name: &Name, zone: &Name, ready: bool, cpu_millis: u64) -> Node {
-    Node {
-        name: name.clone(),
-        zone: Some(zone.clone()),
-        region: None,
-        ready,
-        control_plane: false,
-        cpu_millis: Some(cpu_millis),
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    }
+    Node { zone: Some(zone.clone()), ready, cpu_millis: Some(cpu_millis), ..Node::named(name.clone()) }
 }
 
 /// A slice with ready endpoints in each zone.

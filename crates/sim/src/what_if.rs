@@ -211,23 +211,15 @@ impl WhatIfEvaluator {
             target: None,
             hints: e.hints.as_deref().map(|hints| Arc::new(hints.clone())),
         };
-        Slice {
-            key: ObjectKey::new(&own(&slice.key.namespace), &own(&slice.key.name)),
-            uid: None,
-            generation: 0,
-            resource_version: None,
-            deleting: slice.deleting,
-            annotated: slice.annotated,
-            written_by: None,
-            owners: Box::default(),
-            content: SliceContent {
-                address_type: slice.content.address_type,
-                labels: slice.content.labels.clone(),
-                annotations: slice.content.annotations.clone(),
-                ports: slice.content.ports.to_vec().into(),
-                endpoints: slice.content.endpoints.iter().map(endpoint).collect(),
-            },
-        }
+        let content = SliceContent {
+            address_type: slice.content.address_type,
+            labels: slice.content.labels.clone(),
+            annotations: slice.content.annotations.clone(),
+            ports: slice.content.ports.to_vec().into(),
+            endpoints: slice.content.endpoints.iter().map(endpoint).collect(),
+        };
+        let key = ObjectKey::new(&own(&slice.key.namespace), &own(&slice.key.name));
+        Slice { deleting: slice.deleting, annotated: slice.annotated, ..Slice::new(key, content) }
     }
 
     /// Adds or removes ready endpoints of a zone.

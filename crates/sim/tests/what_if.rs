@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Name, ObjectKey, Owner, Slice, Uid};
+use model::{Name, Slice};
 use plan::hints::Mechanism;
 use plan::slices::{self, SliceOptions, TriggerTimes};
 use sim::replay::{ClusterSize, InitialCluster, PodTimings, generated_cluster};
@@ -19,17 +19,7 @@ fn stored(start: &InitialCluster) -> Vec<Slice> {
     let input =
         slices::SliceInput { service, pods: &pods, nodes: &start.nodes, slices: &[], trigger: &trigger };
     let made = slices::plan(&input, &SliceOptions::default(), |_, _| {});
-    let slice = |content| Slice {
-        key: ObjectKey::new(&service.key.namespace, &Name::new("slice")),
-        uid: None,
-        generation: 0,
-        resource_version: None,
-        deleting: false,
-        annotated: true,
-        written_by: None,
-        owners: [Owner { name: service.key.name.clone(), uid: Uid::new("") }].into(),
-        content,
-    };
+    let slice = |content| Slice { annotated: true, ..Slice::owned_by(service, "slice", content) };
     made.creates.into_iter().map(slice).collect()
 }
 

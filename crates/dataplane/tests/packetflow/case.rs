@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::FirstPacket;
-use model::{ForwardingTable, Interner, Name, Node, Protocol, Snapshot, parse};
+use model::{ForwardingTable, Interner, Node, Protocol, Snapshot, parse};
 use plan::forward::{NodeConfig, ProxySettings, table};
 use serde_json::Value;
 
@@ -76,18 +76,9 @@ fn config(config: &Value) -> NodeConfig {
         masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
         ..ProxySettings::default()
     };
-    let node = Node {
-        name: Name::new(config["nodeName"].as_str().expect("a name")),
-        zone: None,
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: None,
-        deleting: false,
-        to_be_deleted: false,
-        addresses: [config["nodeIP"].as_str().expect("an address").parse().expect("an address")].into(),
-        pod_cidrs: Box::default(),
-    };
+    let address = config["nodeIP"].as_str().expect("an address").parse().expect("an address");
+    let name = config["nodeName"].as_str().expect("a name");
+    let node = Node { addresses: [address].into(), ..Node::named(name) };
     let cidrs: Vec<ipnet::IpNet> = parsed(&config["serviceCIDRs"]);
     NodeConfig::new(&settings, &node, &cidrs, &parsed::<IpAddr>(&config["nodeLocalAddresses"])).0
 }

@@ -207,16 +207,10 @@ impl World {
     pub(crate) fn node(&self) -> Node {
         let parse = |text: &str| text.parse::<IpAddr>().expect("an address");
         Node {
-            name: Name::new("here"),
             zone: self.zone.map(Name::new),
-            region: None,
-            ready: true,
-            control_plane: false,
-            cpu_millis: None,
-            deleting: false,
-            to_be_deleted: false,
             addresses: [parse(NODE_V4), parse(NODE_V6)].into(),
             pod_cidrs: ["10.1.0.0/16", "fd00:1::/64"].map(|r| r.parse().expect("a range")).into(),
+            ..Node::named("here")
         }
     }
 

@@ -21,18 +21,7 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(value: &Value) -> Vec<T> {
 }
 
 fn node(name: &str, addresses: &[IpAddr]) -> Node {
-    Node {
-        name: Name::new(name),
-        zone: None,
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: None,
-        deleting: false,
-        to_be_deleted: false,
-        addresses: addresses.into(),
-        pod_cidrs: Box::default(),
-    }
+    Node { addresses: addresses.into(), ..Node::named(name) }
 }
 
 fn snapshot(objects: &[Value]) -> Snapshot {

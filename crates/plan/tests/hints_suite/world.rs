@@ -17,18 +17,8 @@ pub(crate) fn name(text: &str) -> Name {
 }
 
 pub(crate) fn node(node: &str, zone: &str, cpu_millis: u64) -> Node {
-    Node {
-        name: name(node),
-        zone: Some(name(zone)).filter(|z| !z.is_empty()),
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: Some(cpu_millis),
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    }
+    let zone = Some(name(zone)).filter(|z| !z.is_empty());
+    Node { zone, cpu_millis: Some(cpu_millis), ..Node::named(node) }
 }
 
 /// A ready endpoint: the number gives its address and its pod.
@@ -83,17 +73,7 @@ pub(crate) fn content(endpoints: Vec<Endpoint>) -> SliceContent {
 }
 
 pub(crate) fn slice(slice: &str, content: SliceContent) -> Slice {
-    Slice {
-        key: ObjectKey::new(&name("shop"), &name(slice)),
-        uid: None,
-        generation: 1,
-        resource_version: None,
-        annotated: false,
-        written_by: None,
-        deleting: false,
-        owners: Box::default(),
-        content,
-    }
+    Slice { generation: 1, ..Slice::new(ObjectKey::new(&name("shop"), &name(slice)), content) }
 }
 
 /// The cluster. Change what you like, then `sync`.

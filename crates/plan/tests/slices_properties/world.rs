@@ -100,21 +100,8 @@ impl World {
         self.made += 1;
         // Names that do not sort as they were made, as the API server's do not.
         let name = Name::new(&format!("web-{:04}", self.made * 7919 % 10_007));
-        let owner = Owner {
-            name: self.service.key.name.clone(),
-            uid: self.service.uid.clone().unwrap_or(Uid::new("")),
-        };
-        self.slices.push(Slice {
-            key: ObjectKey::new(&self.service.key.namespace, &name),
-            uid: Some(Uid::new(&name)),
-            generation: 1,
-            resource_version: None,
-            annotated: false,
-            written_by: None,
-            deleting: false,
-            owners: [owner].into(),
-            content,
-        });
+        let (uid, slice) = (Some(Uid::new(&name)), Slice::owned_by(&self.service, &name, content));
+        self.slices.push(Slice { uid, generation: 1, ..slice });
     }
 
     pub(crate) fn meddle(&mut self, meddling: &Meddling) {

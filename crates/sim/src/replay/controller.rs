@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use model::{Endpoint, Family, Name, ObjectKey, Owner, Service, ServiceKey, Slice, SliceContent, Uid, write};
+use model::{Endpoint, Family, ObjectKey, Service, ServiceKey, Slice, SliceContent, write};
 use plan::hints::{ClusterTopology, HintConfig, Hysteresis, Mechanism};
 use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
@@ -205,19 +205,8 @@ impl ChurnSample {
 }
 
 fn stored(service: &Service, number: u64, content: SliceContent) -> Slice {
-    let name = Name::new(&format!("{}-{number:05x}", service.key.name));
-    let uid = service.uid.clone().unwrap_or_else(|| Uid::new(""));
-    Slice {
-        key: ObjectKey::new(&service.key.namespace, &name),
-        uid: None,
-        generation: 0,
-        resource_version: None,
-        deleting: false,
-        annotated: true,
-        written_by: None,
-        owners: [Owner { name: service.key.name.clone(), uid }].into(),
-        content,
-    }
+    let name = format!("{}-{number:05x}", service.key.name);
+    Slice { annotated: true, ..Slice::owned_by(service, &name, content) }
 }
 
 /// The bytes of one watch event, as JSON with what an API server adds to the metadata.

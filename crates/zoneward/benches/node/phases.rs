@@ -43,7 +43,7 @@ fn phase_read(texts: &[(&'static str, &'static str, String)]) -> Snapshot {
 
 #[inline(never)]
 fn phase_decide(forwarder: &mut Forwarder, snapshot: &Snapshot) {
-    let node = node::unknown("n1");
+    let node = model::Node::named("n1");
     let (config, _) = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]);
     forwarder.rebuild(snapshot, config);
 }

@@ -9,18 +9,7 @@ use super::*;
 use crate::hints::ClusterTopology;
 
 fn node(zone: &str) -> (Name, Node) {
-    let node = Node {
-        name: Name::new(zone),
-        zone: Some(Name::new(zone)),
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: Some(1_000),
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    };
+    let node = Node { zone: Some(Name::new(zone)), cpu_millis: Some(1_000), ..Node::named(zone) };
     (node.name.clone(), node)
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use expect_test::Expect;
-use model::{Interner, Object, Owner, Uid, parse};
+use model::{Interner, Object, parse};
 use serde_json::{Value, json};
 
 use super::super::*;
@@ -99,18 +99,7 @@ impl World {
     }
 
     pub(super) fn store(&mut self, name: &str, content: SliceContent) {
-        let uid = self.service.uid.clone().unwrap_or(Uid::new(""));
-        self.slices.push(Slice {
-            key: ObjectKey::new(&self.service.key.namespace, &name.into()),
-            uid: None,
-            generation: 1,
-            resource_version: None,
-            annotated: false,
-            written_by: None,
-            deleting: false,
-            owners: [Owner { name: self.service.key.name.clone(), uid }].into(),
-            content,
-        });
+        self.slices.push(Slice { generation: 1, ..Slice::owned_by(&self.service, name, content) });
     }
 
     /// Compares the plan, as text.
