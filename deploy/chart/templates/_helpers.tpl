@@ -170,6 +170,34 @@ sysctls:
 {{- end -}}
 {{- end }}
 
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "zoneward.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9]+(\\.[0-9]+)?(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "(ms|s|m|h)$" . -}}
+{{- $sum = addf $sum (mulf (trimSuffix $unit . | float64) (get $units $unit)) -}}
+{{- end -}}
+{{- int64 $sum -}}
+{{- end }}
+
+{{/* Refuses timing that the controller refuses at start. */}}
+{{- define "zoneward.checkController" -}}
+{{- $lease := include "zoneward.milliseconds" .leaderElection.leaseDuration | int64 -}}
+{{- $renew := include "zoneward.milliseconds" .leaderElection.renewDeadline | int64 -}}
+{{- $retry := include "zoneward.milliseconds" .leaderElection.retryPeriod | int64 -}}
+{{- $path := "controller.leaderElection" -}}
+{{- if le $lease $renew -}}
+{{- fail (printf "%s.leaseDuration: %s must be longer than renewDeadline, which is %s: otherwise two replicas could lead" $path .leaderElection.leaseDuration .leaderElection.renewDeadline) -}}
+{{- end -}}
+{{- if lt $renew (mul 2 $retry) -}}
+{{- fail (printf "%s.renewDeadline: %s must be at least twice retryPeriod, which is %s: otherwise one failed renewal ends leadership" $path .leaderElection.renewDeadline .leaderElection.retryPeriod) -}}
+{{- end -}}
+{{- if or (lt $lease 1000) (eq $retry 0) -}}
+{{- fail (printf "%s: leaseDuration must be at least 1s, and retryPeriod not zero" $path) -}}
+{{- end -}}
+{{- end }}
+
 {{/* Refuses values with which the node proxy could not work. */}}
 {{- define "zoneward.checkNode" -}}
 {{- $host := .Values.node.apiServer.host -}}
@@ -179,6 +207,12 @@ sysctls:
 {{- end -}}
 {{- if or (eq $host "kubernetes") (hasPrefix "kubernetes.default" $host) -}}
 {{- fail (printf "node.apiServer.host: %s is a Service: %s" $host $how) -}}
+{{- end -}}
+{{- if contains "/" $host -}}
+{{- fail (printf "node.apiServer.host: %s is a URL; set the host alone, such as api.example or 10.0.0.1, and the port in node.apiServer.port" $host) -}}
+{{- end -}}
+{{- if not (regexMatch "^[A-Za-z0-9.:-]+$" $host) -}}
+{{- fail (printf "node.apiServer.host: %s is neither a host name nor an IP address; write IPv6 addresses without brackets" $host) -}}
 {{- end -}}
 {{- if regexMatch "^[^:]+:[0-9]+$" $host -}}
 {{- fail (printf "node.apiServer.host: %s contains a port; set node.apiServer.port" $host) -}}
@@ -334,6 +368,24 @@ spec:
 {{- end }}
 {{- end }}
 
+{{/* Ports and times of a gateway with the embedded proxy. */}}
+{{- define "zoneward.checkEmbeddedGateway" -}}
+{{- $gateway := .gateway -}}
+{{- $where := printf "mesh.gateways: gateway %s" .name -}}
+{{- range $gateway.ports -}}
+{{- if eq (int (.containerPort | default .port)) (int $gateway.metricsPort) -}}
+{{- fail (printf "%s: port %s has containerPort %d, which the proxy uses for health checks and metrics; choose another one, or set metricsPort" $where .name (int $gateway.metricsPort)) -}}
+{{- end -}}
+{{- if eq .name "metrics" -}}
+{{- fail (printf "%s: the port name metrics is taken by health checks and metrics; choose another one" $where) -}}
+{{- end -}}
+{{- end -}}
+{{- $needed := add 5000 (include "zoneward.milliseconds" $gateway.drain | int64) -}}
+{{- if ge $needed (mul 1000 (int $gateway.terminationGracePeriodSeconds)) -}}
+{{- fail (printf "%s: terminationGracePeriodSeconds is %d, which must be longer than drain, %s, plus the 5 s before it: otherwise the kubelet kills the proxy while connections drain" $where (int $gateway.terminationGracePeriodSeconds) $gateway.drain) -}}
+{{- end -}}
+{{- end }}
+
 {{/* Gateways that cannot work. Called with the root. */}}
 {{- define "zoneward.checkGateways" -}}
 {{- if and .Values.mesh.gateways (not .Values.mesh.enabled) -}}
@@ -348,6 +400,9 @@ spec:
 {{- end -}}
 {{- $_ := set $gateways $gateway $proxy -}}
 {{- $ports := dict -}}
+{{- if eq $proxy "embedded" -}}
+{{- include "zoneward.checkEmbeddedGateway" (dict "gateway" (include "zoneward.gateway" . | fromYaml) "name" $gateway) -}}
+{{- end -}}
 {{- range .ports -}}
 {{- range $what := list (printf "name %s" .name) (printf "port %v" .port) -}}
 {{- if hasKey $ports $what -}}

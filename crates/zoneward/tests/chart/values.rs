@@ -63,7 +63,51 @@ fn wrong_values_are_refused_with_their_name() {
             &["node.enabled=true,node.apiServer.host=kubernetes.default.svc"],
             &["node.apiServer.host", "is a Service"],
         ),
-        (&["node.enabled=true,node.apiServer.host=https://api"], &["node.apiServer.host"]),
+        (
+            &["node.enabled=true,node.apiServer.host=https://api:6443"],
+            &["node.apiServer.host: https://api:6443 is a URL; set the host alone"],
+        ),
+        (&["node.enabled=true,node.apiServer.host=[fd00::1]"], &["node.apiServer.host", "without brackets"]),
+        (
+            &["controller.leaderElection.leaseDuration=10s"],
+            &["controller.leaderElection.leaseDuration: 10s must be longer than renewDeadline, which is 10s"],
+        ),
+        (
+            &[
+                "controller.leaderElection.leaseDuration=0.25m,controller.leaderElection.renewDeadline=15001ms",
+            ],
+            &["controller.leaderElection.leaseDuration: 0.25m must be longer"],
+        ),
+        (
+            &["controller.leaderElection.retryPeriod=6s"],
+            &["controller.leaderElection.renewDeadline: 10s must be at least twice retryPeriod, which is 6s"],
+        ),
+        (&["controller.leaderElection.retryPeriod=0s"], &["retryPeriod not zero"]),
+        (
+            &["controller.defaultTrafficDistribution=PreferSamezone"],
+            &["controller.defaultTrafficDistribution", "must be one of the following", "PreferSameZone"],
+        ),
+        (
+            &[mesh, &gateway("", "a", 10271)],
+            &["gateway default/edge: port a has containerPort 10271", "metricsPort"],
+        ),
+        (
+            &[
+                mesh,
+                &gateway("", "a", 80),
+                "mesh.gateways[0].ports[0].containerPort=9000,mesh.gateways[0].metricsPort=9000",
+            ],
+            &["containerPort 9000"],
+        ),
+        (&[mesh, &gateway("", "metrics", 80)], &["the port name metrics is taken"]),
+        (
+            &[mesh, &gateway("", "a", 80), "mesh.gateways[0].drain=1m"],
+            &["terminationGracePeriodSeconds is 60, which must be longer than drain, 1m, plus the 5 s"],
+        ),
+        (
+            &[mesh, &gateway("", "a", 80), "mesh.gateways[0].terminationGracePeriodSeconds=50"],
+            &["terminationGracePeriodSeconds is 50"],
+        ),
         (
             &["node.enabled=true,node.apiServer.host=api:6443"],
             &["node.apiServer.host", "node.apiServer.port"],
@@ -104,6 +148,37 @@ fn an_unknown_field_of_the_configuration_is_refused_and_every_known_one_is_not()
     let allowed: BTreeSet<&str> = allowed.as_object().unwrap().keys().map(String::as_str).collect();
     let known = node::config::fields::FIELDS.iter().map(|(path, _)| path.split('.').next().unwrap());
     assert_eq!(allowed, known.collect());
+}
+
+#[test]
+fn values_at_the_limits_are_accepted() {
+    let mesh = "mesh.enabled=true,mesh.gateways[0].name=edge,mesh.gateways[0].ports[0].name=a,mesh.gateways[0].ports[0].port=80";
+    for values in [
+        &["controller.leaderElection.leaseDuration=10001ms"][..],
+        &["controller.leaderElection.retryPeriod=5s"],
+        &["controller.leaderElection.leaseDuration=1h1m,controller.leaderElection.renewDeadline=1h"],
+        &[mesh, "mesh.gateways[0].terminationGracePeriodSeconds=51"],
+        &[mesh, "mesh.gateways[0].ports[0].containerPort=10271,mesh.gateways[0].metricsPort=10272"],
+        &["node.enabled=true,node.apiServer.host=fd00::1"],
+    ] {
+        let mut command = template("kube-system", "1.37.0");
+        for value in values {
+            command.args(["--set", value]);
+        }
+        succeed(&mut command);
+    }
+}
+
+#[test]
+fn the_default_distribution_takes_every_value_that_the_controller_takes() {
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
+    let allowed = &schema["properties"]["controller"]["properties"]["defaultTrafficDistribution"]["enum"];
+    let allowed: BTreeSet<&str> =
+        allowed.as_array().unwrap().iter().map(|value| value.as_str().unwrap()).collect();
+    let mechanisms = plan::hints::Mechanism::ALL.iter().filter(|mechanism| !mechanism.is_resting());
+    let other_names = ["", "Balanced", "PreferClose", "zoneward.dev/Spill"];
+    assert_eq!(allowed, mechanisms.map(|mechanism| mechanism.as_str()).chain(other_names).collect());
 }
 
 /// A value of values.yaml: its path, its default as written, and the comment above it.
