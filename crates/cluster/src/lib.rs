@@ -19,6 +19,7 @@ mod request_metrics;
 mod resource_kind;
 pub mod signals;
 pub mod supervisor;
+pub mod systemd;
 mod unix_socket_client;
 mod watch_cache;
 mod watch_stream;

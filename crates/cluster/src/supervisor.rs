@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::log::LogFormat;
+use crate::systemd;
 
 /// Environment variable of children: standard input is a pipe from the parent.
 pub const PARENT_PIPE_ENV: &str = "ZONEWARD_STDIN_IS_PARENT";
@@ -113,6 +114,7 @@ fn start(program: &ChildProgram, clock: &Clock) -> io::Result<Child> {
     let mut child = Command::new(&program.path)
         .args(&program.args)
         .env(PARENT_PIPE_ENV, "1")
+        .env_remove(systemd::NOTIFY_SOCKET)
         // Ctrl-C reaches this process only, which then stops its children.
         .process_group(0)
         .stdin(Stdio::piped())

@@ -26,7 +26,7 @@ use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
-use cluster::{Connection, Informer, ObjectKind, WatchSpec};
+use cluster::{Connection, Informer, ObjectKind, WatchSpec, systemd};
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;
@@ -95,6 +95,12 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     running_config::serve(&configz, &options.clock);
     serve_all(&settings, &shared, &configz, &served, &options.clock)?;
     let (programmed, lease_state) = watch::channel(ProgrammedState::default());
+    let mut first_sync = programmed.subscribe();
+    tokio::spawn(async move {
+        if first_sync.wait_for(|state| state.revision.is_some()).await.is_ok() {
+            systemd::notify_ready();
+        }
+    });
     if !options.lease_namespace.is_empty() {
         tokio::spawn(node_lease::keep_lease(
             options.client.clone(),

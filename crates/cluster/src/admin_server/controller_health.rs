@@ -37,12 +37,19 @@ pub struct ApiHealth {
     start: Instant,
     /// Milliseconds between start and the last response, plus one; zero before the first.
     last: AtomicU64,
+    /// Whether the API has answered.
+    answered: watch::Sender<bool>,
 }
 
 impl ApiHealth {
     /// Probes the API until `stop` is true.
     pub fn poll(client: Client, clock: Clock, mut stop: watch::Receiver<bool>) -> Arc<Self> {
-        let health = Arc::new(Self { start: clock.now(), clock, last: AtomicU64::new(0) });
+        let health = Arc::new(Self {
+            start: clock.now(),
+            clock,
+            last: AtomicU64::new(0),
+            answered: watch::Sender::new(false),
+        });
         let probed = health.clone();
         tokio::spawn(async move {
             let probes = async {
@@ -51,6 +58,7 @@ impl ApiHealth {
                     {
                         let millis = probed.clock.since(probed.start).as_millis() as u64;
                         probed.last.store(millis + 1, Ordering::Relaxed);
+                        probed.answered.send_replace(true);
                     }
                     tokio::time::sleep(PROBE_INTERVAL).await;
                 }
@@ -62,6 +70,12 @@ impl ApiHealth {
             }
         });
         health
+    }
+
+    /// Waits for the first answer of the API.
+    pub async fn answered(&self) {
+        // The sender is in `self`.
+        let _ = self.answered.subscribe().wait_for(|answered| *answered).await;
     }
 
     /// The readiness check.

@@ -11,6 +11,7 @@ use cluster::admin_server::{self, HealthChecks};
 use cluster::leader_election::{LeaderElector, while_leading};
 use cluster::log;
 use cluster::signals::Signals;
+use cluster::systemd;
 use controller::ControllerMetrics;
 use mesh::route_status;
 use output::print_text;
@@ -71,6 +72,11 @@ async fn control(args: &cli::Controller) -> Result<()> {
     elector.register_metrics(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
     let health = ApiHealth::poll(client.clone(), clock, finished.clone());
+    let answering = health.clone();
+    tokio::spawn(async move {
+        answering.answered().await;
+        systemd::notify_ready();
+    });
     let ready = HealthChecks::default().check("api", move || health.check());
     let server =
         tokio::spawn(admin_server::serve(listener, controller_health::routes(registry, ready), finished));

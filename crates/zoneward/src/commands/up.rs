@@ -45,6 +45,7 @@ use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildProgram, RestartBackoff};
+use cluster::systemd;
 use controller::ControllerMetrics;
 use controller::addresses;
 
@@ -156,6 +157,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mesh_stopped = node_stop.subscribe();
     let mesh = proxies.map(|proxies| tokio::spawn(mesh::keep(client, clock, random, proxies, mesh_stopped)));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
+    systemd::notify_ready();
     announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
     signals.wait().await;
     announce(args, "stopping", "stopping");
