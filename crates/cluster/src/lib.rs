@@ -27,12 +27,12 @@ pub mod write;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use clock::Clock;
 use kube::Client;
 use kube::client::ClientBuilder;
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{Config, InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use store::api::{Api, Caller};
 use store::server::LocalApi;
 use tower::Layer;
@@ -81,15 +81,17 @@ pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, Str
         return Ok((unix_socket_client::client(path, clock), path.display().to_string()));
     }
     let mut config = match (&connection.kubeconfig, &connection.context) {
-        (None, None) => Config::infer().await.context(
-            "no cluster configured: use --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account",
-        )?,
+        (None, None) => Config::infer().await.map_err(|error| not_inferred(&error))?,
         (file, context) => {
             let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
             let kubeconfig = match file {
-                Some(file) => Kubeconfig::read_from(file)
-                    .with_context(|| format!("--kubeconfig {}", file.display()))?,
-                None => Kubeconfig::read().context("reading the kubeconfig")?,
+                Some(file) => Kubeconfig::read_from(file).map_err(|error| match &error {
+                    KubeconfigError::ReadConfig(cause, _) => {
+                        anyhow!("--kubeconfig {}: {cause}", file.display())
+                    }
+                    _ => Error::new(error).context(format!("--kubeconfig {}", file.display())),
+                })?,
+                None => Kubeconfig::read().map_err(|error| anyhow!(unreadable(&error)))?,
             };
             Config::from_custom_kubeconfig(kubeconfig, &options).await.context("reading the kubeconfig")?
         }
@@ -102,6 +104,26 @@ pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, Str
     let builder =
         ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
     Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
+}
+
+/// The error of [`Config::infer`] tells its cause twice, and why this process is not in a pod.
+fn not_inferred(error: &InferConfigError) -> Error {
+    let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<KubeconfigError>());
+    let cause = cause.map_or_else(|| error.to_string(), unreadable);
+    if std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty()) {
+        return anyhow!("$KUBECONFIG: {cause}");
+    }
+    anyhow!(
+        "no cluster configured: use --kubeconfig FILE, set KUBECONFIG, or run in a pod with a service account ({cause})"
+    )
+}
+
+/// Why a kubeconfig cannot be used.
+fn unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(cause, file) => format!("{}: {cause}", file.display()),
+        other => other.to_string(),
+    }
 }
 
 /// A client for the embedded API in this process, with all permissions.

@@ -161,8 +161,8 @@ fn path(root: &str, plural: &str, object: &Value) -> String {
 }
 
 impl HandBackReport {
-    /// One line per object, the totals, and the next step.
-    pub fn text(&self) -> String {
+    /// One line per object, the totals, and the next step, which `coexist` has none of.
+    pub fn text(&self, coexist: bool) -> String {
         let mut text = String::new();
         for (slice, reported) in &self.annotations {
             text += &format!("EndpointSlice {slice}: removed {reported}\n");
@@ -179,7 +179,15 @@ impl HandBackReport {
             self.deleted.len(),
             output::count(self.conditions.len(), "Service"),
         );
-        text + "Now enable kube-controller-manager's EndpointSlice controller: remove -endpointslice-controller from its \
-                --controllers.\n"
+        let found_only_coexist = !self.deleted.is_empty() && self.annotations.is_empty();
+        text + match coexist || found_only_coexist {
+            true => {
+                "The slices of kube-controller-manager were not changed: its EndpointSlice controller stays enabled.\n"
+            }
+            false => {
+                "Now enable kube-controller-manager's EndpointSlice controller: remove -endpointslice-controller from \
+                 its --controllers.\n"
+            }
+        }
     }
 }

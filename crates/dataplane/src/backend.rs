@@ -46,9 +46,8 @@ pub trait NodeBackend {
         addresses: &[IpAddr],
     ) -> Result<Vec<PacketTrace>, BackendError>;
 
-    /// Deletes everything that a node proxy, ours or kube-proxy, left in this kernel interface; with `dry_run` only
-    /// lists it.
-    fn cleanup(&mut self, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
+    /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
+    fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
 }
 
 /// Result of [`NodeBackend::load`] and [`NodeBackend::reconcile`].
@@ -99,6 +98,14 @@ pub struct PacketTraceStep {
     pub rule: String,
     /// What the rule looked up and did.
     pub detail: String,
+}
+
+/// Whose rules [`NodeBackend::cleanup`] deletes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanupScope {
+    Zoneward,
+    /// Zoneward's and kube-proxy's.
+    AllProxies,
 }
 
 /// An object that [`NodeBackend::cleanup`] deleted, or would delete.

@@ -1,6 +1,6 @@
 //! The command socket of a demo that keeps running (`--keep`): serves `demo traffic`, `demo scale` and `demo upgrade` on
-//! a unix socket in its data directory, one JSON line each way. Meanwhile follows the API and reports restarted
-//! processes.
+//! a unix socket in its data directory: one JSON line for the request, one per step, one for the result. Meanwhile
+//! follows the API and reports restarted processes.
 
 use std::io::{BufRead, BufReader as StdReader, Write};
 use std::os::unix::net::UnixStream as StdStream;
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::demo_cluster::DemoCluster;
@@ -36,7 +37,13 @@ pub enum DemoRequest {
 /// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum DemoResponse {
-    Done { text: String, value: Value, succeeded: bool },
+    /// A step of a longer request; others follow.
+    Step(String),
+    Done {
+        text: String,
+        value: Value,
+        succeeded: bool,
+    },
     Failed(String),
 }
 
@@ -81,18 +88,34 @@ async fn serve(cluster: &mut DemoCluster, stream: UnixStream) -> Result<()> {
     let mut line = String::new();
     tokio::time::timeout(READ_TIMEOUT, BufReader::new(read.take(MAX_REQUEST_BYTES)).read_line(&mut line))
         .await??;
+    let mut steps = StepWriter(&mut write);
     let done = match serde_json::from_str(&line).context("reading the request") {
         Ok(DemoRequest::Traffic(request)) => traffic::serve(cluster, &request).await,
         Ok(DemoRequest::Scale(request)) => scale::serve(cluster, &request).await,
-        Ok(DemoRequest::Upgrade(request)) => upgrade::serve(cluster, &request).await,
+        Ok(DemoRequest::Upgrade(request)) => upgrade::serve(cluster, &request, &mut steps).await,
         Err(error) => Err(error),
     };
     let response = done.unwrap_or_else(|error| DemoResponse::Failed(format!("{error:#}")));
-    let line = serde_json::to_string(&response).context("writing the response")? + "\n";
+    respond(&mut write, &response).await
+}
+
+async fn respond(write: &mut OwnedWriteHalf, response: &DemoResponse) -> Result<()> {
+    let line = serde_json::to_string(response).context("writing the response")? + "\n";
     Ok(write.write_all(line.as_bytes()).await?)
 }
 
-/// Sends a request to the demo that runs in a data directory. Returns text, value and whether it succeeded.
+/// Tells the client what a longer request is doing.
+pub struct StepWriter<'w>(&'w mut OwnedWriteHalf);
+
+impl StepWriter<'_> {
+    /// A client that is gone does not end the request.
+    pub async fn step(&mut self, text: impl Into<String>) {
+        let _ = respond(self.0, &DemoResponse::Step(text.into())).await;
+    }
+}
+
+/// Sends a request to the demo that runs in a data directory. Steps go to standard error. Returns text, value and
+/// whether it succeeded.
 pub fn send(folder: &Path, request: &DemoRequest) -> Result<(String, Value, bool)> {
     exec::check_owner(folder)?;
     if !exec::is_running(folder) {
@@ -102,10 +125,13 @@ pub fn send(folder: &Path, request: &DemoRequest) -> Result<(String, Value, bool
         .context("the demo is still starting: wait until it prints that it keeps running")?;
     let line = serde_json::to_string(request).context("writing the request")? + "\n";
     stream.write_all(line.as_bytes()).context("sending the request")?;
-    let mut answer = String::new();
-    StdReader::new(stream).read_line(&mut answer).context("reading the response")?;
-    match serde_json::from_str(&answer).context("the demo exited meanwhile")? {
-        DemoResponse::Done { text, value, succeeded } => Ok((text, value, succeeded)),
-        DemoResponse::Failed(why) => bail!(why),
+    for line in StdReader::new(stream).lines() {
+        let line = line.context("reading the response")?;
+        match serde_json::from_str(&line).context("reading the response")? {
+            DemoResponse::Step(text) => eprintln!("{text}"),
+            DemoResponse::Done { text, value, succeeded } => return Ok((text, value, succeeded)),
+            DemoResponse::Failed(why) => bail!(why),
+        }
     }
+    bail!("the demo exited meanwhile")
 }

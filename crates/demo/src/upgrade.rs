@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::RunningDemoArgs;
-use super::command_socket::{DemoRequest, DemoResponse};
+use super::command_socket::{DemoRequest, DemoResponse, StepWriter};
 use super::demo_cluster::{DemoCluster, key};
 use super::layout::{self, DemoNode, GATEWAY_PORT};
 use super::objects::{DemoPod, NAMESPACE, SERVICE_PORT};
@@ -101,13 +101,18 @@ pub fn run(args: &UpgradeArgs) -> Result<bool> {
     args.running.request(&DemoRequest::Upgrade(request), "")
 }
 
-pub async fn serve(cluster: &mut DemoCluster, request: &UpgradeRequest) -> Result<DemoResponse> {
+pub async fn serve(
+    cluster: &mut DemoCluster,
+    request: &UpgradeRequest,
+    steps: &mut StepWriter<'_>,
+) -> Result<DemoResponse> {
     let version = version(&request.program).await?;
     cluster.until_quiet().await;
-    ensure_gateways(cluster).await?;
+    ensure_gateways(cluster, steps).await?;
     let loops = start_loops(cluster).await?;
+    steps.step(format!("{} connect in a loop", output::count(loops.len(), "client"))).await;
     let mut replaced = Vec::new();
-    let result = replace_all(cluster, request, &mut replaced).await;
+    let result = replace_all(cluster, request, &mut replaced, steps).await;
     let traffic = stop_loops(cluster, loops).await?;
     result.with_context(|| format!("replaced so far: {}", names(&replaced)))?;
     cluster.write_state()?;
@@ -129,15 +134,18 @@ async fn replace_all(
     cluster: &mut DemoCluster,
     request: &UpgradeRequest,
     replaced: &mut Vec<String>,
+    steps: &mut StepWriter<'_>,
 ) -> Result<()> {
     for component in request.components() {
         match component {
             UpgradeComponent::Controller => {
+                steps.step("Replacing API and controllers").await;
                 cluster.replace_api(&request.program).await.context("replacing the API")?;
                 replaced.push("api".to_owned());
             }
             UpgradeComponent::Nodes => {
                 for node in layout::nodes() {
+                    steps.step(format!("Replacing the node proxy of {}", node.name)).await;
                     let result = replace_node_proxy(cluster, &node, &request.program).await;
                     result.with_context(|| format!("replacing the node proxy of {}", node.name))?;
                     replaced.push(node.name);
@@ -145,6 +153,7 @@ async fn replace_all(
             }
             UpgradeComponent::Gateways => {
                 for node in gateway_nodes() {
+                    steps.step(format!("Replacing the gateway on {}", node.name)).await;
                     let result = replace_gateway(cluster, &node, &request.program).await;
                     result.with_context(|| format!("replacing the gateway on {}", node.name))?;
                     replaced.push(format!("{GATEWAY} on {}", node.name));
@@ -226,10 +235,11 @@ async fn start_gateway(cluster: &mut DemoCluster, pod: DemoPod, program: Option<
 }
 
 /// Two gateways to Service shop, behind a Service of their own; made by the first upgrade.
-async fn ensure_gateways(cluster: &mut DemoCluster) -> Result<()> {
+async fn ensure_gateways(cluster: &mut DemoCluster, steps: &mut StepWriter<'_>) -> Result<()> {
     if !cluster.pods_of(GATEWAY).is_empty() {
         return Ok(());
     }
+    steps.step("Starting two gateways").await;
     let object = |kind: &str, spec: Value| {
         json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": kind,
             "metadata": {"name": GATEWAY, "namespace": NAMESPACE}, "spec": spec})

@@ -78,12 +78,13 @@ Examples:
     Node(Box<node::config::flags::NodeFlags>),
     /// Remove all rules of node proxies: Zoneward's, and kube-proxy's in every mode
     ///
-    /// Stop the node proxy first, or it restores its rules. Tables, chains and sets of other programs are not
+    /// Stop the node proxy first, or it restores its rules; running ones are warned of. Tables, chains and sets of other programs are not
     /// touched. Removed items are listed; a failure to remove one is reported and does not stop the rest.
     #[command(after_help = "\
 Examples:
   zoneward cleanup --dry-run
-  sudo zoneward cleanup")]
+  sudo zoneward cleanup
+  sudo zoneward cleanup --only-zoneward")]
     Cleanup(Cleanup),
     /// Score routing algorithms and evaluate changes to a cluster offline
     #[command(subcommand, arg_required_else_help = true)]
@@ -315,12 +316,13 @@ pub struct StoreFile {
 
 /// `zoneward store check`
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("checked").required(true).args(["data_dir", "backup"]))]
 pub struct StoreCheck {
     /// Data directory of `zoneward up`
-    #[arg(long, value_name = "DIR", required_unless_present = "backup")]
+    #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Backup file to check instead of a data directory
-    #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
+    #[arg(long, value_name = "FILE")]
     pub backup: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -704,6 +706,9 @@ pub struct Cleanup {
     /// List what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
+    /// Remove only Zoneward's tables, and leave the rules of kube-proxy
+    #[arg(long)]
+    pub only_zoneward: bool,
 }
 
 /// Parses `127.0.0.1:6443`, `[::1]:6443`, or a port alone, which listens on loopback.

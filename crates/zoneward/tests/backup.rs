@@ -94,8 +94,23 @@ fn a_damaged_backup_is_found_by_check_and_refused_by_restore() {
     let file = place.join("backup");
     let name = file.to_str().unwrap();
     assert_eq!(store(&["backup", "--data-dir", data.to_str().unwrap(), name]).status.code(), Some(0));
+    let again = store(&["backup", "--data-dir", data.to_str().unwrap(), name]);
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert_eq!(said, format!("zoneward: {name} exists already: choose another name\n"));
     drop(up);
     let mut bytes = std::fs::read(&file).unwrap();
+    for length in [bytes.len() / 2, 1000, 0] {
+        let cut = place.join("cut");
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        for words in [vec!["check", "--backup"], vec!["restore", "--data-dir", place.to_str().unwrap()]] {
+            let output =
+                Command::new(env!("CARGO_BIN_EXE_zoneward")).arg("store").args(&words).arg(&cut).output();
+            let said = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
+            assert!(said.contains("is not a backup, or is incomplete or damaged: "), "{words:?}: {said}");
+            assert!(said.ends_with(". Use another backup\n") && !said.contains(".."), "{words:?}: {said}");
+            assert!(!said.contains("store check"), "{words:?}: {said}");
+        }
+    }
     let needle = b"\"number\":\"77\"";
     let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
     bytes[at + 11] = b'8';

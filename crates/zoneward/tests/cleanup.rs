@@ -86,6 +86,81 @@ fn is_kube_proxys(line: &str) -> bool {
 }
 
 #[test]
+fn only_zoneward_leaves_the_rules_of_kube_proxy() {
+    let script = format!(
+        "{}{STATE}echo '== done'\n$zoneward cleanup --only-zoneward -o json\n{STATE}echo '== again'\n\
+         $zoneward cleanup --only-zoneward\n",
+        leftovers()
+    );
+    let printed = in_namespaces(&script);
+    let (before, rest) = printed.split_once("== done\n").expect("a part");
+    let (done, rest) = rest.split_once("== iptables-nft\n").expect("a part");
+    let (after, again) = rest.split_once("== again\n").expect("a part");
+    let done: Value = serde_json::from_str(done).expect("JSON");
+    let names: Vec<&str> =
+        done["removed"].as_array().expect("a list").iter().filter_map(|l| l["name"].as_str()).collect();
+    assert_eq!(names, ["ip zoneward", "ip6 zoneward"]);
+    assert_eq!((&done["failed"], &done["warnings"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let expected: Vec<&str> = before
+        .lines()
+        .filter(|line| !["table ip zoneward", "table ip6 zoneward"].contains(&line.trim()))
+        .collect();
+    let after = format!("== iptables-nft\n{after}");
+    assert_eq!(after.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(again, "No rules of Zoneward found.\n");
+}
+
+/// `zoneward up` with its node proxy, and something that has the name of kube-proxy.
+const RUNNING: &str = "
+folder=$(mktemp -d)
+ip link set lo up
+ip address add 192.0.2.1/24 dev lo
+$zoneward up --no-mesh --data-dir $folder --listen 127.0.0.1:16443 >$folder.out 2>$folder.err &
+up=$!
+bash -c 'exec -a /usr/local/bin/kube-proxy sleep 600' &
+other=$!
+trap 'kill $up $other; wait; rm -r $folder $folder.out $folder.err' EXIT
+tries=0
+until nft list table ip zoneward >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ $tries -lt 600 ] || { cat $folder.err; exit 1; }
+    sleep 0.1
+done
+";
+
+#[test]
+fn running_node_proxies_are_warned_of_with_the_way_to_stop_them() {
+    let script = format!(
+        "{RUNNING}echo $up $other\n$zoneward cleanup --dry-run -o json\necho '== ours'\n\
+         $zoneward cleanup --dry-run --only-zoneward -o json\necho '== text'\n$zoneward cleanup --dry-run 2>&1\n"
+    );
+    let printed = in_namespaces(&script);
+    let (processes, rest) = printed.split_once('\n').expect("a part");
+    let (up, other) = processes.split_once(' ').expect("two");
+    let (all, rest) = rest.split_once("== ours\n").expect("a part");
+    let (ours, text) = rest.split_once("== text\n").expect("a part");
+    let warnings = |text: &str| -> Vec<String> {
+        let report: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let warnings = report["warnings"].as_array().expect("a list").iter();
+        warnings.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (all, ours) = (warnings(all), warnings(ours));
+    let is_ours = |warning: &&String| {
+        warning.starts_with("zoneward node runs here as process ")
+            && warning.ends_with(&format!(
+                ": stop `zoneward up`, which started it, with `kill {up}`, then run this again"
+            ))
+    };
+    assert_eq!((ours.len(), ours.iter().filter(is_ours).count()), (1, 1), "{ours:?}");
+    assert_eq!((all.len(), all.iter().filter(is_ours).count()), (2, 1), "{all:?}");
+    let kube_proxy = format!(
+        "kube-proxy runs here as process {other} and restores its rules: stop it with `kill {other}`, then run this again"
+    );
+    assert!(all.contains(&kube_proxy), "{all:?}");
+    assert!(text.contains(&format!("warning: {kube_proxy}\n")), "{text}");
+}
+
+#[test]
 fn everything_that_a_node_proxy_left_goes_and_everything_else_stays() {
     let script = format!(
         "{}{STATE}echo '== dry'\n$zoneward cleanup --dry-run -o json\n{STATE}echo '== done'\n\

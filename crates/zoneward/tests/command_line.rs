@@ -37,6 +37,22 @@ fn fails(args: &[&str], words: &str) {
 }
 
 #[test]
+fn a_missing_kubeconfig_is_named_once_with_its_error() {
+    let error = "No such file or directory (os error 2)";
+    let expose = ["expose", "web", "--remove"];
+    let flag = zoneward(&[&expose[..], &["--kubeconfig", "/nonexistent/a"]].concat());
+    assert_eq!(said(&flag), format!("zoneward: --kubeconfig /nonexistent/a: {error}\n"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    let variable = command.args(expose).env("KUBECONFIG", "/nonexistent/b").output().unwrap();
+    assert_eq!(said(&variable), format!("zoneward: $KUBECONFIG: /nonexistent/b: {error}\n"));
+    let context = command.args(["--context", "c"]).output().unwrap();
+    assert_eq!(said(&context), format!("zoneward: /nonexistent/b: {error}\n"));
+    let none = said(&zoneward(&expose));
+    assert!(none.starts_with("zoneward: no cluster configured: use --kubeconfig FILE"), "{none}");
+    assert_eq!(none.matches(error).count(), 1, "{none}");
+}
+
+#[test]
 fn an_unknown_service_namespace_or_node_exits_1_with_the_nearest_name() {
     let shop = ["-f", "examples/shop"];
     let packet = ["--packet", "tcp 10.0.0.2:40000 -> 172.30.0.41:80"];

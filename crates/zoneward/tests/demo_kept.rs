@@ -201,7 +201,12 @@ fn other_program(demo: &Kept, name: &str) -> PathBuf {
 fn upgrade(demo: &Kept, order: &str, first: &str, last: &str) {
     let program = other_program(demo, order);
     let name = program.to_str().expect("a plain name");
-    let upgrade = demo.answer(&["upgrade", "--program", name, "--order", order]);
+    let output = demo.run(&["upgrade", "--program", name, "--order", order, "-o", "json"]);
+    let steps = String::from_utf8_lossy(&output.stderr).into_owned();
+    for step in ["API and controllers", "the node proxy of node-c2", "the gateway on node-a1"] {
+        assert!(steps.contains(&format!("Replacing {step}\n")), "{steps}");
+    }
+    let upgrade: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {steps}"));
     let replaced = upgrade["replaced"].as_array().expect("a list");
     assert_eq!(replaced.len(), 9, "the API, 6 node proxies, 2 gateways: {upgrade}");
     assert_eq!((&replaced[0], &replaced[8]), (&json!(first), &json!(last)), "{upgrade}");

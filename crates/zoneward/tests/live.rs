@@ -246,6 +246,19 @@ fn replay_completion_and_errors_go_by_the_kubeconfig() {
         "nothing is said where nothing is known: {away:?}"
     );
 
+    let kubeconfig = data.join("kubeconfig");
+    let remove = |words: &[&str]| {
+        let words =
+            [&["expose", "away", "--remove", "--kubeconfig", kubeconfig.to_str().unwrap()], words].concat();
+        let output = zoneward(&words);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let nothing = "Nothing to remove: Service default/away does not exist, or `zoneward expose` added no endpoints to it";
+    assert_eq!(remove(&[]), format!("{nothing}.\n"));
+    assert_eq!(remove(&["--port", "80"]), format!("{nothing} on port 80.\n"));
+    assert!(remove(&["-o", "json"]).contains("\"changed\": false"));
+
     let reader = data.join("reader.kubeconfig");
     let refused = zoneward(&[
         "expose",

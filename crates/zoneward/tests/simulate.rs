@@ -97,6 +97,32 @@ fn wrong_use_is_told_and_exits_with_2() {
 }
 
 #[test]
+fn what_if_without_zones_says_what_the_nodes_lack() {
+    let node = |name: &str, zone: &str, ready: &str| {
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{zone}}}}}\nstatus: {{conditions: [{ready}]}}\n---\n"
+        )
+    };
+    let (zone, ready) = ("topology.kubernetes.io/zone: zone-a", "{type: Ready, status: 'True'}");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 80}]}\n";
+    for (name, nodes, why) in [
+        ("none", String::new(), "the input has no Nodes, so there is no traffic to evaluate: add them to it"),
+        (
+            "unready",
+            node("a", zone, ""),
+            "no Node is ready, so there is no traffic to evaluate: the input needs condition",
+        ),
+        ("zoneless", node("a", "", ready), "no Node has the label topology.kubernetes.io/zone"),
+        ("mixed", node("a", zone, "") + &node("b", "", ready), "no ready Node has the label topology"),
+    ] {
+        let path = scratch(&format!("zones-{name}.yaml"));
+        std::fs::write(&path, nodes + service).expect("written");
+        let said = stdout(&zoneward(&["what-if", "-f", path.to_str().expect("UTF-8")]));
+        assert!(said.contains(why), "{name}: {said}");
+    }
+}
+
+#[test]
 fn what_if_compares_every_mechanism_and_recommends_one() {
     let args =
         ["what-if", "shop/cart", "-f", "examples/shop", "--traffic", "1000", "--price", "0.5", "-o", "json"];

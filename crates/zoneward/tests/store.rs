@@ -53,7 +53,8 @@ fn a_backup_brings_back_what_was_lost() {
     assert!(stderr(&data.run(&["backup", name])).contains("in use by another process"));
     drop(engine);
     assert_eq!(data.run(&["backup", name]).status.code(), Some(0));
-    assert!(stderr(&data.run(&["backup", name])).contains("exists"));
+    let said = stderr(&data.run(&["backup", name]));
+    assert_eq!(said, format!("zoneward: {name} exists already: choose another name\n"));
     assert!(stderr(&data.run(&["restore", name])).contains("nothing is overwritten"));
 
     std::fs::remove_dir_all(data.0.join("store")).unwrap();
@@ -77,4 +78,14 @@ fn check_answers_in_words_and_in_json_and_names_damage() {
     std::fs::remove_file(data.0.join("store/store.journal")).unwrap();
     let said = stderr(&data.run(&["check"]));
     assert!(said.contains("the journal is missing") && said.contains("zoneward store restore"), "{said}");
+    assert!(!said.contains("zoneward store check"), "no advice to run the same command: {said}");
+}
+
+#[test]
+fn check_asks_for_a_data_directory_or_a_backup() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+    let output = command.args(["store", "check"]).output().expect("the program can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("--data-dir <DIR>") && said.contains("--backup <FILE>"), "{said}");
 }

@@ -14,7 +14,9 @@ use super::ir::{Ruleset, TableId};
 use super::kernel::Kernel;
 use super::render::{RenderedChange, Renderer, SetName, SetSizes, initial_load, table_id};
 use super::trace;
-use crate::backend::{BackendError, CleanupItem, FrontendChange, NodeBackend, PacketTrace, Reconciled};
+use crate::backend::{
+    BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketTrace, Reconciled,
+};
 use crate::nfnetlink::{NetlinkError, NetlinkSocket};
 
 /// Our tables in a kernel.
@@ -223,8 +225,8 @@ impl NodeBackend for NftablesBackend {
         traced.collect::<Result<_, _>>().map_err(|error| BackendError::failed(error.to_string()))
     }
 
-    fn cleanup(&mut self, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError> {
-        cleanup::cleanup(&mut *self.kernel, dry_run)
+    fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError> {
+        cleanup::cleanup(&mut *self.kernel, scope, dry_run)
     }
 }
 

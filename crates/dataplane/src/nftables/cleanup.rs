@@ -5,18 +5,22 @@ use super::decode::{NftMessage, message};
 use super::ir::{NftChange, NftFamily, NftName, TableId};
 use super::kernel::{DumpRequest, Kernel};
 use super::{render, sidecar_redirect};
-use crate::backend::{BackendError, CleanupItem};
+use crate::backend::{BackendError, CleanupItem, CleanupScope};
 use crate::nfnetlink::NetlinkError;
 use crate::nfnetlink::wire::messages;
 
 /// The table of kube-proxy's nftables mode.
 const KUBE_PROXY: &str = "kube-proxy";
 
-pub(super) fn cleanup(kernel: &mut dyn Kernel, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError> {
+pub(super) fn cleanup(
+    kernel: &mut dyn Kernel,
+    scope: CleanupScope,
+    dry_run: bool,
+) -> Result<Vec<CleanupItem>, BackendError> {
     let tables = list_tables(kernel).map_err(|error| {
         BackendError::failed(format!("cannot list the tables: {error}; NET_ADMIN is needed"))
     })?;
-    let of_proxies = tables.into_iter().filter(is_node_proxys);
+    let of_proxies = tables.into_iter().filter(|table| is_in_scope(table, scope));
     let items = of_proxies.map(|table| {
         let name = table.to_string();
         let deleted = if dry_run { Ok(()) } else { apply(kernel, &[NftChange::DeleteTable { table }]) };
@@ -25,9 +29,10 @@ pub(super) fn cleanup(kernel: &mut dyn Kernel, dry_run: bool) -> Result<Vec<Clea
     Ok(items.collect())
 }
 
-fn is_node_proxys(table: &TableId) -> bool {
-    matches!(table.family, NftFamily::Ip | NftFamily::Ip6)
-        && [render::TABLE, sidecar_redirect::TABLE, KUBE_PROXY].iter().any(|name| table.name == *name)
+fn is_in_scope(table: &TableId, scope: CleanupScope) -> bool {
+    let ours = [render::TABLE, sidecar_redirect::TABLE].iter().any(|name| table.name == *name);
+    let kube_proxys = scope == CleanupScope::AllProxies && table.name == KUBE_PROXY;
+    matches!(table.family, NftFamily::Ip | NftFamily::Ip6) && (ours || kube_proxys)
 }
 
 fn list_tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>, NetlinkError> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use dataplane::backend::{NodeBackend, Reconciled, TracedVerdict};
+use dataplane::backend::{CleanupScope, NodeBackend, Reconciled, TracedVerdict};
 use dataplane::nftables::apply::apply;
 use dataplane::nftables::ir::NftChange;
 use dataplane::nftables::render::table_id;
@@ -56,11 +56,11 @@ pub(crate) fn backend_loads_changes_repairs_traces_and_cleans_up(kernel: impl Ke
         empty_and_refill(&mut backend, &scenario.table);
         assert_traced(&mut backend, scenario);
     }
-    let listed = backend.cleanup(true).unwrap();
+    let listed = backend.cleanup(CleanupScope::AllProxies, true).unwrap();
     let names: Vec<&str> = listed.iter().map(|item| item.name.as_str()).collect();
     assert!(names.contains(&"ip zoneward"), "{names:?}");
-    let deleted = backend.cleanup(false).unwrap();
+    let deleted = backend.cleanup(CleanupScope::AllProxies, false).unwrap();
     assert!(deleted.len() == listed.len() && deleted.iter().all(|item| item.error.is_none()), "{deleted:?}");
-    assert!(backend.cleanup(false).unwrap().is_empty());
+    assert!(backend.cleanup(CleanupScope::AllProxies, false).unwrap().is_empty());
     assert!(backend.trace(&[], &[]).is_err(), "no table is left");
 }

@@ -27,6 +27,9 @@ use super::tables::{Meta, ReadTables, WriteTables, key_of};
 const JUMP: u64 = 1_000_000_000;
 
 pub(super) fn write(storage: &Storage, file: &Path) -> Result<Revision, OpenError> {
+    if at(file, || Ok(file.try_exists()?))? {
+        return Err(OpenError::BackupExists { place: file.display().to_string() });
+    }
     at(file, || {
         let write_to = |target: &Database| {
             storage.read_newest(|tables| {
@@ -106,6 +109,10 @@ fn read<T>(file: &Path, body: impl FnOnce(&ReadTables) -> Result<T, StorageError
             }
             body(&tables).map(Some)
         })
+    });
+    let result = result.map_err(|error| match error {
+        OpenError::Damaged { place, cause } => OpenError::DamagedBackup { place, cause },
+        other => other,
     })?;
     let place = file.display().to_string();
     result.ok_or(OpenError::Format { place, found: newer.unwrap_or_default(), program: None, known: FORMAT })

@@ -26,14 +26,32 @@ pub enum OpenError {
     },
     /// The content is inconsistent.
     #[error(
-        "{place} is damaged: {cause}. Keep a copy of the folder, run `zoneward store check`, and restore the last \
-         backup with `zoneward store restore`"
+        "{place} is damaged: {cause}. Keep a copy of the folder, and restore the last backup with `zoneward store \
+         restore`",
+        cause = cause.trim_end_matches('.')
     )]
     Damaged {
         /// The folder.
         place: String,
         /// What was found.
         cause: String,
+    },
+    /// The content of a backup is inconsistent.
+    #[error(
+        "{place} is not a backup, or is incomplete or damaged: {cause}. Use another backup",
+        cause = cause.trim_end_matches('.')
+    )]
+    DamagedBackup {
+        /// The file.
+        place: String,
+        /// What was found.
+        cause: String,
+    },
+    /// The file of a new backup exists.
+    #[error("{place} exists already: choose another name")]
+    BackupExists {
+        /// The file.
+        place: String,
     },
     /// The target exists.
     #[error("{place} exists already: move it away first, nothing is overwritten")]

@@ -7,12 +7,18 @@ mod iptables;
 mod ipvs;
 mod nftables;
 mod program;
+mod running;
+
+use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use dataplane::backend::CleanupScope;
+
 use crate::cli::{Cleanup, Format};
 use output::{print_text, print_value};
+use running::RunningProxy;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leftover {
@@ -23,6 +29,7 @@ struct Leftover {
 
 #[derive(Debug, Default)]
 struct CleanupReport {
+    running: Vec<RunningProxy>,
     removed: Vec<Leftover>,
     failed: Vec<(Leftover, String)>,
 }
@@ -43,14 +50,16 @@ impl CleanupReport {
         json!({
             "removed": self.removed.iter().map(one).collect::<Value>(),
             "failed": self.failed.iter().map(failed).collect::<Value>(),
+            "warnings": self.running.iter().map(ToString::to_string).collect::<Value>(),
         })
     }
 
-    fn text(&self, dry_run: bool) -> String {
+    fn text(&self, args: &Cleanup) -> String {
         if self.removed.is_empty() && self.failed.is_empty() {
-            return "No rules of a node proxy found.\n".to_owned();
+            let whose = if args.only_zoneward { "Zoneward" } else { "a node proxy" };
+            return format!("No rules of {whose} found.\n");
         }
-        let verb = if dry_run { "would remove" } else { "removed" };
+        let verb = if args.dry_run { "would remove" } else { "removed" };
         let removed = self.removed.iter().map(|l| format!("{verb} {} {}\n", l.what, l.name));
         let failed =
             self.failed.iter().map(|(l, error)| format!("cannot remove {} {}: {error}\n", l.what, l.name));
@@ -59,16 +68,22 @@ impl CleanupReport {
 }
 
 pub fn run(args: &Cleanup) -> Result<bool> {
-    let mut report = CleanupReport::default();
-    nftables::remove(args.dry_run, &mut report);
-    iptables::remove(args.dry_run, &mut report);
-    // Sets and the interface go after the rules that use them.
-    ipvs::remove(args.dry_run, &mut report);
-    if !args.dry_run {
-        nftables::report_rest(&mut report);
+    let running = running::find(Path::new("/proc"), args.only_zoneward);
+    let mut report = CleanupReport { running, ..CleanupReport::default() };
+    if args.only_zoneward {
+        nftables::remove(CleanupScope::Zoneward, args.dry_run, &mut report);
+    } else {
+        nftables::remove(CleanupScope::AllProxies, args.dry_run, &mut report);
+        iptables::remove(args.dry_run, &mut report);
+        // Sets and the interface go after the rules that use them.
+        ipvs::remove(args.dry_run, &mut report);
+        if !args.dry_run {
+            nftables::report_rest(&mut report);
+        }
     }
+    report.running.iter().for_each(|proxy| eprintln!("warning: {proxy}"));
     match args.output.format {
-        Format::Table => print_text(&report.text(args.dry_run))?,
+        Format::Table => print_text(&report.text(args))?,
         format => print_value(&report.value(), format)?,
     }
     Ok(report.failed.is_empty())

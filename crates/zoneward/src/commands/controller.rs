@@ -49,7 +49,7 @@ async fn hand_back(args: &cli::Controller) -> Result<String> {
     drop(leads);
     let done = controller::hand_back::hand_back(&client, &elector.leading()).await;
     elector.release().await;
-    Ok(done?.text())
+    Ok(done?.text(args.coexist.coexist))
 }
 
 async fn control(args: &cli::Controller) -> Result<()> {

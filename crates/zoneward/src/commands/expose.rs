@@ -142,7 +142,20 @@ fn cluster_ips(writes: &PlannedWrites) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// `--remove` found no endpoints.
+fn nothing_to_remove(args: &Expose) -> String {
+    let Expose { namespace, name, .. } = args;
+    let port = args.port.as_ref().map(|port| format!(" on port {}", port.number)).unwrap_or_default();
+    format!(
+        "Nothing to remove: Service {namespace}/{name} does not exist, or `zoneward expose` added no endpoints to \
+         it{port}.\n"
+    )
+}
+
 fn text(args: &Expose, writes: &PlannedWrites) -> String {
+    if args.remove && !writes.changed() {
+        return nothing_to_remove(args);
+    }
     let mut rows = table(&["ACTION", "OBJECT", "WHAT"]);
     for write in writes.service.iter().chain(&writes.slices) {
         rows.add_row([write.action.as_str(), &write.title(), &write.what()]);

@@ -28,6 +28,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
         return super::cleanup::run(&Cleanup {
             output: OutputArgs { format: Format::Table },
             dry_run: false,
+            only_zoneward: false,
         });
     }
     if args.init_only == Some(true) {

@@ -31,11 +31,16 @@ impl Served {
 
     /// Exit code, standard output and standard error of `zoneward controller --hand-back`.
     async fn hand_back(&self) -> (Option<i32>, String, String) {
+        self.hand_back_with(&[]).await
+    }
+
+    async fn hand_back_with(&self, more: &[&str]) -> (Option<i32>, String, String) {
         let socket = self.folder.join("api.sock");
         let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_zoneward"))
             .args(["controller", "--hand-back", "--leader-elect-lease-duration=2s"])
             .args(["--leader-elect-renew-deadline=1s", "--leader-elect-retry-period=200ms", "--api-socket"])
             .arg(&socket)
+            .args(more)
             .output()
             .await
             .unwrap();
@@ -102,6 +107,7 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
     );
     assert!(out.contains("EndpointSlice default/beside: deleted"), "{out}");
     assert!(out.contains("Service default/web: removed Zoneward's conditions"), "{out}");
+    assert!(out.contains("Now enable kube-controller-manager's EndpointSlice controller"), "{out}");
     assert_eq!(traces(&world).await, [""; 0]);
     let after = world.slices_of("default", "web").await;
     let expected = |slice: &Value| {
@@ -117,6 +123,25 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
     // A second run finds nothing.
     let (code, out, _) = served.hand_back().await;
     assert_eq!((code, out.starts_with("Handed back: 0 EndpointSlices")), (Some(0), true), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_back_of_coexist_does_not_ask_to_enable_what_was_never_disabled() {
+    let mut world = shop(json!({})).await;
+    world.namespace("kube-system").await;
+    world.stop().await;
+    let mut beside = settled(&world, &[1, 2, 3, 4]).await[0].clone();
+    beside["metadata"] = json!({"name": "beside", "namespace": "default", "labels": {
+        "zoneward.dev/service-name": "web", "endpointslice.kubernetes.io/managed-by": "zoneward.dev"}});
+    world.put(&beside).await;
+    let served = Served::new(&world, "hand-back-coexist");
+    // The slices tell that it was coexist; without slices, the flag does.
+    for (words, deleted) in [(&[][..], 1), (&["--coexist"][..], 0)] {
+        let (code, out, err) = served.hand_back_with(words).await;
+        assert_eq!(code, Some(0), "{out}{err}");
+        assert!(out.contains(&format!(" {deleted} deleted, ")), "{out}");
+        assert!(out.ends_with("its EndpointSlice controller stays enabled.\n"), "{out}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,15 +1,15 @@
 //! nftables tables of Zoneward and kube-proxy. Other tables are only searched for chains of kube-proxy.
 
 use anyhow::Context;
-use dataplane::backend::NodeBackend;
+use dataplane::backend::{CleanupScope, NodeBackend};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 
 use super::{CleanupReport, Leftover, iptables};
 
-pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
+pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupReport) {
     let opened = NftablesBackend::open().context("opening a netlink socket");
-    match opened.and_then(|mut backend| Ok(backend.cleanup(dry_run)?)) {
+    match opened.and_then(|mut backend| Ok(backend.cleanup(scope, dry_run)?)) {
         Ok(items) => {
             for item in items {
                 let leftover = Leftover { what: item.kind, name: item.name };
@@ -17,9 +17,16 @@ pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
             }
         }
         Err(error) => {
-            let leftover = Leftover { what: "nftables table", name: "zoneward, kube-proxy".to_owned() };
+            let leftover = Leftover { what: "nftables table", name: scope_name(scope).to_owned() };
             report.add(vec![leftover], Err(error));
         }
+    }
+}
+
+fn scope_name(scope: CleanupScope) -> &'static str {
+    match scope {
+        CleanupScope::Zoneward => "zoneward",
+        CleanupScope::AllProxies => "zoneward, kube-proxy",
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 
 use anyhow::{Result, bail};
-use model::{Name, Notice, ObjectKey, ObjectRef, Service, Slice, SliceContent};
+use model::{Name, Node, Notice, ObjectRef, Service, Slice, SliceContent};
 use plan::slices;
 use sim::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery, WhatIfResult};
 
@@ -48,9 +48,8 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     let evaluator = WhatIfEvaluator::new(loaded.snapshot.nodes(), demand.clone());
     let mut notices = loaded.notices.clone();
     if evaluator.shares().is_empty() {
-        let message = "no ready Node has the label topology.kubernetes.io/zone, so there is no traffic to evaluate: \
-                       add Nodes to the input, or the label to the Nodes";
-        notices.push(Notice::new(ObjectRef::new("Node", "", "*"), "NoZones", message.to_owned()));
+        let message = no_zones(loaded.snapshot.nodes().values());
+        notices.push(Notice::new(ObjectRef::new("Node", "", "*"), "NoZones", message));
     }
     let wanted = loaded.snapshot.services().filter(|(service, _)| is_selected(service, args));
     let services: Vec<(&Service, Cow<'_, [Slice]>)> =
@@ -71,6 +70,30 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
         eprint!("{}", notices_text(&notices).trim_start());
     }
     Ok(!loaded.unreadable)
+}
+
+/// Why no zone sends traffic.
+fn no_zones<'a>(nodes: impl Iterator<Item = &'a Node>) -> String {
+    let (mut all, mut ready, mut with_zone) = (0, 0, 0);
+    for node in nodes {
+        all += 1;
+        ready += usize::from(node.ready);
+        with_zone += usize::from(node.zone.is_some());
+    }
+    let (why, advice) = match (all, ready, with_zone) {
+        (0, _, _) => ("the input has no Nodes", "add them to it"),
+        (_, 0, _) => (
+            "no Node is ready",
+            "the input needs condition Ready with status True in the status of its Nodes, as kubectl get nodes -o yaml \
+             writes it",
+        ),
+        (_, _, 0) => ("no Node has the label topology.kubernetes.io/zone", "add it to the Nodes"),
+        _ => (
+            "no ready Node has the label topology.kubernetes.io/zone",
+            "add it to a Node whose condition Ready is True",
+        ),
+    };
+    format!("{why}, so there is no traffic to evaluate: {advice}")
 }
 
 fn demand(args: &SimulateWhatIf, scrape: Option<&Scrape>) -> Result<DemandBasis> {
@@ -115,16 +138,8 @@ fn stored_or_planned<'w>(service: &Service, slices: &'w [Slice], loaded: &Loaded
     let nodes = loaded.snapshot.nodes();
     let input = slices::SliceInput { service, pods: &pods, nodes, slices, trigger: &trigger };
     let planned = slices::plan(&input, &slices::SliceOptions::default(), |_, _| {});
-    let slice = |(at, content): (usize, SliceContent)| Slice {
-        key: ObjectKey::new(&service.key.namespace, &Name::new(&format!("{}-{at}", service.key.name))),
-        uid: None,
-        generation: 0,
-        resource_version: None,
-        annotated: false,
-        written_by: None,
-        deleting: false,
-        owners: Box::default(),
-        content,
+    let slice = |(at, content): (usize, SliceContent)| {
+        Slice::owned_by(service, &format!("{}-{at}", service.key.name), content)
     };
     let with_endpoints = planned.creates.into_iter().filter(|content| !content.endpoints.is_empty());
     Cow::Owned(with_endpoints.enumerate().map(slice).collect())

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use store::api::backup::REVISION_HEADER;
-use store::engine::Engine;
+use store::engine::{Engine, OpenError};
 use tokio::net::UnixStream;
 
 /// Returns the revision, or `None` if no API serves the data directory.
@@ -31,7 +31,7 @@ pub fn backup(data_dir: &Path, file: &Path) -> Result<Option<String>> {
             Err(error) => return Err(error).with_context(|| format!("connecting to {}", socket.display())),
         };
         if file.try_exists().with_context(|| format!("checking {}", file.display()))? {
-            bail!("{} already exists and is not overwritten: move it away first", file.display());
+            bail!(OpenError::BackupExists { place: file.display().to_string() });
         }
         fetch(stream, file).await.map(Some)
     })
