@@ -8,10 +8,13 @@
 //!           serve, in a task that holds a ConnectionPermit --stop--> drain
 //! ```
 //!
-//! `admit` is the one place that decides whether a connection is served; limits per source belong there, and what they
-//! remember of open connections belongs to [`ConnectionPermit`].
+//! `admit` is the one place that decides whether a connection is served. Servers whose clients must not displace each
+//! other use [`FairConnections`]: the same loop with a place per connection, and shares per source or user.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+pub mod fair_connections;
+pub mod shares;
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -20,6 +23,9 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+
+pub use fair_connections::{ConnectionHandle, ConnectionOwner, ConnectionPlace, FairConnections};
+pub use shares::{AtShare, FairShares, HolderId};
 
 /// Pause after accept failed, which nearly always means that the process is out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
