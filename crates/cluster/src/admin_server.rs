@@ -1,5 +1,5 @@
 //! The admin HTTP server of every daemon: health, metrics and debug pages from a table of routes. Connections, headers and
-//! the drain are bounded.
+//! the drain are bounded, and no source keeps another from its places: a probe is answered whatever others hold.
 
 pub mod controller_health;
 mod exposition;
@@ -12,10 +12,11 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
+use ::listener::{ConnectionOwner, ConnectionPlace, FairConnections};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clock::Clock;
@@ -37,19 +38,21 @@ pub use health::HealthChecks;
 pub use process_metrics::registry;
 pub use unsuffixed_counter::UnsuffixedCounter;
 
-/// Connections of probes and scrapers; responses in flight have two seconds after a stop.
-const POLICY: ConnectionPolicy = ConnectionPolicy {
-    max_connections: 128,
-    at_limit: AtLimit::Close,
-    drain_timeout: Duration::from_secs(2),
-};
+/// Connections of probes and scrapers to one address.
+const MAX_CONNECTIONS: usize = 128;
+/// Time for responses in flight after a stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for a client to send its headers, and idle timeout of a connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a client to take a response, and lifetime of a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between attempts to bind an address.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 /// Interval between log lines about an address that cannot be bound.
 const REMINDER: Duration = Duration::from_secs(60);
 const BACKLOG: u32 = 128;
+/// Connections to the admin servers of this process that were closed because others needed their places.
+static EVICTED: LazyLock<Arc<AtomicU64>> = LazyLock::new(Arc::default);
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A response.
@@ -210,17 +213,20 @@ pub async fn serve_with_retry(
 
 /// Serves until `stop` is true or its sender is dropped.
 pub async fn serve(listener: TcpListener, routes: AdminRoutes, stop: watch::Receiver<bool>) {
-    ConnectionLimit::new(POLICY)
-        .serve(
-            || listener.accept(),
-            stop.clone(),
-            |(stream, _)| serve_connection(stream, routes.clone(), stop.clone()),
-        )
-        .await;
+    let connections = FairConnections::new(MAX_CONNECTIONS, DRAIN_TIMEOUT).count_evictions_in(&EVICTED);
+    let owner = |(_, peer): &(TcpStream, SocketAddr)| ConnectionOwner::source(peer.ip());
+    let serve = |(stream, _), place| serve_connection(stream, place, routes.clone(), stop.clone());
+    connections.serve(|| listener.accept(), stop.clone(), owner, serve).await;
 }
 
-async fn serve_connection(stream: TcpStream, routes: AdminRoutes, mut stop: watch::Receiver<bool>) {
+async fn serve_connection(
+    stream: TcpStream,
+    place: ConnectionPlace,
+    routes: AdminRoutes,
+    mut stop: watch::Receiver<bool>,
+) {
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+        let _request = place.begin_request();
         let response = response(&routes, &request.into_parts().0);
         async move { Ok::<_, Infallible>(response) }
     });
@@ -230,11 +236,13 @@ async fn serve_connection(stream: TcpStream, routes: AdminRoutes, mut stop: watc
     tokio::pin!(connection);
     tokio::select! {
         biased;
-        _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
         // Errors of a client are not logged.
         _ = connection.as_mut() => return,
     }
-    let _ = connection.await;
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }
 
 fn response(routes: &AdminRoutes, head: &Parts) -> Response<Full<Bytes>> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::sync::atomic::Ordering;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -10,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::EVICTED;
 use crate::request_metrics;
 
 /// USER_HZ, the unit of times in `/proc/PID/stat`: 100 on all supported platforms.
@@ -26,8 +28,24 @@ pub fn registry(component: &'static str) -> Registry {
     ];
     registry.register("zoneward_build", "Version of this binary; the value is always 1", Info::new(build));
     registry.register_collector(Box::new(Process));
+    registry.register_collector(Box::new(AdminConnections));
     request_metrics::register(&mut registry);
     registry
+}
+
+/// The connections of the admin servers.
+#[derive(Debug)]
+struct AdminConnections;
+
+impl Collector for AdminConnections {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let evicted = ConstCounter::new(EVICTED.load(Ordering::Relaxed));
+        let (name, help) = (
+            "zoneward_admin_evicted_connections",
+            "Idle connections to health and metrics closed for others",
+        );
+        evicted.encode(encoder.encode_descriptor(name, help, None, evicted.metric_type())?)
+    }
 }
 
 #[derive(Debug)]

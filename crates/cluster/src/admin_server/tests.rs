@@ -79,3 +79,60 @@ async fn it_stops_with_an_open_connection() {
     served.stop.send_replace(true);
     tokio::time::timeout(Duration::from_secs(60), served.task).await.expect("it ends").expect("no panic");
 }
+
+/// Silent connections from an address of 127.0.0.0/8, each accepted before the next.
+async fn silent(served: &Served, source: u8, count: usize) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, source], 0))).expect("an address of loopback");
+        streams.push(socket.connect(served.address).await.expect("a connection"));
+    }
+    streams
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_probe_out() {
+    let served = served().await;
+    // Of one source, of sixteen others, and of the address that the probe comes from.
+    for sources in [2..3_u8, 10..26, 1..2] {
+        let (mut held, each) = (Vec::new(), 1_600 / sources.len() / 4);
+        for source in sources.clone() {
+            held.extend(silent(&served, source, each).await);
+        }
+        for _ in 0..100 {
+            let fine = request(served.address, "GET /readyz", "").await;
+            assert!(fine.starts_with("HTTP/1.1 200"), "{sources:?}: {fine}");
+        }
+        let mut open = 0;
+        for stream in &mut held {
+            let read = tokio::time::timeout(Duration::from_millis(1), stream.read_u8());
+            open += usize::from(read.await.is_err());
+        }
+        assert!(open <= MAX_CONNECTIONS, "{open} are open");
+    }
+    assert!(EVICTED.load(Ordering::Relaxed) > 0);
+}
+
+#[tokio::test]
+async fn a_probe_that_keeps_its_connection_is_not_evicted_by_another_source() {
+    let served = served().await;
+    let mut probe = TcpStream::connect(served.address).await.expect("a connection");
+    let _held = silent(&served, 2, 300).await;
+    probe
+        .write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await
+        .expect("a request");
+    let mut answer = String::new();
+    probe.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_silent_connection_ends_after_the_header_timeout() {
+    let served = served().await;
+    let mut stream = TcpStream::connect(served.address).await.expect("a connection");
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(HEADER_TIMEOUT * 6, stream.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "it ends");
+}
