@@ -1,7 +1,7 @@
 //! The Kubernetes-compatible API: a request in, a response out. Transport, TLS and authentication are the server's.
 //!
 //! ```text
-//! path -> request info -> impersonation, authorization -> body
+//! path -> request info -> impersonation, authorization -> body -> seat (fairness)
 //!      -> get | list | watch | write | delete -> engine
 //!                                               \-> admission, in the same transaction
 //! ```
@@ -11,11 +11,13 @@ mod binding;
 pub(crate) mod body;
 mod continue_token;
 mod delete;
+pub(crate) mod fairness;
 mod list;
 pub(crate) mod negotiation;
 mod optimistic_update;
 mod paged_list;
 mod request_info;
+mod request_queue;
 mod strategy;
 mod token_request;
 mod watch;
@@ -27,7 +29,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use ::listener::ConnectionHandle;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clock::Clock;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
@@ -55,12 +58,16 @@ pub use body::ResponseBody;
 pub(crate) use delete::{
     DeleteOptions, FOREGROUND, ORPHAN, Propagation, delete_in, is_ready_to_remove, remove,
 };
+use fairness::{Fairness, HeldShare, PriorityLevel, RequestFlow};
+pub use fairness::{FairnessStats, QueueStats};
 use negotiation::Accept;
 use request_info::RequestInfo;
 pub(crate) use request_info::{RequestPath, Subresource};
 pub(crate) use strategy::{WriteContext, create_in};
 use watch::SharedBatches;
 
+/// Time for a client to send the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// An authenticated user, and where its request comes from.
@@ -69,6 +76,8 @@ pub struct Caller {
     pub user: Arc<UserInfo>,
     /// `None` for the unix socket and for this process.
     pub source: Option<IpAddr>,
+    /// `None` for this process.
+    pub connection: Option<ConnectionHandle>,
 }
 
 impl Caller {
@@ -79,41 +88,54 @@ impl Caller {
 
     /// A user with groups.
     pub fn new(name: &str, groups: &[&str]) -> Self {
-        Self { user: Arc::new(UserInfo::new(name, groups)), source: None }
+        Self { user: Arc::new(UserInfo::new(name, groups)), source: None, connection: None }
     }
 
-    /// The same address with another user.
+    /// The same address and connection with another user.
     pub(crate) fn with_user(&self, user: UserInfo) -> Self {
-        Self { user: Arc::new(user), source: self.source }
+        Self { user: Arc::new(user), ..self.clone() }
     }
 }
 
-/// Limits for clients.
+/// Limits for clients. What is above is shared fairly: see [`fairness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiLimits {
     /// Bytes of a request body.
     pub body: usize,
+    /// Bytes of all request bodies.
+    pub body_bytes: usize,
+    /// Bytes of all responses that clients have not taken.
+    pub response_bytes: usize,
     /// Open watches.
     pub watches: usize,
     /// Interval of bookmarks in watches that allow them.
     pub bookmark_every: Duration,
     /// Open connections.
     pub connections: usize,
-    /// Sustained request rate.
-    pub requests_per_second: u32,
-    /// Burst of requests.
-    pub requests_at_once: u32,
+    /// Open connections of the unix socket and of exempt users, in addition.
+    pub reserved_connections: usize,
+    /// Requests that are handled at once, by priority level; exempt users are not counted.
+    pub reads_at_once: usize,
+    pub writes_at_once: usize,
+    pub full_lists_at_once: usize,
+    /// Requests of one user that wait for these, per priority level.
+    pub queue_per_user: usize,
 }
 
 impl Default for ApiLimits {
     fn default() -> Self {
         Self {
             body: 3 << 20,
+            body_bytes: 64 << 20,
+            response_bytes: 128 << 20,
             watches: 10_000,
             bookmark_every: Duration::from_secs(60),
             connections: 4_096,
-            requests_per_second: 20_000,
-            requests_at_once: 40_000,
+            reserved_connections: 1_024,
+            reads_at_once: 16,
+            writes_at_once: 256,
+            full_lists_at_once: 2,
+            queue_per_user: 1_024,
         }
     }
 }
@@ -125,7 +147,7 @@ pub struct Api {
     ranges: Arc<ServiceRanges>,
     limits: ApiLimits,
     names: NameGenerator,
-    watches: Arc<Semaphore>,
+    fairness: Arc<Fairness>,
     batches: SharedBatches,
     backups: Arc<Semaphore>,
     authorizer: Arc<Authorizer>,
@@ -142,12 +164,12 @@ enum Abort<T> {
 impl Api {
     /// The API over an open engine, whose clock it uses. Names and uids are seeded by the operating system.
     pub fn new(engine: Arc<Engine>, ranges: ServiceRanges, limits: ApiLimits) -> Self {
-        let watches = Arc::new(Semaphore::new(limits.watches));
+        let fairness = Arc::new(Fairness::new(&limits, engine.clock()));
         let names = NameGenerator::new(Random::seeded(clock::os_seed()));
         let (ranges, backups) = (Arc::new(ranges), backup::semaphore());
         let (authorizer, authenticator) = (Arc::new(Authorizer::new(engine.clone())), Arc::default());
         let (batches, audit) = (SharedBatches::default(), None);
-        Self { engine, ranges, limits, names, watches, batches, backups, authorizer, authenticator, audit }
+        Self { engine, ranges, limits, names, fairness, batches, backups, authorizer, authenticator, audit }
     }
 
     /// Records requests in an audit log.
@@ -212,8 +234,13 @@ impl Api {
         self.engine.clock()
     }
 
-    pub(crate) fn limits(&self) -> ApiLimits {
-        self.limits
+    pub(crate) fn fairness(&self) -> &Arc<Fairness> {
+        &self.fairness
+    }
+
+    /// What clients used, waited for, lost and were refused.
+    pub fn fairness_stats(&self) -> FairnessStats {
+        self.fairness.stats()
     }
 
     /// Answers a request.
@@ -228,8 +255,8 @@ impl Api {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, content) = request.into_parts();
-        let mut audit = None;
-        match (self.handle(head, content, caller, &mut audit).await, audit) {
+        let (flow, mut audit) = (RequestFlow::of(caller), None);
+        let response = match (self.handle(head, content, caller, flow.clone(), &mut audit).await, audit) {
             (Ok(response), None) => response,
             (Ok(response), Some(audit)) => audit.responded(response),
             (Err(error), None) => body::error(&error),
@@ -237,7 +264,8 @@ impl Api {
                 audit.failed(&error);
                 body::error(&error)
             }
-        }
+        };
+        response.map(|body| body.metered(self.fairness.response(flow.as_ref())))
     }
 
     async fn handle<B>(
@@ -245,6 +273,7 @@ impl Api {
         head: Parts,
         content: B,
         caller: &Caller,
+        flow: Option<RequestFlow>,
         audit: &mut Option<AuditEvent>,
     ) -> Result<Response<ResponseBody>, StatusError>
     where
@@ -267,7 +296,14 @@ impl Api {
             _ => Accept::of(&head.headers)?,
         };
         if let RequestPath::Resource(info) = path {
-            let content = read_body(content, self.limits.body).await?;
+            // Charged until the request is handled, and read before it takes a seat: a body that does not come holds none.
+            let mut share = self.fairness.body(flow.as_ref());
+            let read = read_body(content, self.limits.body, share.as_mut());
+            let content = match caller.connection {
+                Some(_) => in_time(read).await?,
+                // Nothing is sent within a process.
+                None => read.await?,
+            };
             if let Some(audit) = audit {
                 audit.request_body(&head.headers, &content);
             }
@@ -280,7 +316,9 @@ impl Api {
                 accept,
                 content,
                 now,
+                flow,
             };
+            let _seat = self.fairness.seat(level(&request), request.flow.as_ref()).await?;
             if !request.info.kind.is_stored() {
                 return self.review(&request, caller);
             }
@@ -289,8 +327,11 @@ impl Api {
         if head.method != Method::GET && head.method != Method::HEAD {
             return Err(StatusError::method_not_allowed());
         }
+        if matches!(path, RequestPath::Health) {
+            return self.health();
+        }
+        let _seat = self.fairness.seat(PriorityLevel::Reads, flow.as_ref()).await?;
         match path {
-            RequestPath::Health => self.health(),
             RequestPath::Backup => self.backup().await,
             RequestPath::OpenIdConfiguration => {
                 Ok(body::json(200, &self.authenticator.openid_configuration()))
@@ -312,7 +353,9 @@ impl Api {
                 let (content_type, bytes) = openapi::v2::document(&head.headers)?;
                 Ok(body::negotiated(content_type, bytes))
             }
-            RequestPath::Resource(_) | RequestPath::Unknown => Err(StatusError::no_such_path()),
+            RequestPath::Resource(_) | RequestPath::Health | RequestPath::Unknown => {
+                Err(StatusError::no_such_path())
+            }
         }
     }
 
@@ -487,6 +530,22 @@ struct ResourceRequest {
     content: Bytes,
     /// When it arrived.
     now: jiff::Timestamp,
+    /// `None`: the caller is exempt.
+    flow: Option<RequestFlow>,
+}
+
+/// The queue of a request.
+fn level(request: &ResourceRequest) -> PriorityLevel {
+    let is_read = request.method == Method::GET || request.method == Method::HEAD;
+    let is_list = is_read && request.info.name.is_none() && !request.query.is_watch();
+    let is_delete_collection = request.method == Method::DELETE && request.info.name.is_none();
+    let has_limit = request.query.value("limit").is_some_and(|limit| !matches!(limit, "" | "0"));
+    match is_read || !request.info.kind.is_stored() {
+        true if is_list && !has_limit && !list::is_streamed(request) => PriorityLevel::FullLists,
+        true => PriorityLevel::Reads,
+        false if is_delete_collection => PriorityLevel::FullLists,
+        false => PriorityLevel::Writes,
+    }
 }
 
 /// The user of the impersonation headers, if there are any.
@@ -522,18 +581,44 @@ fn requested_user(headers: &HeaderMap) -> Result<Option<UserInfo>, StatusError> 
     }
 }
 
-/// Reads a body up to a limit.
-async fn read_body<B>(content: B, limit: usize) -> Result<Bytes, StatusError>
+/// Reads a body up to a limit, charging it as it comes.
+async fn read_body<B>(
+    content: B,
+    limit: usize,
+    mut share: Option<&mut HeldShare>,
+) -> Result<Bytes, StatusError>
 where
     B: HttpBody,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    match Limited::new(content, limit).collect().await {
-        Ok(content) => Ok(content.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(StatusError::too_large(limit)),
-        Err(error) => {
-            Err(StatusError::bad_request(format!("the body of the request could not be read: {error}")))
+    let mut content = std::pin::pin!(Limited::new(content, limit));
+    let mut read = BytesMut::new();
+    while let Some(frame) = content.frame().await {
+        let mut data = match frame.map(|frame| frame.into_data()) {
+            Ok(Ok(data)) => data,
+            // Trailers.
+            Ok(Err(_)) => continue,
+            Err(error) if error.is::<LengthLimitError>() => return Err(StatusError::too_large(limit)),
+            Err(error) => {
+                let why = format!("the body of the request could not be read: {error}");
+                return Err(StatusError::bad_request(why));
+            }
+        };
+        if let Some(share) = &mut share {
+            share.charge(read.len() + data.remaining());
         }
+        if read.is_empty() && content.is_end_stream() {
+            return Ok(data.copy_to_bytes(data.remaining()));
+        }
+        read.put(data);
+    }
+    Ok(read.freeze())
+}
+
+async fn in_time(read: impl Future<Output = Result<Bytes, StatusError>>) -> Result<Bytes, StatusError> {
+    match tokio::time::timeout(BODY_TIMEOUT, read).await {
+        Ok(result) => result,
+        Err(_) => Err(StatusError::body_timeout(BODY_TIMEOUT.as_secs())),
     }
 }
 

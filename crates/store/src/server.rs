@@ -3,39 +3,52 @@
 //!
 //! Callers have a certificate or a token of [`Credentials`], the token of a service account, or may open the socket. Others
 //! are refused, or are `system:anonymous` if the server was told so.
+//!
+//! ```text
+//! TLS connection, counted for its source -> first authenticated request, in time -> counted for its user
+//!                                                                                \-> admin: a reserved place
+//! unix socket: a reserved place
+//! ```
 
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
+use ::listener::fair_connections::RequestInFlight;
+use ::listener::{ConnectionOwner, ConnectionPlace};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
-use hyper::body::Body as HttpBody;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use plan::rbac::UserInfo;
+use plan::rbac::{self, UserInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::api::{Api, ApiLimits, Caller, ResponseBody, body};
+use crate::api::body::TruncatedBody;
+use crate::api::fairness::{DRAIN_TIMEOUT, is_exempt};
+use crate::api::{Api, Caller, ResponseBody, body};
 use crate::credentials::Credentials;
 use crate::status::StatusError;
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time of a new connection for the TLS handshake and its first authenticated request.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for requests in progress after the stop.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Buffer of a connection, each direction; a request head has to fit.
+const CONNECTION_BUFFER: u32 = 64 << 10;
+/// Streams of an HTTP/2 connection, and the buffer of each for what the client does not take.
+const MAX_STREAMS: u32 = 250;
+const STREAM_BUFFER: usize = 16 << 10;
 /// Requests without valid credentials in the audit log: per second, and at once.
 const UNAUTHENTICATED_EVENTS: (f64, f64) = (10.0, 1_000.0);
 
@@ -44,8 +57,6 @@ const UNAUTHENTICATED_EVENTS: (f64, f64) = (10.0, 1_000.0);
 pub struct ApiServer {
     api: Api,
     credentials: Arc<Credentials>,
-    connections: ConnectionLimit,
-    bucket: Arc<Mutex<TokenBucket>>,
     /// Requests without valid credentials that the audit log records: a flood of them must not displace the rest.
     unauthenticated: Arc<Mutex<TokenBucket>>,
     stop: watch::Receiver<bool>,
@@ -53,7 +64,7 @@ pub struct ApiServer {
     anonymous: bool,
 }
 
-/// Limits the request rate.
+/// Limits a rate.
 struct TokenBucket {
     tokens: f64,
     filled: Instant,
@@ -62,9 +73,8 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    fn full(limits: &ApiLimits, now: Instant) -> Self {
-        let most = f64::from(limits.requests_at_once);
-        Self { tokens: most, filled: now, per_second: f64::from(limits.requests_per_second), most }
+    fn full((per_second, most): (f64, f64), now: Instant) -> Self {
+        Self { tokens: most, filled: now, per_second, most }
     }
 
     fn take(&mut self, now: Instant) -> bool {
@@ -82,18 +92,10 @@ impl TokenBucket {
 impl ApiServer {
     /// A server that stops when `stop` turns true.
     pub fn new(api: Api, credentials: Arc<Credentials>, stop: watch::Receiver<bool>) -> Self {
-        let limits = api.limits();
-        let bucket = Arc::new(Mutex::new(TokenBucket::full(&limits, api.clock().now())));
-        let (per_second, most) = UNAUTHENTICATED_EVENTS;
-        let filled = api.clock().now();
-        let unauthenticated = Arc::new(Mutex::new(TokenBucket { tokens: most, filled, per_second, most }));
+        let unauthenticated = TokenBucket::full(UNAUTHENTICATED_EVENTS, api.clock().now());
+        let unauthenticated = Arc::new(Mutex::new(unauthenticated));
         api.authenticator().set_credentials(credentials.clone());
-        let connections = ConnectionLimit::new(ConnectionPolicy {
-            max_connections: limits.connections,
-            at_limit: AtLimit::Close,
-            drain_timeout: DRAIN_TIMEOUT,
-        });
-        Self { api, credentials, connections, bucket, unauthenticated, stop, anonymous: false }
+        Self { api, credentials, unauthenticated, stop, anonymous: false }
     }
 
     /// Serves requests without credentials as `system:anonymous`.
@@ -104,37 +106,84 @@ impl ApiServer {
     /// Serves TLS until the stop.
     pub async fn serve_tls(self, listener: TcpListener, config: ServerConfig) {
         let acceptor = TlsAcceptor::from(Arc::new(config));
-        let serve = |(stream, peer): (TcpStream, SocketAddr)| {
+        let owner = |(_, peer): &(TcpStream, SocketAddr)| ConnectionOwner::source(peer.ip());
+        let serve = |(stream, peer): (TcpStream, SocketAddr), place: ConnectionPlace| {
             let (server, acceptor) = (self.clone(), acceptor.clone());
             async move {
-                let _ = stream.set_nodelay(true);
-                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-                let Ok(Ok(stream)) = handshake.await else { return };
-                let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-                let user = certificate.and_then(|certificate| server.credentials.by_certificate(certificate));
-                let user = user.map(|caller| caller.user.clone()).unwrap_or_default();
-                server.serve_connection(stream, Caller { user, source: Some(peer.ip()) }).await;
+                let client = Arc::new(ClientConnection::new(place));
+                let connection = server.serve_tls_connection(stream, peer, &acceptor, client.clone());
+                tokio::select! {
+                    biased;
+                    () = connection => {}
+                    () = client.authentication_timeout() => {}
+                }
             }
         };
-        self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
+        let connections = &self.api.fairness().connections;
+        connections.serve(|| listener.accept(), self.stop.clone(), owner, serve).await;
+    }
+
+    async fn serve_tls_connection(
+        self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        acceptor: &TlsAcceptor,
+        client: Arc<ClientConnection>,
+    ) {
+        let _ = stream.set_nodelay(true);
+        let Ok(stream) = acceptor.accept(stream).await else { return };
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let user = certificate.and_then(|certificate| self.credentials.by_certificate(certificate));
+        let user = user.map(|caller| caller.user.clone()).unwrap_or_default();
+        let connection = Some(client.place.handle());
+        let caller = Caller { user, source: Some(peer.ip()), connection };
+        self.serve_connection(stream, caller, client).await;
     }
 
     /// Serves a unix socket until the stop. The mode of its file is the access control: callers may do everything.
     pub async fn serve_unix(self, listener: UnixListener) {
-        let serve = |(stream, _)| self.clone().serve_connection(stream, Caller::own());
-        self.connections.serve(|| listener.accept(), self.stop.clone(), serve).await;
+        let owner = |_: &_| ConnectionOwner::User(Caller::own().user.name.as_str().into());
+        let serve = |(stream, _), place: ConnectionPlace| {
+            let caller = Caller { connection: Some(place.handle()), ..Caller::own() };
+            let client = Arc::new(ClientConnection::new(place));
+            // It has its place; a token does not change that.
+            let _ = client.user.set(());
+            self.clone().serve_connection(stream, caller, client)
+        };
+        let reserved = &self.api.fairness().reserved;
+        reserved.serve(|| listener.accept(), self.stop.clone(), owner, serve).await;
     }
 
-    async fn serve_connection(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, caller: Caller) {
+    async fn serve_connection(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        caller: Caller,
+        client: Arc<ClientConnection>,
+    ) {
         let mut stop = self.stop.clone();
         let (server, caller) = (Arc::new(self), Arc::new(caller));
         let service = service_fn(move |request| {
-            let (server, caller) = (server.clone(), caller.clone());
-            async move { Ok::<_, Infallible>(server.answer(request, &caller).await) }
+            let (server, caller, client) = (server.clone(), caller.clone(), client.clone());
+            async move {
+                let in_flight = client.place.begin_request();
+                let response = server.answer(request, &caller, &client).await;
+                Ok::<_, Infallible>(response.map(|body| ServedBody { body, _in_flight: in_flight }))
+            }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_buf_size(CONNECTION_BUFFER as usize);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .initial_stream_window_size(CONNECTION_BUFFER)
+            .initial_connection_window_size(CONNECTION_BUFFER)
+            .max_header_list_size(CONNECTION_BUFFER)
+            .max_send_buf_size(STREAM_BUFFER);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         tokio::select! {
@@ -150,12 +199,13 @@ impl ApiServer {
         &self,
         request: Request<hyper::body::Incoming>,
         caller: &Caller,
+        client: &ClientConnection,
     ) -> Response<ResponseBody> {
-        if !self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(self.api.clock().now()) {
-            return body::error(&StatusError::too_many_requests("too many requests: retry after a second"));
-        }
         match self.authenticate(request.headers(), caller) {
-            Some(caller) => self.api.serve(request, &caller).await,
+            Some(caller) => {
+                client.authenticated(&caller, &self.api);
+                self.api.serve(request, &caller).await
+            }
             None => {
                 if self.api.has_audit() {
                     let now = self.api.clock().now();
@@ -188,6 +238,67 @@ impl ApiServer {
         let now = self.api.clock().timestamp().as_second();
         let found = self.api.authenticator().authenticate(self.api.engine(), token, &[], now).ok()?;
         Some(Cow::Owned(caller.with_user(found.0)))
+    }
+}
+
+/// An open connection, and whether a request of it was authenticated.
+struct ClientConnection {
+    place: ConnectionPlace,
+    /// Set by the first authenticated request, whose user the connection counts for.
+    user: OnceLock<()>,
+    is_authenticated: Notify,
+}
+
+impl ClientConnection {
+    fn new(place: ConnectionPlace) -> Self {
+        Self { place, user: OnceLock::new(), is_authenticated: Notify::new() }
+    }
+
+    fn authenticated(&self, caller: &Caller, api: &Api) {
+        if self.user.set(()).is_err() {
+            return;
+        }
+        self.is_authenticated.notify_one();
+        let owner = ConnectionOwner::User(caller.user.name.as_str().into());
+        if is_exempt(caller) {
+            self.place.move_to(&api.fairness().reserved, owner);
+        } else if caller.user.name != rbac::ANONYMOUS {
+            self.place.assign(owner);
+        }
+    }
+
+    /// Ends if no request was authenticated in time.
+    async fn authentication_timeout(&self) {
+        let authenticated = self.is_authenticated.notified();
+        if tokio::time::timeout(AUTHENTICATION_TIMEOUT, authenticated).await.is_ok() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// The body of a response on a connection, which is busy until it is sent.
+struct ServedBody {
+    body: ResponseBody,
+    _in_flight: RequestInFlight,
+}
+
+impl HttpBody for ServedBody {
+    type Data = Bytes;
+    type Error = TruncatedBody;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, TruncatedBody>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -233,8 +344,7 @@ mod tests {
     #[test]
     fn the_token_bucket_empties_and_refills() {
         let start = Instant::now();
-        let limits = ApiLimits { requests_at_once: 2, requests_per_second: 1_000, ..ApiLimits::default() };
-        let mut bucket = TokenBucket::full(&limits, start);
+        let mut bucket = TokenBucket::full((1_000.0, 2.0), start);
         assert!(bucket.take(start) && bucket.take(start) && !bucket.take(start));
         assert!(bucket.take(start + Duration::from_millis(1)));
     }

@@ -175,6 +175,11 @@ impl StatusError {
         error
     }
 
+    /// 408: the body of the request did not come in time.
+    pub fn body_timeout(seconds: u64) -> Self {
+        Self::new(408, "Timeout", format!("the body of the request was not complete within {seconds} s"))
+    }
+
     /// 500: a bug, or a failed disk.
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))

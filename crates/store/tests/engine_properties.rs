@@ -190,6 +190,7 @@ fn assert_page(engine: &Engine, model: &Model, back: u8, after: &StoreKey, limit
         namespace: only,
         start_after: Some(after),
         limit: usize::from(limit),
+        max_bytes: 0,
         at: Some(Revision(at)),
         count_remaining: true,
     };

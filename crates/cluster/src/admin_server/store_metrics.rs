@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use store::api::Api;
+use store::api::{Api, FairnessStats};
 use store::engine::EngineStats;
 
 /// Registers the metrics of the store behind an API.
@@ -40,9 +40,68 @@ const COUNTERS: [MetricRow; 3] = [
     ("zoneward_api_checkpoints", "Checkpoints written", |stats| stats.checkpoints),
 ];
 
+/// What clients lost to others or were refused, by kind.
+fn losses(
+    stats: &FairnessStats,
+) -> [(&'static str, &'static str, &'static str, Vec<(&'static str, u64)>); 2] {
+    let evictions = vec![
+        ("connections", stats.evicted_connections),
+        ("watches", stats.evicted_watches),
+        ("responses", stats.evicted_responses),
+        ("bodies", stats.evicted_bodies),
+    ];
+    let refusals = vec![
+        ("queue-full", stats.queue.queue_full),
+        ("time-out", stats.queue.timed_out),
+        ("watches", stats.refused_watches),
+    ];
+    [
+        (
+            "zoneward_api_evictions",
+            "Connections closed because others needed what they held",
+            "held",
+            evictions,
+        ),
+        ("zoneward_api_rejected_requests", "Requests answered with 429", "reason", refusals),
+    ]
+}
+
+fn encode_fairness(stats: &FairnessStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    for (name, help, label, counts) in losses(stats) {
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (value, count) in counts {
+            ConstCounter::new(count).encode(family.encode_family(&[(label, value)])?)?;
+        }
+    }
+    let waits = ConstCounter::new(stats.queue.waited);
+    let help = "Requests that waited for a seat";
+    waits.encode(encoder.encode_descriptor(
+        "zoneward_api_queue_waits",
+        help,
+        None,
+        waits.metric_type(),
+    )?)?;
+    let seconds = ConstCounter::new(stats.queue.wait_seconds);
+    let (name, help) = ("zoneward_api_queue_wait_seconds", "Time that requests waited for a seat");
+    seconds.encode(encoder.encode_descriptor(name, help, None, seconds.metric_type())?)?;
+    for (name, help, value) in [
+        ("zoneward_api_queued_requests", "Requests that wait for a seat", stats.queue.waiting),
+        ("zoneward_api_executing_requests", "Requests with a seat", stats.queue.executing),
+        ("zoneward_api_open_connections", "Open connections", stats.open_connections),
+        ("zoneward_api_unsent_response_bytes", "Bytes of responses that are not sent", stats.response_bytes),
+        ("zoneward_api_request_body_bytes", "Bytes of bodies of unfinished requests", stats.body_bytes),
+    ] {
+        let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+    }
+    Ok(())
+}
+
 impl Collector for StoreCollector {
-    /// A failed store has no metrics; `/readyz` reports why.
+    /// A failed store has no metrics of its own; `/readyz` reports why.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        encode_fairness(&self.0.fairness_stats(), &mut encoder)?;
         let Ok(stats) = self.0.engine().stats() else { return Ok(()) };
         for (name, help, value) in COUNTERS {
             let counter = ConstCounter::new(value(&stats));

@@ -6,11 +6,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Body as _, Frame, SizeHint};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
 
+use super::fairness::HeldShare;
+use super::paged_list::ListStream;
 use super::watch::WatchStream;
 use crate::audit::AuditEvent;
 use crate::protobuf;
@@ -27,8 +29,76 @@ pub enum ResponseBody {
     Watch(Box<WatchStream>),
     /// A watch whose end is recorded in the audit log.
     Audited(Box<ResponseBody>, Box<AuditEvent>),
-    /// Chunk by chunk; an error aborts the response.
-    PagedList(mpsc::Receiver<Result<Bytes, TruncatedBody>>),
+    /// Page by page; an error aborts the response.
+    PagedList(Box<ListStream>),
+    /// Frame by frame, and charged to its user.
+    Metered(Box<MeteredBody>),
+}
+
+/// Size of a frame: with its header one TLS record, and one HTTP/2 frame.
+pub(super) const FRAME: usize = (16 << 10) - 9;
+
+/// A body in frames: the connection buffers few of them, and the bytes that the client has not taken are charged.
+#[derive(Debug)]
+pub struct MeteredBody {
+    inner: ResponseBody,
+    /// Taken from the inner body, and not sent.
+    unsent: Bytes,
+    share: Option<HeldShare>,
+}
+
+impl MeteredBody {
+    /// `share` is `None` for callers that are exempt.
+    fn new(inner: ResponseBody, share: Option<HeldShare>) -> Self {
+        let mut body = Self { inner, unsent: Bytes::new(), share };
+        body.charge();
+        body
+    }
+
+    fn charge(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.charge(self.unsent.len() + self.inner.held());
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TruncatedBody>>> {
+        if self.unsent.is_empty() {
+            match Pin::new(&mut self.inner).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => self.unsent = frame.into_data().unwrap_or_default(),
+                other => return other,
+            }
+        }
+        let len = self.unsent.len().min(FRAME);
+        let frame = self.unsent.split_to(len);
+        if self.unsent.is_empty() {
+            // Not a slice of what was sent, which would keep it in memory.
+            self.unsent = Bytes::new();
+        }
+        self.charge();
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+}
+
+impl ResponseBody {
+    /// Bytes in memory.
+    fn held(&self) -> usize {
+        match self {
+            Self::Full(bytes) => bytes.as_ref().map_or(0, Bytes::len),
+            Self::Stream(_) => 0,
+            Self::Watch(watch) => watch.held(),
+            Self::Audited(inner, _) => inner.held(),
+            Self::PagedList(list) => list.held(),
+            Self::Metered(body) => body.unsent.len() + body.inner.held(),
+        }
+    }
+
+    /// The same body, charged to a user; small ones of exempt callers as they are.
+    pub(super) fn metered(self, share: Option<HeldShare>) -> Self {
+        match self {
+            Self::Full(_) | Self::Watch(_) if share.is_none() => self,
+            inner => Self::Metered(Box::new(MeteredBody::new(inner, share))),
+        }
+    }
 }
 
 /// A body that ends early. The connection or stream is reset, so that clients do not take it for complete.
@@ -59,20 +129,27 @@ impl hyper::body::Body for ResponseBody {
             Self::Watch(watch) => {
                 watch.poll_chunk(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
             }
-            Self::PagedList(chunks) => {
-                chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
-            }
+            Self::PagedList(list) => Poll::Ready(list.next_chunk().map(|chunk| chunk.map(Frame::data))),
+            Self::Metered(body) => body.poll(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None))
+        match self {
+            Self::Full(bytes) => bytes.is_none(),
+            Self::Metered(body) => body.unsent.is_empty() && body.inner.is_end_stream(),
+            _ => false,
+        }
     }
 
     /// A known size saves HTTP/1 the chunked encoding.
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Metered(body) => match body.inner.size_hint().exact() {
+                Some(rest) => SizeHint::with_exact(rest + body.unsent.len() as u64),
+                None => SizeHint::default(),
+            },
             Self::Stream(_) | Self::Watch(_) | Self::Audited(..) | Self::PagedList(_) => SizeHint::default(),
         }
     }
@@ -118,8 +195,8 @@ pub(super) fn watch(watch: WatchStream) -> Response<ResponseBody> {
     response(200, JSON, ResponseBody::Watch(Box::new(watch)))
 }
 
-pub fn pages(chunks: mpsc::Receiver<Result<Bytes, TruncatedBody>>) -> Response<ResponseBody> {
-    response(200, JSON, ResponseBody::PagedList(chunks))
+pub(super) fn pages(list: ListStream) -> Response<ResponseBody> {
+    response(200, JSON, ResponseBody::PagedList(Box::new(list)))
 }
 
 pub fn error(error: &StatusError) -> Response<ResponseBody> {

@@ -156,7 +156,7 @@ impl Api {
         }
         let options = DeleteOptions::of(&request)?;
         let dry_run = options.is_dry_run();
-        let listed = self.page(&request.info, &request.query.list_options(kind)?, false)?;
+        let listed = self.page(&request.info, &request.query.list_options(kind)?, 0, false)?;
         let mut items = Vec::new();
         for json in &listed.items {
             let object = super::parse(json)?;

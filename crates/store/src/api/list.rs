@@ -16,8 +16,11 @@ use crate::query::{ListOptions, ListVersion};
 use crate::status::StatusError;
 use crate::table::{self, IncludeObject};
 
-/// Objects per read when selectors may drop most of them.
+/// Objects and bytes per read when selectors may drop most of them.
 const SELECTED_CHUNK: usize = 500;
+const SELECTED_BYTES: usize = 1 << 20;
+/// Bytes of a page that a client asked for by its number of objects; the rest follows with its continue token.
+const PAGE_BYTES: usize = 16 << 20;
 
 impl Api {
     pub(super) fn get(&self, request: &ResourceRequest) -> Result<Response<ResponseBody>, StatusError> {
@@ -43,16 +46,15 @@ impl Api {
         if options.watch {
             return self.watch(request, options);
         }
-        let streamed = options.limit == 0
-            && request.accept.form == ResponseForm::Object
-            && !request.info.kind.is_converted();
-        let page = if streamed {
-            match PagedList::begin(self, &request.info, &options)?.into_single() {
-                Ok(page) => page,
-                Err(pages) => return Ok(paged_list::respond(request, *pages)),
+        let page = match options.limit {
+            0 if is_streamed(request) => {
+                match PagedList::begin(self, &request.info, &options)?.into_single() {
+                    Ok(page) => page,
+                    Err(pages) => return Ok(paged_list::respond(request, *pages)),
+                }
             }
-        } else {
-            self.page(&request.info, &options, true)?
+            0 => self.page(&request.info, &options, 0, true)?,
+            _ => self.page(&request.info, &options, PAGE_BYTES, true)?,
         };
         let list = page.meta();
         match request.accept.form {
@@ -64,11 +66,13 @@ impl Api {
         }
     }
 
-    /// One page of a list after selectors; `counts`: whether to count the objects after it.
+    /// One page of a list after selectors. `max_bytes`: as in [`ListQuery`]; `counts`: whether to count the objects after
+    /// it.
     pub(super) fn page(
         &self,
         info: &RequestInfo,
         options: &ListOptions,
+        max_bytes: usize,
         counts: bool,
     ) -> Result<ListedPage, StatusError> {
         let mut from = options.continue_token.as_deref().map(ContinueToken::decode).transpose()?;
@@ -81,9 +85,11 @@ impl Api {
             (None, _) => None,
         };
         let selects = !options.labels.is_empty() || !options.fields.is_empty();
-        let mut listed = ListedPage::default();
+        let (mut listed, mut bytes) = (ListedPage::default(), 0);
         loop {
-            let page = self.read_page(info, options, at, from.as_ref(), selects, counts)?;
+            let chunk = if selects { (SELECTED_CHUNK, SELECTED_BYTES) } else { (options.limit, max_bytes) };
+            let counts = counts && !selects && options.limit > 0;
+            let page = self.read_page(info, chunk, at, from.as_ref(), counts)?;
             at = Some(page.revision);
             listed.revision = page.revision;
             let (rest, read) = (page.more, page.items);
@@ -91,11 +97,13 @@ impl Api {
                 if selects && !is_selected(info.kind, options, &stored.json)? {
                     continue;
                 }
-                if options.limit > 0 && listed.items.len() == options.limit {
+                let has_all = options.limit > 0 && listed.items.len() == options.limit;
+                if has_all || max_bytes > 0 && bytes >= max_bytes {
                     // Only with selectors: one object too many was read, so there are more.
                     listed.more = listed.last.clone();
                     return Ok(listed);
                 }
+                bytes += stored.json.len();
                 listed.last = Some(stored.key);
                 listed.items.push(stored.json);
             }
@@ -113,11 +121,10 @@ impl Api {
     fn read_page(
         &self,
         info: &RequestInfo,
-        options: &ListOptions,
+        (limit, max_bytes): (usize, usize),
         at: Option<Revision>,
         from: Option<&ContinueToken>,
-        selects: bool,
-        counts: bool,
+        count_remaining: bool,
     ) -> Result<ListPage, StatusError> {
         let resource = ResourceId(info.kind.id);
         let start_after = from.map(|place| StoreKey::new(resource, &place.namespace, &place.name));
@@ -125,12 +132,18 @@ impl Api {
             resource,
             namespace: info.namespace.as_deref(),
             start_after: start_after.as_ref(),
-            limit: if selects { SELECTED_CHUNK } else { options.limit },
+            limit,
+            max_bytes,
             at,
-            count_remaining: counts && !selects && options.limit > 0,
+            count_remaining,
         };
         self.engine.list(&query).map_err(read_error)
     }
+}
+
+/// Whether a list without a limit is sent while it is read, and is never in memory as a whole.
+pub(super) fn is_streamed(request: &ResourceRequest) -> bool {
+    request.accept.form == ResponseForm::Object && !request.info.kind.is_converted()
 }
 
 fn continue_token(key: &StoreKey, revision: Revision) -> ContinueToken {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A watch is the body of its response: the connection polls it when the client can take more, and it has no task and no
-//! queue. A slow client costs no more than its position in the log.
+//! queue. A slow client costs its position in the log and at most one batch, which counts as bytes of its user.
 
 mod bookmark;
 mod event_encoder;
@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::body::FRAME;
+use super::fairness::HeldShare;
 use super::list::included;
 use super::paged_list::PagedList;
 use super::{Api, ResourceRequest, ResponseBody, body, read_error};
@@ -33,8 +34,6 @@ use event_encoder::{EventEncoder, line};
 use shared_batches::BatchHandle;
 pub(super) use shared_batches::SharedBatches;
 
-/// Size of a frame: with its header one TLS record, and one HTTP/2 frame.
-const FRAME: usize = (16 << 10) - 9;
 /// Duration of a watch without timeoutSeconds.
 const DEFAULT_SECONDS: u64 = 3_600;
 const MAX_SECONDS: u64 = 24 * DEFAULT_SECONDS;
@@ -45,10 +44,7 @@ impl Api {
         request: &ResourceRequest,
         mut options: ListOptions,
     ) -> Result<Response<ResponseBody>, StatusError> {
-        let permit = self.watches.clone().try_acquire_owned().map_err(|_| {
-            let most = self.limits.watches;
-            StatusError::too_many_requests(format!("{most} watches are open, the maximum: close some"))
-        })?;
+        let place = self.fairness.watch(request.flow.as_ref())?;
         let from = options.watch_from.unwrap_or(0);
         let starts_with_objects = options.initial_events || from == 0 && !declines_objects(request);
         if from > self.engine.revision().0 {
@@ -76,7 +72,7 @@ impl Api {
         let (form, include, clock) = (request.accept.form, included(request), self.clock().clone());
         let encoder = EventEncoder { kind, options, form, include, clock, described: false };
         let every = self.limits.bookmark_every;
-        Ok(body::watch(WatchStream::new(encoder, first, watcher, revision, batches, every, permit)))
+        Ok(body::watch(WatchStream::new(encoder, first, watcher, revision, batches, every, place)))
     }
 }
 
@@ -111,7 +107,7 @@ pub struct WatchStream {
     unsent: Bytes,
     timer: BookmarkTimer,
     /// Counts against the limit of open watches.
-    _permit: OwnedSemaphorePermit,
+    _place: Option<HeldShare>,
 }
 
 impl std::fmt::Debug for WatchStream {
@@ -128,13 +124,22 @@ impl WatchStream {
         revision: Revision,
         batches: Option<BatchHandle>,
         every: Duration,
-        permit: OwnedSemaphorePermit,
+        place: Option<HeldShare>,
     ) -> Self {
         let seconds = encoder.options.timeout_seconds.filter(|seconds| *seconds > 0);
         let lasts = Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS));
         let timer = BookmarkTimer::new(encoder.options.bookmarks.then_some(every), lasts);
         let phase = Phase::Objects(first.map(Box::new), revision);
-        Self { encoder, phase, watcher, batches, unsent: Bytes::new(), timer, _permit: permit }
+        Self { encoder, phase, watcher, batches, unsent: Bytes::new(), timer, _place: place }
+    }
+
+    /// Bytes in memory.
+    pub(super) fn held(&self) -> usize {
+        let pages = match &self.phase {
+            Phase::Objects(Some(pages), _) => pages.held(),
+            _ => 0,
+        };
+        self.unsent.len() + pages
     }
 
     /// The next chunk; `None` at the end.

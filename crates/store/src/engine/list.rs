@@ -14,6 +14,8 @@ pub struct ListQuery<'a> {
     pub start_after: Option<&'a StoreKey>,
     /// Page size; 0 for all.
     pub limit: usize,
+    /// Bytes of a page, not counting its last object; 0 for all.
+    pub max_bytes: usize,
     /// The revision of the state; `None` for the newest.
     pub at: Option<Revision>,
     /// Whether to count the objects after the page, which costs a walk over their keys.
@@ -23,11 +25,19 @@ pub struct ListQuery<'a> {
 impl<'a> ListQuery<'a> {
     /// All objects of a resource at the newest revision.
     pub fn all(resource: ResourceId) -> ListQuery<'a> {
-        ListQuery { resource, namespace: None, start_after: None, limit: 0, at: None, count_remaining: false }
+        ListQuery {
+            resource,
+            namespace: None,
+            start_after: None,
+            limit: 0,
+            max_bytes: 0,
+            at: None,
+            count_remaining: false,
+        }
     }
 
-    fn is_full(&self, items: &[StoredObject]) -> bool {
-        self.limit > 0 && items.len() >= self.limit
+    fn is_full(&self, items: &[StoredObject], bytes: usize) -> bool {
+        self.limit > 0 && items.len() >= self.limit || self.max_bytes > 0 && bytes >= self.max_bytes
     }
 }
 
@@ -55,7 +65,7 @@ impl ReadTables {
         if let Some(key) = query.start_after {
             start = start.max(KeyBound::behind(key));
         }
-        let mut page = ListPage { revision: at, ..ListPage::default() };
+        let (mut page, mut bytes) = (ListPage { revision: at, ..ListPage::default() }, 0);
         if start >= end {
             return Ok(page);
         }
@@ -66,14 +76,15 @@ impl ReadTables {
             if revision <= at.0 && !alive {
                 continue;
             }
-            if revision <= at.0 && query.is_full(&page.items) && page.more.is_some() {
+            if revision <= at.0 && query.is_full(&page.items, bytes) && page.more.is_some() {
                 page.remaining = Some(page.remaining.unwrap_or(0) + 1);
                 continue;
             }
             let key = key_of(key.value())?;
             let head = KeyHead { revision, alive };
             let Some(found) = self.object_at(&key, head, at.0, meta.compacted)? else { continue };
-            if !query.is_full(&page.items) {
+            if !query.is_full(&page.items, bytes) {
+                bytes += found.json.len();
                 page.items.push(found);
                 continue;
             }
