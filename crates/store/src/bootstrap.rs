@@ -11,6 +11,7 @@ use plan::rbac::{bootstrap_objects, reconciled};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::admission::policy;
 use crate::api::{Api, Caller, WriteContext, create_in};
 use crate::engine::{ListQuery, Lister, ResourceId, StoreKey, StoreReadError};
 use crate::kinds::{self, ResourceKind};
@@ -124,8 +125,32 @@ fn own_key(word: &str) -> StoreKey {
     key(kind(word), kubernetes_service::NAMESPACE, kubernetes_service::NAME)
 }
 
-/// Finds other holders of the address of the API's Service, which older versions allowed.
+/// Finds stored objects that need repair.
 pub fn check(list: &Lister<'_>) -> Result<Vec<Notice>, StoreReadError> {
+    let mut notices = check_address(list)?;
+    notices.extend(check_policies(list)?);
+    Ok(notices)
+}
+
+/// Finds policies that cannot be evaluated, because an older version accepted more.
+fn check_policies(list: &Lister<'_>) -> Result<Vec<Notice>, StoreReadError> {
+    let page = list(&ListQuery::all(ResourceId(kind("ValidatingAdmissionPolicy").id)))?;
+    let unloadable = page.items.iter().filter_map(|stored| {
+        let policy: Value = serde_json::from_slice(&stored.json).unwrap_or_default();
+        let (field, error) = policy::uncompilable(&policy).into_iter().next()?;
+        let effect = match policy["spec"]["failurePolicy"].as_str() {
+            Some("Ignore") => "it is ignored",
+            _ => "writes that it matches are refused",
+        };
+        let about = ObjectRef::new("ValidatingAdmissionPolicy", "", &stored.key.name);
+        let message = format!("{field}: {error}; by its failurePolicy {effect}. Change or delete the policy");
+        Some(Notice::new(about, "PolicyNotLoaded", message))
+    });
+    Ok(unloadable.collect())
+}
+
+/// Finds other holders of the address of the API's Service, which older versions allowed.
+fn check_address(list: &Lister<'_>) -> Result<Vec<Notice>, StoreReadError> {
     let cidrs: Vec<ServiceCidr> = read(list, "ServiceCIDR", "", |object| match object {
         Object::ServiceCidr(cidr) => Some(cidr),
         _ => None,

@@ -112,6 +112,7 @@ pub fn check(
     attempt: &AdmissionAttributes<'_>,
 ) -> Result<Vec<String>, StatusError> {
     let mut warnings = Vec::new();
+    let mut scope = None;
     // As in Kubernetes, policies do not apply to policies.
     if attempt.kind.group == policies().group {
         return Ok(warnings);
@@ -132,7 +133,8 @@ pub fn check(
             continue;
         }
         for params in params(objects, &policy, &binding, attempt)? {
-            let verdict = evaluate(&policy, attempt, &namespace, &params);
+            let scope = scope.get_or_insert_with(|| scope_of(attempt, &namespace));
+            let verdict = evaluate(&policy, scope, &params);
             enforce(&policy, &binding, attempt, verdict, &mut warnings)?;
         }
     }
@@ -196,7 +198,8 @@ fn params(
 /// The failed validations: message and reason of each.
 type Verdict = Result<Vec<(String, String)>, String>;
 
-fn evaluate(policy: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value, params: &Value) -> Verdict {
+/// The variables of all policies, which also share a budget.
+fn scope_of(attempt: &AdmissionAttributes<'_>, namespace: &Value) -> Scope {
     let request = json!({
         "operation": attempt.operation.word(),
         "kind": {"group": attempt.kind.group, "version": attempt.kind.version, "kind": attempt.kind.kind},
@@ -207,13 +210,16 @@ fn evaluate(policy: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value
         "dryRun": attempt.dry_run,
         "userInfo": attempt.user.to_json(),
     });
-    let mut scope = Scope::new(&[
+    Scope::new(&[
         ("object", attempt.object),
         ("oldObject", attempt.old),
         ("request", &request),
         ("namespaceObject", namespace),
-        ("params", params),
-    ]);
+    ])
+}
+
+fn evaluate(policy: &Value, scope: &mut Scope, params: &Value) -> Verdict {
+    scope.start_policy(params);
     let items = |name: &str| policy["spec"][name].as_array().cloned().unwrap_or_default();
     for condition in items("matchConditions") {
         if !scope.holds(text(&condition, "expression"))? {
@@ -226,7 +232,7 @@ fn evaluate(policy: &Value, attempt: &AdmissionAttributes<'_>, namespace: &Value
     let mut failed = Vec::new();
     for validation in items("validations") {
         if !scope.holds(text(&validation, "expression"))? {
-            failed.push((message_of(&scope, &validation), text(&validation, "reason").to_owned()));
+            failed.push((message_of(scope, &validation), text(&validation, "reason").to_owned()));
         }
     }
     Ok(failed)
@@ -236,7 +242,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-fn message_of(scope: &Scope, validation: &Value) -> String {
+fn message_of(scope: &mut Scope, validation: &Value) -> String {
     let computed = validation["messageExpression"].as_str().and_then(|source| scope.text(source).ok());
     let given = computed.filter(|text| !text.is_empty() && !text.contains('\n'));
     given.unwrap_or_else(|| match text(validation, "message") {
