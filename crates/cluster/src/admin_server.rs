@@ -1,6 +1,8 @@
 //! The admin HTTP server of every daemon: health, metrics and debug pages from a table of routes. Connections, headers and
-//! the drain are bounded, and no source keeps another from its places: a probe is answered whatever others hold.
+//! the drain are bounded, and no source keeps another from its places: a probe is answered whatever others hold. Off
+//! loopback, all pages but health require HTTPS and a token ([`access`]).
 
+pub mod access;
 pub mod controller_health;
 mod exposition;
 mod health;
@@ -8,7 +10,7 @@ mod process_metrics;
 pub mod store_metrics;
 mod unsuffixed_counter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,11 +31,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::supervisor;
+use access::{AdminAccess, AdminStream};
 pub use health::HealthChecks;
 pub use process_metrics::registry;
 pub use unsuffixed_counter::UnsuffixedCounter;
@@ -85,6 +89,9 @@ type Handler = Arc<dyn Fn(&Parts) -> AdminPage + Send + Sync>;
 pub struct AdminRoutes {
     handlers: BTreeMap<&'static str, Handler>,
     fallback: Option<Handler>,
+    /// Paths that need no token.
+    open: BTreeSet<&'static str>,
+    access: Option<Arc<AdminAccess>>,
 }
 
 impl AdminRoutes {
@@ -98,9 +105,24 @@ impl AdminRoutes {
         self
     }
 
+    /// Adds a handler whose page needs no token.
+    pub fn open_page(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(&Parts) -> AdminPage + Send + Sync + 'static,
+    ) -> Self {
+        self.open.insert(path);
+        self.page(path, handler)
+    }
+
+    /// Requires HTTPS and a token for all pages that are not open; `None` requires nothing.
+    pub fn with_access(self, access: Option<Arc<AdminAccess>>) -> Self {
+        Self { access, ..self }
+    }
+
     /// Adds a health endpoint: 200, or 503 with the failed checks.
     pub fn checks(self, path: &'static str, checks: HealthChecks) -> Self {
-        self.page(path, move |head| checks.page(head.uri.query().unwrap_or_default()))
+        self.open_page(path, move |head| checks.page(head.uri.query().unwrap_or_default()))
     }
 
     /// Sets the handler of all other paths.
@@ -114,7 +136,13 @@ impl AdminRoutes {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
-    fn respond(&self, head: &Parts) -> AdminPage {
+    async fn respond(&self, head: &Parts, is_tls: bool) -> AdminPage {
+        if let Some(access) = &self.access
+            && !self.open.contains(head.uri.path())
+            && let Err(refusal) = access.check(head, is_tls).await
+        {
+            return refusal;
+        }
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return AdminPage::text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
         }
@@ -223,12 +251,33 @@ async fn serve_connection(
     stream: TcpStream,
     place: ConnectionPlace,
     routes: AdminRoutes,
+    stop: watch::Receiver<bool>,
+) {
+    let Some(access) = routes.access.clone() else {
+        return serve_http(stream, place, routes, false, stop).await;
+    };
+    match tokio::time::timeout(HEADER_TIMEOUT, access.accept(stream)).await {
+        Ok(Ok(AdminStream::Plain(stream))) => serve_http(stream, place, routes, false, stop).await,
+        Ok(Ok(AdminStream::Tls(stream))) => serve_http(stream, place, routes, true, stop).await,
+        // Errors of a client are not logged.
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+async fn serve_http(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    place: ConnectionPlace,
+    routes: AdminRoutes,
+    is_tls: bool,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-        let _request = place.begin_request();
-        let response = response(&routes, &request.into_parts().0);
-        async move { Ok::<_, Infallible>(response) }
+        let (routes, in_flight) = (routes.clone(), place.begin_request());
+        async move {
+            let response = response(&routes, &request.into_parts().0, is_tls).await;
+            drop(in_flight);
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -245,8 +294,8 @@ async fn serve_connection(
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }
 
-fn response(routes: &AdminRoutes, head: &Parts) -> Response<Full<Bytes>> {
-    let page = routes.respond(head);
+async fn response(routes: &AdminRoutes, head: &Parts, is_tls: bool) -> Response<Full<Bytes>> {
+    let page = routes.respond(head, is_tls).await;
     let mut response = Response::new(Full::new(Bytes::from(page.body)));
     *response.status_mut() = page.status;
     let headers = response.headers_mut();

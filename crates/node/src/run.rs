@@ -25,6 +25,7 @@ use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::{local_addresses, running_config, sysctl, traffic};
+use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::{Connection, Informer, ObjectKind, WatchSpec, systemd};
 
@@ -56,6 +57,8 @@ pub struct RunOptions<'a> {
     pub lease_namespace: String,
     /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
+    /// Who may read the metrics.
+    pub access: &'a AdminAccessArgs,
     /// Warnings from reading the configuration.
     pub notices: Vec<Notice>,
     pub clock: Clock,
@@ -93,7 +96,11 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     let (_serving, served) = watch::channel(false);
     let configz = running_config::value(&settings, &options.node, &options.connection);
     running_config::serve(&configz, &options.clock);
-    serve_all(&settings, &shared, &configz, &served, &options.clock)?;
+    let access = match settings.metrics {
+        Some(address) => options.access.access(address, Some(options.client.clone()), &options.clock)?,
+        None => None,
+    };
+    serve_all(&settings, &shared, &configz, access, &served, &options.clock)?;
     let (programmed, lease_state) = watch::channel(ProgrammedState::default());
     let mut first_sync = programmed.subscribe();
     tokio::spawn(async move {
@@ -189,13 +196,14 @@ fn serve_all(
     settings: &NodeSettings,
     shared: &Arc<SharedState>,
     configz: &Value,
+    access: Option<Arc<AdminAccess>>,
     stop: &watch::Receiver<bool>,
     clock: &Clock,
 ) -> Result<()> {
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
-        ("metrics", settings.metrics, metrics_pages(shared, configz.clone())),
+        ("metrics", settings.metrics, metrics_pages(shared, configz.clone()).with_access(access)),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -239,7 +247,7 @@ fn metrics_pages(shared: &Arc<SharedState>, configz: Value) -> AdminRoutes {
     let shared = shared.clone();
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
-        .page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
+        .open_page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
         .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
         .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -158,6 +159,15 @@ fn new_token() -> io::Result<String> {
     getrandom::fill(&mut bytes)
         .map_err(|error| io::Error::other(format!("the system has no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Sets the validity of a certificate that is issued now: this many days, and one before, for clocks that are behind.
+pub fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
+    let date = |days: i64| {
+        let date = (now + SignedDuration::from_hours(24 * days)).to_zoned(jiff::tz::TimeZone::UTC).date();
+        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+    };
+    (params.not_before, params.not_after) = (date(-1), date(days));
 }
 
 fn authority_params() -> CertificateParams {

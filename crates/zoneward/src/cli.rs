@@ -406,6 +406,8 @@ pub struct Up {
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh", value_parser = listen_address)]
     pub mesh_metrics_bind_address: SocketAddr,
     #[command(flatten)]
+    pub access: cluster::admin_server::access::AdminAccessArgs,
+    #[command(flatten)]
     pub making: SliceMaking,
     #[command(flatten)]
     pub log: cluster::log::LogArgs,
@@ -504,6 +506,8 @@ pub struct Controller {
     /// or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    pub access: cluster::admin_server::access::AdminAccessArgs,
     /// Remove everything specific to Zoneward from EndpointSlices and Services, for a hand-over to
     /// kube-controller-manager, and exit; rejected while another Zoneward controller leads
     #[arg(long)]

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
 use cluster::Connection;
+use cluster::admin_server::access::AdminAccessArgs;
 
 /// `zoneward node`
 #[derive(Clone, Debug, Args)]
@@ -41,6 +42,8 @@ pub struct NodeFlags {
     /// Namespace of the Lease in which this node reports what is programmed; empty disables it
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,
+    #[command(flatten)]
+    pub access: AdminAccessArgs,
     #[command(flatten)]
     pub logging: LoggingFlags,
     #[command(flatten)]

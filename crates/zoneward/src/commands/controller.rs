@@ -63,6 +63,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
         "--bind-address",
     )
     .await?;
+    let access = args.access.access(listener.local_addr()?, Some(client.clone()), &clock)?;
     let (stop, stopped) = watch::channel(false);
 
     let mut registry = admin_server::registry("controller");
@@ -78,8 +79,8 @@ async fn control(args: &cli::Controller) -> Result<()> {
         systemd::notify_ready();
     });
     let ready = HealthChecks::default().check("api", move || health.check());
-    let server =
-        tokio::spawn(admin_server::serve(listener, controller_health::routes(registry, ready), finished));
+    let routes = controller_health::routes(registry, ready).with_access(access);
+    let server = tokio::spawn(admin_server::serve(listener, routes, finished));
 
     let config = args.slice_controller();
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());

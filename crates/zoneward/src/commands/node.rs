@@ -56,6 +56,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),
             config_file: args.config.as_deref(),
+            access: &args.access,
             notices,
         };
         tracing::info!(node = start.node, "starting; existing rules stay in place");

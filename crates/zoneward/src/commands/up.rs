@@ -139,8 +139,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if let Some(controllers) = &controllers {
         ready = controllers.check(ready);
     }
-    let overseen =
-        tokio::spawn(admin_server::serve(overseers, controller_health::routes(registry, ready), stopped));
+    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
+    let routes = controller_health::routes(registry, ready).with_access(access);
+    let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
     if !args.no_node {
         machine::register(client.clone(), args.zone.as_deref()).await?;
     }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clock::Clock;
+use kube::Client;
 use tokio::sync::watch;
 use tracing::info;
 use xds::render::DirectResponseAllowlist;
 use xds::server::{self, XdsServerSettings, XdsServerTls};
 
+use cluster::admin_server::access::AdminAccessArgs;
 use cluster::{admin_server, log};
 
 use crate::cli;
@@ -59,6 +61,8 @@ pub struct ControlArgs {
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
     #[command(flatten)]
+    pub access: AdminAccessArgs,
+    #[command(flatten)]
     pub log: log::LogArgs,
 }
 
@@ -73,13 +77,15 @@ pub fn run(args: &ControlArgs) -> Result<bool> {
 async fn serve(args: &ControlArgs) -> Result<()> {
     let settings = settings(args)?;
     let mut signals = Signals::listen()?;
-    let source = source(&args.input).await?;
+    let (source, client) = source(&args.input).await?;
     let listener = admin_server::listen(args.listen, "--listen").await?;
     let health = admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
     let subscriptions = Arc::new(Subscriptions::new(settings.max_streams));
     let (stop, stopped) = watch::channel(false);
-    let shown = tokio::spawn(admin_server::serve(health, pages(&subscriptions), stopped.clone()));
+    let access = args.access.access(health.local_addr()?, client, &Clock::system())?;
+    let routes = pages(&subscriptions).with_access(access);
+    let shown = tokio::spawn(admin_server::serve(health, routes, stopped.clone()));
     let talking = tokio::spawn(server::serve(
         listener,
         settings,
@@ -138,7 +144,8 @@ pub(super) fn token(file: &Path) -> Result<Arc<str>> {
     Ok(token.into())
 }
 
-async fn source(input: &cli::InputArgs) -> Result<ObjectSource> {
+/// Where the objects come from, and the client of the API if it is that.
+async fn source(input: &cli::InputArgs) -> Result<(ObjectSource, Option<Client>)> {
     if !input.files.is_empty() {
         let input = cli::InputArgs {
             files: input.files.clone(),
@@ -146,10 +153,11 @@ async fn source(input: &cli::InputArgs) -> Result<ObjectSource> {
             namespace: input.namespace.clone(),
             ..cli::InputArgs::default()
         };
-        return ObjectSource::files(input);
+        return Ok((ObjectSource::files(input)?, None));
     }
     let client = cluster::connect(&input.connection, &Clock::system())
         .await
         .context("reading routes and endpoints from the API, because there is no -f")?;
-    Ok(ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())))
+    let random = model::random::Random::seeded(clock::os_seed());
+    Ok((ObjectSource::cluster(client.clone(), random), Some(client)))
 }

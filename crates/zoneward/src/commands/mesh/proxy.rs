@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{ArgGroup, Args};
 use clock::{Clock, os_seed};
+use kube::Client;
 use model::Name;
 use model::random::Random;
 use proxy::{
@@ -19,6 +20,7 @@ use proxy::{
 use tokio::sync::watch;
 
 use crate::cli;
+use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
@@ -82,6 +84,8 @@ pub struct ProxyArgs {
     /// or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
     pub bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    pub access: AdminAccessArgs,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -205,14 +209,16 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let options = options(args)?;
     let log = options.access_log.clone();
     let mut signals = Signals::listen()?;
-    let (source, namespace) = source(args).await?;
+    let (source, namespace, client) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
     let listener =
         admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(options, ProxyTables::default());
     let health = Arc::new(TablesHealth::new());
     let (done, finished) = watch::channel(false);
-    let server = tokio::spawn(admin_server::serve(listener, pages(&proxy, &health), finished));
+    let access = args.access.access(listener.local_addr()?, client, &Clock::system())?;
+    let routes = pages(&proxy, &health).with_access(access);
+    let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
     done.send_replace(true);
     server.await.context("admin server task panicked")?;
@@ -222,8 +228,8 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     ended
 }
 
-/// Where the world comes from, and the namespace that names without one are in.
-async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String)> {
+/// Where the objects come from, the namespace of names without one, and the client of the API if they come from one.
+async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String, Option<Client>)> {
     let input = &args.input;
     if !input.files.is_empty() {
         let namespace = input.namespace.clone().unwrap_or_else(|| "default".to_owned());
@@ -233,13 +239,14 @@ async fn source(args: &ProxyArgs) -> Result<(ObjectSource, String)> {
             namespace: input.namespace.clone(),
             ..cli::InputArgs::default()
         };
-        return Ok((ObjectSource::files(input)?, namespace));
+        return Ok((ObjectSource::files(input)?, namespace, None));
     }
     let client = cluster::connect(&input.connection, &Clock::system())
         .await
         .context("reading routes and endpoints from the API, because there is no -f")?;
     let namespace = input.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    Ok((ObjectSource::cluster(client, model::random::Random::seeded(clock::os_seed())), namespace))
+    let random = model::random::Random::seeded(clock::os_seed());
+    Ok((ObjectSource::cluster(client.clone(), random), namespace, Some(client)))
 }
 
 fn plan(args: &ProxyArgs, namespace: &Name) -> Result<EmbeddedProxyConfig> {

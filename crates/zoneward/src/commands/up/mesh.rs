@@ -54,6 +54,7 @@ impl ProxySupervisor {
         // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
+        common.extend(args.access.words());
         if let Some(zone) = &args.zone {
             common.extend(["--zone".into(), zone.into()]);
         }

@@ -1,0 +1,290 @@
+//! Access over TCP and TLS, with the embedded API as the reviewer: what an attacker without rights gets.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clock::ManualTime;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use store::admission::service::ServiceRanges;
+use store::api::{Api as EmbeddedApi, ApiLimits, Caller};
+use store::bootstrap::{BootstrapOptions, bootstrap};
+use store::engine::{Engine, EngineOptions};
+use store::server::LocalApi;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tower::ServiceExt;
+
+use super::super::{AdminRoutes, HealthChecks, listen, serve};
+use super::*;
+
+/// An embedded API with one account that may read metrics, one that may not, and a count of reviews.
+struct World {
+    folder: PathBuf,
+    api: EmbeddedApi,
+    client: Client,
+    reviews: Arc<AtomicUsize>,
+    manual: ManualTime,
+    address: SocketAddr,
+    _stop: watch::Sender<bool>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl World {
+    async fn new(name: &str, args: AdminAccessArgs) -> Self {
+        let folder = std::env::temp_dir().join(format!("zoneward-access-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
+        let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let listen_at = SocketAddr::from(([127, 0, 0, 1], 6443));
+        bootstrap(&api, BootstrapOptions { service_cidrs: vec!["10.96.0.0/16".parse().unwrap()], listen: listen_at }).await.unwrap();
+        let reviews = Arc::new(AtomicUsize::new(0));
+        let counted = reviews.clone();
+        let service = LocalApi::new(api.clone(), Caller::own()).map_request(
+            move |request: http::Request<kube::client::Body>| {
+                if request.uri().path().ends_with("/tokenreviews") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+                request
+            },
+        );
+        let client = Client::new(service, "default");
+        let manual = ManualTime::starting_at(SystemTime::now());
+        // Any address off loopback decides; the test itself listens on loopback.
+        let outside = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let access = args.access(outside, Some(client.clone()), &manual.clock()).unwrap();
+        let routes = AdminRoutes::default()
+            .checks("/healthz", HealthChecks::default().check("ping", || Ok(())))
+            .metrics(Registry::default())
+            .page("/status", |_| AdminPage::text(StatusCode::OK, "secrets of the status"))
+            .with_access(access);
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), "--bind-address").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(serve(listener, routes, stopped));
+        let world = Self { folder, api, client, reviews, manual, address, _stop: stop };
+        world
+            .create(
+                "/api/v1/namespaces",
+                json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "monitoring"}}),
+            )
+            .await;
+        for account in ["prometheus", "tenant"] {
+            let object = json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": account}});
+            world.create("/api/v1/namespaces/monitoring/serviceaccounts", object).await;
+        }
+        let rbac = "/apis/rbac.authorization.k8s.io/v1";
+        let meta = json!({"name": "metrics"});
+        world
+            .create(
+                &format!("{rbac}/clusterroles"),
+                json!({
+                    "kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta,
+                    "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+                }),
+            )
+            .await;
+        world.create(&format!("{rbac}/clusterrolebindings"), json!({
+            "kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics"},
+            "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"}],
+        })).await;
+        world
+    }
+
+    async fn create(&self, path: &str, object: Value) -> Value {
+        let request = http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(object.to_string().into_bytes())
+            .unwrap();
+        self.client.request::<Value>(request).await.unwrap()
+    }
+
+    async fn token(&self, account: &str) -> String {
+        let path = format!("/api/v1/namespaces/monitoring/serviceaccounts/{account}/token");
+        let asked = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}});
+        self.create(&path, asked).await["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    async fn plain(&self, path: &str) -> String {
+        exchange(TcpStream::connect(self.address).await.unwrap(), path, None).await
+    }
+
+    async fn tls(&self, path: &str, token: Option<&str>) -> String {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+            .with_no_client_auth();
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        exchange(TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap(), path, token).await
+    }
+}
+
+async fn exchange(
+    mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    path: &str,
+    token: Option<&str>,
+) -> String {
+    let header = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // A server may close without close_notify.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+/// A scraper that does not verify, as with `insecure_skip_verify`.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or(answer)
+}
+
+#[tokio::test]
+async fn health_is_open_and_other_pages_need_https_a_valid_token_and_the_right() {
+    let world = World::new("rights", AdminAccessArgs::default()).await;
+    assert_eq!(status(&world.plain("/healthz").await), "200");
+    assert_eq!(status(&world.tls("/healthz", None).await), "200");
+    for path in
+        ["/metrics", "/status", "/other", "/healthz/../metrics", "//healthz", "/healthz%2f..%2fmetrics"]
+    {
+        let answer = world.plain(path).await;
+        assert_eq!(status(&answer), "400", "{path}: {answer}");
+        assert!(!answer.contains("secrets"), "{answer}");
+        let answer = world.tls(path, None).await;
+        assert!(status(&answer) == "401" && answer.contains("www-authenticate: Bearer"), "{path}: {answer}");
+        assert_eq!(status(&world.tls(path, Some("forged.token.here")).await), "401", "{path}");
+    }
+    let (prometheus, tenant) = (world.token("prometheus").await, world.token("tenant").await);
+    let answer = world.tls("/metrics", Some(&prometheus)).await;
+    assert!(status(&answer) == "200" && answer.contains("text/plain; version=0.0.4"), "{answer}");
+    let answer = world.tls("/status", Some(&prometheus)).await;
+    let reason = r#"forbidden: User "system:serviceaccount:monitoring:prometheus" cannot get path "/status""#;
+    assert!(status(&answer) == "403" && answer.contains(reason), "{answer}");
+    assert_eq!(status(&world.tls("/metrics", Some(&tenant)).await), "403");
+    // A token in plain HTTP is not even looked at.
+    let reviews = world.reviews.load(Ordering::SeqCst);
+    let stream = TcpStream::connect(world.address).await.unwrap();
+    assert_eq!(status(&exchange(stream, "/metrics", Some(&prometheus)).await), "400");
+    assert_eq!(world.reviews.load(Ordering::SeqCst), reviews);
+    drop(world.api.clone());
+}
+
+#[tokio::test]
+async fn decisions_are_cached_briefly_and_wrong_tokens_do_not_displace_right_ones() {
+    let world = World::new("cache", AdminAccessArgs::default()).await;
+    let token = world.token("prometheus").await;
+    for _ in 0..3 {
+        assert_eq!(status(&world.tls("/metrics", Some(&token)).await), "200");
+    }
+    assert_eq!(world.reviews.load(Ordering::SeqCst), 1);
+    for number in 0..MAX_DECISIONS + 20 {
+        assert_eq!(status(&world.tls("/metrics", Some(&format!("wrong.{number}.x"))).await), "401");
+    }
+    let before = world.reviews.load(Ordering::SeqCst);
+    assert_eq!(status(&world.tls("/metrics", Some(&token)).await), "200");
+    assert_eq!(world.reviews.load(Ordering::SeqCst), before, "still cached");
+    // The account loses its right: within the time of a cached decision, so does the token.
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/metrics";
+    let request = http::Request::delete(path).body(Vec::new()).unwrap();
+    world.client.request::<Value>(request).await.unwrap();
+    world.manual.advance(DECISION_TTL);
+    assert_eq!(status(&world.tls("/metrics", Some(&token)).await), "403");
+}
+
+#[tokio::test]
+async fn loopback_and_the_flag_need_nothing_and_files_are_reloaded() {
+    let (clock, outside) = (Clock::system(), SocketAddr::from(([0, 0, 0, 0], 10270)));
+    let args = AdminAccessArgs::default();
+    for inside in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(args.access(inside.parse().unwrap(), None, &clock).unwrap().is_none(), "{inside}");
+    }
+    assert!(args.access(outside, None, &clock).unwrap().is_some());
+    let plain = AdminAccessArgs { metrics_plain_http: true, ..args };
+    assert!(plain.access(outside, None, &clock).unwrap().is_none());
+
+    let folder = std::env::temp_dir().join(format!("zoneward-access-files-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
+    let write = |age: u64| {
+        let made = rcgen::KeyPair::generate().unwrap();
+        let signed = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&made).unwrap();
+        for (path, text) in [(&certificate, signed.pem()), (&key, made.serialize_pem())] {
+            fs::write(path, text).unwrap();
+            let time = SystemTime::now() - Duration::from_secs(age);
+            fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        }
+        signed.der().clone()
+    };
+    let first = write(100);
+    let serving = ServingCertificate::new(Some((certificate.clone(), key.clone())), clock).unwrap();
+    assert_eq!(serving.current().cert[0], first);
+    let second = write(50);
+    assert_eq!(serving.current().cert[0], second);
+    fs::write(&certificate, "broken").unwrap();
+    assert_eq!(serving.current().cert[0], second, "the previous one stays");
+    let third = write(20);
+    assert_eq!(serving.current().cert[0], third);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn self_signed_certificate_is_renewed_at_two_thirds_of_a_year() {
+    let manual = ManualTime::starting_at(SystemTime::now());
+    let serving = ServingCertificate::new(None, manual.clock()).unwrap();
+    let first = serving.current().cert[0].clone();
+    manual.advance(CERTIFICATE_RENEWAL - Duration::from_secs(1));
+    assert_eq!(serving.current().cert[0], first);
+    manual.advance(Duration::from_secs(1));
+    assert_ne!(serving.current().cert[0], first);
+}
