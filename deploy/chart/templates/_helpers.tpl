@@ -85,6 +85,9 @@ imagePullSecrets:
 {{- define "zoneward.podAnnotations" -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}
+{{- if not .root.Values.metrics.plainHTTP }}
+prometheus.io/scheme: https
+{{- end }}
 {{- with .annotations }}
 {{ toYaml . }}
 {{- end }}
@@ -101,6 +104,19 @@ readinessProbe:
   httpGet: {path: /readyz, port: metrics}
   periodSeconds: {{ .readyEvery }}
   timeoutSeconds: 5
+{{- end }}
+
+{{/* Rules of an account that asks the API who may read its metrics. */}}
+{{- define "zoneward.metricsRules" -}}
+{{- if not .Values.metrics.plainHTTP }}
+# Whose token reads the metrics, and whether that account may.
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
 {{- end }}
 
 {{/* Ingress rule of the metrics port. */}}

@@ -302,6 +302,36 @@ fn the_evaluation_of_rules_is_strict() {
 }
 
 #[test]
+fn every_role_with_metrics_may_review_tokens_unless_they_are_plain() {
+    let accounts = [
+        ("kube-system", "zoneward-controller"),
+        ("kube-system", "zoneward-node"),
+        ("kube-system", "zoneward-mesh-control"),
+        ("default", "zoneward-gateway-edge"),
+    ];
+    let reviews = [
+        "/apis/authentication.k8s.io/v1/tokenreviews",
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+    ];
+    let objects = ValueSet::named("everything").objects();
+    for (account, review) in accounts.iter().flat_map(|account| reviews.map(|review| (*account, review))) {
+        assert!(allows(&objects, account, &Access::of("POST", review).unwrap()), "{account:?} {review}");
+    }
+    let plain = ValueSet::named("single-node").objects();
+    let controller = ("kube-system", "zoneward-controller");
+    assert!(!allows(&plain, controller, &Access::of("POST", reviews[0]).unwrap()), "metrics.plainHTTP");
+    let scheme = |objects: &[Value]| {
+        let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+        let pod = &deployment["spec"]["template"];
+        let flags = pod["spec"]["containers"][0]["args"].as_array().unwrap().clone();
+        let scheme = pod["metadata"]["annotations"]["prometheus.io/scheme"].clone();
+        (scheme, flags.contains(&json!("--metrics-plain-http")))
+    };
+    assert_eq!(scheme(&objects), (json!("https"), false));
+    assert_eq!(scheme(&plain), (Value::Null, true));
+}
+
+#[test]
 fn leases_of_nodes_can_have_a_namespace_of_their_own() {
     let objects = ValueSet::named("managed").objects();
     let may = |account: &str, method: &str, target: &str| {
