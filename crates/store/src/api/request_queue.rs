@@ -102,6 +102,11 @@ impl<T> WaitingRequests<T> {
         let (longest, most) = longest.map_or((connection, own), |(id, waiting)| (*id, waiting.len()));
         let loser = if most > own { longest } else { connection };
         let refused = queue.connections.values.get_mut(&loser).and_then(VecDeque::pop_back);
+        if own == 1 && loser == connection {
+            // It came with this request: a connection without requests takes no turn.
+            queue.connections.values.remove(&connection);
+            queue.connections.order.pop_back();
+        }
         queue.len -= 1;
         self.len -= 1;
         refused
@@ -261,7 +266,12 @@ mod tests {
         assert_eq!(waiting.push(&user, 1, "a4"), Some("a4"));
         assert_eq!(waiting.push(&user, 2, "b1"), Some("a3"));
         assert_eq!(waiting.push(&other, 3, "c1"), None, "each user has a queue of its own");
-        assert_eq!(all(waiting), ["a1", "c1", "b1", "a2"]);
+        for connection in 4..100 {
+            let _refused = waiting.push(&user, connection, "flood");
+        }
+        let connections = &waiting.users.values[&user].connections;
+        assert_eq!((connections.values.len(), connections.order.len()), (3, 3), "the refused leave nothing");
+        assert_eq!(all(waiting), ["a1", "c1", "b1", "flood"]);
     }
 
     proptest! {
