@@ -135,7 +135,7 @@ fn attach_sbom(layout: &mut Layout, image: &Value, contents: &PackageContents) -
 fn labels(version: &str, date: SourceDate) -> Value {
     json!({
         "org.opencontainers.image.title": "Zoneward",
-        "org.opencontainers.image.description": "Zone-aware service networking for Kubernetes and for single machines",
+        "org.opencontainers.image.description": "Topology-aware Service networking for Kubernetes and single machines",
         "org.opencontainers.image.version": version,
         "org.opencontainers.image.created": date.rfc3339(),
         "org.opencontainers.image.licenses": env!("CARGO_PKG_LICENSE"),
