@@ -55,13 +55,13 @@ pub const MECHANISMS: [ComparedMechanism; 7] = [
         field: None,
     },
     ComparedMechanism {
-        name: "Prefer",
+        name: "PreferZone",
         description: "own zone, some pods reassigned",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Prefer")),
         field: None,
     },
     ComparedMechanism {
-        name: "Require",
+        name: "RequireZone",
         description: "own zone or nothing",
         annotation: Some(("endpointslice.kubernetes.io/same-zone", "Require")),
         field: None,

@@ -105,7 +105,7 @@ fn check(told: &Value) {
     let mechanisms = told["mechanisms"].as_array().expect("mechanisms");
     let named = |name: &str| mechanisms.iter().find(|m| m["name"] == name).expect("every mechanism is shown");
     for zone in ["zone-a", "zone-b", "zone-c"] {
-        for name in ["PreferSameZone", "Require"] {
+        for name in ["PreferSameZone", "RequireZone"] {
             let (inside, all) = counted(&named(name)["connections"], zone, zone);
             assert_eq!(inside, all, "{name} stays in {zone}");
         }

@@ -159,7 +159,7 @@ fn no_node_is_warned_of_and_a_client_that_speaks_no_http_gets_the_pods_name() {
     let of_nodes = events["items"].as_array().expect("a list").iter();
     let of_nodes: Vec<_> = of_nodes.filter(|event| event["involvedObject"]["kind"] == "Node").collect();
     assert!(of_nodes.is_empty(), "{of_nodes:?}");
-    let probe = format!("cat < /dev/tcp/{}/80", demo.cluster_ip("web-require"));
+    let probe = format!("cat < /dev/tcp/{}/80", demo.cluster_ip("web-requirezone"));
     let said = demo.text(&["exec", "client-c1", "--", "bash", "-c", &probe]);
     assert!(said.starts_with("web-c") && said.ends_with(" in zone-c\n"), "{said}");
     let place = demo.text(&["exec", "client-c1", "--", "sh", "-c", "echo $NODE_NAME $POD_NAME"]);
@@ -175,7 +175,7 @@ fn a_zone_without_pods_is_served_by_the_others_until_it_has_some_again() {
     let prefer = demo.answer(&["traffic", "svc/web-prefersamezone"]);
     assert_eq!(prefer["connections"]["zone-c"].get("zone-c"), None, "{prefer}");
     assert_eq!((&prefer["failed"], &prefer["complaints"]), (&json!(0), &json!([])));
-    let require = demo.answer(&["traffic", "web-require", "--from", "zone-c", "--connections", "50"]);
+    let require = demo.answer(&["traffic", "web-requirezone", "--from", "zone-c", "--connections", "50"]);
     assert_eq!((&require["refused"], &require["busiest"]), (&json!({"zone-c": 100}), &Value::Null));
     demo.answer(&["scale", "deployment/web", "--zone", "zone-c", "--replicas", "5"]);
     let back = demo.answer(&["traffic", "web-prefersamezone", "--ip-family", "ipv6"]);
@@ -183,7 +183,7 @@ fn a_zone_without_pods_is_served_by_the_others_until_it_has_some_again() {
     assert_eq!(back["busiest"]["planned"], 1.2667, "19 pods, 5 of them for a third of the traffic: {back}");
 
     assert!(demo.refusal(&["traffic", "wev"]).contains("there is no Service default/wev; there are"));
-    assert!(demo.refusal(&["traffic", "web-require", "--from", "zone-x"]).contains("--from zone-x"));
+    assert!(demo.refusal(&["traffic", "web-requirezone", "--from", "zone-x"]).contains("--from zone-x"));
     assert!(demo.refusal(&["scale", "cart", "--replicas", "1"]).contains("there are web and shop"));
     assert!(demo.refusal(&["scale", "web", "--zone", "zone-x", "--replicas", "1"]).contains("zone-a"));
 }
