@@ -40,40 +40,37 @@ const COUNTERS: [MetricRow; 3] = [
     ("zoneward_api_checkpoints", "Checkpoints written", |stats| stats.checkpoints),
 ];
 
-/// What clients lost to others or were refused, by kind.
-fn losses(
-    stats: &FairnessStats,
-) -> [(&'static str, &'static str, &'static str, Vec<(&'static str, u64)>); 2] {
-    let evictions = vec![
+/// Encodes counts by the value of a label.
+fn encode_counts(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&'static str, &'static str),
+    label: &'static str,
+    counts: &[(&'static str, u64)],
+) -> fmt::Result {
+    let kind = ConstCounter::new(0_u64).metric_type();
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    for (value, count) in counts {
+        ConstCounter::new(*count).encode(family.encode_family(&[(label, *value)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_fairness(stats: &FairnessStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let evictions = [
         ("connections", stats.evicted_connections),
         ("watches", stats.evicted_watches),
         ("responses", stats.evicted_responses),
         ("bodies", stats.evicted_bodies),
     ];
-    let refusals = vec![
+    let text = ("zoneward_api_evictions", "Connections closed because others needed what they held");
+    encode_counts(encoder, text, "held", &evictions)?;
+    let refusals = [
         ("queue-full", stats.queue.queue_full),
         ("time-out", stats.queue.timed_out),
         ("watches", stats.refused_watches),
     ];
-    [
-        (
-            "zoneward_api_evictions",
-            "Connections closed because others needed what they held",
-            "held",
-            evictions,
-        ),
-        ("zoneward_api_rejected_requests", "Requests answered with 429", "reason", refusals),
-    ]
-}
-
-fn encode_fairness(stats: &FairnessStats, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    for (name, help, label, counts) in losses(stats) {
-        let kind = ConstCounter::new(0_u64).metric_type();
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for (value, count) in counts {
-            ConstCounter::new(count).encode(family.encode_family(&[(label, value)])?)?;
-        }
-    }
+    let text = ("zoneward_api_rejected_requests", "Requests answered with 429");
+    encode_counts(encoder, text, "reason", &refusals)?;
     let waits = ConstCounter::new(stats.queue.waited);
     let help = "Requests that waited for a seat";
     waits.encode(encoder.encode_descriptor(
