@@ -122,6 +122,26 @@ impl Addresses {
     }
 }
 
+/// Why an address cannot be an endpoint: other nodes cannot reach it. API servers refuse these, except multicast addresses
+/// beyond the link.
+pub fn unreachable_range(address: IpAddr) -> Option<&'static str> {
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_unspecified() {
+        Some("the unspecified address")
+    } else if address.is_loopback() {
+        Some("a loopback address (127.0.0.0/8, ::1)")
+    } else if is_link_local {
+        Some("a link-local address (169.254.0.0/16, fe80::/10)")
+    } else if address.is_multicast() {
+        Some("a multicast address (224.0.0.0/4, ff00::/8)")
+    } else {
+        None
+    }
+}
+
 /// Parses an address as Kubernetes does: leading zeros of IPv4 octets are ignored, and an IPv4-mapped IPv6 address
 /// (`::ffff:10.0.0.1`) is an IPv4 address.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {

@@ -22,7 +22,7 @@ use anyhow::{Result, bail};
 use model::{GoDuration, Notice, ObjectRef};
 use plan::NodeGates;
 use plan::feature_gates::ReadGates;
-use plan::forward::ProxySettings;
+use plan::forward::{NodePortRange, ProxySettings};
 
 pub use file::Configuration;
 pub use modes::Mode;
@@ -67,7 +67,8 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     if let Some(path) = flags.connection.kubeconfig.as_ref().filter(|_| flags.config.is_none()) {
         config.client_connection.kubeconfig = path.display().to_string();
     }
-    let (settings, more) = resolve(config, flags.strict_mode)?;
+    let (mut settings, more) = resolve(config, flags.strict_mode)?;
+    settings.proxy.node_port_range = flags.service_node_port_range;
     notices.extend(more);
     Ok((settings, notices))
 }
@@ -202,5 +203,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         masquerade_all: all,
         masquerade_bit: bit,
         gates,
+        node_port_range: NodePortRange::default(),
     }
 }

@@ -49,6 +49,10 @@ impl EventRecorder {
             self.reported.pop_front();
         }
         self.reported.push_back(notice.clone());
+        if notice.reason == plan::forward::DEPRECATED_EXTERNAL_IPS {
+            // The same on every node: the API server warned the author, and the log has it.
+            return;
+        }
         // A full queue means that the API is unreachable or that there are too many warnings: they are in the log.
         let _ = self.sender.try_send(notice);
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use model::{ForwardingTable, Node, Notice, ObjectRef};
-use plan::forward::{Forwarder, NodeConfig, ProxySettings};
+use plan::forward::{Forwarder, NodeConfig, NodePortRange, ProxySettings};
 
 use super::config::{
     self, Configuration, Mode, file,
@@ -33,6 +33,10 @@ pub struct NodeArgs {
     /// Proxy mode
     #[arg(long, value_name = "MODE", default_value = "nftables")]
     pub proxy_mode: ProxyMode,
+    /// Node ports and health check ports that the node may serve [default: 1024-65535, or with --live that of the running
+    /// node proxy]
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub service_node_port_range: Option<NodePortRange>,
     /// Address of the node in addition to those of its Node object; repeatable
     #[arg(long = "local-address", value_name = "IP")]
     pub local_addresses: Vec<IpAddr>,
@@ -69,7 +73,9 @@ impl NodeChoice {
         let source = running.as_ref().filter(|_| args.config.is_none());
         let source = source.map(|running| source_text(running, args.feature_gates.as_ref()));
         let base = running.as_ref().map(|running| running.configuration.clone());
-        let settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
+        let mut settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
+        let in_force = running.as_ref().map(|running| running.node_port_range);
+        settings.node_port_range = args.service_node_port_range.or(in_force).unwrap_or_default();
         let mut addresses = args.local_addresses.clone();
         if running.is_some() {
             addresses.extend(local_addresses::local());
@@ -228,13 +234,19 @@ mod tests {
             config: None,
             feature_gates: None,
             proxy_mode: ProxyMode::Nftables,
+            service_node_port_range: None,
             local_addresses: Vec::new(),
         }
     }
 
     fn effective(node: &str) -> RunningConfig {
         let configuration = Configuration { cluster_cidr: "10.1.0.0/16".into(), ..Configuration::default() };
-        RunningConfig { node: node.to_owned(), configuration, connection: None }
+        RunningConfig {
+            node: node.to_owned(),
+            configuration,
+            node_port_range: NodePortRange::default(),
+            connection: None,
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use nix::sys::socket::{getsockopt, sockopt};
+use plan::forward::NodePortRange;
 use serde_json::{Value, json};
 
 use super::config::{Configuration, NodeSettings, file};
@@ -42,6 +43,7 @@ const ZONEWARD: &str = "zoneward.dev";
 pub struct RunningConfig {
     pub node: String,
     pub configuration: Configuration,
+    pub node_port_range: NodePortRange,
     /// How to reach the API, if trusted.
     pub connection: Option<Connection>,
 }
@@ -53,6 +55,7 @@ pub fn value(settings: &NodeSettings, node: &str, connection: &Connection) -> Va
         CONFIGURATION: settings.configuration,
         ZONEWARD: {
             "nodeName": node,
+            "serviceNodePortRange": settings.proxy.node_port_range.to_string(),
             "kubeconfig": absolute(&connection.kubeconfig),
             "context": connection.context,
             "apiSocket": absolute(&connection.api_socket),
@@ -72,7 +75,9 @@ fn parse(mut value: Value) -> Result<RunningConfig> {
         server: text(&more["server"]),
     };
     let node = text(&more["nodeName"]).unwrap_or_default();
-    Ok(RunningConfig { node, configuration, connection: Some(connection) })
+    let range = more["serviceNodePortRange"].as_str().and_then(|range| range.parse().ok());
+    let node_port_range = range.unwrap_or_default();
+    Ok(RunningConfig { node, configuration, node_port_range, connection: Some(connection) })
 }
 
 /// A relative path would be resolved where the command runs.

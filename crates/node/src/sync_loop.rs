@@ -218,11 +218,16 @@ impl SyncLoop {
             self.phase = Phase::Rebuild(Box::new(config));
             self.schedule.request_full();
         } else if config != *in_force {
-            // Rules match local addresses by the kernel's own lookup: only health check servers depend on the list.
+            // Rules match local addresses by the kernel's own lookup: only health check servers and external addresses of
+            // Services that are the node's own depend on the list.
             if let Phase::Rebuild(pending) = &mut self.phase {
                 **pending = config;
             } else {
-                self.forwarder.set_addresses(config.rules.addresses);
+                let affected = self.forwarder.set_addresses(config.rules.addresses);
+                if !affected.is_empty() {
+                    self.pending.services.extend(affected);
+                    self.schedule.request_partial();
+                }
                 self.listen_for_health_checks();
             }
         }
@@ -472,10 +477,11 @@ impl SyncLoop {
     /// What follows a sync: health checks, warnings, stale UDP flows.
     fn after_sync(&mut self, services: &BTreeSet<ServiceKey>) {
         let snapshot = self.cache.snapshot();
+        let config = self.forwarder.config();
         let mut checks: Vec<(ServiceKey, Option<HealthCheck>)> = Vec::new();
         for key in services {
             let service = snapshot.service(key);
-            let check = service.and_then(|service| health_check(service, snapshot.slices(key), &self.node));
+            let check = service.and_then(|service| health_check(service, snapshot.slices(key), config));
             checks.push((key.clone(), check));
         }
         if self.health_checks.update(checks) {

@@ -3,7 +3,7 @@
 //! ```text
 //! Service, slices -> select: endpoints of each port for the policies Cluster and Local
 //!                 -> frontends: cluster IP, external IPs, load balancer IPs, node port
-//!                 -> frontend_conflicts: the oldest Service owns an address -> ForwardingTable
+//!                 -> frontend_conflicts: one Service owns an address, by kind and age -> ForwardingTable
 //! ```
 //!
 //! A function of one Service, so that a change costs one Service.
@@ -19,6 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use model::address::unreachable_range;
 use model::forward::{
     EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingTable, Frontend, FrontendAction,
     FrontendAddress, FrontendKind, Masquerade,
@@ -30,7 +31,10 @@ use crate::select::{self, PortSelection, SelectionMode, external_policy, not_pro
 pub use forwarder::{Forwarder, NoLocalEndpoints, ServiceDelta};
 pub use frontend_conflicts::{FrontendConflicts, ResolvedFrontends};
 pub use health_check_node_port::{HealthCheck, health_check};
-pub use node_config::{NodeConfig, ProxySettings};
+pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
+
+/// The reason of the Notice about `spec.externalIPs`. Every node has it, so the node proxy writes no Event.
+pub const DEPRECATED_EXTERNAL_IPS: &str = "DeprecatedExternalIPs";
 
 /// The frontends of a Service on a node, of both families, in the order of ports. None for a Service that a service proxy
 /// ignores.
@@ -48,8 +52,54 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
             add_frontends(service, &selection, &port, node, &mut frontends);
         }
     }
-    let notices = drop_duplicates(service, &mut frontends);
+    let mut notices = drop_duplicates(service, &mut frontends);
+    notices.extend(deprecated_external_ips(service, &frontends));
+    notices.extend(refused_ports(service, node));
+    notices.extend(slices.iter().filter_map(refused_endpoints));
     (frontends, notices)
+}
+
+/// Ports that this node neither forwards nor listens on.
+fn refused_ports(service: &Service, node: &NodeConfig) -> Vec<Notice> {
+    let node_ports =
+        service.ports.iter().filter_map(|port| Some((port.node_port?, FrontendKind::NodePort.field())));
+    let check = service.health_check_node_port.map(|port| (port, "spec.healthCheckNodePort"));
+    let range = node.node_port_range;
+    let refused = node_ports.chain(check).filter(|(port, _)| *port != 0 && !range.contains(*port));
+    let notice = |(port, field): (u16, &str)| {
+        let message = format!(
+            "{field}: port {port} is outside of {range}, so this node does not use it; allow it with --service-node-port-range of the node proxy"
+        );
+        Notice::new(ObjectRef::service(&service.key), "PortOutOfRange", message)
+    };
+    refused.map(notice).collect()
+}
+
+/// Endpoints that selection leaves out.
+fn refused_endpoints(slice: &Slice) -> Option<Notice> {
+    let endpoints = slice.content.endpoints.iter().enumerate();
+    let mut refused = endpoints.filter_map(|(index, endpoint)| {
+        let address = endpoint.addresses.first();
+        Some((index, address, unreachable_range(address)?))
+    });
+    let (index, address, range) = refused.next()?;
+    let more = match refused.count() {
+        0 => String::new(),
+        more => format!(" ({more} more)"),
+    };
+    let message = format!(
+        "endpoints[{index}].addresses: {address} is {range}: no traffic is sent to it; use an address that other nodes can reach{more}"
+    );
+    let object = ObjectRef::new("EndpointSlice", &slice.key.namespace, &slice.key.name);
+    Some(Notice::new(object, "EndpointAddressRefused", message))
+}
+
+/// KEP-5707: deprecated in Kubernetes 1.36. Frontends are absent where the gate is off.
+fn deprecated_external_ips(service: &Service, frontends: &[Frontend]) -> Option<Notice> {
+    frontends.iter().find(|frontend| frontend.kind == FrontendKind::ExternalIp)?;
+    let message =
+        "spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway";
+    Some(Notice::new(ObjectRef::service(&service.key), DEPRECATED_EXTERNAL_IPS, message))
 }
 
 /// The forwarding table of a whole snapshot.
@@ -124,7 +174,7 @@ fn add_frontends(
         let address = FrontendAddress::new(address, protocol, number);
         frontends.push(external(service, selection, port, address, FrontendKind::ExternalIp));
     }
-    if let Some(node_port) = node_port {
+    if let Some(node_port) = node_port.filter(|port| node.node_port_range.contains(*port)) {
         let address = FrontendAddress::node_port(family, protocol, node_port);
         frontends.push(external(service, selection, port, address, FrontendKind::NodePort));
     }

@@ -65,3 +65,38 @@ fn a_packet_is_traced_for_people_from_the_service_to_the_rule() {
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected 'tcp"));
 }
+
+/// A tenant's older Service asks for the cluster IP of `shop/cart` and for a privileged port.
+#[test]
+fn a_service_that_asks_for_the_address_of_another_is_named_and_gets_no_packet() {
+    let intruder = "apiVersion: v1
+kind: Service
+metadata: {name: intruder, namespace: shop, creationTimestamp: '2001-01-01T00:00:00Z'}
+spec:
+  type: NodePort
+  clusterIP: 10.96.1.66
+  clusterIPs: [10.96.1.66]
+  externalIPs: [10.96.1.20]
+  ports: [{name: http, port: 80, nodePort: 22}]
+";
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plan-node-intruder.yaml");
+    std::fs::write(&path, intruder).expect("the file can be written");
+    let file = path.to_str().expect("a path in UTF-8");
+    let files = ["-f", "examples/shop", "-f", file, "--node", "node-a1"];
+    let packet = ["--packet", "tcp 10.244.1.99:40000 -> 10.96.1.20:80"];
+    let traced = run(&[&["trace", "packet"][..], &files, &packet].concat());
+    let planned = run(&[&["plan", "node"][..], &files].concat());
+    let _ = std::fs::remove_file(&path);
+    let text = String::from_utf8_lossy(&traced.stdout);
+    assert!(text.contains("Service shop/cart:http"), "{text}");
+    for output in [&traced, &planned] {
+        let text = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+        for words in [
+            "FrontendConflict: spec.externalIPs: TCP 10.96.1.20:80 is the cluster IP of Service shop/cart",
+            "DeprecatedExternalIPs",
+            "PortOutOfRange: spec.ports[].nodePort: port 22",
+        ] {
+            assert!(text.contains(words), "{words} is missing in:\n{text}");
+        }
+    }
+}

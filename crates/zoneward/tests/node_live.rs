@@ -41,6 +41,8 @@ mod sctp;
 mod site;
 #[path = "node_live/skew.rs"]
 mod skew;
+#[path = "node_live/tenants.rs"]
+mod tenants;
 #[path = "node_live/traffic.rs"]
 mod traffic;
 #[path = "node_live/world.rs"]
@@ -126,6 +128,14 @@ const TESTS: &[runner::Test] = &[
     (
         "requirement_ends_with_the_service_that_asked_for_it",
         life::requirement_ends_with_the_service_that_asked_for_it,
+    ),
+    (
+        "older_service_cannot_take_the_cluster_ip_or_node_port_of_another",
+        tenants::older_service_cannot_take_the_cluster_ip_or_node_port_of_another,
+    ),
+    (
+        "ports_of_the_machine_and_loopback_endpoints_are_refused",
+        tenants::ports_of_the_machine_and_loopback_endpoints_are_refused,
     ),
     (
         "connections_and_bytes_are_counted_by_how_far_they_go",

@@ -19,7 +19,7 @@ pub struct NodeRules {
     pub node_ports_v6: NodePortAddresses,
     /// Ranges whose unassigned addresses are dropped, sorted.
     pub service_cidrs: Box<[IpNet]>,
-    /// The node's known addresses, for explanations; the kernel uses its own list.
+    /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
     pub addresses: Box<[IpAddr]>,
 }
 
@@ -43,6 +43,15 @@ impl NodeRules {
             Family::V4 => &self.node_ports_v4,
             Family::V6 => &self.node_ports_v6,
         }
+    }
+
+    /// Semantics D4: whether node ports are served on an address: one of this node within the ranges; loopback never.
+    pub fn takes_node_ports(&self, address: IpAddr) -> bool {
+        let listed = match self.node_ports(Family::of(address)) {
+            NodePortAddresses::All => true,
+            NodePortAddresses::Within(ranges) => ranges.iter().any(|range| range.contains(&address)),
+        };
+        listed && !address.is_loopback() && self.addresses.contains(&address)
     }
 
     /// The packet mark that requests masquerading.

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::{
     ForwardingTable, Frontend, FrontendAction, FrontendAddress, FrontendKind, LocalTrafficDetector,
-    NodePortAddresses, TrafficPolicy,
+    TrafficPolicy,
 };
 use crate::address::{Family, Protocol};
 use crate::name::Name;
@@ -99,17 +99,8 @@ impl ForwardingTable {
         by_address.or_else(|| {
             let family = Family::of(address);
             let place = FrontendAddress::node_port(family, packet.protocol, port);
-            self.takes_node_ports(address).then(|| self.frontend(&place)).flatten()
+            self.node.takes_node_ports(address).then(|| self.frontend(&place)).flatten()
         })
-    }
-
-    /// Semantics D4: addresses of this node within the ranges; loopback never.
-    fn takes_node_ports(&self, address: IpAddr) -> bool {
-        let listed = match self.node.node_ports(Family::of(address)) {
-            NodePortAddresses::All => true,
-            NodePortAddresses::Within(ranges) => ranges.iter().any(|range| range.contains(&address)),
-        };
-        listed && !address.is_loopback() && self.is_own(address)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {

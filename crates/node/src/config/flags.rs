@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::GoDuration;
+use plan::forward::NodePortRange;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
@@ -42,6 +43,9 @@ pub struct NodeFlags {
     /// Namespace of the Lease in which this node reports what is programmed; empty disables it
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,
+    /// Node ports and health check ports that this node may serve; others are refused with an Event
+    #[arg(long, value_name = "FIRST-LAST", default_value_t)]
+    pub service_node_port_range: NodePortRange,
     #[command(flatten)]
     pub access: AdminAccessArgs,
     #[command(flatten)]

@@ -26,7 +26,7 @@ pub struct Forwarder {
 #[derive(Clone, Debug, Default)]
 struct ServiceNotices {
     own: Vec<Notice>,
-    /// Addresses that an older Service owns.
+    /// Addresses that another Service owns.
     conflicts: Vec<Notice>,
 }
 
@@ -104,15 +104,15 @@ impl Forwarder {
             let (own, competing) = match snapshot.service(key) {
                 Some(service) => {
                     let (frontends, notices) = forward(service, snapshot.slices(key), &self.config);
-                    (notices, self.conflicts.insert(service, frontends))
+                    (notices, self.conflicts.insert(service, frontends, &self.config.rules))
                 }
-                None => (Vec::new(), self.conflicts.remove(key)),
+                None => (Vec::new(), self.conflicts.remove(key, &self.config.rules)),
             };
             affected.extend(competing);
             self.set_notices(key, |notices| notices.own = own);
         }
         for key in affected {
-            let resolved = self.conflicts.resolved(&key);
+            let resolved = self.conflicts.resolved(&key, &self.config.rules);
             self.set_notices(&key, |notices| notices.conflicts = resolved.notices);
             let old = self.table.frontends(&key);
             if old != resolved.frontends {
@@ -159,10 +159,16 @@ impl Forwarder {
         self.notices.values().flat_map(|notices| notices.own.iter().chain(&notices.conflicts))
     }
 
-    /// Updates the machine's addresses, which no frontend depends on.
-    pub fn set_addresses(&mut self, addresses: Box<[IpAddr]>) {
+    /// Updates the machine's addresses. Returns the Services to plan again: those with an external address among the
+    /// addresses that came or went, which yields to node ports there.
+    pub fn set_addresses(&mut self, addresses: Box<[IpAddr]>) -> BTreeSet<ServiceKey> {
+        let old: BTreeSet<IpAddr> = self.config.rules.addresses.iter().copied().collect();
+        let new: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+        let changed = old.symmetric_difference(&new);
+        let affected = changed.flat_map(|ip| self.conflicts.external_at(*ip)).collect();
         self.table.node.addresses.clone_from(&addresses);
         self.config.rules.addresses = addresses;
+        affected
     }
 
     /// The sum over all Services.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use model::{AddressType, Family, Service, ServiceType, Slice, TrafficPolicy};
 
+use super::node_config::NodeConfig;
 use crate::select::{external_policy, not_proxied};
 
 /// The health check of one Service.
@@ -30,14 +31,14 @@ impl HealthCheck {
 }
 
 /// The health check of a Service, if it has one (semantics D8).
-pub fn health_check(service: &Service, slices: &[Slice], node: &str) -> Option<HealthCheck> {
-    let port = service.health_check_node_port.filter(|port| *port != 0)?;
+pub fn health_check(service: &Service, slices: &[Slice], node: &NodeConfig) -> Option<HealthCheck> {
+    let port = service.health_check_node_port.filter(|port| node.node_port_range.contains(*port))?;
     let is_local =
         service.kind == ServiceType::LoadBalancer && external_policy(service) == TrafficPolicy::Local;
     if !is_local || not_proxied(service).is_some() {
         return None;
     }
-    let local = |family| service.cluster_ip(family).is_some().then(|| ready_here(slices, family, node));
+    let local = |family| service.cluster_ip(family).is_some().then(|| ready_here(slices, family, &node.name));
     Some(HealthCheck { port, v4: local(Family::V4), v6: local(Family::V6) })
 }
 

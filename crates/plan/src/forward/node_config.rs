@@ -3,7 +3,9 @@
 //! An invalid value becomes a Notice and the default applies: one wrong field must not take a node off the network
 //! (pitfall 18).
 
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use model::forward::{LocalTrafficDetector, NodePortAddresses, NodeRules};
@@ -34,6 +36,47 @@ pub struct ProxySettings {
     pub masquerade_bit: Option<i64>,
     /// `featureGates`.
     pub gates: NodeGates,
+    /// `--service-node-port-range`.
+    pub node_port_range: NodePortRange,
+}
+
+/// The node ports that a node serves. The API server assigns them; the node only keeps a mistake there from taking the ports
+/// of the machine's own daemons, so the default leaves out privileged ports alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodePortRange {
+    first: u16,
+    last: u16,
+}
+
+impl NodePortRange {
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl Default for NodePortRange {
+    fn default() -> Self {
+        Self { first: 1024, last: u16::MAX }
+    }
+}
+
+impl fmt::Display for NodePortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl FromStr for NodePortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ends =
+            text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        match ends {
+            Some((first, last)) if first > 0 && first <= last => Ok(Self { first, last }),
+            _ => Err("expected a range of ports such as 30000-32767".to_owned()),
+        }
+    }
 }
 
 /// The configuration that a node forwards by.
@@ -42,6 +85,7 @@ pub struct NodeConfig {
     pub name: Name,
     pub zone: Option<Name>,
     pub gates: NodeGates,
+    pub node_port_range: NodePortRange,
     /// The node's address of each family, as the cluster knows it.
     pub primary: Vec<IpAddr>,
     pub rules: NodeRules,
@@ -77,8 +121,14 @@ impl NodeConfig {
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
         };
-        let config =
-            Self { name: node.name.clone(), zone: node.zone.clone(), gates: settings.gates, primary, rules };
+        let config = Self {
+            name: node.name.clone(),
+            zone: node.zone.clone(),
+            gates: settings.gates,
+            node_port_range: settings.node_port_range,
+            primary,
+            rules,
+        };
         (config, notices.0)
     }
 

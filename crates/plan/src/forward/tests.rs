@@ -80,7 +80,7 @@ fn every_packet_flow_case_is_decided_as_upstream_does() {
             .flat_map(|kind| scenario[*kind].as_array().expect("a list").clone())
             .collect();
         let (table, notices) = table(&snapshot(&objects), &config_of(scenario));
-        assert!(notices.is_empty(), "{notices:?}");
+        assert!(notices.iter().all(|notice| notice.reason == DEPRECATED_EXTERNAL_IPS), "{notices:?}");
         for flow in scenario["flows"].as_array().expect("flows") {
             let given = &flow["packet"];
             let address =
@@ -310,6 +310,116 @@ fn the_older_of_two_services_owns_the_address_they_both_request() {
     );
 }
 
+/// An older Service of another tenant with these fields, beside `web`.
+fn intruder(spec: Value, status: Value) -> Value {
+    let mut fields = json!({"type": "LoadBalancer", "clusterIP": "10.96.0.66", "clusterIPs": ["10.96.0.66"]});
+    for (field, value) in spec.as_object().expect("an object") {
+        fields[field] = value.clone();
+    }
+    service(json!({
+        "metadata": {"name": "intruder", "creationTimestamp": "2020-01-01T00:00:00Z"},
+        "spec": fields, "status": status,
+    }))
+}
+
+#[test]
+fn external_addresses_never_take_the_cluster_ip_of_another_service() {
+    let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 443}]);
+    let by_external_ip =
+        intruder(json!({"externalIPs": ["10.96.0.10"], "ports": ports}), json!({"loadBalancer": {}}));
+    let by_load_balancer =
+        intruder(json!({"ports": ports}), json!({"loadBalancer": {"ingress": [{"ip": "10.96.0.10"}]}}));
+    let packets = [("10.1.0.9:1", "10.96.0.10:80"), ("10.1.0.9:1", "10.96.0.10:443")];
+    check(
+        &[service(json!({})), slice("web"), by_external_ip, slice("intruder")],
+        &settings(),
+        &packets,
+        expect![[r#"
+            10.1.0.9:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
+            10.1.0.9:1 -> 10.96.0.10:443: REJECT 
+            Service shop/intruder: DeprecatedExternalIPs: spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway
+            Service shop/intruder: FrontendConflict: spec.externalIPs: TCP 10.96.0.10:80 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service or change its port
+            Service shop/intruder: FrontendConflict: spec.externalIPs: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:443 of port shop/intruder:more is not served; remove the address from this Service
+        "#]],
+    );
+    check(
+        &[service(json!({})), slice("web"), by_load_balancer, slice("intruder")],
+        &settings(),
+        &packets,
+        expect![[r#"
+            10.1.0.9:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
+            10.1.0.9:1 -> 10.96.0.10:443: REJECT 
+            Service shop/intruder: FrontendConflict: status.loadBalancer.ingress: TCP 10.96.0.10:80 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service or change its port
+            Service shop/intruder: FrontendConflict: status.loadBalancer.ingress: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:443 of port shop/intruder:more is not served; remove the address from this Service
+        "#]],
+    );
+}
+
+#[test]
+fn external_addresses_never_take_the_node_port_of_another_service() {
+    let ports = json!([{"name": "http", "port": 30080}, {"name": "more", "port": 443}]);
+    let by_external_ip =
+        intruder(json!({"externalIPs": ["198.51.100.1"], "ports": ports}), json!({"loadBalancer": {}}));
+    let by_load_balancer =
+        intruder(json!({"ports": ports}), json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.1"}]}}));
+    // Port 443 of the node is no node port: the external address has it.
+    let packets = [("203.0.113.2:1", "198.51.100.1:30080"), ("203.0.113.2:1", "198.51.100.1:443")];
+    for intruder in [by_external_ip, by_load_balancer] {
+        let (table, _) = table(
+            &snapshot(&[service(json!({})), slice("web"), intruder, slice("intruder")]),
+            &config(&settings()),
+        );
+        let names = packets.map(|(src, dst)| {
+            let decision = table.decide(&packet(Protocol::Tcp, src, dst));
+            decision.frontend.map(|f| f.port.to_string()).unwrap_or_default()
+        });
+        assert_eq!(names, ["shop/web:http", "shop/intruder:more"]);
+    }
+}
+
+#[test]
+fn a_load_balancer_ip_comes_before_an_older_external_ip() {
+    let intruder = intruder(
+        json!({"externalIPs": ["192.0.2.1"], "ports": [{"name": "http", "port": 80}]}),
+        json!({"loadBalancer": {}}),
+    );
+    check(
+        &[service(json!({})), slice("web"), intruder],
+        &settings(),
+        &[("203.0.113.2:1", "192.0.2.1:80")],
+        expect![[r#"
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
+            Service shop/intruder: DeprecatedExternalIPs: spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway
+            Service shop/intruder: FrontendConflict: spec.externalIPs: TCP 192.0.2.1:80 is the load balancer IP of Service shop/web, so TCP 192.0.2.1:80 of port shop/intruder:http is not served; remove the address from this Service or change its port
+        "#]],
+    );
+}
+
+#[test]
+fn external_addresses_yield_to_node_ports_when_the_node_gets_the_address() {
+    let intruder = intruder(
+        json!({"externalIPs": ["198.51.100.77"], "ports": [{"name": "http", "port": 30080}]}),
+        json!({"loadBalancer": {}}),
+    );
+    let snapshot = snapshot(&[service(json!({})), slice("web"), intruder, slice("intruder")]);
+    let settings = ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..settings() };
+    let mut forwarder = Forwarder::of(&snapshot, config(&settings));
+    let owner = |forwarder: &Forwarder| {
+        let packet = packet(Protocol::Tcp, "203.0.113.2:1", "198.51.100.77:30080");
+        forwarder.table().decide(&packet).frontend.map(|f| f.port.to_string()).unwrap_or_default()
+    };
+    assert_eq!(owner(&forwarder), "shop/intruder:http");
+    for (addresses, expected) in
+        [(&["198.51.100.1", "198.51.100.77"][..], "shop/web:http"), (&["198.51.100.1"], "shop/intruder:http")]
+    {
+        let addresses = addresses.iter().map(|a| a.parse().expect("an address")).collect();
+        let affected = forwarder.set_addresses(addresses);
+        assert_eq!(affected.len(), 1);
+        forwarder.update(&snapshot, &affected);
+        assert_eq!(owner(&forwarder), expected);
+    }
+}
+
 #[test]
 fn an_address_passes_to_the_next_service_when_its_owner_is_deleted() {
     let config = config(&settings());
@@ -321,14 +431,15 @@ fn an_address_passes_to_the_next_service_when_its_owner_is_deleted() {
     let mut conflicts = FrontendConflicts::default();
     let mut keys = Vec::new();
     for (service, slices) in snapshot.services() {
-        conflicts.insert(service, forward(service, slices, &config).0);
+        conflicts.insert(service, forward(service, slices, &config).0, &config.rules);
         keys.push(service.key.clone());
     }
     let (late, web) = (&keys[0], &keys[1]);
-    assert_eq!((conflicts.resolved(late).frontends.len(), conflicts.resolved(web).frontends.len()), (1, 3));
-    let affected = conflicts.remove(web);
+    let served = |conflicts: &FrontendConflicts, key| conflicts.resolved(key, &config.rules).frontends.len();
+    assert_eq!((served(&conflicts, late), served(&conflicts, web)), (1, 3));
+    let affected = conflicts.remove(web, &config.rules);
     assert!(affected.contains(late) && affected.contains(web));
-    assert_eq!((conflicts.resolved(late).frontends.len(), conflicts.resolved(web).frontends.len()), (3, 0));
+    assert_eq!((served(&conflicts, late), served(&conflicts, web)), (3, 0));
 }
 
 // seed 003
@@ -417,6 +528,7 @@ fn external_ips_and_service_cidrs_follow_their_gates() {
         expect![[r#"
         10.1.0.9:1 -> 203.0.113.77:80: DNAT 10.1.0.1:8080 10.1.1.1:8080 masquerade
         10.1.0.9:1 -> 10.96.0.99:80: DROP 
+        Service shop/web: DeprecatedExternalIPs: spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway
     "#]],
     );
     let gates = gates("AllowServiceExternalIPs=false,MultiCIDRServiceAllocator=false");
@@ -429,6 +541,55 @@ fn external_ips_and_service_cidrs_follow_their_gates() {
         10.1.0.9:1 -> 10.96.0.99:80: UNTOUCHED 
     "#]],
     );
+}
+
+/// A tenant's ports below 1024 are those of the machine's own daemons.
+#[test]
+fn node_ports_outside_of_the_range_are_neither_forwarded_nor_listened_on() {
+    let spec = json!({"ports": [{"name": "http", "port": 80, "nodePort": 22}],
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": 22});
+    let objects = [service(json!({"spec": spec})), slice("web")];
+    assert_eq!(checked(&objects, "here"), None);
+    check(
+        &objects,
+        &settings(),
+        &[("203.0.113.2:1", "198.51.100.1:22"), ("203.0.113.2:1", "192.0.2.1:80")],
+        expect![[r#"
+            203.0.113.2:1 -> 198.51.100.1:22: UNTOUCHED 
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080
+            Service shop/web: PortOutOfRange: spec.ports[].nodePort: port 22 is outside of 1024-65535, so this node does not use it; allow it with --service-node-port-range of the node proxy
+            Service shop/web: PortOutOfRange: spec.healthCheckNodePort: port 22 is outside of 1024-65535, so this node does not use it; allow it with --service-node-port-range of the node proxy
+        "#]],
+    );
+    let node_port_range = "1-65535".parse().expect("a range");
+    let (table, notices) =
+        table(&snapshot(&objects), &config(&ProxySettings { node_port_range, ..settings() }));
+    let decision = table.decide(&packet(Protocol::Tcp, "203.0.113.2:1", "198.51.100.1:22"));
+    assert_eq!((shown(&decision)["verdict"].as_str(), notices.len()), (Some("DNAT"), 0));
+}
+
+/// The API server refuses such addresses: on a node they would be its own daemons, or every machine of its link.
+#[test]
+fn endpoints_that_no_other_node_can_reach_get_no_traffic() {
+    let mut slice = slice("web");
+    slice["endpoints"] = json!([
+        {"addresses": ["10.1.0.1"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["169.254.169.254"]},
+        {"addresses": ["224.0.0.1"]}, {"addresses": ["0.0.0.0"]},
+    ]);
+    let packets = [("203.0.113.2:1", "192.0.2.1:80")];
+    check(
+        &[service(json!({})), slice.clone()],
+        &settings(),
+        &packets,
+        expect![[r#"
+            203.0.113.2:1 -> 192.0.2.1:80: DNAT 10.1.0.1:8080 masquerade
+            EndpointSlice shop/web-1: EndpointAddressRefused: endpoints[1].addresses: 127.0.0.1 is a loopback address (127.0.0.0/8, ::1): no traffic is sent to it; use an address that other nodes can reach (3 more)
+        "#]],
+    );
+    slice["endpoints"] = json!([{"addresses": ["127.0.0.1"]}]);
+    let (table, _) = table(&snapshot(&[service(json!({})), slice]), &config(&settings()));
+    let decision = table.decide(&packet(Protocol::Tcp, packets[0].0, packets[0].1));
+    assert_eq!(shown(&decision)["verdict"], "REJECT");
 }
 
 /// The same Service in both families, with one pod here.
@@ -445,7 +606,8 @@ fn dual_stack() -> Vec<Value> {
 fn checked(objects: &[Value], node: &str) -> Option<HealthCheck> {
     let snapshot = snapshot(objects);
     let (service, slices) = snapshot.services().next().unwrap();
-    health_check(service, slices, node)
+    let config = NodeConfig { name: Name::new(node), ..config(&settings()) };
+    health_check(service, slices, &config)
 }
 
 #[test]

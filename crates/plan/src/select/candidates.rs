@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use model::address::unreachable_range;
 use model::{AddressType, Endpoint, Family, ServicePort, Slice, SlicePort, annotation};
 
 use super::{EndpointCounts, NodeView, SelectedEndpoint};
@@ -85,7 +86,10 @@ pub(super) fn list_candidates<'s>(
         // A proxy cannot use a port without a name or a number (semantics C).
         let listed = slice.content.ports.iter().filter(same_port);
         for number in listed.filter_map(|p| p.port).filter(|number| *number != 0) {
-            candidates.extend(slice.content.endpoints.iter().map(|e| Candidate::new(e, number)));
+            // Such an address would be one of this node's own daemons, or of another machine on its link.
+            let reachable = |e: &&Endpoint| unreachable_range(e.addresses.first()).is_none();
+            let endpoints = slice.content.endpoints.iter().filter(reachable);
+            candidates.extend(endpoints.map(|e| Candidate::new(e, number)));
         }
     }
     // Sorting is stable: of equals the first slice's wins.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use model::Family;
-use model::address::parse_ip;
+use model::address::{parse_ip, unreachable_range};
 
 use model::field::{Field, FieldErrors, quoted};
 
@@ -36,24 +36,8 @@ pub(super) fn address(field: &Field, errors: &mut FieldErrors) -> Option<IpAddr>
 
 /// Reports an address that other nodes cannot reach.
 pub(super) fn reachable(address: IpAddr, field: &Field, errors: &mut FieldErrors) {
-    let range = if address.is_unspecified() {
-        "the unspecified address"
-    } else if address.is_loopback() {
-        "a loopback address (127.0.0.0/8, ::1)"
-    } else if is_link_local(address) {
-        "a link-local address (169.254.0.0/16, fe80::/10)"
-    } else if address.is_multicast() {
-        "a multicast address (224.0.0.0/4, ff00::/8)"
-    } else {
-        return;
-    };
-    errors.invalid(field, format!("{address} is {range}: use an address that other nodes can reach"));
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    if let Some(range) = unreachable_range(address) {
+        errors.invalid(field, format!("{address} is {range}: use an address that other nodes can reach"));
     }
 }
 

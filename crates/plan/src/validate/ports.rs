@@ -1,6 +1,7 @@
 //! Ports and protocols, the same for Services, EndpointSlices and Pods.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::syntax::one_of;
 use super::syntax::port_name;
@@ -42,6 +43,12 @@ pub(super) fn service_number(field: &Field, target: &Field, errors: &mut FieldEr
 /// A port number; zero means "allocate one" or "none".
 pub(super) fn optional_number(field: &Field, errors: &mut FieldErrors) -> Option<u16> {
     if field.value().as_i64() == Some(0) { None } else { number(field, errors) }
+}
+
+/// The reason of an API server.
+pub(super) fn outside_of_range(number: u16, range: &RangeInclusive<u16>) -> String {
+    let (first, last) = (range.start(), range.end());
+    format!("{number}: provided port is not in the valid range. The range of valid ports is {first}-{last}")
 }
 
 /// A port number or the name of a container port; zero and the empty string count as absent.

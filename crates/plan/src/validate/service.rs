@@ -9,12 +9,14 @@ mod ports;
 mod tests;
 mod update;
 
+use std::ops::RangeInclusive;
+
 use model::annotation;
 
 use super::Admission;
 use super::ip::{address, canonical_cidr, reachable};
 use super::meta::{self, Naming};
-use super::ports::optional_number;
+use super::ports::{optional_number, outside_of_range};
 use super::syntax::one_of;
 use super::syntax::{dns_label, dns_subdomain, is_domain_prefixed, qualified_name};
 use model::field::{Field, FieldErrors, quoted};
@@ -70,7 +72,7 @@ pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
     external_ips(&spec, errors);
     affinity(&spec, errors);
     load_balancer(&spec, errors);
-    policies(&spec, errors);
+    policies(&spec, old.as_ref(), &admission.options.node_ports, errors);
     traffic_distribution(&spec.child("trafficDistribution"), errors);
     spec.child("publishNotReadyAddresses").boolean(errors);
     ingress(&spec, &admission.new.child("status"), errors);
@@ -159,7 +161,7 @@ fn load_balancer(spec: &Spec, errors: &mut FieldErrors) {
     }
 }
 
-fn policies(spec: &Spec, errors: &mut FieldErrors) {
+fn policies(spec: &Spec, old: Option<&Spec>, node_ports: &RangeInclusive<u16>, errors: &mut FieldErrors) {
     one_of(&spec.child("internalTrafficPolicy"), &["Cluster", "Local"], errors);
     let external = spec.child("externalTrafficPolicy");
     let policy = one_of(&external, &["Cluster", "Local"], errors);
@@ -168,8 +170,13 @@ fn policies(spec: &Spec, errors: &mut FieldErrors) {
         errors.invalid(&external, reason);
     }
     let check = spec.child("healthCheckNodePort");
-    if optional_number(&check, errors).is_some() && !spec.needs_health_check() {
+    let Some(number) = optional_number(&check, errors) else { return };
+    if !spec.needs_health_check() {
         errors.invalid(&check, "requires type: LoadBalancer and externalTrafficPolicy: Local");
+    }
+    let is_stored = old.is_some_and(|old| old.child("healthCheckNodePort").value() == check.value());
+    if !node_ports.contains(&number) && !is_stored {
+        errors.invalid(&check, outside_of_range(number, node_ports));
     }
 }
 

@@ -21,6 +21,13 @@ pub fn warnings(kind: &ResourceKind, object: &Value) -> Vec<String> {
         warnings
             .push("spec.loadBalancerIP is deprecated: use an annotation of your load balancer".to_owned());
     }
+    // KEP-5707
+    if at(object, "spec.externalIPs").as_array().is_some_and(|ips| !ips.is_empty()) {
+        warnings.push(
+            "spec.externalIPs is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway"
+                .to_owned(),
+        );
+    }
     if at(object, "spec.type") == "ExternalName" && at(object, "spec.clusterIP") == "None" {
         warnings.push("spec.clusterIP is ignored when spec.type is \"ExternalName\"".to_owned());
     }
@@ -41,5 +48,13 @@ mod tests {
         assert_eq!(warned("PreferClose"), 1);
         assert_eq!(warned("PreferSameZone"), 0);
         assert_eq!(warned("zoneward.dev/Spill"), 0);
+    }
+
+    // KEP-5707
+    #[test]
+    fn external_ips_get_a_deprecation_warning() {
+        let services = kinds::find("", "v1", "services").unwrap();
+        let warned = |ips: Value| warnings(services, &json!({"spec": {"externalIPs": ips}})).len();
+        assert_eq!((warned(json!(["192.0.2.1"])), warned(json!([])), warned(Value::Null)), (1, 0, 0));
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use super::Spec;
-use crate::validate::ports::{number_or_name, optional_number, protocol, service_number, unique_name};
+use crate::validate::ports::{
+    number_or_name, optional_number, outside_of_range, protocol, service_number, unique_name,
+};
 use crate::validate::syntax::{dns_label, qualified_name};
 use model::field::{Field, FieldErrors};
 
@@ -71,9 +73,7 @@ fn node_port(
     if spec.is("ClusterIP") {
         errors.forbidden(&field, "requires type NodePort or LoadBalancer");
     } else if !range.contains(&number) && !stored.contains(&number) {
-        let (first, last) = (range.start(), range.end());
-        errors
-            .invalid(&field, format!("{number} is outside of the cluster's node port range {first}-{last}"));
+        errors.invalid(&field, outside_of_range(number, range));
     }
     Some(number)
 }

@@ -333,6 +333,8 @@ fn policies_stand_where_they_count() {
             ),
             (check("LoadBalancer", "Local", 30_500), ""),
             (check("LoadBalancer", "Local", 70_000), "spec.healthCheckNodePort"),
+            (check("LoadBalancer", "Local", 22), "spec.healthCheckNodePort"),
+            (check("LoadBalancer", "Local", 32_768), "spec.healthCheckNodePort"),
             (check("LoadBalancer", "Cluster", 30_500), "spec.healthCheckNodePort"),
             (check("NodePort", "Local", 30_500), "spec.healthCheckNodePort"),
             (check("NodePort", "Local", 0), ""),
