@@ -29,7 +29,7 @@ pub(crate) fn run(install: bool, check: bool) -> Result<(), Stop> {
 /// Renders the manifests, or names those that differ.
 pub(crate) fn render(check: bool) -> Result<(), Stop> {
     let deploy = shell::root().join("deploy");
-    let (wanted, held) = (rendered(&deploy)?, manifests(&deploy)?);
+    let (wanted, held) = (rendered(&deploy)?, manifests(&deploy, &FOLDERS)?);
     let names = wanted.keys().chain(held.keys().filter(|name| !wanted.contains_key(*name)));
     let changed: Vec<&String> = names.filter(|name| wanted.get(*name) != held.get(*name)).collect();
     if check && !changed.is_empty() {
@@ -58,20 +58,26 @@ fn rendered(deploy: &Path) -> Result<BTreeMap<String, String>, Stop> {
     {
         return Err(failed(&folder, &error));
     }
-    let mut helm = shell::program(shell::tools().bin().join("helm"));
-    helm.args(["template", "zoneward"]).arg(deploy.join("chart"));
-    helm.args(["--kube-version", KUBERNETES]);
-    helm.args(["--namespace", "kube-system", "--values"]).arg(deploy.join("manifests-values.yaml"));
-    helm.arg("--output-dir").arg(&folder).stdout(std::process::Stdio::null());
-    shell::run(&mut helm, "helm template", "see the output above")?;
-    let files = manifests(&folder.join("zoneward/templates"))?;
+    let mut files = BTreeMap::new();
+    // The folder of the nodes can be applied without that of the controller, so it has what they share, too.
+    for more in [&[][..], &["--set", "controller.enabled=false"]] {
+        let output = folder.join(if more.is_empty() { "all" } else { "nodes" });
+        let mut helm = shell::program(shell::tools().bin().join("helm"));
+        helm.args(["template", "zoneward"]).arg(deploy.join("chart"));
+        helm.args(["--kube-version", KUBERNETES]);
+        helm.args(["--namespace", "kube-system", "--values"]).arg(deploy.join("manifests-values.yaml"));
+        helm.args(more).arg("--output-dir").arg(&output).stdout(std::process::Stdio::null());
+        shell::run(&mut helm, "helm template", "see the output above")?;
+        let folders: &[&str] = if more.is_empty() { &FOLDERS } else { &["node"] };
+        files.extend(manifests(&output.join("zoneward/templates"), folders)?);
+    }
     Ok(files.into_iter().map(|(name, text)| (name, plain(&text))).collect())
 }
 
 /// The files of the folders, by path.
-fn manifests(place: &Path) -> Result<BTreeMap<String, String>, Stop> {
+fn manifests(place: &Path, folders: &[&str]) -> Result<BTreeMap<String, String>, Stop> {
     let mut files = BTreeMap::new();
-    for folder in FOLDERS {
+    for folder in folders {
         let path = place.join(folder);
         for entry in fs::read_dir(&path).map_err(|error| failed(&path, &error))? {
             let file: PathBuf = entry.map_err(|error| failed(&path, &error))?.path();

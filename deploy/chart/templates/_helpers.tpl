@@ -140,6 +140,21 @@ trafficDistribution: PreferSameZone
 {{ .Values.node.leaseNamespace | default .Release.Namespace }}
 {{- end }}
 
+{{/* The namespace of the Leases, unless it is an existing one. The controller and the nodes need it, whichever comes first. */}}
+{{- define "zoneward.ownLeaseNamespace" -}}
+{{- $leases := include "zoneward.leaseNamespace" . }}
+{{- if and (eq $leases "zoneward-node-lease") (ne $leases .Release.Namespace) }}
+# Leases in which nodes report what they have programmed, apart from those of leaders.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {{ $leases }}
+  labels:
+    {{- include "zoneward.labels" (dict "root" . "name" "zoneward") | nindent 4 }}
+---
+{{- end }}
+{{- end }}
+
 {{/* A gateway with its defaults, as YAML. */}}
 {{- define "zoneward.gateway" -}}
 {{- $defaults := dict

@@ -7,8 +7,11 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
@@ -63,6 +66,13 @@ fn typed(value: &Value) -> Result<Value, String> {
     let words = (value["apiVersion"].as_str().unwrap_or(""), value["kind"].as_str().unwrap_or(""));
     match words {
         ("v1", "ServiceAccount") => round_trip::<ServiceAccount>(value),
+        ("v1", "Namespace") => round_trip::<Namespace>(value),
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => {
+            round_trip::<ValidatingAdmissionPolicy>(value)
+        }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => {
+            round_trip::<ValidatingAdmissionPolicyBinding>(value)
+        }
         ("v1", "ConfigMap") => round_trip::<ConfigMap>(value),
         ("v1", "Service") => round_trip::<Service>(value),
         ("apps/v1", "Deployment") => round_trip::<Deployment>(value),

@@ -221,6 +221,7 @@ fn the_rendered_roles_allow_every_request_that_a_role_makes() {
     let api = TestApi::start("chart-rights");
     let objects = ValueSet::named("everything").objects();
     certificates(&api);
+    api.create("/api/v1/namespaces", json!({"metadata": {"name": "zoneward-node-lease"}}));
     workload(&api);
     let config = objects.iter().find(|object| object["kind"] == "ConfigMap").unwrap();
     fs::write(api.folder.join("config.yaml"), config["data"]["config.yaml"].as_str().unwrap()).unwrap();
@@ -287,7 +288,12 @@ fn the_evaluation_of_rules_is_strict() {
     assert!(may(node, "GET", "/api/v1/services?watch=true"));
     assert!(!may(node, "GET", "/api/v1/secrets"), "not its resource");
     assert!(!may(node, "GET", "/api/v1/services/x"), "not its verb");
-    assert!(may(node, "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/zoneward-node-a"));
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/zoneward-node-lease/leases/zoneward-node-a";
+    assert!(may(node, "PATCH", leases));
+    assert!(
+        !may(node, "PATCH", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/zoneward-controller"),
+        "the leader's Lease"
+    );
     assert!(
         !may(node, "PATCH", "/apis/coordination.k8s.io/v1/namespaces/default/leases/x"),
         "not its namespace"
