@@ -77,6 +77,10 @@ const TESTS: &[runner::Test] = &[
         random::clients_with_affinity_keep_their_endpoint_until_it_goes,
     ),
     (
+        "forged_sources_take_the_share_of_their_service_alone",
+        random::forged_sources_take_the_share_of_their_service_alone,
+    ),
+    (
         "associations_of_sctp_are_sent_to_every_endpoint_and_answered",
         associations::associations_of_sctp_are_sent_to_every_endpoint_and_answered,
     ),

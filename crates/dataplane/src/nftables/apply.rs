@@ -4,11 +4,13 @@
 //! Only what exceeds the send buffer takes several. In an initial load the rules of base chains then come last, so that
 //! no packet meets half a ruleset.
 
+mod affinity_entries;
 mod connection_counts;
 mod dump;
 mod kernel_version;
 mod refused_services;
 
+pub use affinity_entries::{DeleteAffinityError, delete_affinity_entries};
 pub use connection_counts::{ConnectionCount, connection_counts};
 pub use dump::{LiveDiff, RulesetReadError, read, read_and_compare};
 pub use kernel_version::{UnsupportedKernel, check_kernel};

@@ -6,8 +6,9 @@ use model::forward::FirstPacket;
 use model::{Family, ForwardingTable};
 
 use super::apply::{
-    ApplyError, LiveDiff, RefusedGroup, RulesetReadError, apply, apply_diff, apply_diff_at_once,
-    apply_up_to_refusal, is_content_refused, load, read, read_and_compare,
+    ApplyError, DeleteAffinityError, LiveDiff, RefusedGroup, RulesetReadError, apply, apply_diff,
+    apply_diff_at_once, apply_up_to_refusal, delete_affinity_entries, is_content_refused, load, read,
+    read_and_compare,
 };
 use super::cleanup;
 use super::ir::{Ruleset, TableId};
@@ -39,6 +40,15 @@ impl From<ApplyError> for BackendError {
 impl From<RulesetReadError> for BackendError {
     fn from(error: RulesetReadError) -> Self {
         Self::failed(error.to_string())
+    }
+}
+
+impl From<DeleteAffinityError> for BackendError {
+    fn from(error: DeleteAffinityError) -> Self {
+        match error {
+            DeleteAffinityError::Read(error) => error.into(),
+            DeleteAffinityError::Apply(error) => error.into(),
+        }
     }
 }
 
@@ -191,7 +201,10 @@ impl NodeBackend for NftablesBackend {
 
     fn maintain(&mut self) -> Result<bool, BackendError> {
         let Some(renderer) = &mut self.renderer else { return Ok(false) };
+        let ended = renderer.take_ended_affinity();
         let changes = renderer.maintenance();
+        let deleted = delete_affinity_entries(&mut *self.kernel, &ended)?;
+        self.advance_generation(deleted);
         if changes.is_empty() {
             return Ok(false);
         }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use dataplane::backend::NodeBackend;
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::{apply, initial_load_groups, load};
 use dataplane::nftables::diff::diff;
@@ -154,4 +155,81 @@ pub(crate) fn clients_with_affinity_keep_their_endpoint_until_it_goes() {
     };
     apply(&mut kernel, &changes).unwrap();
     assert_eq!(chosen(&site), second);
+}
+
+/// Two Services with session affinity, one of TCP and one of UDP, with the same pods.
+fn two_tenants() -> ForwardingTable {
+    let pods: Vec<_> = PODS.map(|i| json!({"addresses": [endpoint(false, i)]})).collect();
+    let mut snapshot = model::Snapshot::default();
+    for (name, ip, protocol) in [("quiet", "10.96.0.1", "TCP"), ("flooded", "10.96.0.2", "UDP")] {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "ns"},
+            "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "sessionAffinity": "ClientIP",
+                "ports": [{"port": 80, "protocol": protocol}]},
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": name}},
+            "ports": [{"name": "", "port": 8080, "protocol": protocol}], "endpoints": pods,
+        });
+        for object in [service, slice] {
+            snapshot.apply(model::parse::object(&object, &mut model::Interner::default()).0.unwrap());
+        }
+    }
+    table(&snapshot, &NodeConfig::default()).0
+}
+
+/// Sources that never were: each sends one datagram.
+const FORGED: u32 = 6_000;
+/// What a Service port may store.
+const SHARE: usize = 4_096;
+
+fn stored_clients() -> usize {
+    super::namespace::run("nft", &["list", "map", "ip", "zoneward", "affinity"]).matches(" : 0x").count()
+}
+
+pub(crate) fn forged_sources_take_the_share_of_their_service_alone() {
+    let site = Site::new();
+    let mut backend = dataplane::nftables::NftablesBackend::open().unwrap();
+    let full = two_tenants();
+    backend.load(&full).unwrap();
+    let endpoint_of = |dst: &str, protocol| {
+        let packet = FirstPacket {
+            src: "203.0.113.2:0".parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            protocol,
+            iif: None,
+        };
+        match site.send(&packet, Hope::Answer) {
+            Seen::Answered(endpoint, _) => endpoint,
+            other => panic!("{dst}: {other:?}"),
+        }
+    };
+    let quiet = endpoint_of("10.96.0.1:80", Protocol::Tcp);
+    site.others.within(|| {
+        super::namespace::run("ip", &["route", "add", "local", "100.64.0.0/10", "dev", "lo"]);
+        for number in 0..FORGED {
+            let source = std::net::Ipv4Addr::from(0x6440_0000 + number * 7);
+            let socket = std::net::UdpSocket::bind((source, 0)).unwrap();
+            socket.send_to(b"?", "10.96.0.2:80").unwrap();
+        }
+    });
+    let stored = stored_clients();
+    assert!(stored > SHARE / 2, "{stored}: the flood arrived");
+    assert!(stored <= SHARE + 1, "{stored}: more than the share of one Service port");
+    for _ in 0..5 {
+        assert_eq!(endpoint_of("10.96.0.1:80", Protocol::Tcp), quiet, "a client of the other Service");
+    }
+    // The flooded Service keeps its clients, too, with their entries or with those that they share.
+    let flooded = endpoint_of("10.96.0.2:80", Protocol::Udp);
+    for _ in 0..5 {
+        assert_eq!(endpoint_of("10.96.0.2:80", Protocol::Udp), flooded, "a client of the flooded Service");
+    }
+    let key = ServiceKey::new(&"ns".into(), &"flooded".into());
+    let mut rest = full.clone();
+    rest.replace(&key, Vec::new());
+    backend.change(&rest, &[(full.frontends(&key), &[])]).unwrap();
+    while backend.maintain().unwrap() {}
+    assert_eq!(stored_clients(), 1, "entries end with their Service");
+    assert_eq!(endpoint_of("10.96.0.1:80", Protocol::Tcp), quiet);
 }

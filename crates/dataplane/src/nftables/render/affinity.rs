@@ -3,22 +3,46 @@
 //!
 //! The `affinity` map stores an endpoint by a number, so the way from slot to endpoint has two lookups:
 //! `sticky-slots` (slot -> number) and `sticky-endpoints` (number -> endpoint).
+//!
+//! Clients are stored by [`CLIENT_BITS`] bits of their address, so a Service port has at most that many entries: packets
+//! with forged sources to one Service cannot take the room of others, and those of the attacked one still have affinity.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use model::TrafficPolicy;
 use model::forward::{ForwardedPort, Frontend};
 use model::hash::{BASIS_32, fnv1a_32};
+use model::{Family, TrafficPolicy};
 
 use super::chain_class::ChainClass;
 use super::elements::{ElementSink, endpoint_data, frontend_key};
 use super::rules::Rules;
 use super::sets::{ClientScope, FrontendLookup, SetName};
 use super::weighted_slots::slots;
-use crate::nftables::ir::{Bytes, Data, DynsetOp, Element, Expr, KeyBuilder, NftRule, Reg};
+use crate::nftables::ir::{BitwiseOp, Bytes, Data, DynsetOp, Element, Expr, KeyBuilder, NftRule, Reg};
+
+/// The bits of a client's address that its entry is stored under: a Service port has at most 2^12 entries. Clients that
+/// agree in them share an entry, and so an endpoint.
+pub(super) const CLIENT_BITS: u32 = 12;
+
+/// Of IPv4 the last bits, which differ most between clients; of IPv6 those of the interface and of the subnet.
+fn client_mask(family: Family) -> Bytes {
+    match family {
+        Family::V4 => Bytes::from([0, 0, 0x0f, 0xff]),
+        Family::V6 => Bytes::from([0, 0, 0, 0, 0, 0, 0, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0xff]),
+    }
+}
 
 impl Rules<'_> {
+    /// Loads the part of the client's address that its entry is stored under.
+    fn load_client_bits(&self, client: Reg) -> [Expr; 2] {
+        let mask = client_mask(self.family);
+        let xor = Bytes::from(vec![0; mask.len()]);
+        let op = BitwiseOp::MaskXor { mask, xor };
+        let len = self.address_len() as u32;
+        [self.load_source(client), Expr::Bitwise { sreg: client, dreg: client, len, op }]
+    }
+
     /// Semantics D5: if the stored endpoint no longer exists, another one is chosen and stored instead.
     pub(super) fn affinity(&self, class: &ChainClass, slots: u32, seconds: u32) -> Vec<NftRule> {
         let (lookup, scope) = (class.lookup, class.scope());
@@ -34,7 +58,7 @@ impl Rules<'_> {
                 exprs,
                 client.after(self.address_len()),
             );
-            exprs.push(self.load_source(client));
+            exprs.extend(self.load_client_bits(client));
             (number, client)
         };
         let update = |op, client, number, timeout| Expr::Dynset {

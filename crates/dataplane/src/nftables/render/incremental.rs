@@ -35,6 +35,8 @@ pub struct Renderer {
     ready: BTreeSet<(Family, ChainClass)>,
     element_users: BTreeMap<(Family, SetName, Bytes), usize>,
     unused_chains: BTreeSet<(Family, ir::NftName)>,
+    /// Numbers of Service ports without session affinity any more, whose clients are still stored.
+    ended_affinity: BTreeSet<(Family, Bytes)>,
 }
 
 /// A change of Services as nf_tables changes.
@@ -64,6 +66,7 @@ impl Renderer {
             ready: BTreeSet::new(),
             element_users: BTreeMap::new(),
             unused_chains: BTreeSet::new(),
+            ended_affinity: BTreeSet::new(),
         };
         let mut counter = ElementCounter::default();
         for (_, frontends) in table.services() {
@@ -179,6 +182,10 @@ impl Renderer {
         if classes_changed {
             self.count_verdicts();
         }
+        self.ended_affinity.extend(olds.iter().flat_map(affinity_numbers));
+        for number in news.iter().flat_map(affinity_numbers) {
+            self.ended_affinity.remove(&number);
+        }
         if self.make_room() { RenderedChange::Outgrown } else { RenderedChange::Changes(changes) }
     }
 
@@ -279,6 +286,11 @@ impl Renderer {
         }
     }
 
+    /// The numbers of Service ports whose clients are to be deleted from `affinity`. Each is returned once.
+    pub fn take_ended_affinity(&mut self) -> BTreeSet<(Family, Bytes)> {
+        std::mem::take(&mut self.ended_affinity)
+    }
+
     /// Grows full sets. Returns whether there were any.
     fn make_room(&mut self) -> bool {
         let mut outgrown = false;
@@ -319,6 +331,17 @@ impl Renderer {
         self.count_verdicts();
         changes
     }
+}
+
+/// The numbers under which the clients of a Service's ports are stored.
+fn affinity_numbers(rendered: &RenderedElements) -> impl Iterator<Item = (Family, Bytes)> {
+    let ids = rendered.elements.iter().filter(|((_, set), _)| matches!(set, SetName::StickyIds(_)));
+    ids.flat_map(|((family, _), elements)| {
+        elements.iter().filter_map(|(_, value)| match &value.data {
+            Some(ir::Data::Value(number)) => Some((*family, number.clone())),
+            _ => None,
+        })
+    })
 }
 
 /// Creates the chain, or replaces its rules.

@@ -18,8 +18,8 @@ use crate::nftables::ir::{Comment, NftName, Ruleset, SetSpec};
 /// The smallest declared size: a few kilobytes.
 const MIN_SIZE: u32 = 1024;
 
-/// Clients with session affinity. Only active ones take memory.
-const MAX_CLIENTS: u32 = 1 << 20;
+/// Clients with session affinity: all that 256 Service ports can have. Only active ones take memory.
+const MAX_CLIENTS: u32 = 256 << super::affinity::CLIENT_BITS;
 
 /// Pairs of frontend and endpoint whose connections are counted. Only those with traffic take memory: a per-CPU counter
 /// for every endpoint would be a hundred megabytes on a large node.
