@@ -151,6 +151,9 @@ metadata:
   name: {{ $leases }}
   labels:
     {{- include "zoneward.labels" (dict "root" . "name" "zoneward") | nindent 4 }}
+  annotations:
+    # A namespace takes a while to end, and an install right after an uninstall would adopt it in between.
+    helm.sh/resource-policy: keep
 ---
 {{- end }}
 {{- end }}
