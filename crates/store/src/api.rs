@@ -70,6 +70,9 @@ use watch::SharedBatches;
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// Bytes of a body above which it is large: decoding takes a millisecond or so.
+const LARGE_BODY: usize = 64 << 10;
+
 /// An authenticated user, and where its request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -150,6 +153,7 @@ pub struct Api {
     fairness: Arc<Fairness>,
     batches: SharedBatches,
     backups: Arc<Semaphore>,
+    large_bodies: Arc<Semaphore>,
     authorizer: Arc<Authorizer>,
     authenticator: Arc<Authenticator>,
     audit: Option<Arc<AuditLog>>,
@@ -167,9 +171,23 @@ impl Api {
         let fairness = Arc::new(Fairness::new(&limits, engine.clock()));
         let names = NameGenerator::new(Random::seeded(clock::os_seed()));
         let (ranges, backups) = (Arc::new(ranges), backup::semaphore());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let large_bodies = Arc::new(Semaphore::new((cores / 2).max(1)));
         let (authorizer, authenticator) = (Arc::new(Authorizer::new(engine.clone())), Arc::default());
         let (batches, audit) = (SharedBatches::default(), None);
-        Self { engine, ranges, limits, names, fairness, batches, backups, authorizer, authenticator, audit }
+        Self {
+            engine,
+            ranges,
+            limits,
+            names,
+            fairness,
+            batches,
+            backups,
+            large_bodies,
+            authorizer,
+            authenticator,
+            audit,
+        }
     }
 
     /// Records requests in an audit log.
@@ -319,10 +337,10 @@ impl Api {
                 flow,
             };
             let _seat = self.fairness.seat(level(&request), request.flow.as_ref()).await?;
-            if !request.info.kind.is_stored() {
-                return self.review(&request, caller);
-            }
-            return self.resource(request, caller).await;
+            return match request.content.len() {
+                length if length > LARGE_BODY => self.answer_large(request, caller).await,
+                _ => self.answer_resource(request, caller).await,
+            };
         }
         if head.method != Method::GET && head.method != Method::HEAD {
             return Err(StatusError::method_not_allowed());
@@ -451,6 +469,33 @@ impl Api {
         let mut response = body::json(201, &list::converted(request, &review));
         body::warn(&mut response, &warnings);
         Ok(response)
+    }
+
+    async fn answer_resource(
+        &self,
+        request: ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        if request.info.kind.is_stored() {
+            self.resource(request, caller).await
+        } else {
+            self.review(&request, caller)
+        }
+    }
+
+    /// Decoding and validating a large body takes long enough to be noticed by others: few at a time, and off the threads
+    /// that serve them.
+    async fn answer_large(
+        &self,
+        request: ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        let _permit = self.large_bodies.acquire().await.map_err(StatusError::internal)?;
+        if !may_block() {
+            return self.answer_resource(request, caller).await;
+        }
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| runtime.block_on(self.answer_resource(request, caller)))
     }
 
     async fn resource(

@@ -17,6 +17,7 @@ mod json_diff;
 pub mod kinds;
 mod meta;
 mod name_generator;
+mod object_size;
 pub mod object_txn;
 mod openapi;
 mod partial_decode;

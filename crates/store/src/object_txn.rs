@@ -9,6 +9,7 @@ use crate::engine::{Expect, ResourceId, Revision, StorageError, StoreKey, Stored
 use crate::kinds::ResourceKind;
 use crate::meta;
 use crate::name_generator::NameGenerator;
+use crate::object_size::{self, MAX_OBJECT};
 use crate::status::StatusError;
 
 /// Locks on allocated node ports and load balancer addresses, stored beside the objects of the API.
@@ -100,6 +101,10 @@ impl<'a, 't> ObjectTxn<'a, 't> {
         self.stamp(object);
         let key = key(kind, meta::text(object, "namespace"), meta::text(object, "name"));
         let json = bytes(object);
+        if json.len() > MAX_OBJECT {
+            let before = self.txn.get(&key).map_err(storage_error)?.map_or(0, |stored| stored.json.len());
+            object_size::check_stored(json.len(), before)?;
+        }
         self.txn.put_until(key, json.clone(), Expect::Anything, self.expiry(kind)).map_err(txn_error)?;
         Ok(json)
     }
@@ -112,6 +117,7 @@ impl<'a, 't> ObjectTxn<'a, 't> {
         encoded: EncodedObject,
     ) -> Result<Option<(Bytes, Revision)>, StatusError> {
         let json = encoded.finish(self.txn.next_revision().0);
+        object_size::check_stored(json.len(), before.json.len())?;
         self.txn.remember(before);
         let expect = Expect::At(before.revision);
         match self.txn.put_until(before.key.clone(), json.clone(), expect, self.expiry(kind)) {

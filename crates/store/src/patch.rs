@@ -3,14 +3,18 @@
 
 mod strategic;
 
+use json_patch::{AddOperation, CopyOperation, MoveOperation, PatchOperation, RemoveOperation};
 use serde_json::Value;
 
 use crate::kinds::ResourceKind;
+use crate::object_size::{self, MAX_OBJECT};
 use crate::schema;
 use crate::status::StatusError;
 
 /// Maximum number of operations in a JSON patch.
 const MAX_OPERATIONS: usize = 10_000;
+/// Maximum number of items of lists that the operations of a JSON patch move: a fraction of a second.
+const MAX_MOVES: usize = 50_000_000;
 
 /// The kind of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,16 +62,18 @@ pub fn apply(
     object: &Value,
     patch: &Value,
 ) -> Result<Value, StatusError> {
-    match how {
-        PatchKind::Json => json(object, patch.clone()),
-        PatchKind::Merge => merge(object, patch),
+    let patched = match how {
+        PatchKind::Json => json(object, patch.clone())?,
+        PatchKind::Merge => merge(object, patch)?,
         PatchKind::Strategic => {
             let schema = schema::definition(kind.definition);
             let schema =
                 schema.ok_or_else(|| StatusError::internal(format!("{} has no schema", kind.kind)))?;
-            strategic::apply(object, patch, schema)
+            strategic::apply(object, patch, schema)?
         }
-    }
+    };
+    object_size::check_change(object, &patched)?;
+    Ok(patched)
 }
 
 fn json(object: &Value, patch: Value) -> Result<Value, StatusError> {
@@ -77,13 +83,53 @@ fn json(object: &Value, patch: Value) -> Result<Value, StatusError> {
     }
     let patch: json_patch::Patch = serde_json::from_value(patch)
         .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))?;
-    let mut patched = object.clone();
-    json_patch::patch(&mut patched, &patch).map_err(|error| {
-        StatusError::unprocessable(format!(
-            "the server rejected our request due to an error in our request: {error}"
-        ))
-    })?;
+    let (mut patched, mut copied, mut moved) = (object.clone(), 0, 0);
+    for operation in &patch.0 {
+        copied += copied_bytes(&patched, operation);
+        moved += moved_items(&patched, operation);
+        if copied > MAX_OBJECT {
+            return Err(inapplicable(format!(
+                "unable to copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_OBJECT}"
+            )));
+        }
+        if moved > MAX_MOVES {
+            return Err(inapplicable(format!("the operations move more than {MAX_MOVES} items of lists")));
+        }
+        // What fails is dropped as a whole, so operations need not be undone.
+        json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation)).map_err(inapplicable)?;
+    }
     Ok(patched)
+}
+
+fn inapplicable(error: impl std::fmt::Display) -> StatusError {
+    StatusError::unprocessable(format!(
+        "the server rejected our request due to an error in our request: {error}"
+    ))
+}
+
+/// The size of the value that an operation copies.
+fn copied_bytes(object: &Value, operation: &PatchOperation) -> usize {
+    match operation {
+        PatchOperation::Copy(copy) => object.pointer(copy.from.as_str()).map_or(0, object_size::about),
+        _ => 0,
+    }
+}
+
+/// The items of lists that make room for an operation: up to all of the list.
+fn moved_items(object: &Value, operation: &PatchOperation) -> usize {
+    let items = |path: &str| {
+        let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+        parent.and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    match operation {
+        PatchOperation::Add(add) if add.path.as_str().ends_with("/-") => 0,
+        PatchOperation::Add(AddOperation { path, .. }) | PatchOperation::Remove(RemoveOperation { path }) => {
+            items(path.as_str())
+        }
+        PatchOperation::Move(MoveOperation { from, path }) => items(from.as_str()) + items(path.as_str()),
+        PatchOperation::Copy(CopyOperation { path, .. }) => items(path.as_str()),
+        PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+    }
 }
 
 fn merge(object: &Value, patch: &Value) -> Result<Value, StatusError> {

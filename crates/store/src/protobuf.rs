@@ -9,11 +9,14 @@
 mod field_table;
 mod wire;
 
+use std::cell::Cell;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use crate::kinds::{self, BINDING, ResourceKind, TOKEN_REQUEST};
+use crate::object_size::MAX_OBJECT;
 use field_table::{Field, Plain, Shape, Type};
 use wire::{Fields, Malformed, Raw};
 
@@ -21,7 +24,45 @@ const MAGIC: &[u8] = b"k8s\0";
 /// Maximum nesting of messages; the deepest kind has nine.
 const MAX_DEPTH: usize = 32;
 
-pub fn object(content: &[u8]) -> Result<Value, String> {
+/// Why a body cannot be decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProtobufError {
+    Malformed(String),
+    /// The object would have more bytes as JSON than an object may have.
+    TooLarge,
+}
+
+impl From<String> for ProtobufError {
+    fn from(error: String) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<&str> for ProtobufError {
+    fn from(error: &str) -> Self {
+        Self::Malformed(error.to_owned())
+    }
+}
+
+/// Bounds of a body: an empty message takes two bytes on the wire, and far more in memory.
+#[derive(Clone, Copy)]
+struct Bounds<'a> {
+    /// Nesting of messages that is left.
+    depth: usize,
+    /// Bytes of JSON that are left.
+    left: &'a Cell<usize>,
+}
+
+const TOO_LARGE: Malformed = Malformed("the object is too large");
+
+impl Bounds<'_> {
+    fn take(&self, bytes: usize) -> Result<(), Malformed> {
+        self.left.set(self.left.get().checked_sub(bytes).ok_or(TOO_LARGE)?);
+        Ok(())
+    }
+}
+
+pub fn object(content: &[u8]) -> Result<Value, ProtobufError> {
     let envelope = content.strip_prefix(MAGIC).ok_or("the prefix k8s\\0 is missing")?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields::of(envelope) {
@@ -29,7 +70,7 @@ pub fn object(content: &[u8]) -> Result<Value, String> {
             (1, Raw::Bytes(meta)) => (api_version, kind) = type_meta(meta).map_err(describe)?,
             (2, Raw::Bytes(bytes)) => raw = bytes,
             (3, Raw::Bytes(encoding)) if !encoding.is_empty() => {
-                return Err("contentEncoding is not supported".to_owned());
+                return Err("contentEncoding is not supported".into());
             }
             _ => {}
         }
@@ -39,12 +80,16 @@ pub fn object(content: &[u8]) -> Result<Value, String> {
     let mut object = Map::new();
     object.insert("kind".to_owned(), kind.into());
     object.insert("apiVersion".to_owned(), api_version.into());
-    message(&name, raw, &mut object, MAX_DEPTH).map_err(describe)?;
+    let left = Cell::new(MAX_OBJECT);
+    message(&name, raw, &mut object, Bounds { depth: MAX_DEPTH, left: &left }).map_err(describe)?;
     Ok(Value::Object(object))
 }
 
-fn describe(error: Malformed) -> String {
-    format!("malformed protobuf: {error}")
+fn describe(error: Malformed) -> ProtobufError {
+    match error {
+        TOO_LARGE => ProtobufError::TooLarge,
+        error => ProtobufError::Malformed(format!("malformed protobuf: {error}")),
+    }
 }
 
 fn type_meta(bytes: &[u8]) -> Result<(String, String), Malformed> {
@@ -72,28 +117,41 @@ fn message_of(api_version: &str, kind: &str) -> Option<String> {
     (served && field_table::message(&name).is_some()).then_some(name)
 }
 
-fn message(name: &str, bytes: &[u8], object: &mut Map<String, Value>, depth: usize) -> Result<(), Malformed> {
+fn message(
+    name: &str,
+    bytes: &[u8],
+    object: &mut Map<String, Value>,
+    bounds: Bounds<'_>,
+) -> Result<(), Malformed> {
     let rows = field_table::message(name).ok_or(Malformed("a message that is not in the table"))?;
-    let depth = depth.checked_sub(1).ok_or(Malformed("messages are nested too deeply"))?;
+    let depth = bounds.depth.checked_sub(1).ok_or(Malformed("messages are nested too deeply"))?;
+    let bounds = Bounds { depth, ..bounds };
     for item in Fields::of(bytes) {
         let (number, raw) = item?;
         // Unknown fields of newer clients are dropped, as in kube-apiserver.
         let Some(field) = rows.get(&number) else { continue };
         if field.is_inline() {
             if let Type::Message(inner) = &field.of {
-                message(inner, raw.bytes()?, object, depth)?;
+                message(inner, raw.bytes()?, object, bounds)?;
             }
             continue;
         }
-        put(object, field, raw, depth)?;
+        put(object, field, raw, bounds)?;
     }
     Ok(())
 }
 
-fn put(object: &mut Map<String, Value>, field: &Field, raw: Raw<'_>, depth: usize) -> Result<(), Malformed> {
+fn put(
+    object: &mut Map<String, Value>,
+    field: &Field,
+    raw: Raw<'_>,
+    bounds: Bounds<'_>,
+) -> Result<(), Malformed> {
+    // At least brackets or a digit, and a comma.
+    bounds.take(if field.shape == Shape::List { 2 } else { field.name.len() })?;
     match field.shape {
         Shape::One => {
-            let value = value(&field.of, raw, depth)?;
+            let value = value(&field.of, raw, bounds)?;
             if field.kept || !is_zero(&value) {
                 object.insert(field.name.clone(), value);
             }
@@ -101,11 +159,11 @@ fn put(object: &mut Map<String, Value>, field: &Field, raw: Raw<'_>, depth: usiz
         Shape::List => {
             let list = object.entry(field.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(list) = list {
-                list.push(value(&field.of, raw, depth)?);
+                list.push(value(&field.of, raw, bounds)?);
             }
         }
         Shape::Map => {
-            let (key, value) = entry(&field.of, raw.bytes()?, depth)?;
+            let (key, value) = entry(&field.of, raw.bytes()?, bounds)?;
             let map = object.entry(field.name.clone()).or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(map) = map {
                 map.insert(key, value);
@@ -127,25 +185,25 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// One entry of a map: a message of key (1) and value (2).
-fn entry(of: &Type, bytes: &[u8], depth: usize) -> Result<(String, Value), Malformed> {
+fn entry(of: &Type, bytes: &[u8], bounds: Bounds<'_>) -> Result<(String, Value), Malformed> {
     let (mut key, mut found) = (String::new(), None);
     for field in Fields::of(bytes) {
         match field? {
             (1, raw) => key = raw.text()?,
-            (2, raw) => found = Some(value(of, raw, depth)?),
+            (2, raw) => found = Some(value(of, raw, bounds)?),
             _ => {}
         }
     }
     // An empty value may be missing on the wire.
-    let found = found.map_or_else(|| value(of, Raw::Bytes(&[]), depth), Ok)?;
+    let found = found.map_or_else(|| value(of, Raw::Bytes(&[]), bounds), Ok)?;
     Ok((key, found))
 }
 
-fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, Malformed> {
+fn value(of: &Type, raw: Raw<'_>, bounds: Bounds<'_>) -> Result<Value, Malformed> {
     match of {
         Type::Message(name) => {
             let mut object = Map::new();
-            message(name, raw.bytes()?, &mut object, depth)?;
+            message(name, raw.bytes()?, &mut object, bounds)?;
             Ok(Value::Object(object))
         }
         Type::Plain(plain) => self::plain(*plain, raw),

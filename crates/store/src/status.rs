@@ -7,6 +7,7 @@ use plan::validate::FieldErrorType;
 use serde_json::{Value, json};
 
 use crate::kinds::ResourceKind;
+use crate::object_size::MAX_OBJECT;
 
 /// An error of the API.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +134,15 @@ impl StatusError {
         Self::new(410, "Expired", message)
     }
 
+    /// 413: the object is larger than one may be; `None` if its size is not known.
+    pub fn object_too_large(size: Option<usize>) -> Self {
+        let size = size.map_or("more".to_owned(), |size| format!("{size} bytes"));
+        let message = format!(
+            "Request entity too large: the object has {size} as JSON with its defaults, limit is {MAX_OBJECT} bytes"
+        );
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
     /// 413: the body is too large.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit} bytes");
@@ -149,7 +159,7 @@ impl StatusError {
         let message = format!("{} {name:?} is invalid: {}", kind.qualified_kind(), joined(causes));
         let mut error = Self::new(422, "Invalid", message).about(kind, name);
         error.details["kind"] = kind.kind.into();
-        error.details["causes"] = causes.iter().map(Cause::to_json).collect();
+        error.details["causes"] = causes.iter().take(MAX_CAUSES).map(Cause::to_json).collect();
         error
     }
 
@@ -223,10 +233,17 @@ impl Cause {
     }
 }
 
-/// All causes in one message.
+/// Causes that are listed.
+const MAX_CAUSES: usize = 100;
+
+/// All causes in one message, as far as they are listed.
 fn joined(causes: &[Cause]) -> String {
-    let messages: Vec<String> =
-        causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+    let listed = causes.iter().take(MAX_CAUSES);
+    let mut messages: Vec<String> =
+        listed.map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+    if causes.len() > MAX_CAUSES {
+        messages.push(format!("and {} more", causes.len() - MAX_CAUSES));
+    }
     match messages.as_slice() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),

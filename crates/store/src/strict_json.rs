@@ -111,9 +111,12 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        // A typical size of nested objects, such as endpoints of a slice.
-        let mut map = Map::with_capacity(4);
+        let mut map = Map::new();
         while let Some(name) = members.next_key::<String>()? {
+            if map.is_empty() {
+                // A typical size of nested objects, such as endpoints of a slice; empty ones have no memory.
+                map = Map::with_capacity(4);
+            }
             let position = &JsonPosition::Member(self.position, &name);
             if map.contains_key(&name) && self.duplicates.len() < MAX_DUPLICATES {
                 let message = format!("duplicate field {:?}", position.to_string());

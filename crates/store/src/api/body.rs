@@ -15,7 +15,7 @@ use super::fairness::HeldShare;
 use super::paged_list::ListStream;
 use super::watch::WatchStream;
 use crate::audit::AuditEvent;
-use crate::protobuf;
+use crate::protobuf::{self, ProtobufError};
 use crate::status::StatusError;
 use crate::strict_json::StrictJson;
 
@@ -210,10 +210,22 @@ pub fn error(error: &StatusError) -> Response<ResponseBody> {
     response
 }
 
+/// Characters of all warnings above which each is truncated, and further ones are left out, as in kube-apiserver.
+const MAX_WARNINGS: usize = 4 << 10;
+/// Characters of a truncated warning.
+const MAX_WARNING: usize = 256;
+
 /// Adds Warning headers, which kubectl prints.
 pub fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
+    let total: usize = warnings.iter().take(MAX_WARNINGS).map(|warning| warning.chars().count()).sum();
+    let (mut written, longest) = (0, if total > MAX_WARNINGS { MAX_WARNING } else { usize::MAX });
     for warning in warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if written >= MAX_WARNINGS {
+            return;
+        }
+        let shown: String = warning.chars().take(longest).collect();
+        written += shown.chars().count();
+        let quoted = shown.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             response.headers_mut().append("warning", value);
         }
@@ -231,7 +243,11 @@ pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<StrictJson, StatusE
     let decoded = match media_type(headers) {
         "" | "application/json" | "text/json" => StrictJson::decode(content).map_err(unreadable)?,
         "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(content)?,
-        "application/vnd.kubernetes.protobuf" => protobuf::object(content).map_err(unreadable)?.into(),
+        "application/vnd.kubernetes.protobuf" => match protobuf::object(content) {
+            Ok(object) => object.into(),
+            Err(ProtobufError::TooLarge) => return Err(StatusError::object_too_large(None)),
+            Err(ProtobufError::Malformed(error)) => return Err(unreadable(error)),
+        },
         other => {
             return Err(StatusError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: \

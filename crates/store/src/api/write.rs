@@ -9,6 +9,7 @@ use super::strategy::{
     WriteContext, WriteOutcome, check_uid, create_by_update, create_in, creates, update_in,
 };
 use super::{Api, Caller, ResourceRequest, ResponseBody, body, list};
+use crate::object_size;
 use crate::object_txn::ObjectTxn;
 use crate::patch::{self, PatchKind};
 use crate::query::{FieldValidation, MAX_MANAGER};
@@ -200,6 +201,9 @@ pub(super) fn decode_strictly(
         return Err(StatusError::bad_request(format!(
             "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
         )));
+    }
+    if stored.is_none() {
+        object_size::check(object)?;
     }
     let mut unknown = std::mem::take(&mut decoded.duplicates);
     unknown.extend(findings.unknown.iter().map(|path| format!("unknown field {path:?}")));

@@ -9,6 +9,8 @@
 //!
 //! The keys are in the schema, see `schema::merge_keys`.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use crate::schema::resolve;
@@ -42,18 +44,20 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
     if let Some(retained) = patch.get(RETAIN) {
         retain(&mut object, patch, retained)?;
     }
+    // Removed together, because each removal would move all that follow.
+    let mut removed: HashSet<&str> = HashSet::new();
     for (name, change) in patch.iter().filter(|(name, _)| !name.starts_with('$')) {
         let field = property(schema, name);
         match (object.get_mut(name), change) {
             (_, Value::Null) => {
-                object.shift_remove(name);
+                removed.insert(name);
             }
             (Some(Value::Object(stored)), Value::Object(change)) => {
                 let deleted = directive(change)? == Some("delete");
                 let merged = merge_maps(std::mem::take(stored), change, field)?;
                 *stored = merged;
                 if deleted {
-                    object.shift_remove(name);
+                    removed.insert(name);
                 }
             }
             (Some(Value::Array(stored)), Value::Array(change)) => {
@@ -68,9 +72,13 @@ fn merge_maps(mut object: Members, patch: &Members, schema: &'static Value) -> R
             (_, change) => put(&mut object, name, change, field)?,
         }
     }
+    if !removed.is_empty() {
+        object.retain(|name, _| !removed.contains(name.as_str()));
+    }
     for (name, gone) in patch.iter().filter_map(|(name, list)| Some((name.strip_prefix(DELETE)?, list))) {
         let gone = gone.as_array().ok_or_else(|| bad(format!("{DELETE}{name} must be a list")))?;
         if let Some(Value::Array(stored)) = object.get_mut(name) {
+            let gone: HashSet<&Value> = gone.iter().collect();
             stored.retain(|value| !gone.contains(value));
         }
     }
@@ -109,7 +117,8 @@ fn directive(patch: &Members) -> Result<Option<&str>, StatusError> {
 
 fn retain(object: &mut Members, patch: &Members, retained: &Value) -> Result<(), StatusError> {
     let kept = retained.as_array().ok_or_else(|| bad("$retainKeys must be a list of names"))?;
-    let is_kept = |name: &str| kept.iter().any(|kept| kept == name);
+    let kept: HashSet<&str> = kept.iter().filter_map(Value::as_str).collect();
+    let is_kept = |name: &str| kept.contains(name);
     let left_out =
         patch.iter().find(|(name, value)| !name.starts_with('$') && !value.is_null() && !is_kept(name));
     if let Some((name, _)) = left_out {
@@ -176,51 +185,63 @@ fn is_only_directive(item: &Value, field: &'static Value) -> bool {
 }
 
 fn merge_set(mut stored: Vec<Value>, patch: &[Value]) -> Vec<Value> {
-    for value in patch {
-        if !stored.contains(value) {
-            stored.push(value.clone());
-        }
-    }
+    let mut known: HashSet<&Value> = stored.iter().collect();
+    let new: Vec<Value> = patch.iter().filter(|value| known.insert(value)).cloned().collect();
+    stored.extend(new);
     stored
 }
 
 fn merge_by_key(
-    mut stored: Vec<Value>,
+    stored: Vec<Value>,
     patch: &[Value],
     key: &str,
     items: &'static Value,
 ) -> Result<Vec<Value>, StatusError> {
+    let mut positions: HashMap<Value, Vec<usize>> = HashMap::new();
+    for (at, value) in stored.iter().enumerate() {
+        positions.entry(value[key].clone()).or_default().push(at);
+    }
+    // Deleted entries are empty until the end.
+    let mut entries: Vec<Option<Value>> = stored.into_iter().map(Some).collect();
     for item in patch {
         let Value::Object(change) = item else { return Err(bad("expected a list of maps")) };
         let Some(id) = change.get(key).filter(|id| !id.is_null()) else {
             let message = format!("map: {item} does not contain declared merge key: {key}");
             return Err(StatusError::unprocessable(message));
         };
-        let found = stored.iter().position(|value| value[key] == *id);
+        let found = positions.get(id).and_then(|places| places.first().copied());
         match (directive(change)?, found) {
-            (Some("delete"), _) => stored.retain(|value| value[key] != *id),
-            (Some("replace"), Some(at)) => stored[at] = Value::Object(plain_members(change)),
-            (_, Some(at)) => {
-                let Value::Object(before) = stored[at].take() else { continue };
-                stored[at] = Value::Object(merge_maps(before, change, items)?);
+            (Some("delete"), _) => {
+                positions.remove(id).into_iter().flatten().for_each(|at| entries[at] = None);
             }
-            (_, None) => stored.push(Value::Object(merge_maps(Members::new(), change, items)?)),
+            (Some("replace"), Some(at)) => entries[at] = Some(Value::Object(plain_members(change))),
+            (_, Some(at)) => {
+                let Some(Value::Object(before)) = entries[at].take() else { continue };
+                entries[at] = Some(Value::Object(merge_maps(before, change, items)?));
+            }
+            (_, None) => {
+                positions.insert(id.clone(), vec![entries.len()]);
+                entries.push(Some(Value::Object(merge_maps(Members::new(), change, items)?)));
+            }
         }
     }
-    Ok(stored)
+    Ok(entries.into_iter().flatten().collect())
 }
 
 /// Orders a merged list: entries in `order` have that order, the others that of the stored list, which also decides
 /// between the two. New entries come as early as that allows, as in Kubernetes.
 fn arrange(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
     let id = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
-    let ids = |values: &[Value]| values.iter().map(id).collect::<Vec<Value>>();
-    let (order, before) = (ids(order), ids(before));
-    let place = |value: &Value| before.iter().position(|known| *known == id(value));
+    let positions = |values: &[Value]| {
+        // The first of equal ones counts.
+        values.iter().enumerate().rev().map(|(at, value)| (id(value), at)).collect::<HashMap<Value, usize>>()
+    };
+    let (order, before) = (positions(order), positions(before));
+    let place = |value: &Value| before.get(&id(value)).copied();
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|value| order.contains(&id(value)));
-    named.sort_by_key(|value| order.iter().position(|wanted| *wanted == id(value)));
-    others.sort_by_key(place);
+        merged.into_iter().partition(|value| order.contains_key(&id(value)));
+    named.sort_by_cached_key(|value| order.get(&id(value)).copied());
+    others.sort_by_cached_key(place);
     let mut arranged = Vec::with_capacity(named.len() + others.len());
     let mut others = others.into_iter().peekable();
     for value in named {

@@ -22,10 +22,13 @@ pub fn bytes(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }
 
+/// Fields that are reported of each kind, as in kube-apiserver; all unknown ones are removed.
+const MAX_UNKNOWN: usize = 100;
+
 /// The result of [`check`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Paths of unknown fields, which are removed.
+    /// Paths of the first unknown fields; all are removed.
     pub unknown: Vec<String>,
     /// Fields of the wrong type: path, and the expected type.
     pub mistyped: Vec<String>,
@@ -54,13 +57,18 @@ fn walk(
     }
     if !has_type(value, schema) {
         let wanted = schema["type"].as_str().unwrap_or("integer or string");
+        if findings.mistyped.len() >= MAX_UNKNOWN {
+            return;
+        }
         let found = type_of(value);
         let at = if path.is_empty() { "the object" } else { path.as_str() };
         findings.mistyped.push(format!("{at}: expected {wanted}, got {found}"));
         return;
     }
     if schema["format"] == "byte" && value.as_str().and_then(bytes).is_none() {
-        findings.mistyped.push(format!("{path}: illegal base64 data"));
+        if findings.mistyped.len() < MAX_UNKNOWN {
+            findings.mistyped.push(format!("{path}: illegal base64 data"));
+        }
         return;
     }
     match value {
@@ -95,13 +103,14 @@ fn members(
         path.push_str(name);
     };
     if let Some(properties) = schema["properties"].as_object() {
-        let unknown: Vec<String> =
-            map.keys().filter(|name| !properties.contains_key(*name)).cloned().collect();
-        for name in unknown {
-            map.shift_remove(&name);
-            below(path, &name);
-            findings.unknown.push(path.clone());
-        }
+        map.retain(|name, _| {
+            let is_known = properties.contains_key(name);
+            if !is_known && findings.unknown.len() < MAX_UNKNOWN {
+                below(path, name);
+                findings.unknown.push(path.clone());
+            }
+            is_known
+        });
         for (name, value) in map.iter_mut() {
             if let (Some(schema), Some(difference)) = (properties.get(name), difference.member(name)) {
                 below(path, name);
