@@ -1,51 +1,63 @@
-//! Credentials: a certificate authority, an admin and a reader, created on first start.
+//! Credentials: a certificate authority, an admin and a reader, created on first start and renewed in time.
 //!
 //! ```text
-//! DIR/pki/ca.crt, ca.key              the authority; the server's certificate is issued at each start
-//! DIR/pki/admin.*, reader.*           certificate, key and token of each user
+//! DIR/pki/ca.crt, ca.key              the authority; the server's certificate is in memory only
+//! DIR/pki/admin.*, reader.*           certificate, key and token of each user; *.previous.* until they expire
 //! DIR/kubeconfig, reader.kubeconfig   complete configuration for kubectl
 //! ```
 //!
 //! All files are readable by their owner only. Clients authenticate by exactly their certificate, or by their token;
-//! there is no anonymous access. Keys and tokens are random bytes of the operating system.
+//! there is no anonymous access. Keys and tokens are random bytes of the operating system. Certificates and tokens are
+//! valid for a year and replaced after two thirds of it; the one before stays valid until it expires.
+
+mod authority;
 
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use clock::Clock;
 use jiff::{SignedDuration, Timestamp};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
-};
 use serde_json::json;
+use tokio::sync::watch;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
+pub use authority::{Authority, IssuedCertificate, set_validity};
+use authority::{ServerCertificate, VALIDITY_DAYS, key_at, not_after};
 use plan::rbac::AUTHENTICATED;
+
+/// Interval between checks for credentials to renew, or that were deleted to be replaced.
+const REFRESH_PERIOD: Duration = Duration::from_secs(60);
 
 /// The users of the API, and the authority that issues certificates.
 pub struct Credentials {
     folder: PathBuf,
-    authority: KeyPair,
-    authority_pem: String,
-    users: Vec<User>,
+    clock: Clock,
+    authority: Arc<Authority>,
+    users: RwLock<Vec<User>>,
+    /// The server in the kubeconfigs, once they were written.
+    server: OnceLock<SocketAddr>,
 }
 
+#[derive(Clone, PartialEq)]
 struct User {
     caller: Caller,
-    certificate: CertificateDer<'static>,
+    /// The current one, and the one before.
+    certificates: Vec<CertificateDer<'static>>,
     certificate_pem: String,
     key_pem: String,
-    token: String,
+    /// The current one, and the one before.
+    tokens: Vec<String>,
 }
 
 /// (name of the files, user name, group); roles are bound to the groups at start.
@@ -55,73 +67,76 @@ const USERS: &[(&str, &str, &str)] =
 impl Credentials {
     /// Reads the credentials in a folder, and creates missing ones.
     pub fn open(data: &Path) -> io::Result<Self> {
-        let folder = data.join("pki");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let authority = key_at(&folder.join("ca.key"))?;
-        let authority_pem = text_at(&folder.join("ca.crt"), || {
-            Ok(authority_params().self_signed(&authority).map_err(io::Error::other)?.pem())
-        })?;
-        let mut users = Vec::new();
-        for (file, name, group) in USERS {
-            let key = key_at(&folder.join(format!("{file}.key")))?;
-            let certificate_pem = text_at(&folder.join(format!("{file}.crt")), || {
-                let params = authority_params();
-                let issuer = Issuer::from_params(&params, &authority);
-                let signed = user_params(name, group).signed_by(&key, &issuer).map_err(io::Error::other)?;
-                Ok(signed.pem())
-            })?;
-            let token = text_at(&folder.join(format!("{file}.token")), new_token)?.trim().to_owned();
-            let certificate =
-                CertificateDer::from_pem_slice(certificate_pem.as_bytes()).map_err(io::Error::other)?;
-            let caller = Caller::new(name, &[group, AUTHENTICATED]);
-            users.push(User { caller, certificate, certificate_pem, key_pem: key.serialize_pem(), token });
-        }
-        Ok(Self { folder: data.to_owned(), authority, authority_pem, users })
+        Self::open_at(data, Clock::system())
     }
 
-    /// TLS for a server at these addresses.
+    /// As [`Credentials::open`], with another clock.
+    pub fn open_at(data: &Path, clock: Clock) -> io::Result<Self> {
+        let authority = Arc::new(Authority::create(data, clock.timestamp())?);
+        let users = users(data, &authority, clock.timestamp())?;
+        let (users, server) = (RwLock::new(users), OnceLock::new());
+        Ok(Self { folder: data.to_owned(), clock, authority, users, server })
+    }
+
+    /// Renews what is due and reads again what was replaced; returns whether anything changed.
+    pub fn refresh(&self) -> io::Result<bool> {
+        let now = users(&self.folder, &self.authority, self.clock.timestamp())?;
+        let is_changed = *self.users() != now;
+        if is_changed {
+            *self.users.write().unwrap_or_else(PoisonError::into_inner) = now;
+            if let Some(server) = self.server.get() {
+                self.write_kubeconfigs(*server)?;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    fn users(&self) -> std::sync::RwLockReadGuard<'_, Vec<User>> {
+        self.users.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// TLS for a server at these addresses. Its certificate is renewed without a restart.
     pub fn server_config(&self, addresses: &[IpAddr]) -> io::Result<ServerConfig> {
-        let key = KeyPair::generate().map_err(io::Error::other)?;
-        let params = authority_params();
-        let issuer = Issuer::from_params(&params, &self.authority);
-        let certificate = server_params(addresses)?.signed_by(&key, &issuer).map_err(io::Error::other)?;
+        let certificate = ServerCertificate::new(self.authority.clone(), addresses, self.clock.clone())?;
         let mut roots = RootCertStore::empty();
-        let authority =
-            CertificateDer::from_pem_slice(self.authority_pem.as_bytes()).map_err(io::Error::other)?;
-        roots.add(authority.clone()).map_err(io::Error::other)?;
+        roots.add(self.authority.certificate()?).map_err(io::Error::other)?;
         let provider = Arc::new(crypto::ring::default_provider());
         // A client may come with a token instead of a certificate.
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .allow_unauthenticated()
             .build()
             .map_err(io::Error::other)?;
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate.der().clone(), authority], key)
-            .map_err(io::Error::other)?;
+            .with_cert_resolver(Arc::new(certificate));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }
 
     /// The user of a certificate that the handshake verified.
-    pub fn by_certificate(&self, certificate: &CertificateDer<'_>) -> Option<&Caller> {
-        self.users.iter().find(|user| user.certificate == *certificate).map(|user| &user.caller)
+    pub fn by_certificate(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
+        let users = self.users();
+        let user = users.iter().find(|user| user.certificates.iter().any(|own| own == certificate))?;
+        Some(user.caller.clone())
     }
 
-    pub fn by_token(&self, token: &str) -> Option<&Caller> {
-        self.users
-            .iter()
-            .find(|user| constant_time_eq(user.token.as_bytes(), token.as_bytes()))
-            .map(|user| &user.caller)
+    pub fn by_token(&self, token: &str) -> Option<Caller> {
+        let now = self.clock.timestamp();
+        let is_own = |own: &String| {
+            constant_time_eq(own.as_bytes(), token.as_bytes())
+                && token_expiry(own).is_none_or(|expiry| now < expiry)
+        };
+        let users = self.users();
+        users.iter().find(|user| user.tokens.iter().any(is_own)).map(|user| user.caller.clone())
     }
 
     /// Writes the kubeconfigs for a server; returns the path of the admin's.
     pub fn write_kubeconfigs(&self, server: SocketAddr) -> io::Result<PathBuf> {
+        let _ = self.server.set(server);
         let paths = ["kubeconfig", "reader.kubeconfig"].map(|name| self.folder.join(name));
-        for (path, user) in paths.iter().zip(&self.users) {
+        for (path, user) in paths.iter().zip(self.users().iter()) {
             write_private(path, self.kubeconfig(user, server).as_bytes())?;
         }
         let [admin, _] = paths;
@@ -136,7 +151,7 @@ impl Credentials {
             "kind": "Config",
             "clusters": [{"name": "zoneward", "cluster": {
                 "server": format!("https://{server}"),
-                "certificate-authority-data": STANDARD.encode(&self.authority_pem),
+                "certificate-authority-data": STANDARD.encode(self.authority.pem()),
             }}],
             "users": [{"name": name, "user": {
                 "client-certificate-data": STANDARD.encode(&user.certificate_pem),
@@ -149,58 +164,97 @@ impl Credentials {
     }
 }
 
+/// Renews credentials until `stop` turns true. A failure is reported and retried in the next period; the credentials stay
+/// as they are.
+pub async fn keep_credentials(
+    credentials: Arc<Credentials>,
+    changed: impl Fn(io::Result<()>),
+    mut stop: watch::Receiver<bool>,
+) {
+    while tokio::time::timeout(REFRESH_PERIOD, stop.wait_for(|stop| *stop)).await.is_err() {
+        match credentials.refresh() {
+            Ok(false) => {}
+            Ok(true) => changed(Ok(())),
+            Err(error) => changed(Err(error)),
+        }
+    }
+}
+
+/// The users of the files in a folder, with missing and old ones replaced.
+fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<User>> {
+    let folder = data.join("pki");
+    let user = |(file, name, group): &(&str, &str, &str)| {
+        let path = |ending: &str| folder.join(format!("{file}.{ending}"));
+        let key = key_at(&path("key"))?;
+        let issue = || Ok(authority.issue_user(&key, name, group, now)?.pem());
+        let mut certificate_pem = text_at(&path("crt"), issue)?;
+        if is_due(expiry(&certificate_pem)?, now) || !has_key(&certificate_pem, &key)? {
+            write_private(&path("previous.crt"), certificate_pem.as_bytes())?;
+            certificate_pem = issue()?;
+            write_private(&path("crt"), certificate_pem.as_bytes())?;
+        }
+        let mut token = text_at(&path("token"), || new_token(now))?.trim().to_owned();
+        if token_expiry(&token).is_none_or(|expiry| is_due(expiry, now)) {
+            write_private(&path("previous.token"), token.as_bytes())?;
+            token = new_token(now)?;
+            write_private(&path("token"), token.as_bytes())?;
+        }
+        let mut certificates = vec![parse(&certificate_pem)?];
+        certificates.extend(optional(&path("previous.crt"))?.map(|pem| parse(&pem)).transpose()?);
+        let mut tokens = vec![token];
+        tokens.extend(optional(&path("previous.token"))?.map(|token| token.trim().to_owned()));
+        let caller = Caller::new(name, &[group, AUTHENTICATED]);
+        Ok(User { caller, certificates, certificate_pem, key_pem: key.serialize_pem(), tokens })
+    };
+    USERS.iter().map(user).collect()
+}
+
+fn parse(pem: &str) -> io::Result<CertificateDer<'static>> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(io::Error::other)
+}
+
+fn expiry(pem: &str) -> io::Result<Timestamp> {
+    not_after(&parse(pem)?).ok_or_else(|| io::Error::other("a certificate has no end of its validity"))
+}
+
+/// Whether a certificate is for a key: it contains its public key.
+fn has_key(pem: &str, key: &rcgen::KeyPair) -> io::Result<bool> {
+    let public = key.public_key_raw();
+    Ok(parse(pem)?.windows(public.len()).any(|window| window == public))
+}
+
+/// Whether a credential is replaced: two thirds of its time are over, or it is valid for longer than we issue.
+fn is_due(expiry: Timestamp, now: Timestamp) -> bool {
+    let left = expiry.duration_since(now);
+    left <= SignedDuration::from_hours(24 * VALIDITY_DAYS / 3)
+        || left > SignedDuration::from_hours(24 * (VALIDITY_DAYS + 2))
+}
+
+fn optional(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+    }
+}
+
 /// Compares in constant time.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
 }
 
-fn new_token() -> io::Result<String> {
+/// Random bytes behind the time at which the token expires, in seconds.
+fn new_token(now: Timestamp) -> io::Result<String> {
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes)
         .map_err(|error| io::Error::other(format!("the system has no random bytes: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let expiry = now.as_second() + VALIDITY_DAYS * 86_400;
+    Ok(format!("{expiry}-{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
 }
 
-/// Sets the validity of a certificate that is issued now: this many days, and one before, for clocks that are behind.
-pub fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
-    let date = |days: i64| {
-        let date = (now + SignedDuration::from_hours(24 * days)).to_zoned(jiff::tz::TimeZone::UTC).date();
-        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
-    };
-    (params.not_before, params.not_after) = (date(-1), date(days));
-}
-
-fn authority_params() -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "zoneward-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    params
-}
-
-fn user_params(name: &str, group: &str) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::OrganizationName, group);
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    params
-}
-
-fn server_params(addresses: &[IpAddr]) -> io::Result<CertificateParams> {
-    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-    let mut params = CertificateParams::new(names.map(str::to_owned).to_vec()).map_err(io::Error::other)?;
-    params.distinguished_name.push(DnType::CommonName, "zoneward");
-    params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    Ok(params)
-}
-
-fn key_at(path: &Path) -> io::Result<KeyPair> {
-    let make = || Ok(KeyPair::generate().map_err(io::Error::other)?.serialize_pem());
-    let pem = text_at(path, make)?;
-    let unreadable =
-        |error| io::Error::other(format!("{}: {error}: remove the file to create it again", path.display()));
-    KeyPair::from_pem(&pem).map_err(unreadable)
+/// When a token expires; `None` for one of a version without expiry.
+fn token_expiry(token: &str) -> Option<Timestamp> {
+    Timestamp::from_second(token.split_once('-')?.0.parse().ok()?).ok()
 }
 
 /// The content of a file, which is created if missing.
@@ -217,7 +271,7 @@ fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result
 }
 
 /// Writes a file that only its owner can read, atomically.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let mut file =
@@ -226,3 +280,6 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, path)
 }
+
+#[cfg(test)]
+mod tests;

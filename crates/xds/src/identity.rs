@@ -1,6 +1,7 @@
 //! The identity of an Envoy: written into its bootstrap, and read from the first request of a stream.
 //!
-//! It is the value of `zoneward` in the node's metadata, so that one server serves every role.
+//! It is the value of `zoneward` in the node's metadata, so that one server serves every role. Where the server requires
+//! client certificates, these decide which role an Envoy may have: [`EnvoyIdentity::spiffe_id`].
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -98,6 +99,19 @@ impl EnvoyIdentity {
             }
         }
         value
+    }
+
+    /// The path of its SPIFFE ID.
+    pub fn role_path(&self) -> String {
+        match &self.role {
+            EnvoyRole::Sidecar { from, .. } => format!("/ns/{}/sidecar/{from}", self.namespace),
+            EnvoyRole::Gateway { name, .. } => format!("/ns/{}/gateway/{name}", self.namespace),
+        }
+    }
+
+    /// The URI in the client certificate of an Envoy with this role. Any trust domain will do: the CA decides.
+    pub fn spiffe_id(&self) -> String {
+        format!("spiffe://{KEY}{}", self.role_path())
     }
 
     /// For logs and `/status`, such as `default/gateway/edge`.

@@ -1,28 +1,34 @@
 //! The xDS server: gRPC over HTTP/2, plain or TLS, with a token or client certificates.
 //!
-//! [`crate::stream`] decides what is sent. Connections, streams, messages and pending responses are bounded, and idle
-//! connections are checked by keepalive.
+//! [`crate::stream`] decides what is sent. Connections, streams, messages, requests per second and pending responses are
+//! bounded, and idle connections are checked by keepalive. A client certificate decides which role an Envoy may have.
 
 mod ads_stream;
+mod peer;
 mod stream_status;
 mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
 
 use crate::identity::EnvoyIdentity;
 use crate::stream::PublishedResources;
 
+use peer::{CountedBody, HeldBytes, PeerError, RequestMemory, XdsPeer};
 pub use stream_status::{
     RejectedResource, RejectedResources, ResourceCounters, StreamRegistry, StreamStatus,
 };
@@ -61,8 +67,23 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connections may take to close after the stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval of checks for connections without a stream.
+const IDLE_CHECK: Duration = Duration::from_secs(10);
 /// An Envoy needs one, and one more while it reconnects.
 const STREAMS_PER_CONNECTION: u32 = 16;
+
+/// Returns when a connection had no stream at two checks in a row.
+async fn idle(active: &AtomicUsize) {
+    let mut was_idle = false;
+    loop {
+        tokio::time::sleep(IDLE_CHECK).await;
+        let is_idle = active.load(Ordering::Relaxed) == 0;
+        if is_idle && was_idle {
+            return;
+        }
+        was_idle = is_idle;
+    }
+}
 
 /// Serves until `stop` turns true.
 pub async fn serve(
@@ -78,8 +99,10 @@ pub async fn serve(
         drain_timeout: DRAIN_TIMEOUT,
     });
     let tls = settings.tls.clone();
+    let memory = RequestMemory::default();
     let service = ads_stream::AdsService::new(settings, source, streams, stop.clone());
-    let serve = |(stream, peer)| connection(stream, peer, tls.clone(), service.clone(), stop.clone());
+    let serve =
+        |(stream, peer)| connection(stream, peer, tls.clone(), service.clone(), memory.clone(), stop.clone());
     limit.serve(|| listener.accept(), stop.clone(), serve).await;
 }
 
@@ -88,25 +111,47 @@ async fn connection(
     peer: SocketAddr,
     tls: Option<XdsServerTls>,
     service: ads_stream::AdsService,
+    memory: RequestMemory,
     stop: watch::Receiver<bool>,
 ) {
     // Messages are small and must not be delayed.
     let _ = stream.set_nodelay(true);
     match tls {
-        None => serve_http2(stream, service, stop).await,
-        Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => serve_http2(stream, service, stop).await,
-            Ok(Err(error)) => tracing::info!(%peer, %error, "TLS handshake failed"),
-            Err(_) => tracing::info!(%peer, "TLS handshake timed out"),
-        },
+        None => serve_http2(stream, service.of(XdsPeer::anonymous(peer.ip())), memory, stop).await,
+        Some(tls) => {
+            let tls = tls.current();
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => match peer_of(&stream, &tls, peer) {
+                    Ok(known) => serve_http2(stream, service.of(known), memory, stop).await,
+                    Err(error) => tracing::warn!(%peer, %error, "connection refused"),
+                },
+                Ok(Err(error)) => tracing::info!(%peer, %error, "TLS handshake failed"),
+                Err(_) => tracing::info!(%peer, "TLS handshake timed out"),
+            }
+        }
     }
+}
+
+/// The peer of a connection after the handshake.
+fn peer_of(
+    stream: &TlsStream<TcpStream>,
+    tls: &tls::XdsTlsState,
+    address: SocketAddr,
+) -> Result<XdsPeer, PeerError> {
+    if !tls.verifies_clients {
+        return Ok(XdsPeer::anonymous(address.ip()));
+    }
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    XdsPeer::certified(certificate.ok_or(PeerError::Malformed)?, &tls.names)
 }
 
 async fn serve_http2(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: ads_stream::AdsService,
+    memory: RequestMemory,
     mut stop: watch::Receiver<bool>,
 ) {
+    let active = service.active();
     let service = AggregatedDiscoveryServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -114,13 +159,21 @@ async fn serve_http2(
         .keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .max_concurrent_streams(STREAMS_PER_CONNECTION);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let service = TowerToHyperService::new(service);
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        let held = HeldBytes::new(&memory);
+        request.extensions_mut().insert(held.clone());
+        service.call(request.map(|body| CountedBody::new(body, held)))
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
         // Disconnects are normal.
         _ = connection.as_mut() => return,
+        // Connections without a stream keep others away.
+        () = idle(&active) => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use http::{Echo, Log, request};
 use process::{Envoy, free_port};
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+};
 use serde_json::{Value, json};
 
 fn zoneward() -> Command {
@@ -182,14 +184,20 @@ fn certificates(folder: &Folder) -> [String; 5] {
     let own = params.self_signed(&authority_key).unwrap();
     let authority = Issuer::from_params(&params, &authority_key);
     let signed = |name: &str, usage: ExtendedKeyUsagePurpose| {
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params = CertificateParams::default();
+        let name = name.to_owned();
+        params.subject_alt_names = match name.parse() {
+            Ok(address) => vec![SanType::IpAddress(address)],
+            Err(_) => vec![SanType::URI(name.as_str().try_into().unwrap())],
+        };
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
     };
     let (server, server_key) = signed("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
-    let (client, client_key) = signed("envoy.example", ExtendedKeyUsagePurpose::ClientAuth);
+    let (client, client_key) =
+        signed("spiffe://example.com/ns/default/sidecar/frontend", ExtendedKeyUsagePurpose::ClientAuth);
     [
         folder.write("ca.pem", &own.pem()),
         folder.write("server.pem", &server),
@@ -278,5 +286,60 @@ fn a_server_for_other_machines_wants_to_be_safe() {
         zoneward().args(["mesh", "control", "-f", &objects, "--listen", "0.0.0.0:0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("--token-file or --client-ca"), "{text}");
+    assert!(text.contains("use --client-ca or --issue"), "{text}");
+    let token = folder.write("token", "a-token-of-many-letters\n");
+    let words = ["mesh", "control", "-f", &objects, "--listen", "0.0.0.0:0", "--token-file", &token];
+    let output = zoneward().args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "a token is the same for all Envoys");
+}
+
+/// The attack: an Envoy with a valid certificate of a sidecar declares that it is the gateway with the private keys.
+#[test]
+fn an_envoy_gets_what_its_certificate_names_and_not_what_it_declares() {
+    let (folder, log) = (Folder::new("control-issue"), Log::default());
+    let backend = Echo::start("one", &log);
+    let mut objects = service("one", &[(backend.address, "a")]);
+    objects.extend(service("frontend", &[]));
+    let at = free_port();
+    objects.push(
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},
+        "spec": {"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}}),
+    );
+    let to_one = json!({"matches": [{"path": {"prefix": "/"}}],
+        "default": {"backendRefs": [{"kind": "MeshService", "name": "one"}]}});
+    objects.push(route("r", &to_one));
+    folder.write("objects/world.json", &list(&objects));
+    let data = folder.0.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    drop(store::credentials::Credentials::open(&data).unwrap());
+    let data = data.display().to_string();
+    let control = Control::start(&folder, &["--issue", &data]);
+    let common = ["--server", &control.server, "--issue", &data, "-o", "json"];
+    let listen = format!("80={at}");
+    let gateway = ["mesh", "bootstrap", "--gateway", "edge", "--listen", &listen];
+    let honest = said(&[&gateway[..], &common].concat());
+    let sidecar = said(&[&["mesh", "bootstrap", "--from", "frontend"], &common[..]].concat());
+    // The gateway's declaration with the sidecar's certificate.
+    let hostile = honest.replace("default.gateway.edge.", "default.sidecar.frontend.");
+    assert!(hostile != honest && sidecar.contains("default.sidecar.frontend.key"));
+    let stranger = Envoy::start(&hostile, "json");
+    let is_refused = || {
+        let text = std::fs::read_to_string(folder.0.join("control.log")).unwrap_or_default();
+        text.contains("Envoy declares a role that its certificate does not have")
+    };
+    let start = Instant::now();
+    while !is_refused() {
+        assert!(start.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status: Value = serde_json::from_str(&control.page("/status")).unwrap();
+    assert_eq!(status["streams"].as_array().map(Vec::len), Some(0), "{status}");
+    assert!(control.page("/metrics").contains("zoneward_xds_resources_sent_total{kind=\"listener\"} 0\n"));
+    drop(stranger);
+    let envoy = Envoy::start(&honest, "json");
+    envoy.wait_for(at);
+    assert_eq!(request(at, "GET", "shop", "/", &[]).unwrap().backend().as_deref(), Some("one"));
+    let files = folder.0.join("data/pki/envoy");
+    let mode = std::fs::metadata(files.join("default.gateway.edge.key")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
 }

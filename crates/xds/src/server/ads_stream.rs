@@ -1,7 +1,9 @@
 //! One ADS stream over gRPC: requests into the state machine, responses out.
 
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -11,24 +13,31 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 use futures_util::Stream;
 use prost::Message;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::peer::{HeldBytes, RequestMemory, StreamSlot, StreamSlots, XdsPeer};
 use super::{ResourceSource, StreamRegistry, XdsServerSettings};
 use crate::identity::EnvoyIdentity;
 use crate::resource::ResourceType;
 use crate::stream::{DeltaStream, PublishedResources, Reply, SotwStream, TooManyNames};
 
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests of a stream: a burst when an Envoy connects, then a rate. More are read later, not refused.
+const REQUEST_BURST: u32 = 1_000;
+const REQUESTS_PER_SECOND: u32 = 100;
 
 #[derive(Clone)]
 pub(super) struct AdsService {
     settings: Arc<XdsServerSettings>,
     source: Arc<dyn ResourceSource>,
     streams: Arc<StreamRegistry>,
-    free: Arc<Semaphore>,
+    slots: Arc<StreamSlots>,
     stop: watch::Receiver<bool>,
+    peer: XdsPeer,
+    /// Open streams of the connection.
+    active: Arc<AtomicUsize>,
 }
 
 type ResponseStream<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
@@ -40,11 +49,21 @@ impl AdsService {
         streams: Arc<StreamRegistry>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        let free = Arc::new(Semaphore::new(settings.max_streams));
-        Self { settings: Arc::new(settings), source, streams, free, stop }
+        let slots = StreamSlots::new(settings.max_streams);
+        let (peer, active) = (XdsPeer::anonymous(Ipv4Addr::UNSPECIFIED.into()), Arc::default());
+        Self { settings: Arc::new(settings), source, streams, slots, stop, peer, active }
     }
 
-    fn admit<R>(&self, request: &Request<R>) -> Result<OwnedSemaphorePermit, Status> {
+    /// The service of one connection.
+    pub(super) fn of(&self, peer: XdsPeer) -> Self {
+        Self { peer, active: Arc::default(), ..self.clone() }
+    }
+
+    pub(super) fn active(&self) -> Arc<AtomicUsize> {
+        self.active.clone()
+    }
+
+    fn admit<R>(&self, request: &Request<R>) -> Result<StreamSlot, Status> {
         if let Some(token) = &self.settings.token {
             let given = request.metadata().get("authorization").map(|value| value.as_bytes());
             let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
@@ -54,7 +73,7 @@ impl AdsService {
                 return Err(Status::unauthenticated(format!("missing or wrong token; {advice}")));
             }
         }
-        self.free.clone().try_acquire_owned().map_err(|_| {
+        self.slots.acquire(&self.peer.key).ok_or_else(|| {
             self.streams.stream_rejected();
             let max = self.settings.max_streams;
             Status::resource_exhausted(format!(
@@ -67,12 +86,14 @@ impl AdsService {
         &self,
         request: Request<Streaming<M::Request>>,
     ) -> Result<ResponseStream<M::Response>, Status> {
-        let permit = self.admit(&request)?;
+        let slot = self.admit(&request)?;
+        let held = request.extensions().get::<HeldBytes>().cloned();
+        let held = held.unwrap_or_else(|| HeldBytes::new(&RequestMemory::default()));
         // At most one response waits, so none are built for a slow client.
         let (sender, receiver) = mpsc::channel(1);
         let (service, incoming) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
-            let _permit = permit;
+            service.active.fetch_add(1, Ordering::Relaxed);
             let mut ads = AdsStream::<M> {
                 service,
                 incoming,
@@ -81,9 +102,19 @@ impl AdsService {
                 stream: None,
                 retry: RetryBackoff::default(),
                 wait_ends: None,
+                rate: RequestRate::new(Instant::now()),
+                held,
             };
-            if let Err(status) = ads.run().await {
-                let _ = ads.sender.send(Err(status)).await;
+            let ended = tokio::select! {
+                biased;
+                () = slot.taken.notified() => Err(Status::resource_exhausted(TAKEN)),
+                ended = ads.run() => ended,
+            };
+            drop(slot);
+            ads.service.active.fetch_sub(1, Ordering::Relaxed);
+            if let Err(status) = ended {
+                // A client that does not read would keep this task.
+                let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, ads.sender.send(Err(status))).await;
             }
             if let Some(stream) = ads.stream {
                 ads.service.streams.stream_closed(stream);
@@ -235,6 +266,8 @@ impl XdsProtocol for SotwStream {
     }
 }
 
+const TAKEN: &str =
+    "limit of streams reached, and this peer has the most; raise --max-streams, or run another server";
 const STOPPING: &str = "server is stopping; reconnect";
 const NO_LONGER_SERVED: &str = "these resources are no longer served; reconnect";
 
@@ -248,6 +281,32 @@ struct AdsStream<M: XdsProtocol> {
     retry: RetryBackoff,
     /// When routes stop waiting for endpoints.
     wait_ends: Option<Instant>,
+    rate: RequestRate,
+    held: HeldBytes,
+}
+
+/// A token bucket of requests.
+#[derive(Debug)]
+struct RequestRate {
+    /// When the bucket is full again.
+    full_at: Instant,
+}
+
+impl RequestRate {
+    fn new(now: Instant) -> Self {
+        Self { full_at: now }
+    }
+
+    /// When the next request may be read.
+    fn ready_at(&self) -> Instant {
+        self.full_at
+            .checked_sub(Duration::from_secs(1) / REQUESTS_PER_SECOND * (REQUEST_BURST - 1))
+            .unwrap_or(self.full_at)
+    }
+
+    fn take(&mut self, now: Instant) {
+        self.full_at = self.full_at.max(now) + Duration::from_secs(1) / REQUESTS_PER_SECOND;
+    }
 }
 
 /// Backoff of retryable NACKs.
@@ -270,6 +329,12 @@ impl RetryBackoff {
             self.due = Some(Instant::now() + self.backoff);
         }
     }
+}
+
+/// The next request, not before a time. Cancel safe.
+async fn next_request<R>(ready_at: Instant, incoming: &mut Streaming<R>) -> Result<Option<R>, Status> {
+    tokio::time::sleep_until(ready_at).await;
+    incoming.message().await
 }
 
 /// Never returns if nothing is scheduled.
@@ -315,8 +380,12 @@ impl<M: XdsProtocol> AdsStream<M> {
                     self.retry.due = None;
                     self.machine.retry_rejected();
                 }
-                message = self.incoming.message() => match message {
-                    Ok(Some(request)) => self.handle_request(&request)?,
+                message = next_request(self.rate.ready_at(), &mut self.incoming) => match message {
+                    Ok(Some(request)) => {
+                        self.rate.take(Instant::now());
+                        self.held.release();
+                        self.handle_request(&request)?;
+                    }
                     // On reconnection the client lists the versions that it has.
                     Ok(None) | Err(_) => return Ok(()),
                 },
@@ -366,6 +435,12 @@ impl<M: XdsProtocol> AdsStream<M> {
             Status::invalid_argument(error)
         };
         let identity = EnvoyIdentity::parse(node).map_err(|error| reject(error.to_string()))?;
+        self.held.release();
+        if let Err(refusal) = self.service.peer.check(&identity) {
+            self.service.streams.stream_rejected();
+            tracing::warn!(envoy = %node.id, role = %identity.title(), peer = %self.service.peer.key, "Envoy declares a role that its certificate does not have");
+            return Err(refusal);
+        }
         let published = self.service.source.watch(&identity).map_err(reject)?;
         tracing::info!(envoy = %node.id, role = %identity.title(), protocol = M::NAME, "Envoy connected");
         self.stream = Some(self.service.streams.stream_opened(&identity, &node.id, M::NAME));

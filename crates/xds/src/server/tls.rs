@@ -1,7 +1,7 @@
 //! TLS of the server: its certificate, and the CA of client certificates where these are required.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -11,9 +11,18 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring};
 
 const ALPN_HTTP2: &[u8] = b"h2";
 
+/// TLS that can be replaced while the server runs; open connections keep what they began with.
 #[derive(Clone)]
 pub struct XdsServerTls {
+    state: Arc<RwLock<Arc<XdsTlsState>>>,
+}
+
+pub(super) struct XdsTlsState {
     pub(super) acceptor: TlsAcceptor,
+    /// The names in the server's certificate, which no Envoy's may have.
+    pub(super) names: Vec<String>,
+    /// Whether clients have a certificate.
+    pub(super) verifies_clients: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +68,23 @@ impl XdsServerTls {
                 )
             }
         };
+        let names = chain.first().and_then(|own| webpki::EndEntityCert::try_from(own).ok());
+        let names = names.iter().flat_map(|own| own.valid_dns_names().map(str::to_owned)).collect();
         let mut config = builder.with_single_cert(chain, key).map_err(|error| mismatch(&error))?;
         config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let state = XdsTlsState { acceptor, names, verifies_clients: authority.is_some() };
+        Ok(Self { state: Arc::new(RwLock::new(Arc::new(state))) })
+    }
+
+    /// Uses the certificates of another one from now on.
+    pub fn replace(&self, other: &Self) {
+        let state = other.current();
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    pub(super) fn current(&self) -> Arc<XdsTlsState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

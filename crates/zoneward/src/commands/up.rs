@@ -113,14 +113,23 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let tls =
         credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
     let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
-    let server = ApiServer::new(api.clone(), Arc::new(credentials), stopped.clone())
-        .with_anonymous(args.anonymous_auth);
+    let credentials = Arc::new(credentials);
+    let server =
+        ApiServer::new(api.clone(), credentials.clone(), stopped.clone()).with_anonymous(args.anonymous_auth);
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
         tokio::spawn(server.serve_tls(listener, tls)),
         tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
         tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
         tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone())),
+        tokio::spawn(store::credentials::keep_credentials(
+            credentials,
+            |renewed| match renewed {
+                Ok(()) => info!("credentials renewed"),
+                Err(error) => warn!(%error, "credentials were not renewed: retrying in a minute"),
+            },
+            stopped.clone(),
+        )),
         tokio::spawn(store::authenticator::keep_signing_keys(
             api.clone(),
             |error| warn!(%error, "signing keys were not rotated: retrying in an hour"),

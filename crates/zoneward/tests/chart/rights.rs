@@ -315,10 +315,8 @@ fn every_role_with_metrics_may_review_tokens_unless_they_are_plain() {
         ("kube-system", "zoneward-mesh-control"),
         ("default", "zoneward-gateway-edge"),
     ];
-    let reviews = [
-        "/apis/authentication.k8s.io/v1/tokenreviews",
-        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-    ];
+    let reviews =
+        ["/apis/authentication.k8s.io/v1/tokenreviews", "/apis/authorization.k8s.io/v1/subjectaccessreviews"];
     let objects = ValueSet::named("everything").objects();
     for (account, review) in accounts.iter().flat_map(|account| reviews.map(|review| (*account, review))) {
         assert!(allows(&objects, account, &Access::of("POST", review).unwrap()), "{account:?} {review}");

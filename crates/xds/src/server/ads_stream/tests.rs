@@ -70,3 +70,46 @@ async fn requests_without_pause_do_not_starve_updates() {
     tokio::time::timeout(wait, reaches(2)).await.expect("the update is handled between requests");
     drop(responses);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_of_streams_by_one_peer_leaves_room_for_others() {
+    let source = Arc::new(Same(watch::Sender::new(published(1))));
+    let (_stop, stopped) = watch::channel(false);
+    let settings = XdsServerSettings { max_streams: 8, ..XdsServerSettings::default() };
+    let service = AdsService::new(settings, source, Arc::default(), stopped);
+    let peer = |address: &str| service.of(XdsPeer::anonymous(address.parse().unwrap()));
+    let (hostile, honest) = (peer("192.0.2.1"), peer("192.0.2.2"));
+    let mut flood: Vec<_> =
+        (0..8).map(|_| hostile.open::<DeltaStream>(endless_requests()).unwrap()).collect();
+    assert!(hostile.open::<DeltaStream>(endless_requests()).is_err(), "the limit");
+    let _own = honest.open::<DeltaStream>(endless_requests()).unwrap();
+    let mut evicted = flood.pop().unwrap();
+    let end = async {
+        loop {
+            match futures_util::StreamExt::next(&mut evicted).await {
+                Some(Err(status)) => return status,
+                Some(Ok(_)) => {}
+                None => panic!("the stream ended without a reason"),
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(30), end).await.expect("it is evicted");
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+    assert!(hostile.open::<DeltaStream>(endless_requests()).is_err(), "it cannot take it back");
+}
+
+#[test]
+fn requests_beyond_a_burst_are_read_later() {
+    let now = Instant::now();
+    let mut rate = RequestRate::new(now);
+    for _ in 0..REQUEST_BURST {
+        assert!(rate.ready_at() <= now);
+        rate.take(now);
+    }
+    assert_eq!(rate.ready_at() - now, Duration::from_secs(1) / REQUESTS_PER_SECOND);
+    // Time fills the bucket up to the burst, and no further.
+    let later = now + Duration::from_secs(3600);
+    rate.take(later);
+    assert!(rate.ready_at() < later);
+    assert_eq!(rate.full_at - later, Duration::from_secs(1) / REQUESTS_PER_SECOND);
+}

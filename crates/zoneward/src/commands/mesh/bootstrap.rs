@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, ValueEnum};
+use clock::Clock;
 use model::Name;
+use store::credentials::Authority;
 use xds::bootstrap::{Bootstrap, XdsClientTls};
 use xds::identity::{CAPTURE_PORT, EnvoyIdentity, EnvoyRole, SidecarListeners};
 
@@ -55,11 +57,15 @@ pub struct BootstrapArgs {
     /// CA of the server certificate (PEM, on the Envoy host); without it the connection is not encrypted
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+    /// Data directory of `zoneward up` on this host, whose authority issues a client certificate for this role, valid
+    /// for a year; written to pki/envoy in it unless --cert and --key name the files
+    #[arg(long, value_name = "DIR")]
+    pub issue: Option<PathBuf>,
     /// Name in the server certificate [default: the host of --server]
-    #[arg(long, value_name = "NAME", requires = "ca")]
+    #[arg(long, value_name = "NAME")]
     pub server_name: Option<String>,
     /// Client certificate (PEM, on the Envoy host)
-    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// Client key (PEM, on the Envoy host)
     #[arg(long, value_name = "FILE", requires = "cert")]
@@ -121,13 +127,17 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port > 0 && !host.is_empty()).with_context(wrong)?;
     let text = |path: &PathBuf| path.display().to_string();
-    let tls = args.ca.as_ref().map(|authority| XdsClientTls {
-        authority: text(authority),
-        client_certificate: args
-            .cert
-            .as_ref()
-            .zip(args.key.as_ref())
-            .map(|(cert, key)| (text(cert), text(key))),
+    let issued = args.issue.as_deref().map(|data| issue(args, data, &identity)).transpose()?;
+    let (authority, pair) = match issued {
+        Some((authority, pair)) => (Some(authority), Some(pair)),
+        None => (args.ca.clone(), args.cert.clone().zip(args.key.clone())),
+    };
+    if authority.is_none() && (pair.is_some() || args.server_name.is_some()) {
+        bail!("--cert, --key and --server-name need --ca, or --issue");
+    }
+    let tls = authority.map(|authority| XdsClientTls {
+        authority: text(&authority),
+        client_certificate: pair.as_ref().map(|(cert, key)| (text(cert), text(key))),
         server_name: args.server_name.clone().unwrap_or_else(|| host.to_owned()),
     });
     let token = args.token_file.as_deref().map(super::control::token).transpose()?;
@@ -141,6 +151,33 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
         admin: args.admin,
         state_of_the_world: args.protocol == XdsProtocol::Whole,
     })
+}
+
+/// Issues the client certificate of a role, and returns the files of the authority, the certificate and the key.
+fn issue(
+    args: &BootstrapArgs,
+    data: &Path,
+    identity: &EnvoyIdentity,
+) -> Result<(PathBuf, (PathBuf, PathBuf))> {
+    let authority = Authority::open(data).context("--issue")?;
+    let issued = authority.issue_client(&identity.spiffe_id(), Clock::system().timestamp());
+    let issued = issued.context("--issue")?;
+    // An absolute path: Envoy may run in another folder.
+    let data = data.canonicalize().with_context(|| format!("--issue {}", data.display()))?;
+    let folder = data.join("pki/envoy");
+    let name = identity.title().replace('/', ".");
+    let pair = match (&args.cert, &args.key) {
+        (Some(certificate), Some(key)) => (certificate.clone(), key.clone()),
+        _ => {
+            std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+            (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
+        }
+    };
+    for (path, text) in [(&pair.0, &issued.certificate), (&pair.1, &issued.key)] {
+        store::credentials::write_private(path, text.as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok((args.ca.clone().unwrap_or_else(|| data.join("pki/ca.crt")), pair))
 }
 
 fn role(args: &BootstrapArgs) -> Result<EnvoyRole> {

@@ -1,15 +1,17 @@
 //! `zoneward mesh control`: turns flags into settings and runs the xDS server until it is stopped.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clock::Clock;
 use kube::Client;
+use store::credentials::Authority;
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 use xds::render::DirectResponseAllowlist;
 use xds::server::{self, XdsServerSettings, XdsServerTls};
 
@@ -23,6 +25,13 @@ use mesh::object_source::ObjectSource;
 
 /// Default of `--bind-address`.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_272);
+
+/// Names of the server in a certificate that it issues to itself.
+const SERVER_NAMES: [&str; 2] = ["localhost", "zoneward-mesh-control"];
+/// Interval between checks of the certificate files.
+const TLS_POLL: Duration = Duration::from_secs(10);
+/// Two thirds of the year that an issued certificate is valid.
+const ISSUE_AGAIN: Duration = Duration::from_secs(243 * 86_400);
 
 /// `zoneward mesh control`
 #[derive(Debug, Args)]
@@ -41,10 +50,14 @@ pub struct ControlArgs {
     /// CA of client certificates (PEM); requires a client certificate from every Envoy
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
+    /// Data directory of `zoneward up`, whose authority issues the server certificate and verifies those of Envoys
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_cert", "tls_key", "client_ca"])]
+    pub issue: Option<PathBuf>,
     /// File with a bearer token that Envoys must send
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Allow non-loopback connections without a token or client certificates; exposes all configuration
+    /// Allow non-loopback connections without client certificates; each Envoy gets what it asks for, private keys
+    /// included
     #[arg(long)]
     pub insecure: bool,
     /// Maximum number of concurrent xDS streams
@@ -76,6 +89,7 @@ pub fn run(args: &ControlArgs) -> Result<bool> {
 
 async fn serve(args: &ControlArgs) -> Result<()> {
     let settings = settings(args)?;
+    let tls = settings.tls.clone();
     let mut signals = Signals::listen()?;
     let (source, client) = source(&args.input).await?;
     let listener = admin_server::listen(args.listen, "--listen").await?;
@@ -97,7 +111,11 @@ async fn serve(args: &ControlArgs) -> Result<()> {
         files: args.allow_file.iter().cloned().collect(),
         environment: args.allow_env.iter().cloned().collect(),
     };
-    serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()).await;
+    tokio::select! {
+        biased;
+        () = serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()) => {}
+        () = keep_tls(args, tls) => {}
+    }
     stop.send_replace(true);
     talking.await.context("xDS server task panicked")?;
     shown.await.context("admin server task panicked")
@@ -105,26 +123,70 @@ async fn serve(args: &ControlArgs) -> Result<()> {
 
 fn settings(args: &ControlArgs) -> Result<XdsServerSettings> {
     let token = args.token_file.as_deref().map(token).transpose()?;
-    if !args.listen.ip().is_loopback() && token.is_none() && args.client_ca.is_none() && !args.insecure {
+    let verifies = args.client_ca.is_some() || args.issue.is_some();
+    if !args.listen.ip().to_canonical().is_loopback() && !verifies && !args.insecure {
         bail!(
-            "--listen {}: not a loopback address, and responses include private keys; use --token-file or --client-ca, or allow it with --insecure",
+            "--listen {}: not a loopback address, and responses include private keys; use --client-ca or --issue, so that a certificate says which Envoy may have which (a token is the same for all), or allow it with --insecure",
             args.listen
         );
     }
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let authority = args.client_ca.as_deref().map(read).transpose()?;
-            let tls = XdsServerTls::new(&read(certificate)?, &read(key)?, authority.as_deref());
-            Some(tls.context("--tls-cert, --tls-key, --client-ca")?)
-        }
-        _ => None,
-    };
     Ok(XdsServerSettings {
         max_streams: args.max_streams as usize,
         token,
-        tls,
+        tls: tls(args)?,
         ..XdsServerSettings::default()
     })
+}
+
+/// TLS of the flags, from files or issued now.
+fn tls(args: &ControlArgs) -> Result<Option<XdsServerTls>> {
+    if let Some(data) = &args.issue {
+        let authority = Authority::open(data).context("--issue")?;
+        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        addresses.extend(Some(args.listen.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback()));
+        let issued = authority.issue_server(&SERVER_NAMES, &addresses, Clock::system().timestamp());
+        let issued = issued.context("--issue")?;
+        let authority = authority.pem().as_bytes();
+        let tls = XdsServerTls::new(issued.certificate.as_bytes(), issued.key.as_bytes(), Some(authority));
+        return Ok(Some(tls.context("--issue")?));
+    }
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else { return Ok(None) };
+    let authority = args.client_ca.as_deref().map(read).transpose()?;
+    let tls = XdsServerTls::new(&read(certificate)?, &read(key)?, authority.as_deref());
+    Ok(Some(tls.context("--tls-cert, --tls-key, --client-ca")?))
+}
+
+/// Follows changes of the files, and renews what was issued. Never returns.
+async fn keep_tls(args: &ControlArgs, current: Option<XdsServerTls>) {
+    let Some(current) = current else { return std::future::pending().await };
+    let clock = Clock::system();
+    let (mut read, mut issued) = (tls_files(args), clock.now());
+    loop {
+        tokio::time::sleep(TLS_POLL).await;
+        let content = tls_files(args);
+        let is_due = args.issue.is_some() && clock.since(issued) >= ISSUE_AGAIN;
+        if content == read && !is_due {
+            continue;
+        }
+        match tls(args) {
+            Ok(Some(renewed)) => {
+                current.replace(&renewed);
+                info!("certificates reloaded");
+                issued = clock.now();
+            }
+            Ok(None) => {}
+            Err(error) => {
+                warn!(error = %format_args!("{error:#}"), "certificates were not reloaded; the previous ones stay");
+            }
+        }
+        read = content;
+    }
+}
+
+/// The content of the files of TLS; `None` for one that cannot be read.
+fn tls_files(args: &ControlArgs) -> [Option<Vec<u8>>; 3] {
+    [&args.tls_cert, &args.tls_key, &args.client_ca]
+        .map(|file| file.as_ref().and_then(|file| std::fs::read(file).ok()))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
