@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clock::Clock;
+use model::route::EdgeSettings;
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use tokio::sync::watch;
@@ -40,11 +41,17 @@ const UNUSED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Notices remembered as logged.
 const MAX_LOGGED: usize = 10_000;
 
+/// What the operator allows and requires, for all Envoys.
+pub struct EnvoySettings {
+    pub allowlist: DirectResponseAllowlist,
+    pub edge: EdgeSettings,
+}
+
 /// Runs until `stop` completes.
 pub async fn run(
     mut source: ObjectSource,
     subscriptions: Arc<Subscriptions>,
-    allowlist: DirectResponseAllowlist,
+    settings: EnvoySettings,
     clock: Clock,
     stop: impl Future<Output = ()>,
 ) {
@@ -53,7 +60,8 @@ pub async fn run(
         cache,
         clock,
         subscriptions: subscriptions.clone(),
-        allowlist: Arc::new(allowlist),
+        allowlist: Arc::new(settings.allowlist),
+        edge: Arc::new(settings.edge),
         served: BTreeMap::new(),
         logged: BTreeSet::new(),
     };
@@ -82,6 +90,7 @@ struct ControlLoop {
     clock: Clock,
     subscriptions: Arc<Subscriptions>,
     allowlist: Arc<DirectResponseAllowlist>,
+    edge: Arc<EdgeSettings>,
     served: BTreeMap<EnvoyIdentity, ServedIdentity>,
     logged: BTreeSet<Notice>,
 }
@@ -134,7 +143,7 @@ impl ControlLoop {
             served.notices = notices;
             if moved || updated.contains(&served.identity) {
                 let Some(tables) = self.cache.tables(&served.identity) else { continue };
-                served.publish(input(tables, listeners, &self.allowlist));
+                served.publish(input(tables, listeners, &self.allowlist, &self.edge));
             }
         }
     }
@@ -269,6 +278,7 @@ fn input(
     tables: MeshTables,
     listeners: EnvoyListeners,
     allowlist: &Arc<DirectResponseAllowlist>,
+    edge: &Arc<EdgeSettings>,
 ) -> RenderInput {
     RenderInput {
         certificates: Arc::new(tables.certificates),
@@ -276,5 +286,6 @@ fn input(
         tiers: std::iter::once(tables.backends).chain(tables.fallbacks).collect(),
         listeners,
         allowlist: allowlist.clone(),
+        edge: edge.clone(),
     }
 }

@@ -34,6 +34,8 @@ pub const SAME_REGION: &str = "endpointslice.kubernetes.io/same-region";
 pub const SAME_ZONE_STARTING_THRESHOLD: &str = "endpointslice.kubernetes.io/same-zone-starting-threshold";
 /// On a Service: a traffic distribution of Zoneward, e.g. `Spill`.
 pub const TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/traffic-distribution";
+/// On a Service: the PROXY protocol header that its endpoints expect from L7 proxies, `v1` or `v2`.
+pub const PROXY_PROTOCOL: &str = "zoneward.dev/proxy-protocol";
 /// On a Namespace: the default traffic distribution of its Services.
 pub const DEFAULT_TRAFFIC_DISTRIBUTION: &str = "zoneward.dev/default-traffic-distribution";
 /// On an EndpointSlice that we wrote: the mechanism behind its hints.
@@ -78,6 +80,7 @@ pub const SERVICE_CIDR_FINALIZER: &str = "networking.k8s.io/service-cidr-finaliz
 
 /// The annotations of a Service that are parsed.
 pub const READ_FROM_SERVICES: &[&str] = &[
+    PROXY_PROTOCOL,
     SAME_NODE,
     SAME_REGION,
     SAME_ZONE,

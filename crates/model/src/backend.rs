@@ -30,10 +30,32 @@ pub struct ConsumerLocation {
 pub struct Backend {
     pub id: BackendId,
     pub protocol: AppProtocol,
+    /// The PROXY protocol header that its endpoints expect.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Sorted by address, without duplicates.
     pub endpoints: Box<[BackendEndpoint]>,
     /// How they were selected, e.g. `same-zone`; empty if there are none.
     pub mode: &'static str,
+}
+
+/// The version of a PROXY protocol header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProxyProtocol {
+    V1,
+    V2,
+}
+
+impl ProxyProtocol {
+    /// The values of the annotation.
+    pub const ALL: [&str; 2] = ["v1", "v2"];
+
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "v1" => Some(Self::V1),
+            "v2" => Some(Self::V2),
+            _ => None,
+        }
+    }
 }
 
 /// An endpoint with its weight.

@@ -9,8 +9,11 @@
 //! A [`RouteTable`] holds finished decisions: a proxy looks up and obeys, and chooses only among weighted backends.
 
 mod action;
+mod edge;
 mod error_response;
+mod forwarded;
 mod header_changes;
+pub mod hop_by_hop;
 mod hostname;
 mod matcher;
 pub mod path;
@@ -28,7 +31,12 @@ pub use action::{
     BackendTarget, DirectResponse, DirectResponseBody, PathChange, RequestMirror, Responder, Rewrite,
     RuleAction, WeightedBackend, WeightedBackends,
 };
+pub use edge::EdgeSettings;
 pub use error_response::{BODY_NOT_READABLE, error_text};
+pub use forwarded::{
+    FORWARDED_HEADERS, ForwardedHeaders, RequestOrigin, TrustedProxies, X_FORWARDED_PREFIX,
+    is_forwarded_header,
+};
 pub use header_changes::{HeaderChange, HeaderChanges};
 pub use hostname::{HostMap, Hostname, plain_host};
 pub use matcher::{MatchEntry, RouteGroup};

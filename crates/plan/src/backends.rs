@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation, ProxyProtocol};
 use model::route::{AppProtocol, BackendId};
 use model::{
     Endpoint, Family, Labels, Locality, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
-    TrafficPolicy,
+    TrafficPolicy, annotation,
 };
 
 use crate::feature_gates::FeatureGates;
@@ -113,10 +113,16 @@ impl<'s> BackendPort<'s> {
         Backend {
             id: (*id).clone(),
             protocol: AppProtocol::of(port.app_protocol.as_deref(), &port.name),
+            proxy_protocol: proxy_protocol(service),
             mode: set.as_ref().map_or("", |set| set.mode.as_str()),
             endpoints: set.map(|set| endpoints(&set, slices, consumer)).unwrap_or_default(),
         }
     }
+}
+
+/// The header that the endpoints of a Service expect. A wrong value is reported where the Service is parsed.
+fn proxy_protocol(service: &Service) -> Option<ProxyProtocol> {
+    ProxyProtocol::parse(service.annotations.value(annotation::PROXY_PROTOCOL)?)
 }
 
 /// The primary family first; the other one is used if it has no endpoint.

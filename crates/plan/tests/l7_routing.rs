@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::route::{Arrival, BackendTarget, RouteTable, Routing, Scheme, rule_value};
+use model::route::{Arrival, BackendTarget, EdgeSettings, RouteTable, Routing, Scheme, rule_value};
 use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use plan::routes::{MeshClient, RequestOutcome, TracedRequest, gateway, outbound, trace};
 use plan::validate::validate;
@@ -90,6 +90,7 @@ fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> RequestOutcome
         path: text("path"),
         headers: headers(&request["headers"]),
         response_headers: headers(&request["backend_sets_response_headers"]),
+        client: None,
     };
     let table: RouteTable;
     let in_mesh: Routing;
@@ -106,7 +107,7 @@ fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> RequestOutcome
         Routing::Http(routes) => &**routes,
         Routing::Tcp(_) => panic!("not HTTP"),
     });
-    trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port }).outcome
+    trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port }, &EdgeSettings::default()).outcome
 }
 
 fn name(to: &BackendTarget) -> String {

@@ -64,7 +64,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         zone: None,
         locality: model::Locality::Unknown,
     };
-    backends.put(Arc::new(Backend { id: id.clone(), protocol, endpoints: [endpoint].into(), mode: "all" }));
+    backends.put(Arc::new(Backend {
+        id: id.clone(),
+        protocol,
+        proxy_protocol: None,
+        endpoints: [endpoint].into(),
+        mode: "all",
+    }));
     let access_log = rest.get(2).map(|path| AccessLog::to(std::fs::File::create(path)?)).transpose()?;
     let tables = ProxyTables {
         routes: Arc::new(routes(&service, &id, count)),

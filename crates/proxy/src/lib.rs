@@ -20,6 +20,7 @@ mod downstream;
 mod http;
 mod metrics;
 mod proxy;
+mod proxy_protocol;
 mod random;
 mod registry;
 mod request_log;

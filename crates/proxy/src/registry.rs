@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use model::backend::{Backend, BackendEndpoint, BackendTable};
+use model::backend::{Backend, BackendEndpoint, BackendTable, ProxyProtocol};
 use model::hash::fnv1a_64;
 use model::random::GOLDEN_STEP;
 use model::route::{BackendId, HttpRule};
@@ -15,7 +15,7 @@ use model::route::{BackendId, HttpRule};
 use crate::http::route_rule::CompiledRule;
 use crate::settings::{DirectResponseSources, ProxyOptions};
 use crate::stats::RouteStats;
-use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::backend::{UpstreamBackend, endpoint_protocol};
 use crate::upstream::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
 
 /// Locked when tables are swapped and when metrics are read, never for a request.
@@ -28,7 +28,8 @@ pub(crate) struct Registry {
     rules: ByPointer<(Arc<HttpRule>, Arc<CompiledRule>)>,
 }
 
-type EndpointsByAddress = BTreeMap<(SocketAddr, EndpointProtocol), Weak<UpstreamEndpoint>>;
+type EndpointsByAddress =
+    BTreeMap<(SocketAddr, EndpointProtocol, Option<ProxyProtocol>), Weak<UpstreamEndpoint>>;
 
 /// Values that belong to a table's value, by its address. The owner of such a map also holds the table's values, so
 /// that no address is reused.
@@ -95,8 +96,8 @@ impl Registry {
     pub(crate) fn update(&mut self, backends: &BackendTable, now: ProxyTime, settings: &ProxyOptions) {
         let endpoints = &mut self.endpoints;
         let mut update = |known: &UpstreamBackend, backend: &Arc<Backend>| {
-            known.update(backend, now, &settings.load_balancing, |endpoint, protocol, added_at| {
-                find_or_create(endpoints, endpoint, protocol, added_at, &settings.clock)
+            known.update(backend, now, &settings.load_balancing, |endpoint, backend, added_at| {
+                find_or_create(endpoints, endpoint, backend, added_at, &settings.clock)
             });
         };
         // Both are sorted by id, and nearly all are unchanged: one walk along both.
@@ -152,15 +153,17 @@ impl Registry {
 fn find_or_create(
     endpoints: &mut EndpointsByAddress,
     endpoint: &BackendEndpoint,
-    protocol: EndpointProtocol,
+    backend: &Backend,
     added_at: Option<ProxyTime>,
     clock: &Clock,
 ) -> Arc<UpstreamEndpoint> {
-    let key = (endpoint.address, protocol);
+    let protocol = endpoint_protocol(backend.protocol);
+    let key = (endpoint.address, protocol, backend.proxy_protocol);
     if let Some(known) = endpoints.get(&key).and_then(Weak::upgrade) {
         return known;
     }
-    let new = Arc::new(UpstreamEndpoint::new(endpoint.address, protocol, added_at, clock.clone()));
+    let (address, proxy_protocol) = (endpoint.address, backend.proxy_protocol);
+    let new = Arc::new(UpstreamEndpoint::new(address, protocol, proxy_protocol, added_at, clock.clone()));
     endpoints.insert(key, Arc::downgrade(&new));
     new
 }

@@ -2,7 +2,7 @@
 //! access log line.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ pub(crate) struct RequestLog {
     proxy: Arc<ProxyShared>,
     activity: Arc<ConnectionActivity>,
     client: SocketAddr,
+    /// The client that trusted proxies name.
+    pub(crate) forwarded_for: Option<IpAddr>,
     /// The response has no body, whatever its headers say.
     pub(crate) is_head: bool,
     pub(crate) started: Instant,
@@ -69,6 +71,7 @@ impl RequestLog {
             proxy: proxy.clone(),
             activity: activity.clone(),
             client,
+            forwarded_for: None,
             is_head: parts.method == Method::HEAD,
             started: proxy.settings.clock.now(),
             route: None,
@@ -91,6 +94,8 @@ impl RequestLog {
         let mut line = JsonLine::new();
         line.time(&self.proxy);
         line.text("client", &self.client.to_string());
+        let forwarded_for = self.forwarded_for.map(|ip| ip.to_string());
+        line.bytes("forwardedFor", forwarded_for.as_deref().map(str::as_bytes));
         line.text("protocol", protocol(logged.version));
         line.text("method", logged.method.as_str());
         let host = logged.uri.authority().map(|authority| authority.as_str().as_bytes());

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use model::random::Random;
+use model::route::EdgeSettings;
 
 use crate::access_log::AccessLog;
 
@@ -18,6 +19,7 @@ pub struct ProxyOptions {
     pub load_balancing: LoadBalancerSettings,
     pub access_log: Option<AccessLog>,
     pub direct_response_sources: DirectResponseSources,
+    pub edge: EdgeSettings,
     /// The firewall mark of upstream connections, which excludes them from redirection to this proxy. Needs NET_ADMIN.
     pub mark: Option<u32>,
     pub clock: Clock,
@@ -33,6 +35,7 @@ impl Default for ProxyOptions {
             load_balancing: LoadBalancerSettings::default(),
             access_log: None,
             direct_response_sources: DirectResponseSources::default(),
+            edge: EdgeSettings::default(),
             mark: None,
             clock: Clock::system(),
             random: Random::seeded(0),

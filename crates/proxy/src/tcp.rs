@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::downstream::transport_socket::{ReadAhead, TransportSocket};
 use crate::proxy::ProxyShared;
+use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::log_connection;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::connection_pool::connect;
@@ -24,7 +25,7 @@ pub(crate) async fn forward(
     proxy: &Arc<ProxyShared>,
     client: ReadAhead<TransportSocket>,
     split: &Arc<WeightedBackends>,
-    from: SocketAddr,
+    from: ConnectionAddresses,
 ) -> io::Result<()> {
     let started = proxy.settings.clock.now();
     let active = proxy.active_tables();
@@ -39,13 +40,13 @@ pub(crate) async fn forward(
             return Err(io::Error::other("backend cannot be resolved"));
         }
     };
-    let (stream, load, locality) = connect_to_endpoint(proxy, &backend).await?;
+    let (stream, load, locality) = connect_to_endpoint(proxy, &backend, &from).await?;
     backend.stats.connections.inc();
     backend.stats.localities[locality as usize].inc();
     let idle = proxy.settings.timeouts.idle;
     let (bytes, result) = tunnel::copy(client, stream, idle, proxy.phase.subscribe()).await;
     let duration = proxy.settings.clock.since(started);
-    log_connection(proxy, from, Some((&backend, locality)), load.0.address, bytes, duration);
+    log_connection(proxy, from.client, Some((&backend, locality)), load.0.address, bytes, duration);
     result
 }
 
@@ -62,6 +63,7 @@ impl Drop for LoadGuard {
 async fn connect_to_endpoint(
     proxy: &ProxyShared,
     backend: &UpstreamBackend,
+    from: &ConnectionAddresses,
 ) -> io::Result<(TcpStream, LoadGuard, Locality)> {
     let settings = &proxy.settings;
     let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
@@ -77,7 +79,7 @@ async fn connect_to_endpoint(
         let endpoint = &chosen.endpoint;
         endpoint.add_load();
         let load = LoadGuard(endpoint.clone());
-        match endpoint.connect(settings).await {
+        match endpoint.connect(settings, from).await {
             Ok(stream) => {
                 endpoint.outlier.succeeded();
                 return Ok((stream, load, chosen.locality));

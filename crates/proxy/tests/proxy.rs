@@ -5,6 +5,8 @@ mod harness;
 
 #[path = "proxy/buffer_limit.rs"]
 mod buffer_limit;
+#[path = "proxy/edge.rs"]
+mod edge;
 #[path = "proxy/http1.rs"]
 mod http1;
 #[path = "proxy/http2.rs"]

@@ -9,6 +9,7 @@
 //! Unchanged parts, which tables share by pointer, are taken from the earlier result.
 
 mod cluster;
+mod edge;
 mod endpoints;
 mod listener;
 mod matcher_tree;
@@ -28,12 +29,14 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, TlsCertificate, secret};
 use model::backend::{Backend, BackendTable};
-use model::route::{Arrival, GatewayPort, Hostname, Outbound, RouteTable, Routing, WeightedBackends};
+use model::route::{
+    Arrival, EdgeSettings, GatewayPort, Hostname, Outbound, RouteTable, Routing, WeightedBackends,
+};
 use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
 use prost::Message;
 
 use crate::resource::{ResourceSet, ResourceType, XdsResource};
-use listener::{Binding, ChainAction, FilterChainSpec};
+use listener::{Binding, ChainAction, FilterChainSpec, ListenerEdge};
 use route_configuration::{HostAction, HostSpec};
 
 #[derive(Clone, Debug)]
@@ -45,6 +48,7 @@ pub struct RenderInput {
     pub certificates: Arc<BTreeMap<ObjectKey, Arc<PemKeyPair>>>,
     pub listeners: EnvoyListeners,
     pub allowlist: Arc<DirectResponseAllowlist>,
+    pub edge: Arc<EdgeSettings>,
 }
 
 /// The addresses that an Envoy listens on.
@@ -107,7 +111,9 @@ struct RouteContext<'a> {
 
 pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
     let earlier = earlier.filter(|earlier| {
-        earlier.input.listeners == input.listeners && earlier.input.allowlist == input.allowlist
+        earlier.input.listeners == input.listeners
+            && earlier.input.allowlist == input.allowlist
+            && earlier.input.edge == input.edge
     });
     let mut renderer = Renderer {
         input: &input,
@@ -208,14 +214,16 @@ impl Renderer<'_> {
             let hosts = [HostSpec { name: Hostname::Any, action: HostAction::Routes(routes) }];
             self.put_routes(&name, is_same, &context, &hosts);
         }
+        let settings = self.input.edge.clone();
+        let edge = ListenerEdge { settings: &settings, is_gateway: false };
         for (at, binding) in listeners {
             let listener = format!("outbound {name} at {at}");
             self.put(ResourceType::Listener, &listener, is_same, || {
                 let action = match &outbound.routing {
-                    Routing::Http(_) => ChainAction::Http { routes: name.clone(), is_edge: false },
+                    Routing::Http(_) => ChainAction::Http(name.clone()),
                     Routing::Tcp(split) => ChainAction::Tcp(split),
                 };
-                listener::render(&listener, *at, *binding, &[FilterChainSpec::plain(action)])
+                listener::render(&listener, *at, *binding, edge, &[FilterChainSpec::plain(action)])
             });
         }
     }
@@ -227,8 +235,10 @@ impl Renderer<'_> {
             let at = SocketAddr::new(ip, port);
             let name = format!("outbound at {at}");
             let chain = FilterChainSpec::plain(ChainAction::PassThrough);
+            let settings = self.input.edge.clone();
+            let edge = ListenerEdge { settings: &settings, is_gateway: false };
             self.put(ResourceType::Listener, &name, true, || {
-                listener::render(&name, at, Binding::Captured, &[chain])
+                listener::render(&name, at, Binding::Captured, edge, &[chain])
             });
         }
         self.put(ResourceType::Cluster, cluster::PASS_THROUGH, true, cluster::pass_through);
@@ -251,8 +261,10 @@ impl Renderer<'_> {
             return;
         }
         // A certificate may appear or vanish while the port is unchanged, and listeners are cheap to render.
+        let settings = self.input.edge.clone();
+        let edge = ListenerEdge { settings: &settings, is_gateway: true };
         self.put(ResourceType::Listener, &name, false, || {
-            listener::render(&name, at, Binding::Bound, &chains)
+            listener::render(&name, at, Binding::Bound, edge, &chains)
         });
     }
 
@@ -283,7 +295,7 @@ impl Renderer<'_> {
     ) -> ChainAction<'p> {
         if port.protocol.is_http() {
             self.put_routes(name, is_same, context, &route_configuration::of_port(port));
-            return ChainAction::Http { routes: name.to_owned(), is_edge: true };
+            return ChainAction::Http(name.to_owned());
         }
         ChainAction::Tcp(port.listeners.iter().find_map(split_of).unwrap_or(&EMPTY))
     }
@@ -316,7 +328,7 @@ impl Renderer<'_> {
             let action = if port.protocol.is_http() {
                 let routes = format!("{name}/{}", listener.name);
                 self.put_routes(&routes, is_same, context, &route_configuration::of_tls(port, listener));
-                ChainAction::Http { routes, is_edge: true }
+                ChainAction::Http(routes)
             } else {
                 ChainAction::Tcp(split_of(listener).unwrap_or(&EMPTY))
             };
@@ -352,10 +364,10 @@ impl Renderer<'_> {
                 .chain(further.iter().filter_map(|t| t.backend(&backend.id)))
                 .collect();
             let before = self.earlier.and_then(|e| e.input.tiers.first()?.backend(&backend.id));
-            let same_protocol = before.is_some_and(|before| before.protocol == backend.protocol);
-            self.put(ResourceType::Cluster, &name, same_protocol, || {
-                cluster::render(&name, backend.protocol)
+            let same_protocols = before.is_some_and(|before| {
+                before.protocol == backend.protocol && before.proxy_protocol == backend.proxy_protocol
             });
+            self.put(ResourceType::Cluster, &name, same_protocols, || cluster::render(&name, backend));
             let is_same = self.earlier.is_some_and(|earlier| earlier.has_same_tiers(&tiers));
             self.put(ResourceType::Endpoints, &name, is_same, || {
                 let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();

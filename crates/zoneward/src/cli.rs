@@ -10,6 +10,7 @@ use model::forward::FirstPacket;
 use plan::FeatureGates;
 use plan::slices::SliceMode;
 
+use crate::edge::{EdgeArgs, GatewayEdgeArgs};
 pub use cluster::input::InputArgs;
 use cluster::object_name::ObjectName;
 use node::config::flags::{GateList, parse_gates};
@@ -408,6 +409,8 @@ pub struct Up {
     #[command(flatten)]
     pub access: cluster::admin_server::access::AdminAccessArgs,
     #[command(flatten)]
+    pub edge: GatewayEdgeArgs,
+    #[command(flatten)]
     pub making: SliceMaking,
     #[command(flatten)]
     pub log: cluster::log::LogArgs,
@@ -637,6 +640,8 @@ pub struct PlanRoutes {
     /// With --as envoy, the zone of the Envoy [default: that of the node]
     #[arg(long, value_name = "NAME", conflicts_with = "host")]
     pub zone: Option<String>,
+    #[command(flatten)]
+    pub edge: GatewayEdgeArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -659,6 +664,8 @@ pub struct TraceHttp {
     /// Request as a JSON file, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub request: PathBuf,
+    #[command(flatten)]
+    pub edge: EdgeArgs,
 }
 
 /// `zoneward trace packet`

@@ -7,4 +7,5 @@
 
 pub mod cli;
 pub mod commands;
+pub mod edge;
 pub mod routes;

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{FieldError, ParseResult, annotations, cidr, ip, key, own_labels, port, protocol};
 use crate::address::Family;
 use crate::annotation;
+use crate::backend::ProxyProtocol;
 use crate::label::Labels;
 use crate::name::{Interner, ServiceKey};
 use crate::service::{
@@ -27,6 +28,11 @@ pub fn service(
     let spec = object.spec.as_ref().unwrap_or(&default_spec);
     let meta = &object.metadata;
     let key = key(meta, interner);
+    let proxy_protocol = meta.annotations.as_ref().and_then(|all| all.get(annotation::PROXY_PROTOCOL));
+    if let Some(text) = proxy_protocol.filter(|text| ProxyProtocol::parse(text).is_none()) {
+        let field = format!("metadata.annotations[{}]", annotation::PROXY_PROTOCOL);
+        ignored.push(FieldError::invalid(&field, format!("{text:?} is not v1 or v2: no header is sent")));
+    }
     let mut ports = Vec::new();
     for (i, p) in spec.ports.iter().flatten().enumerate() {
         ports.push(service_port(p, i, interner)?);

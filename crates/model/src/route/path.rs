@@ -10,39 +10,171 @@ pub fn split(target: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The path that is matched and forwarded: `.` and `..` are resolved, escaped unreserved characters such as `%62` are
-/// decoded, `//` stays (semantics 1.6). Otherwise `/a/../admin` would match a rule for `/a`.
-pub fn normalize(path: &str) -> Cow<'_, str> {
-    if !path.starts_with('/') || !needs_work(path) {
-        return Cow::Borrowed(path);
+/// What of a path is changed before it is matched. Backends differ in how they read `//`, `%2f`, `\` and `;`: what they
+/// could read as another path than the one that was matched is normalised or refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathNormalization {
+    /// `//` becomes `/`.
+    pub merge_slashes: bool,
+    pub escaped_slashes: EscapedSlashes,
+    pub path_parameters: PathParameters,
+}
+
+/// Handling of paths with `%2f` or `%5c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    Keep,
+    /// 400.
+    Reject,
+    /// Unescaped, and the client is redirected to the result.
+    Redirect,
+    /// Unescaped, matched and forwarded.
+    Unescape,
+}
+
+/// Handling of paths with parameters, as in `/a;v=1/b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathParameters {
+    /// Part of their segment (RFC 3986, 3.3).
+    Keep,
+    /// 400, for backends that remove them.
+    Reject,
+}
+
+/// The values of Envoy's guide for the edge.
+impl Default for PathNormalization {
+    fn default() -> Self {
+        Self {
+            merge_slashes: true,
+            escaped_slashes: EscapedSlashes::Redirect,
+            path_parameters: PathParameters::Keep,
+        }
     }
-    Cow::Owned(without_dots(&decoded(path)))
 }
 
+/// The decision about a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NormalizedPath<'p> {
+    /// Matched and forwarded.
+    Matched(Cow<'p, str>),
+    /// The client is redirected to this path, with its query.
+    Redirect(String),
+    /// 400, with the reason.
+    Rejected(&'static str),
+}
+
+impl PathNormalization {
+    /// Normalises a path without its query: escaped slashes as configured, `\` is `/`, escaped unreserved characters such
+    /// as `%62` are decoded, `.` and `..` are resolved, also as `..;`, and slashes are merged (semantics 1.6).
+    pub fn normalize<'p>(&self, path: &'p str) -> NormalizedPath<'p> {
+        if !path.starts_with('/') || !needs_work(path) {
+            return NormalizedPath::Matched(Cow::Borrowed(path));
+        }
+        let keeps = self.escaped_slashes == EscapedSlashes::Keep;
+        let unescaped =
+            if keeps { Cow::Borrowed(path) } else { decoded(path, |byte| matches!(byte, b'/' | b'\\')) };
+        let had_escaped_slash = matches!(unescaped, Cow::Owned(_));
+        if had_escaped_slash && self.escaped_slashes == EscapedSlashes::Reject {
+            return NormalizedPath::Rejected("the path contains an escaped slash");
+        }
+        let segments: Vec<&str> = unescaped.split(['/', '\\']).map(without_dot_parameter).collect();
+        let mut normal = without_dots(&decoded(&segments.join("/"), is_unreserved));
+        if self.merge_slashes {
+            normal = merged(&normal);
+        }
+        if let Some(why) = self.ambiguity(&normal) {
+            return NormalizedPath::Rejected(why);
+        }
+        if !had_escaped_slash || self.escaped_slashes == EscapedSlashes::Unescape {
+            return NormalizedPath::Matched(Cow::Owned(normal));
+        }
+        match normal.starts_with("//") {
+            // As a Location, it would name another host.
+            true => NormalizedPath::Rejected("the path contains an escaped slash"),
+            false => NormalizedPath::Redirect(normal),
+        }
+    }
+
+    /// What a backend could still read as another path.
+    fn ambiguity(&self, normal: &str) -> Option<&'static str> {
+        let lower = normal.to_ascii_lowercase();
+        let has_escaped = |escaped: &str| lower.contains(escaped);
+        let is_dot_with_parameter = |segment: &str| {
+            let rest = segment.strip_prefix("..").or_else(|| segment.strip_prefix('.'));
+            rest.is_some_and(|rest| rest.starts_with(';') || rest.starts_with("%3b"))
+        };
+        // Escapes are resolved once: what looks like one now was escaped twice, or in pieces such as `%%32f`.
+        if has_escaped("%00") || has_escaped("%2e") {
+            Some("the path contains an escaped zero byte or a doubly escaped dot")
+        } else if self.escaped_slashes != EscapedSlashes::Keep && (has_escaped("%2f") || has_escaped("%5c")) {
+            Some("the path contains a doubly escaped slash")
+        } else if lower.split('/').any(is_dot_with_parameter) {
+            Some("the path contains an escaped dot segment with a parameter")
+        } else if self.path_parameters == PathParameters::Reject
+            && (lower.contains(';') || has_escaped("%3b"))
+        {
+            Some("the path contains a parameter")
+        } else {
+            None
+        }
+    }
+}
+
+/// `..;a=b` is `..` for backends that remove parameters first.
+fn without_dot_parameter(segment: &str) -> &str {
+    match segment.split_once(';') {
+        Some((dots @ ("." | ".."), _)) => dots,
+        _ => segment,
+    }
+}
+
+/// Most paths are normal already.
 fn needs_work(path: &str) -> bool {
-    path.contains('%') || path.split('/').any(|segment| matches!(segment, "." | ".."))
+    let mut after_slash = false;
+    path.bytes().any(|byte| {
+        let found = matches!(byte, b'%' | b'\\' | b';') || (after_slash && matches!(byte, b'/' | b'.'));
+        after_slash = byte == b'/';
+        found
+    })
 }
 
-/// RFC 3986, 6.2.2.2: an escaped unreserved character is the same as the character.
-fn decoded(path: &str) -> String {
-    let bytes = path.as_bytes();
+fn merged(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
-    let mut at = 0;
-    while let Some(rest) = path.get(at..).filter(|rest| !rest.is_empty()) {
-        let escaped = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%').and_then(hex);
-        match escaped {
-            Some(byte) if is_unreserved(byte) => {
-                text.push(char::from(byte));
-                at += 3;
-            }
-            _ => {
-                let letter = rest.chars().next().unwrap_or_default();
-                text.push(letter);
-                at += letter.len_utf8();
-            }
+    for letter in path.chars() {
+        if letter != '/' || !text.ends_with('/') {
+            text.push(letter);
         }
     }
     text
+}
+
+/// Decodes the escaped characters that are wanted, all of them ASCII. RFC 3986, 6.2.2.2: an escaped unreserved character
+/// is the same as the character.
+fn decoded(path: &str, is_wanted: fn(u8) -> bool) -> Cow<'_, str> {
+    let mut text = String::new();
+    let (mut copied, mut at) = (0, 0);
+    while let Some(found) = path.get(at..).and_then(|rest| rest.find('%')) {
+        at += found;
+        match path
+            .as_bytes()
+            .get(at + 1..at + 3)
+            .and_then(hex)
+            .filter(|byte| byte.is_ascii() && is_wanted(*byte))
+        {
+            Some(byte) => {
+                text.push_str(&path[copied..at]);
+                text.push(char::from(byte));
+                at += 3;
+                copied = at;
+            }
+            None => at += 1,
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(path);
+    }
+    text.push_str(&path[copied..]);
+    Cow::Owned(text)
 }
 
 fn hex(digits: &[u8]) -> Option<u8> {

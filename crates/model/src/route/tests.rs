@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
+use super::path::{EscapedSlashes, NormalizedPath, PathNormalization, PathParameters};
 use super::*;
 use crate::name::Name;
 
@@ -14,6 +17,14 @@ fn request<'a>(path: &'a str, headers: &'a HeaderList) -> RequestView<'a> {
     RequestView { method: "GET", host: "svc.test", path, query, headers }
 }
 
+fn matched(settings: PathNormalization, given: &str) -> String {
+    match settings.normalize(given) {
+        NormalizedPath::Matched(path) => path.into_owned(),
+        NormalizedPath::Redirect(path) => format!("307 {path}"),
+        NormalizedPath::Rejected(_) => "400".to_owned(),
+    }
+}
+
 #[test]
 fn paths_have_one_form_before_they_are_matched() {
     for (given, form) in [
@@ -24,10 +35,29 @@ fn paths_have_one_form_before_they_are_matched() {
         ("/a/..", "/"),
         ("/a/b/..", "/a/"),
         ("/../../x", "/x"),
-        ("/a//b", "/a//b"),
+        ("/a//b", "/a/b"),
+        ("//a///b//", "/a/b/"),
+        ("/x/..//admin", "/admin"),
         ("/%62", "/b"),
         ("/%2e%2E/x", "/x"),
-        ("/%2f", "/%2f"),
+        (r"/x\..\admin", "/admin"),
+        (r"\admin", r"\admin"),
+        ("/%2f", "307 /"),
+        ("/%2fadmin", "307 /admin"),
+        ("/x%2f..%2Fadmin", "307 /admin"),
+        ("/x%5c..%5Cadmin", "307 /admin"),
+        ("/admin%2fx", "307 /admin/x"),
+        ("/%252fadmin", "/%252fadmin"),
+        ("/admin%%32%66x", "400"),
+        ("/x/%%32e%%32e/admin", "400"),
+        ("/admin%00", "400"),
+        ("/x/..;/admin", "/admin"),
+        ("/x/.;a=b/admin", "/x/admin"),
+        (r"/x\..;\admin/..;", "/"),
+        ("/x/..%3B/admin", "400"),
+        ("/x/%2e%2e;/admin", "400"),
+        ("/x%2f..;%2fadmin", "307 /admin"),
+        ("/x..;/a;v=1/..x", "/x..;/a;v=1/..x"),
         ("/%", "/%"),
         ("/%4", "/%4"),
         ("/%zz", "/%zz"),
@@ -35,8 +65,121 @@ fn paths_have_one_form_before_they_are_matched() {
         ("*", "*"),
         ("", ""),
     ] {
-        assert_eq!(path::normalize(given), form, "{given}");
+        assert_eq!(matched(PathNormalization::default(), given), form, "{given}");
     }
+}
+
+#[test]
+fn escaped_slashes_merging_and_parameters_are_settings() {
+    let with = |escaped_slashes| PathNormalization { escaped_slashes, ..PathNormalization::default() };
+    for (settings, given, form) in [
+        (with(EscapedSlashes::Keep), "/group%2fproject", "/group%2fproject"),
+        (with(EscapedSlashes::Keep), "/a%2f..%2fb/../c", "/c"),
+        (with(EscapedSlashes::Reject), "/admin%2fx", "400"),
+        (with(EscapedSlashes::Unescape), "/x%2f..%2fadmin", "/admin"),
+        (PathNormalization { merge_slashes: false, ..with(EscapedSlashes::Unescape) }, "//a//b", "//a//b"),
+        // Not to another host.
+        (
+            PathNormalization { merge_slashes: false, ..with(EscapedSlashes::Redirect) },
+            "/%2fevil.example",
+            "400",
+        ),
+        (
+            PathNormalization { path_parameters: PathParameters::Reject, ..PathNormalization::default() },
+            "/admin;x",
+            "400",
+        ),
+    ] {
+        assert_eq!(matched(settings, given), form, "{given}");
+    }
+}
+
+proptest! {
+    /// What is forwarded is what the next proxy would match: normalising twice changes nothing more.
+    #[test]
+    fn a_normal_path_is_normal(path in "/([ax;.%/\\\\]|%2[eEfF5]|%5[cC]|%3b|%%32|%66|\\.\\./){0,12}", keeps in any::<bool>()) {
+        let escaped_slashes = if keeps { EscapedSlashes::Keep } else { EscapedSlashes::Unescape };
+        let settings = PathNormalization { escaped_slashes, ..PathNormalization::default() };
+        if let NormalizedPath::Matched(once) = settings.normalize(&path) {
+            prop_assert!(!once.contains("//") && !once.contains('\\'), "{once}");
+            prop_assert!(!once.split('/').any(|segment| matches!(segment, "." | "..")), "{once}");
+            prop_assert!(keeps || !once.to_ascii_lowercase().contains("%2f"), "{once}");
+        }
+    }
+}
+
+fn origin(peer: &str) -> RequestOrigin<'static> {
+    RequestOrigin { peer: peer.parse().expect("an address"), scheme: Scheme::Https, host: "shop.example" }
+}
+
+fn forwarded(peer: &str, received: &[(&str, &str)]) -> ForwardedHeaders {
+    let trusted = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
+    let received =
+        HeaderList(received.iter().map(|(name, value)| (Name::new(name), Name::new(value))).collect());
+    ForwardedHeaders::of(&origin(peer), &TrustedProxies::new(trusted), &received)
+}
+
+#[test]
+fn forwarded_headers_of_untrusted_clients_are_replaced() {
+    let lies = [
+        ("X-Forwarded-For", "1.1.1.1"),
+        ("x-forwarded-proto", "http"),
+        ("x-forwarded-host", "evil"),
+        ("forwarded", "for=1.1.1.1"),
+        ("x-real-ip", "1.1.1.1"),
+    ];
+    let found = forwarded("192.0.2.7:4000", &lies);
+    assert_eq!((found.client.to_string().as_str(), found.is_trusted), ("192.0.2.7", false));
+    let wanted = [
+        ("x-forwarded-for", "192.0.2.7"),
+        ("x-forwarded-proto", "https"),
+        ("x-real-ip", "192.0.2.7"),
+        ("forwarded", r#"for="192.0.2.7:4000";host="shop.example";proto=https"#),
+        ("x-forwarded-host", "shop.example"),
+    ];
+    let set: Vec<(&str, &str)> = found.set.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(set, wanted);
+    for name in ["x-forwarded-port", "x-forwarded-prefix", "x-original-url", "forwarded"] {
+        assert!(is_forwarded_header(name), "{name}");
+    }
+}
+
+#[test]
+fn trusted_proxies_are_appended_to() {
+    let found = forwarded(
+        "[::ffff:10.0.0.1]:4000",
+        &[
+            ("x-forwarded-for", "6.6.6.6, 192.0.2.7"),
+            ("x-forwarded-for", "10.0.0.9:80"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "www.example"),
+            ("forwarded", "for=192.0.2.7"),
+        ],
+    );
+    assert_eq!((found.client.to_string().as_str(), found.is_trusted), ("192.0.2.7", true));
+    let of = |name: &str| found.set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
+    assert_eq!(of("x-forwarded-for"), Some("6.6.6.6, 192.0.2.7,10.0.0.9:80,10.0.0.1"));
+    assert_eq!((of("x-forwarded-proto"), of("x-forwarded-host")), (Some("http"), Some("www.example")));
+    assert_eq!(of("x-real-ip"), Some("192.0.2.7"));
+    let element = r#"for=192.0.2.7,for="10.0.0.1:4000";host="shop.example";proto=https"#;
+    assert_eq!(of("forwarded"), Some(element));
+    // Without an address that is not trusted, the first; nothing before what is no address.
+    let client = |chain: &str| forwarded("10.0.0.1:1", &[("x-forwarded-for", chain)]).client.to_string();
+    assert_eq!(client("10.0.0.7, 10.0.0.8"), "10.0.0.7");
+    assert_eq!(client("6.6.6.6, unknown, 10.0.0.8"), "10.0.0.8");
+    assert_eq!(client("fd00::5, 2001:db8::1, [fd00::7]:80"), "2001:db8::1");
+}
+
+#[test]
+fn headers_that_connection_names_are_hop_by_hop() {
+    let named = |value: &str| {
+        hop_by_hop::named_by_connection(value.as_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        named("close, Authorization ,, host, Content-Length, X-A"),
+        [b"Authorization".to_vec(), b"X-A".to_vec()]
+    );
+    assert!(hop_by_hop::is_hop_by_hop("upgrade") && !hop_by_hop::is_hop_by_hop("authorization"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests of routes beyond the vectors: precedence, protocols, unresolved backends, gateways, and the words.
 
 use expect_test::expect;
-use model::route::{Arrival, BackendId, BackendTarget, Responder, Routing, Scheme};
+use model::route::{Arrival, BackendId, BackendTarget, EdgeSettings, Responder, Routing, Scheme};
 use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use serde_json::{Value, json};
 
@@ -57,7 +57,12 @@ fn route(snapshot: &Snapshot, client: &MeshClient) -> (Outbound, Vec<Notice>) {
 fn goes_to(outbound: &Outbound, path: &str) -> Vec<String> {
     let Routing::Http(routes) = &outbound.routing else { return vec!["tcp".to_owned()] };
     let incoming = TracedRequest { method: "GET".into(), path: path.into(), ..TracedRequest::default() };
-    let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
+    let trace = trace(
+        Some(routes),
+        &incoming,
+        &Arrival { scheme: Scheme::Http, port: None },
+        &EdgeSettings::default(),
+    );
     trace.outcome.backends.iter().map(|backend| target(&backend.to)).collect()
 }
 
@@ -408,7 +413,12 @@ fn through(table: &RouteTable, port: u16, host: &str, path: &str) -> String {
         path: path.into(),
         ..TracedRequest::default()
     };
-    let trace = trace(routes, &incoming, &Arrival { scheme: Scheme::Http, port: Some(port) });
+    let trace = trace(
+        routes,
+        &incoming,
+        &Arrival { scheme: Scheme::Http, port: Some(port) },
+        &EdgeSettings::default(),
+    );
     match trace.outcome.status {
         Some(status) => status.to_string(),
         None => target(&trace.outcome.backends[0].to),
@@ -507,7 +517,12 @@ fn a_trace_says_which_condition_each_match_misses() {
     let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
     let incoming =
         TracedRequest { method: "GET".into(), path: "/x/../a/b?q=2".into(), ..TracedRequest::default() };
-    let trace = trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: None });
+    let trace = trace(
+        Some(routes),
+        &incoming,
+        &Arrival { scheme: Scheme::Http, port: None },
+        &EdgeSettings::default(),
+    );
     let text: String = trace.why.iter().map(|s| format!("{}: {}\n", s.rule, s.detail)).collect();
     expect![[r#"
         path: /x/../a/b is normalised to /a/b
@@ -533,4 +548,80 @@ fn a_policy_for_what_is_not_there_is_told() {
         unused_targets(&snapshot, &"ns".into()).iter().map(|n| n.message.clone()).collect();
     assert_eq!(fields.len(), 3, "{fields:?}");
     assert!(fields[1].starts_with("spec.to[0].targetRef.name: Service backend does not exist"), "{fields:?}");
+}
+
+#[test]
+fn a_trace_shows_what_the_edge_leaves_of_a_request() {
+    let (admin, app) = (service("admin", "http"), service("app", "http"));
+    let listeners = json!({"listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]});
+    let rules = json!([
+        {"matches": [{"path": {"prefix": "/admin"}}], "default": {"backendRefs": [{"kind": "MeshService", "name": "admin"}]}},
+        {"matches": [{"headers": [{"name": "authorization", "type": "Present"}]},
+            {"headers": [{"name": "x-real-ip", "value": "10.0.0.1"}]}],
+         "default": {"backendRefs": [{"kind": "MeshService", "name": "admin"}]}},
+        {"matches": [{"path": {"prefix": "/"}}], "default": {"backendRefs": [{"kind": "MeshService", "name": "app"}]}}]);
+    let route = json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules});
+    let (table, _) = at_edge(&[
+        admin,
+        app,
+        policy("MeshGateway", "edge", listeners),
+        policy("MeshGatewayHTTPRoute", "r", route),
+    ]);
+    for (path, wanted) in [
+        ("//admin", "ns/admin:80"),
+        (r"/x\..\admin", "ns/admin:80"),
+        ("/x/..;/admin", "ns/admin:80"),
+        ("/%2fadmin", "307"),
+        ("/x%2f..%2fadmin?q=1", "307"),
+        ("/admin%2fx", "307"),
+        ("/x/..%3b/admin", "400"),
+        ("/x", "ns/app:80"),
+    ] {
+        assert_eq!(through(&table, 80, "a.io", path), wanted, "{path}");
+    }
+    let Some(Routing::Http(routes)) = table.port(80).and_then(|p| p.listener("a.io")?.routing("a.io")) else {
+        panic!("HTTP")
+    };
+    let pairs = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(name, value)| (Name::new(name), Name::new(value))).collect::<Vec<_>>()
+    };
+    let incoming = TracedRequest {
+        method: "GET".into(),
+        host: "a.io".into(),
+        path: "/".into(),
+        headers: pairs(&[
+            ("Authorization", "x"),
+            ("Connection", "close, authorization"),
+            ("X-Real-IP", "10.0.0.1"),
+            ("X-Forwarded-For", "10.0.0.1"),
+        ]),
+        client: Some("192.0.2.7".parse().unwrap()),
+        ..TracedRequest::default()
+    };
+    let trace = trace(
+        Some(routes),
+        &incoming,
+        &Arrival { scheme: Scheme::Https, port: Some(80) },
+        &EdgeSettings::default(),
+    );
+    assert_eq!(target(&trace.outcome.backends[0].to), "ns/app:80");
+    let wanted = [
+        ("x-forwarded-for", "192.0.2.7"),
+        ("x-forwarded-proto", "https"),
+        ("x-real-ip", "192.0.2.7"),
+        ("forwarded", r#"for="192.0.2.7:0";host="a.io";proto=https"#),
+        ("x-forwarded-host", "a.io"),
+    ];
+    assert_eq!(trace.outcome.headers, pairs(&wanted));
+    let why: Vec<&str> =
+        trace.why.iter().filter(|s| s.rule == "headers").map(|s| s.detail.as_str()).collect();
+    assert_eq!(
+        why,
+        [
+            "Authorization is hop-by-hop: neither matched nor forwarded",
+            "Connection is hop-by-hop: neither matched nor forwarded",
+            "X-Real-IP is removed: the client is not a trusted proxy",
+            "X-Forwarded-For is removed: the client is not a trusted proxy",
+        ]
+    );
 }

@@ -1,11 +1,15 @@
 //! Traces one request through the routes of a proxy: the rule that it matches, why not the others, and what the backend
 //! receives.
 
+use std::net::IpAddr;
+
 use model::Name;
+use model::route::path::NormalizedPath;
 use model::route::{
-    Arrival, BackendTarget, DirectResponseBody, HeaderList, HttpRoutes, HttpRule, MatchEntry, MatchedRoute,
-    PathMatch, RequestMirror, RequestView, Responder, RuleAction, UnmetCondition, ValueTest, WeightedBackend,
-    error_text, path, plain_host,
+    Arrival, BackendTarget, DirectResponseBody, EdgeSettings, ForwardedHeaders, HeaderList, HttpRoutes,
+    HttpRule, MatchEntry, MatchedRoute, PathMatch, RequestMirror, RequestOrigin, RequestView, Responder,
+    RuleAction, UnmetCondition, ValueTest, WeightedBackend, error_text, hop_by_hop, is_forwarded_header,
+    path, plain_host,
 };
 
 /// The request to trace.
@@ -17,6 +21,8 @@ pub struct TracedRequest {
     /// With the query.
     pub path: String,
     pub headers: Vec<(Name, Name)>,
+    /// The client of a gateway; without one, it is not trusted, and no header has its address.
+    pub client: Option<IpAddr>,
     /// The headers that a backend would respond with.
     pub response_headers: Vec<(Name, Name)>,
 }
@@ -71,9 +77,32 @@ impl RequestOutcome {
 const LISTED: usize = 100;
 
 /// Traces a request through the routes of a destination or host; `None` if the host has none.
-pub fn trace<'t>(routes: Option<&'t HttpRoutes>, incoming: &TracedRequest, at: &Arrival) -> RequestTrace<'t> {
+pub fn trace<'t>(
+    routes: Option<&'t HttpRoutes>,
+    incoming: &TracedRequest,
+    at: &Arrival,
+    edge: &EdgeSettings,
+) -> RequestTrace<'t> {
+    let mut why = Vec::new();
+    let incoming = &TracedRequest { headers: received(incoming, at, edge, &mut why), ..incoming.clone() };
     let (given, query) = path::split(&incoming.path);
-    let normal = path::normalize(given);
+    let normal = match edge.path.normalize(given) {
+        NormalizedPath::Matched(normal) => normal,
+        NormalizedPath::Redirect(normal) => {
+            let location = path::join(&normal, query);
+            why.push(step("path", format!("{given} has escaped slashes: redirected to {location}")));
+            let response_headers = vec![("location".into(), Name::new(&location))];
+            let outcome =
+                RequestOutcome { status: Some(307), response_headers, ..RequestOutcome::unchanged(incoming) };
+            return RequestTrace { hit: None, outcome, why };
+        }
+        NormalizedPath::Rejected(reason) => {
+            why.push(step("path", format!("{given} is rejected: {reason}: 400")));
+            let body = Some(DirectResponseBody::Text(Name::new(reason)));
+            let outcome = RequestOutcome { status: Some(400), body, ..RequestOutcome::unchanged(incoming) };
+            return RequestTrace { hit: None, outcome, why };
+        }
+    };
     let headers = HeaderList(incoming.headers.clone());
     let request = RequestView {
         method: &incoming.method,
@@ -82,7 +111,6 @@ pub fn trace<'t>(routes: Option<&'t HttpRoutes>, incoming: &TracedRequest, at: &
         query,
         headers: &headers,
     };
-    let mut why = Vec::new();
     if normal != given {
         why.push(step("path", format!("{given} is normalised to {normal}")));
     }
@@ -102,6 +130,51 @@ pub fn trace<'t>(routes: Option<&'t HttpRoutes>, incoming: &TracedRequest, at: &
         why.push(step("no match", "no rule matches: 404"));
     }
     RequestTrace { hit, outcome, why }
+}
+
+/// The headers that are matched: without hop-by-hop headers and, at a gateway, with its own forwarded headers.
+fn received(
+    incoming: &TracedRequest,
+    at: &Arrival,
+    edge: &EdgeSettings,
+    why: &mut Vec<TraceStep>,
+) -> Vec<(Name, Name)> {
+    let connection = incoming.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+    let named: Vec<&[u8]> =
+        connection.flat_map(|(_, value)| hop_by_hop::named_by_connection(value.as_bytes())).collect();
+    let is_upgrade = incoming.headers.iter().any(|(name, value)| {
+        name.eq_ignore_ascii_case("connection")
+            && hop_by_hop::elements(value.as_bytes()).any(|element| element.eq_ignore_ascii_case(b"upgrade"))
+    });
+    let origin = incoming.client.filter(|_| at.port.is_some()).map(|client| RequestOrigin {
+        peer: (client, 0).into(),
+        scheme: at.scheme,
+        host: &incoming.host,
+    });
+    let forwarded = origin.map(|origin| {
+        ForwardedHeaders::of(&origin, &edge.trusted_proxies, &HeaderList(incoming.headers.clone()))
+    });
+    let is_trusted = at.port.is_none() || forwarded.as_ref().is_some_and(|forwarded| forwarded.is_trusted);
+    let mut headers = Vec::new();
+    for (name, value) in &incoming.headers {
+        let lower = name.to_ascii_lowercase();
+        let is_named = named.iter().any(|named| named.eq_ignore_ascii_case(lower.as_bytes()));
+        let is_kept = match lower.as_str() {
+            "upgrade" => is_upgrade,
+            "te" => hop_by_hop::elements(value.as_bytes()).any(|e| e.eq_ignore_ascii_case(b"trailers")),
+            lower => !hop_by_hop::is_hop_by_hop(lower),
+        };
+        if is_named || !is_kept {
+            why.push(step("headers", format!("{name} is hop-by-hop: neither matched nor forwarded")));
+        } else if is_forwarded_header(&lower) && !is_trusted {
+            why.push(step("headers", format!("{name} is removed: the client is not a trusted proxy")));
+        } else if forwarded.as_ref().is_none_or(|f| !f.set.iter().any(|(set, _)| *set == lower)) {
+            headers.push((name.clone(), value.clone()));
+        }
+    }
+    let set = forwarded.into_iter().flat_map(|forwarded| forwarded.set);
+    headers.extend(set.map(|(name, value)| (Name::new(name), Name::new(&value))));
+    headers
 }
 
 fn no_route(incoming: &TracedRequest) -> RequestOutcome {

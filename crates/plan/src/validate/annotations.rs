@@ -3,6 +3,7 @@
 //! API servers accept them, and the controller's Notice comes after they are applied. Values are checked with [`choose`]
 //! itself, so that there is no second list.
 
+use model::backend::ProxyProtocol;
 use model::{Name, Object, Service, annotation, parse, suggestion};
 use serde_json::{Map, Value, json};
 
@@ -72,6 +73,9 @@ fn wrong_value(key: &str, value: &str) -> Option<String> {
 
 fn is_effective(key: &str, value: &str) -> bool {
     let gates = FeatureGates::default();
+    if key == annotation::PROXY_PROTOCOL {
+        return ProxyProtocol::parse(value).is_some();
+    }
     if key == annotation::DEFAULT_TRAFFIC_DISTRIBUTION {
         let defaults = TrafficDistributionDefaults { namespace: Some(Name::new(value)), cluster: None };
         let choice = service_with(&[]).map(|service| choose(&service, &defaults, &gates));
@@ -105,6 +109,7 @@ fn service_with(settings: &[(&str, &str)]) -> Option<Service> {
 fn values(key: &str) -> Vec<&'static str> {
     match key {
         annotation::SAME_ZONE_STARTING_THRESHOLD => Vec::new(),
+        annotation::PROXY_PROTOCOL => ProxyProtocol::ALL.to_vec(),
         annotation::TOPOLOGY_MODE | annotation::TOPOLOGY_AWARE_HINTS => vec!["Auto", "Disabled"],
         annotation::SAME_NODE | annotation::SAME_ZONE | annotation::SAME_REGION => {
             vec!["Balanced", "Prefer", "Require"]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::backend::ConsumerLocation;
 use model::random::Random;
-use model::route::{Arrival, Routing, Scheme, rule_value};
+use model::route::{Arrival, EdgeSettings, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
 use plan::cluster_ips;
@@ -83,8 +83,12 @@ fn route_all(snapshot: &Snapshot) {
         let routings = listeners.flat_map(|listener| listener.routing(&incoming.host));
         for routing in routings.chain(table.outbounds().map(|outbound| &outbound.routing)) {
             let Routing::Http(routes) = routing else { continue };
-            let traced =
-                routes::trace(Some(routes), &incoming, &Arrival { scheme: Scheme::Http, port: Some(80) });
+            let traced = routes::trace(
+                Some(routes),
+                &incoming,
+                &Arrival { scheme: Scheme::Http, port: Some(80) },
+                &EdgeSettings::default(),
+            );
             assert!(!traced.why.is_empty());
             let shown = routes.rules().map(|rule| rule_value(&rule.rule));
             assert!(shown.into_iter().all(|rule| rule["matches"].is_array()));

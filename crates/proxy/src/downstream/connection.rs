@@ -27,6 +27,7 @@ use super::{listener_filters, tls};
 use crate::active_tables::ActiveTables;
 use crate::http::{http2_limits, router};
 use crate::proxy::{DrainPhase, ProxyShared};
+use crate::proxy_protocol::{self, ConnectionAddresses};
 use crate::tcp;
 
 /// The context that all requests of a connection share.
@@ -34,7 +35,7 @@ pub(crate) struct HttpConnection {
     pub(crate) proxy: Arc<ProxyShared>,
     pub(crate) scope: RouteScope,
     pub(crate) arrival: Arrival,
-    pub(crate) client: SocketAddr,
+    pub(crate) addresses: ConnectionAddresses,
     pub(crate) activity: Arc<ConnectionActivity>,
     /// Also held by a tunnel that the connection is upgraded to.
     pub(crate) open: Arc<OpenConnection>,
@@ -61,23 +62,31 @@ enum Handling {
 pub(crate) async fn serve(
     proxy: Arc<ProxyShared>,
     kind: &ListenerKind,
-    stream: TcpStream,
+    mut stream: TcpStream,
     client: SocketAddr,
     open: Arc<OpenConnection>,
 ) {
     // Writes are complete messages.
     let _ = stream.set_nodelay(true);
+    let from = match addresses(&proxy, kind, &mut stream, client).await {
+        Ok(from) => from,
+        Err(error) => {
+            proxy.stats.refused_connections.inc();
+            tracing::debug!(%client, %error, "closed connection");
+            return;
+        }
+    };
     let handling = handling(&proxy.active_tables(), kind, &stream);
     let done = match handling {
         Handling::Http(scope, arrival) => {
             let stream = TransportSocket::Plain(stream);
-            serve_http(&proxy, scope, arrival, stream, None, client, &open).await
+            serve_http(&proxy, scope, arrival, stream, None, from, &open).await
         }
         Handling::Tcp(split) => {
             let stream = ReadAhead::new(Bytes::new(), TransportSocket::Plain(stream));
-            tcp::forward(&proxy, stream, &split, client).await
+            tcp::forward(&proxy, stream, &split, from).await
         }
-        Handling::Tls(port) => tls::serve(&proxy, port, stream, client, &open).await,
+        Handling::Tls(port) => tls::serve(&proxy, port, stream, from, &open).await,
         Handling::PassThrough(address) => tcp::pass_through(&proxy, stream, address, client).await,
         Handling::Close(reason) => {
             proxy.stats.refused_connections.inc();
@@ -88,6 +97,25 @@ pub(crate) async fn serve(
         tracing::debug!(%client, %error, "closed connection");
     }
     drop(open);
+}
+
+/// The addresses of a connection: those of its socket, or of the PROXY protocol header that a gateway requires.
+async fn addresses(
+    proxy: &ProxyShared,
+    kind: &ListenerKind,
+    stream: &mut TcpStream,
+    client: SocketAddr,
+) -> io::Result<ConnectionAddresses> {
+    let own = ConnectionAddresses { client, local: stream.local_addr()? };
+    let edge = &proxy.settings.edge;
+    if !edge.proxy_protocol || !matches!(kind, ListenerKind::Gateway { .. }) {
+        return Ok(own);
+    }
+    if !edge.trusted_proxies.contains(client.ip()) {
+        return Err(io::Error::other("client is not a trusted proxy"));
+    }
+    let header = timeout(proxy.settings.timeouts.headers, proxy_protocol::read(stream)).await??;
+    Ok(header.unwrap_or(own))
 }
 
 fn handling(active: &ActiveTables, kind: &ListenerKind, stream: &TcpStream) -> Handling {
@@ -150,7 +178,7 @@ pub(super) async fn serve_http(
     arrival: Arrival,
     mut stream: TransportSocket,
     is_http2: Option<bool>,
-    client: SocketAddr,
+    addresses: ConnectionAddresses,
     open: &Arc<OpenConnection>,
 ) -> io::Result<()> {
     let timeouts = &proxy.settings.timeouts;
@@ -164,7 +192,7 @@ pub(super) async fn serve_http(
         proxy: proxy.clone(),
         scope,
         arrival,
-        client,
+        addresses,
         activity,
         open: open.clone(),
     });

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +24,7 @@ use super::listener_filters;
 use super::transport_socket::{ReadAhead, TransportSocket};
 use crate::active_tables::ActiveTables;
 use crate::proxy::ProxyShared;
+use crate::proxy_protocol::ConnectionAddresses;
 use crate::tcp;
 
 /// The listener of a server name.
@@ -60,7 +60,7 @@ pub(super) async fn serve(
     proxy: &Arc<ProxyShared>,
     port: u16,
     mut stream: TcpStream,
-    client: SocketAddr,
+    from: ConnectionAddresses,
     open: &Arc<OpenConnection>,
 ) -> io::Result<()> {
     let failed = || proxy.stats.failed_handshakes.inc();
@@ -78,7 +78,7 @@ pub(super) async fn serve(
     if !found.is_terminated && found.protocol == GatewayProtocol::Tls {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(ahead, TransportSocket::Plain(stream));
-        return tcp::forward(proxy, stream, &split, client).await;
+        return tcp::forward(proxy, stream, &split, from).await;
     }
     let Some(certificate) = found.certificate else {
         failed();
@@ -91,12 +91,12 @@ pub(super) async fn serve(
     if !is_http {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(Bytes::new(), TransportSocket::Tls(Box::new(stream)));
-        return tcp::forward(proxy, stream, &split, client).await;
+        return tcp::forward(proxy, stream, &split, from).await;
     }
     let is_http2 = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2");
     let scope = RouteScope::Gateway(port, Some(found.listener));
     let arrival = Arrival { scheme: Scheme::Https, port: Some(port) };
-    serve_http(proxy, scope, arrival, TransportSocket::Tls(Box::new(stream)), is_http2, client, open).await
+    serve_http(proxy, scope, arrival, TransportSocket::Tls(Box::new(stream)), is_http2, from, open).await
 }
 
 /// A certificate chain and its key, parsed once per Secret.

@@ -29,6 +29,7 @@ pub(super) struct ForwardPlan<'s> {
     pub(super) backends: &'s BackendPicker,
     /// `None`: the path stays as it is.
     pub(super) path: Option<PathAndQuery>,
+    pub(super) upgrade: Option<UpgradeRequest>,
 }
 
 pub(super) async fn forward(
@@ -39,22 +40,26 @@ pub(super) async fn forward(
     is_grpc: bool,
     mut request_log: RequestLog,
 ) -> Response<ResponseBody> {
+    let upgrade = plan.upgrade;
     let proxy = &connection.proxy;
     let backend = match plan.backends.pick(|| proxy.random.next()) {
         Some(PickedBackend::Backend(backend)) => backend,
         Some(PickedBackend::Error(status)) => return unresolved(*status, plan.rule, is_grpc, request_log),
         None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, plan.rule, is_grpc, request_log),
     };
-    let upgrade = UpgradeRequest::of(&mut parts, &proxy.random);
     mutate(&mut parts, plan.rule, plan.path);
     let mirrors = match plan.rule {
-        Some(rule) if !rule.mirrors.is_empty() => mirror::send(proxy, rule, &parts, &body),
+        Some(rule) if !rule.mirrors.is_empty() => mirror::send(connection, rule, &parts, &body),
         _ => Vec::new(),
     };
     let progress = (!body.is_end_stream()).then(|| Arc::new(AtomicU64::new(0)));
     let body = RequestBody::new(connection, body, mirrors, progress.clone());
     let request = Request::from_parts(parts, body);
-    let context = AttemptContext { upgrade: upgrade.as_ref(), progress: progress.as_deref() };
+    let context = AttemptContext {
+        upgrade: upgrade.as_ref(),
+        from: connection.addresses,
+        progress: progress.as_deref(),
+    };
     let sent = retry::send(proxy, backend, request, &context, &mut request_log).await;
     let (mut response, upstream) = match sent {
         Ok(response) => response,
@@ -104,7 +109,6 @@ fn unresolved(
 
 /// Applies the rule to the request's headers and path.
 fn mutate(parts: &mut Parts, rule: Option<&CompiledRule>, path: Option<PathAndQuery>) {
-    strip_hop_by_hop(&mut parts.headers);
     if let Some(host) = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
         parts.headers.insert(header::HOST, host);
     }
@@ -130,13 +134,17 @@ pub(super) fn is_gateway_failure(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT)
 }
 
-/// Translates a request to the HTTP version of its connection.
+/// Translates a request to the HTTP version of its connection. Without a length, hyper would leave out the body of a GET.
 pub(super) fn translate(request: &mut Request<RequestBody>, upstream: &PooledConnection) {
     if !upstream.is_http2() {
         if request.version() == Version::HTTP_2 {
             join_cookies(request.headers_mut());
         }
         *request.version_mut() = Version::HTTP_11;
+        if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+            let chunked = HeaderValue::from_static("chunked");
+            request.headers_mut().insert(header::TRANSFER_ENCODING, chunked);
+        }
         if let Some(authority) = request.uri().authority().cloned() {
             if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
                 request.headers_mut().insert(header::HOST, host);
@@ -146,6 +154,7 @@ pub(super) fn translate(request: &mut Request<RequestBody>, upstream: &PooledCon
         return;
     }
     *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(header::TRANSFER_ENCODING);
     if request.uri().authority().is_some() {
         return;
     }

@@ -3,7 +3,7 @@
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
-use model::route::HeaderChanges;
+use model::route::{HeaderChanges, hop_by_hop};
 
 /// Removals are applied before additions.
 #[derive(Debug, Default)]
@@ -69,24 +69,15 @@ fn is_protected(name: &HeaderName) -> bool {
     is_hop_by_hop(name) || matches!(*name, header::CONTENT_LENGTH | header::HOST | header::TRAILER)
 }
 
-const KEEP_ALIVE: &str = "keep-alive";
-const PROXY_CONNECTION: &str = "proxy-connection";
-const HTTP2_SETTINGS: &str = "http2-settings";
-
-/// RFC 9110, 7.6.1.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    match *name {
-        header::CONNECTION | header::TE | header::TRANSFER_ENCODING | header::UPGRADE => true,
-        _ => matches!(name.as_str(), KEEP_ALIVE | PROXY_CONNECTION | HTTP2_SETTINGS),
-    }
+    hop_by_hop::is_hop_by_hop(name.as_str())
 }
 
 /// Removes hop-by-hop headers and those that `Connection` names. `TE: trailers` stays, because gRPC needs it. Nearly
 /// every message has at most one such header, so only those that exist are looked up.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let mut found: [Option<HeaderName>; 9] = Default::default();
-    let hop_by_hop = headers.keys().filter(|name| is_hop_by_hop(name) || **name == header::EXPECT);
-    for (place, name) in found.iter_mut().zip(hop_by_hop) {
+    for (place, name) in found.iter_mut().zip(headers.keys().filter(|name| is_hop_by_hop(name))) {
         *place = Some(name.clone());
     }
     let found = found.into_iter().flatten();
@@ -105,31 +96,30 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 fn has_word(value: &HeaderValue, word: &[u8]) -> bool {
-    words(value).any(|part| part.eq_ignore_ascii_case(word))
+    hop_by_hop::elements(value.as_bytes()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
-fn words(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
-}
-
-/// Header names in `Connection` that are not removed anyway.
 fn named_besides(headers: &HeaderMap) -> Vec<HeaderName> {
-    const ANYWAY: [&[u8]; 5] = [b"keep-alive", b"close", b"upgrade", b"te", b"transfer-encoding"];
-    let all = headers.get_all(header::CONNECTION).iter().flat_map(words);
-    let besides = all.filter(|word| !ANYWAY.iter().any(|known| word.eq_ignore_ascii_case(known)));
-    let names = besides.filter_map(|word| HeaderName::from_bytes(word).ok());
-    // Headers of routing and framing must survive.
-    names.filter(|name| !matches!(*name, header::HOST | header::CONTENT_LENGTH)).collect()
+    let lines = headers.get_all(header::CONNECTION).iter();
+    let names = lines.flat_map(|line| hop_by_hop::named_by_connection(line.as_bytes()));
+    names.filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
 }
 
-/// The protocol of a valid upgrade request. `h2c` is ignored: forwarded as a tunnel, it would bypass the routes.
+/// The protocol of a valid upgrade request. HTTP itself is ignored.
 pub(crate) fn upgrade_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let wanted = headers.get(header::UPGRADE)?;
-    let connection = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let asked =
-        connection.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("upgrade"));
-    let is_h2c = wanted.as_bytes().split(|b| *b == b',').any(|p| p.trim_ascii().eq_ignore_ascii_case(b"h2c"));
-    (asked && !is_h2c).then(|| wanted.clone())
+    let mut connection = headers.get_all(header::CONNECTION).iter();
+    (connection.any(|value| has_word(value, b"upgrade")) && !is_http(wanted.as_bytes()))
+        .then(|| wanted.clone())
+}
+
+/// Whether one of these protocols is HTTP: its requests, forwarded as a tunnel, would bypass the routes.
+pub(crate) fn is_http(protocols: &[u8]) -> bool {
+    let is_http = |protocol: &[u8]| {
+        let protocol = protocol.to_ascii_lowercase();
+        matches!(protocol.as_slice(), b"h2" | b"h2c" | b"h3") || protocol.starts_with(b"http/")
+    };
+    hop_by_hop::elements(protocols).any(is_http)
 }
 
 pub(crate) fn path_and_query(uri: &Uri) -> PathAndQuery {

@@ -82,6 +82,16 @@ pub(crate) fn redirect(
     response
 }
 
+/// Redirects to the normalised path, on the same host.
+pub(crate) fn redirect_to_path(location: &str, request_log: RequestLog) -> Response<ResponseBody> {
+    let Ok(location) = HeaderValue::from_str(location) else {
+        return error(StatusCode::BAD_REQUEST, false, request_log);
+    };
+    let mut response = reply(StatusCode::TEMPORARY_REDIRECT, Bytes::new(), request_log);
+    response.headers_mut().insert(header::LOCATION, location);
+    response
+}
+
 pub(crate) fn direct(
     rule: &CompiledRule,
     status: StatusCode,

@@ -12,17 +12,20 @@ use super::body::{self, MirrorSender, RequestBody};
 use super::forward::{is_gateway_failure, translate};
 use super::headers::path_and_query;
 use super::route_rule::CompiledRule;
+use crate::downstream::connection::HttpConnection;
 use crate::proxy::ProxyShared;
+use crate::proxy_protocol::ConnectionAddresses;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::connection_pool::{PooledConnection, Purpose, UpstreamSender};
 
 /// Starts the mirrored requests of a rule, and returns the senders that need the frames of the body.
 pub(super) fn send(
-    proxy: &Arc<ProxyShared>,
+    connection: &HttpConnection,
     rule: &CompiledRule,
     parts: &Parts,
     body: &Incoming,
 ) -> Vec<MirrorSender> {
+    let (proxy, from) = (&connection.proxy, connection.addresses);
     let mut senders = Vec::new();
     for (mirror, backend) in &rule.mirrors {
         if !mirror.wants(proxy.random.next()) {
@@ -43,7 +46,7 @@ pub(super) fn send(
         backend.stats.mirrored.inc();
         let request = copy_request(parts, body);
         tokio::spawn(async move {
-            send_copy(&permit.0, &backend, request).await;
+            send_copy(&permit.0, &backend, request, from).await;
             drop(permit);
         });
     }
@@ -89,12 +92,18 @@ fn shadow(host: &str) -> String {
 }
 
 /// Without retries: a lost copy is not sent again.
-async fn send_copy(proxy: &ProxyShared, backend: &UpstreamBackend, mut request: Request<RequestBody>) {
+async fn send_copy(
+    proxy: &ProxyShared,
+    backend: &UpstreamBackend,
+    mut request: Request<RequestBody>,
+    from: ConnectionAddresses,
+) {
     let settings = &proxy.settings;
     let balancer = backend.load_balancer();
     let chosen = balancer.pick(&proxy.random, proxy.now(), &settings.load_balancing, &[]);
     let Some(endpoint) = chosen.map(|chosen| &chosen.endpoint) else { return };
-    let Ok(mut connection) = PooledConnection::acquire(endpoint, settings, Purpose::Request).await else {
+    let Ok(mut connection) = PooledConnection::acquire(endpoint, settings, Purpose::Request, &from).await
+    else {
         backend.stats.connect_failures.inc();
         return;
     };

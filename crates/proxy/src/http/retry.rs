@@ -19,6 +19,7 @@ use super::body::{BodyError, RequestBody};
 use super::forward::{is_gateway_failure, translate};
 use super::upgrade::{NOT_OFFERED, UpgradeRequest};
 use crate::proxy::ProxyShared;
+use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::RequestLog;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::connection_pool::{Http1Reuse, PooledConnection, Purpose, UpstreamSender};
@@ -28,6 +29,8 @@ use crate::upstream::outlier_detection::note_failure;
 /// The same for all attempts of a request.
 pub(super) struct AttemptContext<'s> {
     pub(super) upgrade: Option<&'s UpgradeRequest>,
+    /// The connection that the request came by.
+    pub(super) from: ConnectionAddresses,
     /// Frames of the request body sent so far; `None` for an empty one.
     pub(super) progress: Option<&'s AtomicU64>,
 }
@@ -53,7 +56,7 @@ pub(super) async fn send(
         let endpoint = &chosen.endpoint;
         request_log.backend = Some((backend.clone(), chosen.locality));
         request_log.endpoint = Some(endpoint.address);
-        let failed = match PooledConnection::acquire(endpoint, settings, purpose).await {
+        let failed = match PooledConnection::acquire(endpoint, settings, purpose, &context.from).await {
             Ok(connection) => match attempt(connection, request, context, settings.timeouts.response).await {
                 Ok((response, connection)) => {
                     if is_gateway_failure(response.status()) {

@@ -1,20 +1,26 @@
 //! Routing of one request: validation, limits, the matching rule, and its action.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use hyper::ext::Protocol;
-use model::route::{self, HeaderLines, Responder, Routing, path};
+use model::route::path::{self, NormalizedPath};
+use model::route::{
+    self, ForwardedHeaders, HeaderLines, RequestOrigin, Responder, Routing, is_forwarded_header,
+};
 
 use super::body::ResponseBody;
 use super::forward::{self, ForwardPlan};
+use super::headers::{is_http, strip_hop_by_hop};
 use super::local_reply;
 use super::route_rule::{CompiledAction, CompiledRule};
+use super::upgrade::UpgradeRequest;
 use crate::active_tables::{ActiveTables, MatchedRule};
 use crate::downstream::connection::{HttpConnection, RouteScope};
 use crate::proxy::ProxyShared;
@@ -23,6 +29,10 @@ use crate::upstream::weighted_backends::BackendPicker;
 
 enum RouteDecision<'s> {
     Reject(StatusCode),
+    /// With a reason that the status does not say.
+    RejectFor(StatusCode, &'static str),
+    /// To the normalised path.
+    RedirectToPath(String),
     Redirect(&'s CompiledRule, StatusCode, String),
     Respond(&'s CompiledRule, StatusCode, Bytes),
     Forward(Option<&'s CompiledRule>, &'s BackendPicker, Option<PathAndQuery>),
@@ -33,31 +43,73 @@ pub(crate) async fn respond(
     request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let proxy = &connection.proxy;
-    let (parts, body) = request.into_parts();
-    let mut request_log = RequestLog::open(proxy, &connection.activity, connection.client, &parts);
+    let (mut parts, body) = request.into_parts();
+    let mut request_log = RequestLog::open(proxy, &connection.activity, connection.addresses.client, &parts);
     let is_grpc = is_grpc(&parts.headers);
     if let Some((status, reason)) = over_limits(proxy, &body) {
         return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
     }
+    let upgrade = UpgradeRequest::of(&mut parts, &proxy.random);
+    // Only what a backend receives is matched.
+    strip_hop_by_hop(&mut parts.headers);
+    if matches!(connection.scope, RouteScope::Gateway(..)) {
+        request_log.forwarded_for = set_forwarded(&connection, &mut parts);
+    }
     let active = proxy.active_tables();
-    let decision = decide(&active, &connection, &parts);
+    let decision = decide(&active, &connection, &parts, upgrade.as_ref());
     request_log.route = match &decision {
         RouteDecision::Redirect(rule, ..)
         | RouteDecision::Respond(rule, ..)
         | RouteDecision::Forward(Some(rule), ..) => Some(rule.stats.clone()),
-        RouteDecision::Reject(_) | RouteDecision::Forward(None, ..) => None,
+        RouteDecision::Reject(_)
+        | RouteDecision::RejectFor(..)
+        | RouteDecision::RedirectToPath(_)
+        | RouteDecision::Forward(None, ..) => None,
     };
     Ok(match decision {
         RouteDecision::Reject(status) => local_reply::error(status, is_grpc, request_log),
+        RouteDecision::RejectFor(status, reason) => {
+            local_reply::error_with_reason(status, reason, is_grpc, request_log)
+        }
+        // gRPC has no redirects.
+        RouteDecision::RedirectToPath(_) if is_grpc => {
+            local_reply::error_with_reason(StatusCode::BAD_REQUEST, ESCAPED_SLASH, true, request_log)
+        }
+        RouteDecision::RedirectToPath(location) => local_reply::redirect_to_path(&location, request_log),
         RouteDecision::Redirect(rule, status, location) => {
             local_reply::redirect(rule, status, &location, request_log)
         }
         RouteDecision::Respond(rule, status, bytes) => local_reply::direct(rule, status, bytes, request_log),
         RouteDecision::Forward(rule, backends, path) => {
-            let plan = ForwardPlan { rule, backends, path };
+            let plan = ForwardPlan { rule, backends, path, upgrade };
             forward::forward(&connection, plan, parts, body, is_grpc, request_log).await
         }
     })
+}
+
+/// The reason of a 400.
+const ESCAPED_SLASH: &str = "the path contains an escaped slash";
+
+/// Replaces the headers that say where a request came from. Returns the client that trusted proxies name.
+fn set_forwarded(connection: &HttpConnection, parts: &mut Parts) -> Option<IpAddr> {
+    // A malformed host is rejected by `decide`.
+    let host = host(parts).ok()?;
+    let origin = RequestOrigin { peer: connection.addresses.client, scheme: connection.arrival.scheme, host };
+    let trusted = &connection.proxy.settings.edge.trusted_proxies;
+    let headers = RequestHeaders { headers: &parts.headers, upgrade: None };
+    let forwarded = ForwardedHeaders::of(&origin, trusted, &headers);
+    if !forwarded.is_trusted {
+        let untrusted = parts.headers.keys().filter(|name| is_forwarded_header(name.as_str()));
+        let untrusted: Vec<HeaderName> = untrusted.cloned().collect();
+        untrusted.into_iter().for_each(|name| drop(parts.headers.remove(name)));
+    }
+    for (name, value) in forwarded.set {
+        match HeaderValue::try_from(value) {
+            Ok(value) => drop(parts.headers.insert(name, value)),
+            Err(_) => drop(parts.headers.remove(name)),
+        }
+    }
+    forwarded.is_trusted.then_some(forwarded.client)
 }
 
 fn over_limits(proxy: &ProxyShared, body: &Incoming) -> Option<(StatusCode, &'static str)> {
@@ -74,22 +126,45 @@ fn over_limits(proxy: &ProxyShared, body: &Incoming) -> Option<(StatusCode, &'st
         .then_some((StatusCode::PAYLOAD_TOO_LARGE, "request body exceeds the limit"))
 }
 
-fn decide<'s>(active: &'s ActiveTables, connection: &HttpConnection, parts: &Parts) -> RouteDecision<'s> {
-    // Plain CONNECT would open a tunnel to anywhere; extended CONNECT is an upgrade (RFC 8441).
-    if parts.method == Method::CONNECT && parts.extensions.get::<Protocol>().is_none() {
-        return RouteDecision::Reject(StatusCode::METHOD_NOT_ALLOWED);
+fn decide<'s>(
+    active: &'s ActiveTables,
+    connection: &HttpConnection,
+    parts: &Parts,
+    upgrade: Option<&UpgradeRequest>,
+) -> RouteDecision<'s> {
+    if parts.method == Method::CONNECT {
+        match parts.extensions.get::<Protocol>() {
+            // Plain CONNECT would open a tunnel to anywhere; extended CONNECT is an upgrade (RFC 8441).
+            None => return RouteDecision::Reject(StatusCode::METHOD_NOT_ALLOWED),
+            // RFC 9220, 3.
+            Some(protocol) if is_http(protocol.as_str().as_bytes()) => {
+                let reason = "extended CONNECT for HTTP is not supported";
+                return RouteDecision::RejectFor(StatusCode::NOT_IMPLEMENTED, reason);
+            }
+            Some(_) => {}
+        }
+    }
+    if !has_absolute_target(parts) {
+        return RouteDecision::Reject(StatusCode::BAD_REQUEST);
     }
     let host = match host(parts) {
         Ok(host) => host,
         Err(MalformedHost) => return RouteDecision::Reject(StatusCode::BAD_REQUEST),
     };
+    let given = parts.uri.path();
+    let normal = match connection.proxy.settings.edge.path.normalize(given) {
+        NormalizedPath::Matched(normal) => normal,
+        NormalizedPath::Redirect(normal) => {
+            return RouteDecision::RedirectToPath(path::join(&normal, parts.uri.query()));
+        }
+        NormalizedPath::Rejected(reason) => return RouteDecision::RejectFor(StatusCode::BAD_REQUEST, reason),
+    };
     let routing = match routing(active, &connection.scope, host) {
         Ok(routing) => routing,
         Err(status) => return RouteDecision::Reject(status),
     };
-    let given = parts.uri.path();
-    let normal = path::normalize(given);
-    let headers = RequestHeaders(&parts.headers);
+    let headers =
+        RequestHeaders { headers: &parts.headers, upgrade: upgrade.map(|upgrade| &upgrade.protocol) };
     let method = if parts.method == Method::CONNECT { "GET" } else { parts.method.as_str() };
     let request =
         route::RequestView { method, host, path: &normal, query: parts.uri.query(), headers: &headers };
@@ -159,11 +234,29 @@ fn apply_rule<'s>(
     }
 }
 
-struct RequestHeaders<'a>(&'a HeaderMap);
+/// The target of a request (RFC 9112, 3.2): a path, a URL, or `*` with OPTIONS. A word such as `admin` would be parsed
+/// as a host.
+fn has_absolute_target(parts: &Parts) -> bool {
+    let uri = &parts.uri;
+    match uri.path_and_query().map(PathAndQuery::as_str) {
+        Some("*") => parts.method == Method::OPTIONS,
+        Some(path) => path.starts_with('/') || (uri.scheme().is_some() && path.starts_with('?')),
+        None => uri.scheme().is_some(),
+    }
+}
+
+struct RequestHeaders<'a> {
+    headers: &'a HeaderMap,
+    /// The protocol of a valid upgrade, whose headers are hop-by-hop.
+    upgrade: Option<&'a HeaderValue>,
+}
 
 impl HeaderLines for RequestHeaders<'_> {
     fn any(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        self.0.get_all(name).iter().any(|value| test(value.as_bytes()))
+        if let Some(protocol) = self.upgrade.filter(|_| name == "upgrade") {
+            return test(protocol.as_bytes());
+        }
+        self.headers.get_all(name).iter().any(|value| test(value.as_bytes()))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::upstream::connection_pool::PooledConnection;
 
 /// The upgrade that a client requests.
 pub(super) struct UpgradeRequest {
-    protocol: HeaderValue,
+    pub(super) protocol: HeaderValue,
     client: OnUpgrade,
     /// The WebSocket key: the client's, or a new one for a client of HTTP/2, which has none.
     key: Option<HeaderValue>,

@@ -40,7 +40,7 @@ impl UpstreamBackend {
         backend: &Arc<Backend>,
         now: ProxyTime,
         settings: &LoadBalancerSettings,
-        mut endpoint: impl FnMut(&BackendEndpoint, EndpointProtocol, Option<ProxyTime>) -> Arc<UpstreamEndpoint>,
+        mut endpoint: impl FnMut(&BackendEndpoint, &Backend, Option<ProxyTime>) -> Arc<UpstreamEndpoint>,
     ) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if current.source.as_ref().is_some_and(|source| Arc::ptr_eq(source, backend)) {
@@ -48,9 +48,8 @@ impl UpstreamBackend {
         }
         // Slow start needs older endpoints that take the load in the meantime.
         let added_at = (!current.load_balancer.endpoints().is_empty()).then_some(now);
-        let protocol = endpoint_protocol(backend.protocol);
         let weighted = |source: &BackendEndpoint| WeightedEndpoint {
-            endpoint: endpoint(source, protocol, added_at),
+            endpoint: endpoint(source, backend, added_at),
             weight: source.weight,
             locality: source.locality,
         };
@@ -64,7 +63,7 @@ impl UpstreamBackend {
     }
 }
 
-fn endpoint_protocol(protocol: AppProtocol) -> EndpointProtocol {
+pub(crate) fn endpoint_protocol(protocol: AppProtocol) -> EndpointProtocol {
     match protocol {
         AppProtocol::Http => EndpointProtocol::Http1,
         AppProtocol::Http2 | AppProtocol::Grpc => EndpointProtocol::Http2,

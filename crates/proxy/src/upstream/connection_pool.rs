@@ -12,12 +12,14 @@ use http::{HeaderName, HeaderValue};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::endpoint::{EndpointProtocol, UpstreamEndpoint};
 use crate::http::body::RequestBody;
 use crate::http::http2_limits::{self, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
+use crate::proxy_protocol::{self, ConnectionAddresses};
 use crate::settings::ProxyOptions;
 
 #[derive(Debug)]
@@ -90,6 +92,7 @@ impl PooledConnection {
         endpoint: &Arc<UpstreamEndpoint>,
         settings: &ProxyOptions,
         purpose: Purpose,
+        from: &ConnectionAddresses,
     ) -> io::Result<Self> {
         endpoint.add_load();
         let mut pooled = Self {
@@ -100,27 +103,32 @@ impl PooledConnection {
             reuse: Http1Reuse::default(),
             max_idle: settings.limits.idle_per_endpoint,
         };
+        if endpoint.proxy_protocol.is_some() {
+            pooled.max_idle = 0;
+            pooled.sender = Some(Box::pin(unshared(endpoint, settings, purpose, from)).await?);
+            return Ok(pooled);
+        }
         let sender = match endpoint.protocol {
             // Rare paths are boxed: otherwise every request's future has room for them.
             EndpointProtocol::Http2 if purpose == Purpose::Upgrade => {
-                match Box::pin(endpoint.http2_with_extended_connect(settings)).await? {
+                match Box::pin(endpoint.http2_with_extended_connect(settings, from)).await? {
                     Some(sender) => sender,
                     None => {
                         (pooled.is_http1_guess, pooled.max_idle) = (true, 0);
-                        UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings)).await?)
+                        UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings, from)).await?)
                     }
                 }
             }
             EndpointProtocol::Http2 => match endpoint.pool.least_used_http2() {
                 Some(sender) => sender,
-                None => Box::pin(endpoint.http2(settings)).await?,
+                None => Box::pin(endpoint.http2(settings, from)).await?,
             },
             EndpointProtocol::Http1 | EndpointProtocol::Tcp => match endpoint.pool.take_idle() {
                 Some((sender, reuse)) => {
                     (pooled.is_reused, pooled.reuse) = (true, reuse);
                     UpstreamSender::Http1(sender)
                 }
-                None => UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings)).await?),
+                None => UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings, from)).await?),
             },
         };
         pooled.sender = Some(sender);
@@ -225,7 +233,7 @@ impl Http2Connection {
 const SETTINGS_WITHIN: Duration = Duration::from_millis(250);
 
 impl UpstreamEndpoint {
-    async fn http2(&self, settings: &ProxyOptions) -> io::Result<UpstreamSender> {
+    async fn http2(&self, settings: &ProxyOptions, from: &ConnectionAddresses) -> io::Result<UpstreamSender> {
         if let Some(sender) = self.pool.least_used_http2() {
             return Ok(sender);
         }
@@ -233,7 +241,7 @@ impl UpstreamEndpoint {
         if let Some(sender) = self.pool.least_used_http2() {
             return Ok(sender);
         }
-        let connection = connect_http2(self, settings).await?;
+        let connection = connect_http2(self, settings, from).await?;
         let sender = connection.add_stream(settings.clock.now());
         self.pool.http2().push(connection);
         Ok(sender)
@@ -243,8 +251,9 @@ impl UpstreamEndpoint {
     async fn http2_with_extended_connect(
         &self,
         settings: &ProxyOptions,
+        from: &ConnectionAddresses,
     ) -> io::Result<Option<UpstreamSender>> {
-        let UpstreamSender::Http2(sender, usage) = self.http2(settings).await? else { return Ok(None) };
+        let UpstreamSender::Http2(sender, usage) = self.http2(settings, from).await? else { return Ok(None) };
         // Not counted while it waits: if the request is cancelled here, the count would stay.
         usage.streams.fetch_sub(1, Relaxed);
         while !usage.extended_connect.load(Relaxed) {
@@ -257,8 +266,18 @@ impl UpstreamEndpoint {
         Ok(Some(UpstreamSender::Http2(sender, usage)))
     }
 
-    pub(crate) async fn connect(&self, settings: &ProxyOptions) -> io::Result<TcpStream> {
-        connect(self.address, settings).await
+    /// Connects, and writes the PROXY protocol header if the endpoint expects one.
+    pub(crate) async fn connect(
+        &self,
+        settings: &ProxyOptions,
+        from: &ConnectionAddresses,
+    ) -> io::Result<TcpStream> {
+        let mut stream = connect(self.address, settings).await?;
+        if let Some(version) = self.proxy_protocol {
+            // Fits into the empty buffer of a new socket.
+            stream.write_all(&proxy_protocol::write(version, from)).await?;
+        }
+        Ok(stream)
     }
 }
 
@@ -276,8 +295,9 @@ pub(crate) async fn connect(address: SocketAddr, settings: &ProxyOptions) -> io:
 async fn connect_http1(
     endpoint: &UpstreamEndpoint,
     settings: &ProxyOptions,
+    from: &ConnectionAddresses,
 ) -> io::Result<http1::SendRequest<RequestBody>> {
-    let stream = endpoint.connect(settings).await?;
+    let stream = endpoint.connect(settings, from).await?;
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(settings.limits.http1_buffer())
         .handshake(TokioIo::new(stream))
@@ -290,8 +310,27 @@ async fn connect_http1(
     Ok(sender)
 }
 
-async fn connect_http2(endpoint: &UpstreamEndpoint, settings: &ProxyOptions) -> io::Result<Http2Connection> {
-    let stream = endpoint.connect(settings).await?;
+/// A connection for one request, to an endpoint that expects a PROXY protocol header. Upgrades use HTTP/1.1: whether the
+/// endpoint offers extended CONNECT is not known yet.
+async fn unshared(
+    endpoint: &UpstreamEndpoint,
+    settings: &ProxyOptions,
+    purpose: Purpose,
+    from: &ConnectionAddresses,
+) -> io::Result<UpstreamSender> {
+    if endpoint.protocol == EndpointProtocol::Http2 && purpose == Purpose::Request {
+        let connection = connect_http2(endpoint, settings, from).await?;
+        return Ok(connection.add_stream(settings.clock.now()));
+    }
+    Ok(UpstreamSender::Http1(connect_http1(endpoint, settings, from).await?))
+}
+
+async fn connect_http2(
+    endpoint: &UpstreamEndpoint,
+    settings: &ProxyOptions,
+    from: &ConnectionAddresses,
+) -> io::Result<Http2Connection> {
+    let stream = endpoint.connect(settings, from).await?;
     let handshake = http2_limits::client(&settings.limits).handshake(TokioIo::new(stream));
     let established = timeout(settings.timeouts.connect, handshake).await?;
     let (sender, mut connection) = established.map_err(io::Error::other)?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clock::Clock;
+use model::backend::ProxyProtocol;
 
 use super::connection_pool::ConnectionPool;
 use super::outlier_detection::OutlierState;
@@ -31,6 +32,8 @@ impl ProxyTime {
 pub(crate) struct UpstreamEndpoint {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: EndpointProtocol,
+    /// The header that each of its connections begins with. Connections are not shared then: it names one client.
+    pub(crate) proxy_protocol: Option<ProxyProtocol>,
     /// The start of slow start; `None` for endpoints that a backend started with.
     pub(crate) added_at: Option<ProxyTime>,
     pub(crate) pool: ConnectionPool,
@@ -42,12 +45,14 @@ impl UpstreamEndpoint {
     pub(crate) fn new(
         address: SocketAddr,
         protocol: EndpointProtocol,
+        proxy_protocol: Option<ProxyProtocol>,
         added_at: Option<ProxyTime>,
         clock: Clock,
     ) -> Self {
         Self {
             address,
             protocol,
+            proxy_protocol,
             added_at,
             pool: ConnectionPool::new(clock),
             outlier: OutlierState::default(),

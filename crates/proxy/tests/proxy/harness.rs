@@ -272,6 +272,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, f32, bool)]) -> Backend
     Backend {
         id: id.clone(),
         protocol: AppProtocol::of(Some(app_protocol(&id.service.name)), ""),
+        proxy_protocol: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
         mode: "all",
     }
@@ -470,4 +471,11 @@ pub async fn http2(
 
 pub fn full(bytes: impl Into<Bytes>) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {
     Full::new(bytes.into()).boxed()
+}
+
+/// A body whose length is not known before its end.
+pub fn unsized_body(chunks: &[&'static str]) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {
+    let chunks: Vec<_> =
+        chunks.iter().map(|chunk| Frame::data(Bytes::from_static(chunk.as_bytes()))).collect();
+    http_body_util::StreamBody::new(futures(chunks.into_iter().map(Ok::<_, Infallible>))).boxed()
 }

@@ -9,12 +9,18 @@ use envoy_types::pb::envoy::config::cluster::v3::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy,
 };
 use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster, OutlierDetection};
-use envoy_types::pb::envoy::config::core::v3::{Http1ProtocolOptions, Http2ProtocolOptions};
+use envoy_types::pb::envoy::config::core::v3::{
+    Http1ProtocolOptions, Http2ProtocolOptions, ProxyProtocolConfig, TransportSocket, proxy_protocol_config,
+    transport_socket,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::explicit_http_config::ProtocolConfig;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::{
     ExplicitHttpConfig, UpstreamProtocolOptions,
 };
+use model::backend::{Backend, ProxyProtocol};
 use model::route::AppProtocol;
 use prost::Message;
 
@@ -28,7 +34,8 @@ const CONNECT_SECONDS: i64 = 5;
 const CIRCUIT_BREAKER_LIMIT: u32 = 100_000;
 const MAX_RETRIES: u32 = 1_000;
 
-pub(super) fn render(name: &str, protocol: AppProtocol) -> Vec<u8> {
+pub(super) fn render(name: &str, backend: &Backend) -> Vec<u8> {
+    let protocol = backend.protocol;
     let mut cluster = Cluster {
         name: name.to_owned(),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
@@ -44,6 +51,7 @@ pub(super) fn render(name: &str, protocol: AppProtocol) -> Vec<u8> {
         }),
         outlier_detection: Some(outlier_detection()),
         ignore_health_on_host_removal: true,
+        transport_socket: backend.proxy_protocol.map(proxy_protocol_socket),
         ..base()
     };
     if protocol.is_http() {
@@ -61,6 +69,24 @@ pub(super) fn pass_through() -> Vec<u8> {
         ..base()
     };
     cluster.encode_to_vec()
+}
+
+/// Writes a PROXY protocol header at the start of each connection. Envoy does not share these among clients.
+fn proxy_protocol_socket(version: ProxyProtocol) -> TransportSocket {
+    let version = match version {
+        ProxyProtocol::V1 => proxy_protocol_config::Version::V1,
+        ProxyProtocol::V2 => proxy_protocol_config::Version::V2,
+    };
+    let socket = |name: &str, config| TransportSocket {
+        name: name.to_owned(),
+        config_type: Some(transport_socket::ConfigType::TypedConfig(config)),
+    };
+    let transport = ProxyProtocolUpstreamTransport {
+        config: Some(ProxyProtocolConfig { version: version.into(), ..ProxyProtocolConfig::default() }),
+        transport_socket: Some(socket("envoy.transport_sockets.raw_buffer", any(&RawBuffer {}))),
+        ..ProxyProtocolUpstreamTransport::default()
+    };
+    socket("envoy.transport_sockets.upstream_proxy_protocol", any(&transport))
 }
 
 fn base() -> Cluster {

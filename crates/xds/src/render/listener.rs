@@ -26,20 +26,18 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_pro
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
 };
-use model::route::{Hostname, WeightedBackends, error_text};
+use model::route::{EdgeSettings, Hostname, Scheme, WeightedBackends, error_text};
 use prost::Message;
 
 use super::cluster::PASS_THROUGH;
+use super::edge::{self, ClientTrust};
 use super::protobuf::{address, any, no, number, same_stream, seconds, source, yes};
 use super::route_action::{UNRESOLVED, weights};
 
 /// What a filter chain does with connections.
 pub(super) enum ChainAction<'r> {
     /// Requests are routed by the route configuration of this name.
-    Http {
-        routes: String,
-        is_edge: bool,
-    },
+    Http(String),
     Tcp(&'r WeightedBackends),
     /// Forwarded to the original destination.
     PassThrough,
@@ -71,10 +69,19 @@ pub(super) enum Binding {
     Captured,
 }
 
+/// The settings of a listener before its routes.
+#[derive(Clone, Copy)]
+pub(super) struct ListenerEdge<'s> {
+    pub(super) settings: &'s EdgeSettings,
+    /// Clients of sidecars are trusted.
+    pub(super) is_gateway: bool,
+}
+
 pub(super) fn render(
     name: &str,
     at: SocketAddr,
     binding: Binding,
+    edge: ListenerEdge<'_>,
     chains: &[FilterChainSpec<'_>],
 ) -> Vec<u8> {
     let has_tls = chains.iter().any(|chain| chain.server_name.is_some());
@@ -82,20 +89,27 @@ pub(super) fn render(
     if binding == Binding::Captured {
         listener_filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
     }
+    if edge.is_gateway && edge.settings.proxy_protocol {
+        listener_filters.push(edge::proxy_protocol_filter());
+    }
     if has_tls {
         let inspector = any(&TlsInspector::default());
         listener_filters.push(listener_filter("envoy.filters.listener.tls_inspector", inspector));
     }
-    let edge = chains.iter().any(|chain| matches!(chain.action, ChainAction::Http { is_edge: true, .. }));
     let listener = Listener {
         name: name.to_owned(),
         stat_prefix: name.to_owned(),
         address: address(at),
-        filter_chains: chains.iter().map(|chain| filter_chain(name, chain)).collect(),
+        filter_chains: chains.iter().flat_map(|chain| filter_chains(name, edge, chain)).collect(),
         listener_filters,
         use_original_dst: (binding == Binding::Captured).then(yes).flatten(),
         bind_to_port: (binding == Binding::HandedOff).then(no).flatten(),
-        traffic_direction: if edge { TrafficDirection::Inbound } else { TrafficDirection::Outbound }.into(),
+        traffic_direction: if edge.is_gateway {
+            TrafficDirection::Inbound
+        } else {
+            TrafficDirection::Outbound
+        }
+        .into(),
         // The limit for a client that reads slowly.
         per_connection_buffer_limit_bytes: number(1 << 20),
         ..Listener::default()
@@ -103,16 +117,46 @@ pub(super) fn render(
     listener.encode_to_vec()
 }
 
-fn listener_filter(name: &str, config: envoy_types::pb::google::protobuf::Any) -> ListenerFilter {
+pub(super) fn listener_filter(name: &str, config: envoy_types::pb::google::protobuf::Any) -> ListenerFilter {
     let config_type = Some(listener_filter::ConfigType::TypedConfig(config));
     ListenerFilter { name: name.to_owned(), config_type, ..ListenerFilter::default() }
 }
 
-fn filter_chain(listener: &str, chain: &FilterChainSpec<'_>) -> FilterChain {
+/// At a gateway with trusted proxies, HTTP has two chains: one for them, one for all others.
+fn filter_chains(listener: &str, edge: ListenerEdge<'_>, chain: &FilterChainSpec<'_>) -> Vec<FilterChain> {
+    let is_http = matches!(chain.action, ChainAction::Http(_));
+    let scheme = if chain.certificate.is_some() { Scheme::Https } else { Scheme::Http };
+    let mut chains = Vec::new();
+    if !edge.is_gateway {
+        chains.push(filter_chain(listener, edge, ClientTrust::Sidecar, chain));
+    } else {
+        if is_http && !edge.settings.trusted_proxies.networks().is_empty() {
+            let mut trusted = filter_chain(listener, edge, ClientTrust::TrustedProxy(scheme), chain);
+            trusted.filter_chain_match.get_or_insert_default().source_prefix_ranges =
+                edge::trusted_ranges(edge.settings);
+            chains.push(trusted);
+        }
+        chains.push(filter_chain(listener, edge, ClientTrust::Untrusted(scheme), chain));
+    }
+    if edge.is_gateway && edge.settings.proxy_protocol {
+        for chain in &mut chains {
+            chain.filter_chain_match.get_or_insert_default().direct_source_prefix_ranges =
+                edge::trusted_ranges(edge.settings);
+        }
+    }
+    chains
+}
+
+fn filter_chain(
+    listener: &str,
+    edge: ListenerEdge<'_>,
+    trust: ClientTrust,
+    chain: &FilterChainSpec<'_>,
+) -> FilterChain {
     let (name, config) = match &chain.action {
-        ChainAction::Http { routes, is_edge } => (
+        ChainAction::Http(routes) => (
             "envoy.filters.network.http_connection_manager",
-            any(&http_connection_manager(listener, routes, *is_edge)),
+            any(&http_connection_manager(listener, routes, edge.settings, trust)),
         ),
         ChainAction::Tcp(split) => {
             ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split)))
@@ -122,7 +166,7 @@ fn filter_chain(listener: &str, chain: &FilterChainSpec<'_>) -> FilterChain {
         }
     };
     let filter = Filter { name: name.to_owned(), config_type: Some(filter::ConfigType::TypedConfig(config)) };
-    let http = matches!(chain.action, ChainAction::Http { .. });
+    let http = matches!(chain.action, ChainAction::Http(_));
     FilterChain {
         filter_chain_match: chain.server_name.as_ref().map(server_name_match),
         filters: vec![filter],
@@ -156,7 +200,12 @@ fn terminate_tls(certificate: &str, http: bool) -> TransportSocket {
     }
 }
 
-fn http_connection_manager(listener: &str, routes: &str, is_edge: bool) -> HttpConnectionManager {
+fn http_connection_manager(
+    listener: &str,
+    routes: &str,
+    settings: &EdgeSettings,
+    trust: ClientTrust,
+) -> HttpConnectionManager {
     // Only routes add headers to a request.
     let router = Router { suppress_envoy_headers: true, ..Router::default() };
     let router = HttpFilter {
@@ -164,21 +213,16 @@ fn http_connection_manager(listener: &str, routes: &str, is_edge: bool) -> HttpC
         config_type: Some(http_filter::ConfigType::TypedConfig(any(&router))),
         ..HttpFilter::default()
     };
-    HttpConnectionManager {
+    let mut manager = HttpConnectionManager {
         stat_prefix: listener.to_owned(),
         route_specifier: Some(RouteSpecifier::Rds(Rds {
             config_source: same_stream(),
             route_config_name: routes.to_owned(),
         })),
-        http_filters: vec![router],
-        // Semantics 1.6: `/a/../admin` must not pass a rule for `/a`.
-        normalize_path: yes(),
+        http_filters: vec![edge::ambiguous_path_filter(&settings.path), router],
         strip_trailing_host_dot: true,
         server_header_transformation: ServerHeaderTransformation::PassThrough.into(),
         generate_request_id: no(),
-        // At the edge, a client's own X-Forwarded-For is not trusted.
-        use_remote_address: if is_edge { yes() } else { no() },
-        skip_xff_append: !is_edge,
         upgrade_configs: vec![UpgradeConfig {
             upgrade_type: "websocket".to_owned(),
             ..UpgradeConfig::default()
@@ -190,7 +234,10 @@ fn http_connection_manager(listener: &str, routes: &str, is_edge: bool) -> HttpC
         request_headers_timeout: seconds(30),
         local_reply_config: Some(local_replies()),
         ..HttpConnectionManager::default()
-    }
+    };
+    edge::normalize_paths(&mut manager, &settings.path);
+    edge::set_forwarded(&mut manager, settings, trust);
+    manager
 }
 
 /// Texts of local replies: no route (404), and an unresolved backend (500).

@@ -20,7 +20,7 @@ use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::
 use model::route::{
     Arrival, BODY_NOT_READABLE, BackendTarget, DirectResponse, DirectResponseBody, HeaderChanges, PathChange,
     PathMatch, RequestMirror, RequestRedirect, Responder, Rewrite, RuleAction, WeightedBackend,
-    WeightedBackends, error_text,
+    WeightedBackends, error_text, hop_by_hop,
 };
 
 use super::protobuf::{number, seconds, source};
@@ -60,21 +60,11 @@ pub(super) fn fill(
 }
 
 /// Changing these would allow request smuggling; Envoy rejects changes of the host.
-const PROTECTED_HEADERS: &[&str] = &[
-    "host",
-    "connection",
-    "content-length",
-    "http2-contexts",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 fn is_protected(name: &str) -> bool {
-    name.starts_with(':') || PROTECTED_HEADERS.iter().any(|own| name.eq_ignore_ascii_case(own))
+    let name = name.to_ascii_lowercase();
+    name.starts_with(':')
+        || hop_by_hop::is_hop_by_hop(&name)
+        || matches!(name.as_str(), "content-length" | "host" | "trailer")
 }
 
 fn headers(changes: &HeaderChanges) -> (Vec<String>, Vec<HeaderValueOption>) {

@@ -1,7 +1,8 @@
 //! Tests of rendering: what Envoy would read, from policies to JSON.
 
 use expect_test::{Expect, expect};
-use model::backend::ConsumerLocation;
+use model::backend::{ConsumerLocation, ProxyProtocol};
+use model::route::TrustedProxies;
 use model::{Interner, Snapshot, parse};
 use plan::FeatureGates;
 use plan::routes::{MeshClient, gateway, sidecar};
@@ -73,6 +74,7 @@ fn of_sidecar(
         certificates: Arc::default(),
         listeners: EnvoyListeners::Sidecar { capture, outbounds },
         allowlist: Arc::default(),
+        edge: Arc::default(),
     }
 }
 
@@ -89,6 +91,7 @@ fn of_gateway(snapshot: &Snapshot) -> RenderInput {
             port_overrides: BTreeMap::new(),
         },
         allowlist: Arc::default(),
+        edge: Arc::default(),
     }
 }
 
@@ -379,7 +382,20 @@ fn every_field_that_is_sent_has_a_name() {
     let gateway = render(gateway, Some(&without));
     assert_eq!(gateway.notices, []);
     let sidecar = render(of_sidecar(&world, "a", Some(15001), &[("127.0.0.1:1", "web")]), None);
-    for rendered in [&gateway, &sidecar] {
+    let mut behind = of_gateway(&world);
+    behind.edge = Arc::new(EdgeSettings {
+        trusted_proxies: TrustedProxies::new(["10.0.0.0/8".parse().unwrap()]),
+        proxy_protocol: true,
+        ..EdgeSettings::default()
+    });
+    let mut backends = BackendTable::default();
+    for backend in behind.tiers[0].backends() {
+        let proxy_protocol = Some(ProxyProtocol::V2);
+        backends.put(Arc::new(Backend { proxy_protocol, ..Backend::clone(backend) }));
+    }
+    behind.tiers = vec![Arc::new(backends)];
+    let behind = render(behind, Some(&gateway));
+    for rendered in [&gateway, &sidecar, &behind] {
         for kind in ResourceType::ALL {
             for resource in rendered.resources.of(kind).values() {
                 let value = config_dump::value(kind, resource);

@@ -246,7 +246,24 @@ fn asked(dice: &mut Dice) -> Asked {
     }
     let mut target = path(dice);
     if dice.one_in(6) {
-        target += dice.pick(&["/", "/../a", "/./b", "/%61", "//a", "/%2e%2e/b"]);
+        target += dice.pick(&[
+            "/",
+            "/../a",
+            "/./b",
+            "/%61",
+            "//a",
+            "/%2e%2e/b",
+            "%2fa",
+            "%2F..%2fb",
+            r"\..\a",
+            "%5cb",
+            "/..;/a",
+            "/.;x/b",
+            "/..%3b/a",
+            "/%2e%2e;/a",
+            "/;x/a",
+            "%00",
+        ]);
     }
     if dice.one_in(3) {
         target += &format!("?{}", dice.pick(&["q=1", "q=2&q=1", "r=1", "q", "q=one%20two", "q=12&x=y"]));
@@ -451,7 +468,8 @@ fn compare_copies(log: &Log) -> (usize, Vec<String>) {
 }
 
 /// The embedded proxy on the same tables.
-fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &RenderInput) -> SocketAddr {
+pub fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &RenderInput) -> SocketAddr {
+    let options = proxy::ProxyOptions { edge: input.edge.as_ref().clone(), ..proxy::ProxyOptions::default() };
     let tables = proxy::ProxyTables {
         routes: input.routes.clone(),
         backends: input.tiers[0].clone(),
@@ -463,7 +481,7 @@ fn embedded(runtime: &tokio::runtime::Runtime, namespace: &str, input: &RenderIn
             proxy::ListenerKind::Outbound { service: key(namespace, "one"), port: 80 }
         }
     };
-    let proxy = proxy::Proxy::new(proxy::ProxyOptions::default(), tables);
+    let proxy = proxy::Proxy::new(options, tables);
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     runtime.spawn(async move { proxy.serve(listener, listeners, std::future::pending()).await });

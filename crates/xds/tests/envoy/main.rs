@@ -5,6 +5,7 @@
 
 mod changes;
 mod differential;
+mod edge;
 mod harness;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod http;

@@ -87,7 +87,13 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
     };
     let mut endpoints: Vec<BackendEndpoint> = endpoints.iter().map(endpoint).collect();
     endpoints.sort_by_key(|endpoint| endpoint.address);
-    Backend { id: id.clone(), protocol: AppProtocol::Http, endpoints: endpoints.into(), mode: "all" }
+    Backend {
+        id: id.clone(),
+        protocol: AppProtocol::Http,
+        proxy_protocol: None,
+        endpoints: endpoints.into(),
+        mode: "all",
+    }
 }
 
 pub fn key(namespace: &str, name: &str) -> ServiceKey {
@@ -113,6 +119,7 @@ pub fn gateway_input(
             port_overrides: at.iter().copied().collect(),
         },
         allowlist: Arc::default(),
+        edge: Arc::default(),
     }
 }
 
@@ -138,5 +145,6 @@ pub fn sidecar_input(
             outbounds: [(at, (key(namespace, destination), 80))].into(),
         },
         allowlist: Arc::default(),
+        edge: Arc::default(),
     }
 }

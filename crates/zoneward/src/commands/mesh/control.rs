@@ -19,8 +19,9 @@ use cluster::admin_server::access::AdminAccessArgs;
 use cluster::{admin_server, log};
 
 use crate::cli;
+use crate::edge::GatewayEdgeArgs;
 use cluster::signals::Signals;
-use mesh::control::{Subscriptions, pages, run as serve_envoys};
+use mesh::control::{EnvoySettings, Subscriptions, pages, run as serve_envoys};
 use mesh::object_source::ObjectSource;
 
 /// Default of `--bind-address`.
@@ -69,6 +70,8 @@ pub struct ControlArgs {
     /// Environment variable of Envoy that direct responses may read; repeatable
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
+    #[command(flatten)]
+    pub edge: GatewayEdgeArgs,
     /// Listen address of /healthz, /livez, /readyz, /metrics and /status; port 0 picks a free port [default:
     /// 127.0.0.1:10272, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
@@ -88,7 +91,7 @@ pub fn run(args: &ControlArgs) -> Result<bool> {
 }
 
 async fn serve(args: &ControlArgs) -> Result<()> {
-    let settings = settings(args)?;
+    let (settings, edge) = (settings(args)?, args.edge.settings()?);
     let tls = settings.tls.clone();
     let mut signals = Signals::listen()?;
     let (source, client) = source(&args.input).await?;
@@ -111,9 +114,10 @@ async fn serve(args: &ControlArgs) -> Result<()> {
         files: args.allow_file.iter().cloned().collect(),
         environment: args.allow_env.iter().cloned().collect(),
     };
+    let settings = EnvoySettings { allowlist, edge };
     tokio::select! {
         biased;
-        () = serve_envoys(source, subscriptions, allowlist, Clock::system(), signals.wait()) => {}
+        () = serve_envoys(source, subscriptions, settings, Clock::system(), signals.wait()) => {}
         () = keep_tls(args, tls) => {}
     }
     stop.send_replace(true);

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use crate::cli;
 use cluster::admin_server::access::AdminAccessArgs;
+use crate::edge::GatewayEdgeArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
@@ -78,6 +79,8 @@ pub struct ProxyArgs {
     /// Environment variable that direct responses may read; repeatable
     #[arg(long, value_name = "NAME")]
     pub allow_env: Vec<String>,
+    #[command(flatten)]
+    pub edge: GatewayEdgeArgs,
     #[command(flatten)]
     pub bounds: Bounds,
     /// Listen address of /healthz, /livez, /readyz and /metrics; port 0 picks a free port [default: 127.0.0.1:10271,
@@ -286,6 +289,7 @@ fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
             files: args.allow_file.iter().cloned().collect(),
             variables: args.allow_env.iter().cloned().collect(),
         },
+        edge: args.edge.settings()?,
         mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
         clock: Clock::system(),
         random: Random::seeded(os_seed()),

@@ -62,6 +62,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
         tiers: std::iter::once(first).chain(further).map(Arc::new).collect(),
         certificates: Arc::default(),
         allowlist: Arc::default(),
+        edge: Arc::new(args.edge.settings()?),
     };
     let rendered = render(input, None);
     let mut notices = routes.notices;

@@ -27,7 +27,7 @@ pub fn run(args: &TraceHttp) -> Result<bool> {
         }
         None => None,
     };
-    let trace = trace(http, &incoming, &arrival);
+    let trace = trace(http, &incoming, &arrival, &args.edge.settings()?);
     match args.output.format {
         Format::Table => print_text(&(text(&incoming, &trace) + &notices_text(&loaded.notices)))?,
         format => {
@@ -59,13 +59,20 @@ fn parse(value: &Value) -> Result<TracedRequest> {
         _ => bail!("{name}: expected a string"),
     };
     if !value.is_object() {
-        bail!(r#"expected {{"method", "host", "path", "headers"}}"#);
+        bail!(r#"expected {{"method", "host", "path", "headers", "client"}}"#);
     }
     Ok(TracedRequest {
         method: field("method", "GET")?,
         host: field("host", "")?,
         path: field("path", "/")?,
         headers: headers(&value["headers"]).context("headers")?,
+        client: match &value["client"] {
+            Value::Null => None,
+            Value::String(text) => {
+                Some(text.parse().ok().with_context(|| format!("client: {text:?} is not an IP address"))?)
+            }
+            _ => bail!("client: expected a string"),
+        },
         response_headers: headers(&value["upstreamResponseHeaders"]).context("upstreamResponseHeaders")?,
     })
 }

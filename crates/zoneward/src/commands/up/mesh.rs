@@ -58,6 +58,7 @@ impl ProxySupervisor {
         if let Some(zone) = &args.zone {
             common.extend(["--zone".into(), zone.into()]);
         }
+        common.extend(args.edge.words()?);
         let sidecars: Result<Vec<Sidecar>> = args.sidecar.iter().map(|text| sidecar(text)).collect();
         let proxies = Self {
             program,
