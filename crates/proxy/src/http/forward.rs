@@ -151,6 +151,12 @@ pub(super) fn translate(request: &mut Request<RequestBody>, upstream: &PooledCon
             }
             *request.uri_mut() = Uri::from(path_and_query(request.uri()));
         }
+        // RFC 9112, 3.2: a request of HTTP/1.1 has a Host; one of HTTP/1.0 may come without.
+        if !request.headers().contains_key(header::HOST)
+            && let Ok(host) = HeaderValue::from_str(&upstream.endpoint.address.to_string())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
         return;
     }
     *request.version_mut() = Version::HTTP_2;

@@ -74,7 +74,7 @@ impl RecordBuffer {
     }
 
     /// Fills in the header, and zeros up to the next sector.
-    fn seal(&mut self, epoch: u64, first: u64) -> Result<&[u8], StorageError> {
+    pub(super) fn seal(&mut self, epoch: u64, first: u64) -> Result<&[u8], StorageError> {
         let len = u32::try_from(self.len()).map_err(|_| StorageError::damaged("a write is too large"))?;
         let record = &mut self.0;
         record[..4].copy_from_slice(&MAGIC);
@@ -181,11 +181,12 @@ fn read_all(file: &GuardedFile) -> Result<Vec<u8>, StorageError> {
 }
 
 /// The records of an epoch, and their end.
-fn parse(content: &[u8], epoch: u64) -> Result<(Vec<JournalRecord>, u64), StorageError> {
+pub(super) fn parse(content: &[u8], epoch: u64) -> Result<(Vec<JournalRecord>, u64), StorageError> {
     let mut records: Vec<JournalRecord> = Vec::new();
     let mut tail = 0;
     while let Some((record, len)) = record_at(content, tail).filter(|(record, _)| record.epoch == epoch) {
-        let follows = |before: &JournalRecord| before.first + before.rows.len() as u64 == record.first;
+        let follows =
+            |before: &JournalRecord| before.first.checked_add(before.rows.len() as u64) == Some(record.first);
         if !records.last().is_none_or(follows) {
             return Err(StorageError::damaged("the journal's records do not follow each other"));
         }

@@ -7,6 +7,7 @@ mod evaluator;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -187,9 +188,34 @@ fn parse(source: &str) -> Result<Program, String> {
             Err(format!("compilation failed: expression recursion limit exceeded: {MAX_DEPTH}"))
         }
         Ok(Ok(program)) => Ok(program),
-        Ok(Err(error)) => Err(format!("compilation failed: {error}")),
+        Ok(Err(error)) => Err(format!("compilation failed: {}", shortened(&error))),
         Err(_) => Err("compilation failed: internal error".to_owned()),
     }
+}
+
+/// Bytes of a compiler error that are reported.
+const MAX_ERROR: usize = 1_024;
+
+/// The start of an error. The compiler repeats the line for every character that it does not know: 8 KiB of them made
+/// 833 MB of text.
+fn shortened(error: &impl fmt::Display) -> String {
+    struct Start(String);
+
+    impl fmt::Write for Start {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let left = MAX_ERROR - self.0.len();
+            let kept = text.floor_char_boundary(left);
+            self.0.push_str(&text[..kept]);
+            // An error ends the formatting.
+            if kept == text.len() { Ok(()) } else { Err(fmt::Error) }
+        }
+    }
+
+    let mut start = Start(String::new());
+    if fmt::write(&mut start, format_args!("{error}")).is_err() {
+        start.0.push_str(" ...");
+    }
+    start.0
 }
 
 /// The depth of a syntax tree; does not recurse.
@@ -485,6 +511,12 @@ mod tests {
             scope.define(&format!("v{}", number + 1), &source).err()
         });
         assert!(nested.unwrap().contains("levels deep"));
+    }
+
+    #[test]
+    fn an_error_of_the_compiler_is_short() {
+        let error = compile(&format!("a{}", "\u{16}".repeat(8_000))).err().unwrap();
+        assert!(error.len() < 2_000, "{} bytes", error.len());
     }
 
     #[test]
