@@ -5,8 +5,10 @@ mod ctnetlink;
 mod fake;
 mod stale_udp;
 
+pub(crate) use accounting::destroyed;
 pub use accounting::{AccountedEntry, ConntrackEvents};
 pub use ctnetlink::ConntrackSocket;
+pub(crate) use ctnetlink::recoded;
 pub use fake::{DumpFault, FakeConntrack};
 pub use stale_udp::{StaleCleanup, delete_stale_udp, is_stale};
 

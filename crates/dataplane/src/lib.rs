@@ -15,5 +15,7 @@
 
 pub mod backend;
 pub mod conntrack;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod nfnetlink;
 pub mod nftables;

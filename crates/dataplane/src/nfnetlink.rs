@@ -48,6 +48,15 @@ pub enum NetlinkError {
     },
 }
 
+/// For the fuzz target.
+pub(crate) fn take_datagram(
+    datagram: &[u8],
+    seq: u32,
+    take: &mut dyn FnMut(wire::RawMessage<'_>),
+) -> Result<(), String> {
+    socket::take_datagram(datagram, seq, take, &mut false).map(|_| ()).map_err(|error| error.to_string())
+}
+
 impl NetlinkError {
     /// The error number, for errors that carry one.
     pub fn errno(&self) -> Option<Errno> {

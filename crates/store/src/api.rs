@@ -12,6 +12,7 @@ pub(crate) mod body;
 mod continue_token;
 mod delete;
 pub(crate) mod fairness;
+pub(crate) mod fuzzing;
 mod list;
 pub(crate) mod negotiation;
 mod optimistic_update;

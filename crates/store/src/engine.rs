@@ -17,6 +17,7 @@ mod error;
 mod event_history;
 mod files;
 mod format;
+pub(crate) mod fuzzing;
 mod group_commit;
 mod idle_checkpoint;
 mod journal;

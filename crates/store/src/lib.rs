@@ -12,6 +12,8 @@ pub mod credentials;
 mod discovery;
 mod encoded_object;
 pub mod engine;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod garbage_collector;
 mod json_diff;
 pub mod kinds;

@@ -89,6 +89,8 @@ Developer commands of Zoneward
 
   cargo xtask soak [NAME] [--seconds N]
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
+      `soak fuzz` runs the fuzz targets instead, `soak fuzz::NAME` one of them, and `soak attack` attacks
+      running processes and prints what other clients notice.
 
   cargo xtask soak dist [--profile dist|quick|release]
       Build the packages of HEAD twice, in different folders below target/soak-dist, compare their bytes, and

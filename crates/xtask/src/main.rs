@@ -8,6 +8,7 @@ mod demo;
 mod deny;
 mod dist;
 mod docs;
+mod fuzz;
 mod manifests;
 mod report;
 mod shell;

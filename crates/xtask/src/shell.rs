@@ -83,12 +83,24 @@ pub(crate) fn run_watching_stderr(
     command: &mut Command,
     mut see: impl FnMut(&str),
 ) -> Result<ExitStatus, Stop> {
+    run_filtering_stderr(command, |line| {
+        see(line);
+        true
+    })
+}
+
+/// Hands each line of stderr to `passes` and passes those through for which it is true.
+pub(crate) fn run_filtering_stderr(
+    command: &mut Command,
+    mut passes: impl FnMut(&str) -> bool,
+) -> Result<ExitStatus, Stop> {
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(|error| cannot_start(command, &error))?;
     if let Some(pipe) = child.stderr.take() {
         for line in BufReader::new(pipe).split(b'\n') {
             let Ok(line) = line else { break };
-            let _ = std::io::stderr().write_all(&[&line[..], b"\n"].concat());
-            see(&String::from_utf8_lossy(&line));
+            if passes(&String::from_utf8_lossy(&line)) {
+                let _ = std::io::stderr().write_all(&[&line[..], b"\n"].concat());
+            }
         }
     }
     child.wait().map_err(|error| cannot_start(command, &error))

@@ -1,12 +1,21 @@
-//! `cargo xtask soak`: runs the `soak_` tests for longer than the ten seconds of CI, to find rare interleavings.
+//! `cargo xtask soak`: runs the `soak_` tests for longer than the ten seconds of CI, to find rare interleavings; the fuzz
+//! targets (`fuzz`, `fuzz::NAME`); and attacks on running processes (`attack`).
 
 use crate::args::SoakOptions;
-use crate::{Stop, report, shell, tools};
+use crate::{Stop, fuzz, report, shell, tools};
 
 /// Exit code of nextest if no test matches.
 const NO_TESTS_TO_RUN: i32 = 4;
 
 pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
+    match options.name.as_deref() {
+        Some("attack") => return attack(options.seconds),
+        Some("fuzz") => return fuzz::run(None, options.seconds, fuzz::Search::Open),
+        Some(name) if name.starts_with(FUZZ_TARGET) => {
+            return fuzz::run(name.strip_prefix(FUZZ_TARGET), options.seconds, fuzz::Search::Open);
+        }
+        _ => {}
+    }
     tools::ensure(&tools::TESTS, true)?;
     report::heading(&format!("soak: {} s for each test", options.seconds));
     let mut command = shell::nextest(&["run", "--workspace", "--cargo-profile", "soak", "--profile", "soak"]);
@@ -23,6 +32,19 @@ pub(crate) fn run(options: &SoakOptions) -> Result<(), Stop> {
     }
     let advice = "the seed that the test printed replays the failure";
     shell::check(status, "the soak", advice)
+}
+
+/// A fuzz target, as `fuzz::http`.
+const FUZZ_TARGET: &str = "fuzz::";
+
+/// The bench `attack` of crate zoneward: it starts the real processes, attacks them and prints the table of
+/// docs/benchmarks/security.md. ZONEWARD_BINARY attacks another build.
+fn attack(seconds: u64) -> Result<(), Stop> {
+    report::heading(&format!("attack: {seconds} s for each"));
+    let words = ["bench", "--profile", "soak", "--package", "zoneward", "--bench", "attack"];
+    let mut command = shell::cargo(&words);
+    command.env("ZONEWARD_SOAK_SECONDS", seconds.to_string());
+    shell::run(&mut command, "the attack", "see the output above")
 }
 
 /// nextest filter: the test function starts with soak_, and its path contains NAME.

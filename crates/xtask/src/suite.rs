@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, dist, docs, manifests, report, shell, tools};
+use crate::{Stop, deny, dist, docs, fuzz, manifests, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(crate) enum Part {
     Doc,
     Test,
     Release,
+    /// Each fuzz target for ten seconds.
+    Fuzz,
     /// The commands of README and guides, by the release build.
     Guides,
     /// The tour of `cargo xtask demo`, by the release build; by the build of the tests it is one of them.
@@ -39,8 +41,8 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 5] =
-        [Part::Release, Part::Guides, Part::Tour, Part::Upgrade, Part::Packages];
+    pub(crate) const EXTENDED: [Part; 6] =
+        [Part::Release, Part::Fuzz, Part::Guides, Part::Tour, Part::Upgrade, Part::Packages];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -52,6 +54,7 @@ impl Part {
             Part::Doc => "doc",
             Part::Test => "test",
             Part::Release => "release",
+            Part::Fuzz => "fuzz",
             Part::Guides => "guides",
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
@@ -69,6 +72,7 @@ impl Part {
             Part::Doc => "the documentation of the code builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
             Part::Release => "the release profile builds",
+            Part::Fuzz => "no fuzz target fails within ten seconds",
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
@@ -95,6 +99,7 @@ impl Part {
             Part::Release => {
                 cargo(&["build", "--release", "--package", "zoneward"], "see the compiler errors above")
             }
+            Part::Fuzz => fuzz::run(None, fuzz::EXTENDED_SECONDS, fuzz::Search::Repeatable),
             Part::Guides => guides(),
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
@@ -259,7 +264,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
                 tools::ensure(&tools::PACKAGES, options.install)?;
                 tools::ensure(&tools::IMAGE, options.install)?;
             }
-            Part::Deny | Part::Doc | Part::Release | Part::Tour => {}
+            Part::Deny | Part::Doc | Part::Release | Part::Fuzz | Part::Tour => {}
         }
     }
     Ok(())

@@ -46,6 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "xds",
         ],
     ),
+    ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
     ("dist", &[]),

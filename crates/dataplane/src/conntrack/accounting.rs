@@ -96,7 +96,7 @@ impl ConntrackEvents {
     }
 }
 
-fn destroyed(raw: RawMessage<'_>) -> Option<AccountedEntry> {
+pub(crate) fn destroyed(raw: RawMessage<'_>) -> Option<AccountedEntry> {
     if raw.header.kind != SUBSYS_CTNETLINK << 8 | CT_DELETE {
         return None;
     }

@@ -151,6 +151,15 @@ pub(super) fn read_entry(attrs: Attrs<'_>, family: Family) -> Option<ConntrackEn
     Some(ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: attrs.u32(ID) })
 }
 
+/// The entry with its original direction encoded and decoded, for the fuzz target.
+pub(crate) fn recoded(entry: &ConntrackEntry) -> Option<ConntrackEntry> {
+    let mut out = MessageWriter::new();
+    write_entry(&mut out, entry);
+    let attrs = Attrs::new(out.bytes());
+    let (protocol, src, dst) = read_tuple(attrs.nested(TUPLE_ORIG)?, Family::of(entry.src.ip()))?;
+    Some(ConntrackEntry { protocol, src, dst, id: attrs.u32(ID), ..entry.clone() })
+}
+
 impl ConntrackTable for ConntrackSocket {
     fn dump(
         &mut self,

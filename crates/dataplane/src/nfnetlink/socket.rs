@@ -168,13 +168,13 @@ fn failed(doing: &'static str, error: &std::io::Error) -> NetlinkError {
     NetlinkError::Socket { doing, errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)) }
 }
 
-enum Progress {
+pub(super) enum Progress {
     More,
     Done,
 }
 
 /// Passes the messages of one datagram of a dump.
-fn take_datagram(
+pub(super) fn take_datagram(
     datagram: &[u8],
     seq: u32,
     take: &mut dyn FnMut(RawMessage<'_>),

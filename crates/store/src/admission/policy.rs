@@ -27,6 +27,11 @@ use cel::Scope;
 
 pub use cel::uncompilable;
 
+/// Evaluates an expression over `object`, for the fuzz target.
+pub(crate) fn evaluate_expression(expression: &str, object: &Value) -> Result<bool, String> {
+    Scope::new(&[("object", object)]).holds(expression)
+}
+
 /// The operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionOperation {
