@@ -4,7 +4,7 @@ use dataplane::fuzzing;
 use dataplane::nfnetlink::wire::{messages, whole};
 use dataplane::nftables::decode::{self, RulesetReader};
 use dataplane::nftables::encode::Batch;
-use dataplane::nftables::ir::{IntervalEncoding, NftChange, NftFamily, TableId};
+use dataplane::nftables::ir::{Element, IntervalEncoding, NftChange, NftFamily, TableId};
 
 pub(crate) fn run(datagram: &[u8]) {
     let all: Vec<_> = messages(datagram).collect();
@@ -25,18 +25,25 @@ pub(crate) fn run(datagram: &[u8]) {
     // Elements whose ends are joined may overlap in any way: decoded, but not compared.
     let _ = decode::changes(datagram, |_, _| Some(IntervalEncoding::TwoElements));
     if let Ok(changes) = decode::changes(datagram, |_, _| Some(IntervalEncoding::None)) {
-        recode(&changes);
+        // A list without elements is not written.
+        let is_written = |change: &NftChange| !elements(change).is_some_and(<[_]>::is_empty);
+        recode(&changes.into_iter().filter(is_written).collect::<Vec<_>>());
+    }
+}
+
+/// The elements of a change of elements.
+fn elements(change: &NftChange) -> Option<&[Element]> {
+    match change {
+        NftChange::AddElements { elements, .. } | NftChange::DeleteElements { elements, .. } => {
+            Some(elements)
+        }
+        _ => None,
     }
 }
 
 /// Changes that are encoded and decoded again are the same.
 fn recode(changes: &[NftChange]) {
-    let elements = changes.iter().flat_map(|change| match change {
-        NftChange::AddElements { elements, .. } | NftChange::DeleteElements { elements, .. } => {
-            elements.as_slice()
-        }
-        _ => &[],
-    });
+    let elements = changes.iter().filter_map(elements).flatten();
     let is_set = changes.iter().any(|change| matches!(change, NftChange::AddSet { .. }));
     let has_end = elements.clone().any(|element| element.value.key_end.is_some());
     // A set's own encoding decides how its elements are written; the fuzzer rarely gets both right.
