@@ -25,7 +25,7 @@ pub fn request_body(content_type: &'static str, bytes: &[u8]) -> Result<Value, S
 }
 
 pub fn protobuf_object(bytes: &[u8]) -> Result<Value, String> {
-    protobuf::object(bytes)
+    protobuf::object(bytes).map_err(|error| format!("{error:?}"))
 }
 
 /// Partial decoding: members by name.

@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 250;
 const MAX_BRACKETS: usize = 96;
 /// Nesting of a variable's value; an object has up to 128 levels.
 const MAX_NESTING: usize = 200;
-/// Text of an error; those of the library may contain whole objects.
+/// Bytes of an error that are reported; those of the library may contain whole objects.
 const MAX_ERROR: usize = 1_024;
 /// Stack for the parser: it recurses several times for each byte in the worst case.
 const PARSER_STACK: usize = 512 << 20;
@@ -108,15 +108,6 @@ impl Scope {
     }
 }
 
-/// The text of an error, without most of a value that it contains.
-fn shortened(error: &kube_cel::cel::ExecutionError) -> String {
-    let text = error.to_string();
-    match text.char_indices().nth(MAX_ERROR) {
-        Some((end, _)) => format!("{} ...", &text[..end]),
-        None => text,
-    }
-}
-
 /// Compiled expressions that are kept.
 const KEPT: usize = 1_024;
 
@@ -192,9 +183,6 @@ fn parse(source: &str) -> Result<Program, String> {
         Err(_) => Err("compilation failed: internal error".to_owned()),
     }
 }
-
-/// Bytes of a compiler error that are reported.
-const MAX_ERROR: usize = 1_024;
 
 /// The start of an error. The compiler repeats the line for every character that it does not know: 8 KiB of them made
 /// 833 MB of text.
