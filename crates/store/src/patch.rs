@@ -110,8 +110,20 @@ fn inapplicable(error: impl std::fmt::Display) -> StatusError {
 /// The size of the value that an operation copies.
 fn copied_bytes(object: &Value, operation: &PatchOperation) -> usize {
     match operation {
-        PatchOperation::Copy(copy) => object.pointer(copy.from.as_str()).map_or(0, object_size::about),
+        PatchOperation::Copy(copy) => object.pointer(copy.from.as_str()).map_or(0, text_size),
         _ => 0,
+    }
+}
+
+/// About the size of a value as JSON.
+fn text_size(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => {
+            2 + members.iter().map(|(name, value)| name.len() + 4 + text_size(value)).sum::<usize>()
+        }
+        Value::Array(items) => 2 + items.iter().map(|item| 1 + text_size(item)).sum::<usize>(),
+        Value::String(text) => text.len() + 2,
+        _ => 4,
     }
 }
 
