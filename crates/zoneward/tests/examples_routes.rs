@@ -1,7 +1,8 @@
 //! The examples of routes, run as a newcomer would, and held against what their comments and the README say.
 
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -224,4 +225,37 @@ fn rules_that_no_request_can_hit_are_told_by_plan_validate_and_plan_routes() {
     let plan = answer(&["plan", "routes", "-f", &file, "--from", "bank/teller", "--to", "shop/cart"]);
     let notice = &plan["notices"][0];
     assert_eq!(notice["reason"], "RuleNeverMatches", "{notice}");
+}
+
+/// The request that a trace reads from standard input.
+fn trace_of(request: &Value, flags: &[&str]) -> Value {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
+        .args(["trace", "http", "-f", "examples/routes/redirect.yaml", "--gateway", "edge:inside"])
+        .args(["--request", "-", "-o", "json"])
+        .args(flags)
+        .current_dir(root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program can be started");
+    child.stdin.take().expect("piped").write_all(request.to_string().as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_trace_follows_the_settings_of_the_edge() {
+    let disguised = json!({"host": "a.example", "path": "/x%2f..%2fold/a?q=1"});
+    let trace = trace_of(&disguised, &[]);
+    assert_eq!(
+        (&trace["status"], &trace["response"]["headers"]["location"]),
+        (&json!(307), &json!("/old/a?q=1"))
+    );
+    assert_eq!(trace_of(&disguised, &["--escaped-slashes", "reject"])["status"], 400);
+    assert_eq!(trace_of(&disguised, &["--escaped-slashes", "unescape-and-forward"])["status"], 308);
+    let lying = json!({"host": "a.example", "path": "/shop", "client": "10.0.0.1",
+        "headers": {"x-forwarded-for": "192.0.2.7"}});
+    let client = |flags: &[&str]| trace_of(&lying, flags)["request"]["headers"]["x-real-ip"].clone();
+    assert_eq!(client(&[]), "10.0.0.1");
+    assert_eq!(client(&["--trusted-proxies", "10.0.0.0/8,fd00::/8"]), "192.0.2.7");
 }

@@ -145,6 +145,10 @@ fn wrong_use_of_the_proxy_names_the_flag_and_the_remedy() {
         &["--from", "a", "--redirect=x"],
         &["--gateway", "edge", "--max-connections", "0"],
         &["--gateway", "edge", "--drain", "soon"],
+        // Who may write the header has to be said.
+        &["--gateway", "edge", "--proxy-protocol"],
+        &["--gateway", "edge", "--trusted-proxies", "10.0.0.0/33"],
+        &["--gateway", "edge", "--escaped-slashes", "drop"],
     ] {
         let (code, said) = run(wrong);
         assert_eq!(code, Some(2), "{wrong:?}: {said}");
@@ -154,6 +158,7 @@ fn wrong_use_of_the_proxy_names_the_flag_and_the_remedy() {
         (&["--from", "a", "--outbound", "x=backend"][..], "PORT=SERVICE[:PORT]"),
         (&["--from", "a,version", "--outbound", "0=backend"], "TAG=VALUE"),
         (&["--gateway", ":http"], "missing MeshGateway name"),
+        (&["--gateway", "edge", "--merge-slashes=false"], "--escaped-slashes=reject"),
         (&["--gateway", "edge", "--access-log", "/no/such/folder/log"], "--access-log"),
         (&["--gateway", "edge", "--bind-address", "192.0.2.1:1"], "--bind-address"),
     ] {

@@ -1,3 +1,5 @@
+//! Tests of PROXY protocol headers: both versions, malformed ones, and any bytes.
+
 use proptest::prelude::*;
 
 use super::*;
