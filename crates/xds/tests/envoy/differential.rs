@@ -326,8 +326,9 @@ fn essence(answer: &Message) -> Value {
             }
         }
     }
-    let body =
-        if echoed.is_null() { String::from_utf8_lossy(&answer.body).into_owned() } else { String::new() };
+    // "the body of a 400 for a path": each says it in its own words.
+    let has_text = echoed.is_null() && answer.status() != 400;
+    let body = if has_text { String::from_utf8_lossy(&answer.body).into_owned() } else { String::new() };
     json!({"status": answer.status(), "backend": echoed["backend"], "path": echoed["path"],
         "sent": echoed["body"], "method": echoed["method"],
         "upstream": lines(echoed_headers.iter().map(pair)), "response": response, "body": body})
