@@ -47,7 +47,12 @@ impl World {
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
         let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
         let listen_at = SocketAddr::from(([127, 0, 0, 1], 6443));
-        bootstrap(&api, BootstrapOptions { service_cidrs: vec!["10.96.0.0/16".parse().unwrap()], listen: listen_at }).await.unwrap();
+        bootstrap(
+            &api,
+            BootstrapOptions { service_cidrs: vec!["10.96.0.0/16".parse().unwrap()], listen: listen_at },
+        )
+        .await
+        .unwrap();
         let reviews = Arc::new(AtomicUsize::new(0));
         let counted = reviews.clone();
         let service = LocalApi::new(api.clone(), Caller::own()).map_request(
