@@ -3,6 +3,8 @@
 //! A child's standard input is a pipe without data. The kernel closes it when this process exits for any reason, and
 //! [`exit_with_parent`] then stops the child.
 
+mod privileges;
+
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -19,6 +21,8 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::log::LogFormat;
+use privileges::{SAME_USER, USER_ENV};
+pub use privileges::{can_change_user, drop_privileges};
 use crate::systemd;
 
 /// Environment variable of children: standard input is a pipe from the parent.
@@ -38,6 +42,16 @@ pub struct ChildProgram {
     pub path: PathBuf,
     pub args: Vec<OsString>,
     pub log: LogFormat,
+    pub privileges: ChildPrivileges,
+}
+
+/// The privileges of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChildPrivileges {
+    /// Those of this process.
+    Inherited,
+    /// None but binding low ports, as this user and group, or as that of this process.
+    Dropped { user: Option<u32> },
 }
 
 /// Delay before a restart.
@@ -111,7 +125,11 @@ impl Drop for KillOnDrop {
 }
 
 fn start(program: &ChildProgram, clock: &Clock) -> io::Result<Child> {
-    let mut child = Command::new(&program.path)
+    let mut command = Command::new(&program.path);
+    if let ChildPrivileges::Dropped { user } = program.privileges {
+        command.env(USER_ENV, user.map_or(SAME_USER.to_owned(), |user| user.to_string()));
+    }
+    let mut child = command
         .args(&program.args)
         .env(PARENT_PIPE_ENV, "1")
         .env_remove(systemd::NOTIFY_SOCKET)

@@ -142,9 +142,15 @@ impl ApiServer {
 
     /// Serves a unix socket until the stop. The mode of its file is the access control: callers may do everything.
     pub async fn serve_unix(self, listener: UnixListener) {
-        let owner = |_: &_| ConnectionOwner::User(Caller::own().user.name.as_str().into());
+        self.serve_unix_as(listener, Caller::own()).await;
+    }
+
+    /// Serves a unix socket whose callers are this user. Its connections have reserved places.
+    pub async fn serve_unix_as(self, listener: UnixListener, caller: Caller) {
+        let name: Arc<str> = caller.user.name.as_str().into();
+        let owner = |_: &_| ConnectionOwner::User(name.clone());
         let serve = |(stream, _), place: ConnectionPlace| {
-            let caller = Caller { connection: Some(place.handle()), ..Caller::own() };
+            let caller = Caller { connection: Some(place.handle()), ..caller.clone() };
             let client = Arc::new(ClientConnection::new(place));
             // It has its place; a token does not change that.
             let _ = client.user.set(());

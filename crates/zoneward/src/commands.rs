@@ -23,6 +23,7 @@ use crate::cli::{Cli, Command, PlanCommand, TraceCommand};
 
 /// Runs a command. `false` is exit code 1.
 pub fn run(cli: Cli) -> Result<bool> {
+    cluster::supervisor::drop_privileges()?;
     cluster::supervisor::exit_with_parent();
     match cli.command {
         Command::Plan(PlanCommand::Slices(args)) => plan::slices::run(&args),

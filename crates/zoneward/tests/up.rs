@@ -215,3 +215,86 @@ fn a_feature_gate_that_is_off_drops_its_field() {
     drop(up);
     fs::remove_dir_all(&data).unwrap();
 }
+
+/// The attack: what a gateway that was taken over finds. It has a user of its own, one capability and its own rights.
+#[test]
+fn gateway_runs_without_privileges_and_with_its_own_rights_only() {
+    let data = folder("privileges");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let up = Up::start(&data, &["--mesh-bind", "127.0.0.1", "--mesh-metrics-bind-address", "127.0.0.1:0"]);
+    let gateways = "/apis/zoneward.dev/v1alpha1/namespaces/default/meshgateways";
+    let listeners = json!([{"name": "https", "port": port, "protocol": "HTTPS", "hostname": "a.example",
+        "tls": {"certificateRef": {"name": "own"}}}]);
+    up.post(
+        gateways,
+        &json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",
+        "metadata": {"name": "edge"}, "spec": {"listeners": listeners}}),
+    );
+    for name in ["own", "other"] {
+        up.post("/api/v1/namespaces/default/secrets", &json!({"metadata": {"name": name}}));
+    }
+    let child = wait_for("the gateway", || {
+        let children =
+            fs::read_to_string(format!("/proc/{0}/task/{0}/children", up.id())).unwrap_or_default();
+        let tasks = fs::read_dir(format!("/proc/{}/task", up.id())).ok()?;
+        let all =
+            tasks.flatten().map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+        let children = all.fold(children, |all, more| all + " " + &more);
+        let is_gateway = |id: &&str| {
+            fs::read(format!("/proc/{id}/cmdline"))
+                .is_ok_and(|line| line.windows(9).any(|part| part == b"--gateway"))
+        };
+        children.split_whitespace().find(is_gateway).map(str::to_owned)
+    });
+    let line = |name: &str| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    };
+    let is_root = fs::metadata(&data).unwrap();
+    if std::os::unix::fs::MetadataExt::uid(&is_root) == 0 {
+        wait_for("the drop of privileges", || line("Uid:").starts_with("65532").then_some(()));
+        wait_for("the drop of capabilities", || (line("CapEff:") == "0000000000000400").then_some(()));
+        assert_eq!(line("Uid:"), "65532\t65532\t65532\t65532");
+        assert_eq!((line("Groups:").as_str(), line("NoNewPrivs:").as_str()), ("", "1"));
+        assert_eq!(line("CapBnd:"), "0000000000000400");
+    }
+    let command = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap();
+    let words: Vec<&str> = command.split('\0').collect();
+    let at = words.iter().position(|word| *word == "--api-socket").unwrap();
+    let socket = Path::new(words[at + 1]).to_owned();
+    assert_ne!(socket, data.join("api.sock"));
+    let ask = |method: &str, path: &str| started::ask_socket(&socket, method, path, "").code;
+    let named = |name: &str| {
+        format!("/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3D{name}&limit=1")
+    };
+    wait_for("its rights", || (ask("GET", &named("own")) == 200).then_some(()));
+    assert_eq!(ask("GET", "/api/v1/services"), 200);
+    for (method, path) in [
+        ("GET", named("other")),
+        ("GET", "/api/v1/secrets".to_owned()),
+        ("GET", "/api/v1/namespaces/default/secrets".to_owned()),
+        ("GET", "/api/v1/namespaces/default/secrets/other".to_owned()),
+        ("DELETE", "/api/v1/namespaces/default/services/kubernetes".to_owned()),
+        ("DELETE", format!("{gateways}/edge")),
+        ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned()),
+        ("POST", "/api/v1/namespaces/kube-system/serviceaccounts/default/token".to_owned()),
+    ] {
+        assert_eq!(ask(method, &path), 403, "{method} {path}");
+    }
+    // A clean stop removes its socket.
+    let mut up = up;
+    assert_eq!(up.signal("-TERM"), Some(0));
+    assert!(!socket.exists());
+    fs::remove_dir_all(&data).unwrap();
+}
+
+fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

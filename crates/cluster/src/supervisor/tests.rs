@@ -16,6 +16,7 @@ fn shell(script: &str) -> ChildProgram {
         path: "/bin/sh".into(),
         args: vec!["-c".into(), script.into()],
         log: LogFormat::Text,
+        privileges: ChildPrivileges::Inherited,
     }
 }
 
@@ -122,6 +123,7 @@ async fn a_missing_program_is_retried() {
         path: "no/such/program".into(),
         args: Vec::new(),
         log: LogFormat::Text,
+        privileges: ChildPrivileges::Inherited,
     };
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(supervise(program, QUICK, Clock::system(), stopped));

@@ -7,6 +7,7 @@
 
 mod machine;
 mod mesh;
+mod proxy_api;
 
 use std::ffi::OsString;
 use std::fs;
@@ -44,7 +45,7 @@ use cluster::leader_election::{LeaderElectionConfig, LeaderElector, while_leadin
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
-use cluster::supervisor::{self, ChildProgram, RestartBackoff};
+use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
 use controller::ControllerMetrics;
 use controller::addresses;
@@ -118,7 +119,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         ApiServer::new(api.clone(), credentials.clone(), stopped.clone()).with_anonymous(args.anonymous_auth);
     let tasks = [
         tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
-        tokio::spawn(server.serve_tls(listener, tls)),
+        tokio::spawn(server.clone().serve_tls(listener, tls)),
         tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
         tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
         tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone())),
@@ -165,7 +166,13 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         ))),
     };
     let mesh_stopped = node_stop.subscribe();
-    let mesh = proxies.map(|proxies| tokio::spawn(mesh::keep(client, clock, random, proxies, mesh_stopped)));
+    let mesh = match proxies {
+        None => None,
+        Some(proxies) => {
+            let api = proxy_api::ProxyApi::open(server, client.clone(), data)?;
+            Some(tokio::spawn(mesh::keep(client, api, clock, random, proxies, mesh_stopped)))
+        }
+    };
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     systemd::notify_ready();
     announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
@@ -247,7 +254,13 @@ fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
         // An explicit mode avoids a warning. NodePorts are served on all addresses, as without a mode.
         None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),
     }
-    Ok(ChildProgram { name: "node".to_owned(), path, args: words, log: args.log.logging_format })
+    Ok(ChildProgram {
+        name: "node".to_owned(),
+        path,
+        args: words,
+        log: args.log.logging_format,
+        privileges: ChildPrivileges::Inherited,
+    })
 }
 
 /// Fails early instead of letting the child process fail repeatedly.

@@ -68,6 +68,10 @@ impl Up {
         Up { child, kubeconfig: String::new(), data: data.to_owned() }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         ask(&self.data, method, path, body)
     }
@@ -108,7 +112,12 @@ impl Answer {
 
 /// Asks the API whose data is in a folder.
 pub fn ask(data: &Path, method: &str, path: &str, body: &str) -> Answer {
-    let mut stream = UnixStream::connect(data.join("api.sock")).unwrap();
+    ask_socket(&data.join("api.sock"), method, path, body)
+}
+
+/// Asks the API at a socket.
+pub fn ask_socket(socket: &Path, method: &str, path: &str, body: &str) -> Answer {
+    let mut stream = UnixStream::connect(socket).unwrap();
     let head = format!(
         "{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()

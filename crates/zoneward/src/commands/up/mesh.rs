@@ -15,9 +15,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
+use super::proxy_api::{self, ProxyApi, ProxySocket};
 use crate::cli;
 use cluster::log::LogFormat;
-use cluster::supervisor::{self, ChildProgram, RestartBackoff};
+use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
 use mesh::ProxyRole;
 use mesh::embedded_proxy::outbound;
@@ -48,9 +49,7 @@ impl ProxySupervisor {
     /// Parses the flags.
     pub fn new(args: &cli::Up) -> Result<Self> {
         let program = std::env::current_exe().context("path of this program")?;
-        let socket = args.data_dir.join("api.sock");
-        let mut common: Vec<OsString> =
-            vec!["mesh".into(), "proxy".into(), "--api-socket".into(), socket.into()];
+        let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into()];
         // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
@@ -91,7 +90,13 @@ impl ProxySupervisor {
         let mut args = self.common.clone();
         args.extend(["--bind-address".into(), self.metrics(number).to_string().into()]);
         args.extend(more.map(OsString::from));
-        ChildProgram { name, path: self.program.clone(), args, log: self.log }
+        ChildProgram {
+            name,
+            path: self.program.clone(),
+            args,
+            log: self.log,
+            privileges: ChildPrivileges::Dropped { user: None },
+        }
     }
 
     fn gateway(&self, number: usize, namespace: &str, name: &str) -> ChildProgram {
@@ -130,18 +135,22 @@ struct RunningProxy {
     number: usize,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
+    /// Its API.
+    _socket: ProxySocket,
 }
 
 impl RunningProxy {
-    fn start(number: usize, program: ChildProgram, clock: &Clock) -> Self {
+    fn start(number: usize, mut program: ChildProgram, socket: ProxySocket, clock: &Clock) -> Self {
+        program.args.extend(["--api-socket".into(), socket.path.clone().into()]);
+        program.privileges = ChildPrivileges::Dropped { user: socket.user };
         let (stop, stopped) = watch::channel(false);
         let supervised = supervisor::supervise(program, RestartBackoff::default(), clock.clone(), stopped);
-        Self { number, stop, task: tokio::spawn(supervised) }
+        Self { number, stop, task: tokio::spawn(supervised), _socket: socket }
     }
 
     async fn stop(self) {
         self.stop.send_replace(true);
-        // One that panicked has nothing left to stop.
+        // One that panicked has nothing left to stop. The socket goes last.
         let _ = self.task.await;
     }
 }
@@ -149,23 +158,32 @@ impl RunningProxy {
 /// Keeps the proxies running until `stop` turns true.
 pub async fn keep(
     client: Client,
+    api: ProxyApi,
     clock: Clock,
     random: Random,
     proxies: ProxySupervisor,
     mut stop: watch::Receiver<bool>,
 ) {
-    let sidecars = proxies.sidecars.iter().enumerate();
-    let sidecars: Vec<RunningProxy> =
-        sidecars.map(|(i, s)| RunningProxy::start(i, proxies.sidecar(i, s), &clock)).collect();
+    api.grant_common().await;
+    let mut sidecars = Vec::new();
+    for (i, sidecar) in proxies.sidecars.iter().enumerate() {
+        match api.socket(i, &format!("system:zoneward:sidecar:{}:{i}", sidecar.namespace)) {
+            Ok(socket) => {
+                sidecars.push(RunningProxy::start(i, proxies.sidecar(i, sidecar), socket, &clock));
+            }
+            Err(error) => warn!(error = %format_args!("{error:#}"), "sidecar is not started"),
+        }
+    }
     let mut feed = Informer::start(&client, random, [WatchSpec::all(ObjectKind::Gateway)]);
     let mut gateways =
-        Gateways { proxies, clock, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
+        Gateways { proxies, api, clock, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
     loop {
-        tokio::select! {
+        let event = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            event = feed.next() => gateways.take(event),
-        }
+            event = feed.next() => event,
+        };
+        gateways.take(event).await;
     }
     // All at once: each has some seconds to let its connections end.
     let all: Vec<RunningProxy> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
@@ -182,39 +200,46 @@ pub async fn keep(
 
 struct Gateways {
     proxies: ProxySupervisor,
+    api: ProxyApi,
     clock: Clock,
     kept: BTreeMap<(String, String), RunningProxy>,
-    /// What has come of a list so far.
-    listing: Option<BTreeSet<(String, String)>>,
+    /// What has come of a list so far, with the Secrets of each.
+    listing: Option<BTreeMap<(String, String), BTreeSet<String>>>,
     stopping: Vec<JoinHandle<()>>,
 }
 
 impl Gateways {
-    fn take(&mut self, event: InformerEvent) {
+    async fn take(&mut self, event: InformerEvent) {
         match event {
-            InformerEvent::ListStarted(_) => self.listing = Some(BTreeSet::new()),
+            InformerEvent::ListStarted(_) => self.listing = Some(BTreeMap::new()),
             InformerEvent::Applied(_, object) => {
                 let key = (object.namespace().to_owned(), object.name().to_owned());
+                let secrets = proxy_api::secrets(object.text());
                 match &mut self.listing {
-                    Some(seen) => drop(seen.insert(key)),
-                    None => self.put(key),
+                    Some(seen) => drop(seen.insert(key, secrets)),
+                    None => self.put(key, &secrets).await,
                 }
             }
             InformerEvent::Deleted(_, object) => {
-                self.gone(&(object.namespace().to_owned(), object.name().to_owned()))
+                self.gone(&(object.namespace().to_owned(), object.name().to_owned())).await;
             }
             InformerEvent::ListCompleted(_) => {
                 let seen = self.listing.take().unwrap_or_default();
-                let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains(*key)).cloned().collect();
-                gone.iter().for_each(|key| self.gone(key));
+                let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains_key(*key)).cloned().collect();
+                for key in &gone {
+                    self.gone(key).await;
+                }
                 // In the order of their names, so that the same gateways get the same ports at every start.
-                seen.into_iter().for_each(|key| self.put(key));
+                for (key, secrets) in seen {
+                    self.put(key, &secrets).await;
+                }
             }
             InformerEvent::Failed(..) => {}
         }
     }
 
-    fn put(&mut self, key: (String, String)) {
+    async fn put(&mut self, key: (String, String), secrets: &BTreeSet<String>) {
+        self.api.grant_secrets(&key.0, &key.1, secrets).await;
         if self.kept.contains_key(&key) {
             return;
         }
@@ -228,13 +253,22 @@ impl Gateways {
                 "MeshGateway is not served: too many on this machine"
             );
         };
-        let address = self.proxies.metrics(self.proxies.sidecars.len() + number);
+        let of_all = self.proxies.sidecars.len() + number;
+        let address = self.proxies.metrics(of_all);
+        let socket = match self.api.socket(of_all, &proxy_api::gateway_user(namespace, name)) {
+            Ok(socket) => socket,
+            Err(error) => {
+                return warn!(namespace, name, error = %format_args!("{error:#}"), "MeshGateway is not served");
+            }
+        };
         info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
-        let kept = RunningProxy::start(number, self.proxies.gateway(number, namespace, name), &self.clock);
+        let kept =
+            RunningProxy::start(number, self.proxies.gateway(number, namespace, name), socket, &self.clock);
         self.kept.insert(key, kept);
     }
 
-    fn gone(&mut self, key: &(String, String)) {
+    async fn gone(&mut self, key: &(String, String)) {
+        self.api.revoke_secrets(&key.0, &key.1).await;
         self.stopping.retain(|task| !task.is_finished());
         if let Some(kept) = self.kept.remove(key) {
             self.stopping.push(tokio::spawn(kept.stop()));

@@ -1,0 +1,184 @@
+//! The API for the L7 proxies of this machine: each has a socket of its own, rights by RBAC, and where `up` is root, a
+//! user of its own. `api.sock` is not for them: it is the API as admin.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use cluster::supervisor;
+use kube::Client;
+use serde_json::{Value, json};
+use store::api::Caller;
+use store::server::ApiServer;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+/// User of the first proxy; the others have the ids below it.
+const FIRST_USER: u32 = 65_532;
+/// The group of all proxies.
+const GROUP: &str = "system:zoneward:proxies";
+/// The ClusterRole of all proxies.
+const ROLE: &str = "system:zoneward:proxy";
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Serves the API to proxies.
+pub struct ProxyApi {
+    server: ApiServer,
+    client: Client,
+    folder: PathBuf,
+    changes_user: bool,
+}
+
+/// The API of one proxy, until it is dropped.
+pub struct ProxySocket {
+    pub path: PathBuf,
+    /// The user that the proxy runs as; `None` for that of this process.
+    pub user: Option<u32>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for ProxySocket {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Drop for ProxyApi {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl ProxyApi {
+    pub fn open(server: ApiServer, client: Client, data: &Path) -> Result<Self> {
+        let changes_user = supervisor::can_change_user(FIRST_USER);
+        // Other users cannot enter the data directory.
+        let folder = match (changes_user, std::env::var_os("RUNTIME_DIRECTORY")) {
+            (false, _) => data.join("proxies"),
+            (true, Some(runtime)) => Path::new(&runtime).join("proxies"),
+            (true, None) => std::env::temp_dir().join(format!("zoneward-{:016x}", clock::os_seed())),
+        };
+        if !changes_user {
+            warn!(
+                "L7 proxies run as the user of this process: it is not root, or its namespace has no other users"
+            );
+        }
+        let _ = fs::remove_dir_all(&folder);
+        let mode = if changes_user { 0o711 } else { 0o700 };
+        // Fails if it exists: in a shared folder it could belong to another user.
+        fs::DirBuilder::new()
+            .mode(mode)
+            .create(&folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(mode))
+            .with_context(|| format!("protecting {}", folder.display()))?;
+        Ok(Self { server, client, folder, changes_user })
+    }
+
+    /// Serves the API to the proxy with a number, as this user of the API.
+    pub fn socket(&self, number: usize, name: &str) -> Result<ProxySocket> {
+        let path = self.folder.join(format!("{number}.sock"));
+        let _ = fs::remove_file(&path);
+        let listener =
+            UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
+        let protect = || format!("protecting {}", path.display());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(protect)?;
+        let offset = u32::try_from(number).unwrap_or(u32::MAX);
+        let user = self.changes_user.then(|| FIRST_USER.saturating_sub(offset).max(1));
+        if let Some(user) = user {
+            chown(&path, Some(user), Some(user)).with_context(protect)?;
+        }
+        let caller = Caller::new(name, &[GROUP, plan::rbac::AUTHENTICATED]);
+        let task = tokio::spawn(self.server.clone().serve_unix_as(listener, caller));
+        Ok(ProxySocket { path, user, task })
+    }
+
+    /// Grants what every proxy needs.
+    pub async fn grant_common(&self) {
+        let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+        let reads = ["list", "watch"];
+        let role = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": ROLE},
+        "rules": [
+            rule("", &["services", "pods", "nodes"], &reads),
+            rule("discovery.k8s.io", &["endpointslices"], &reads),
+            rule("zoneward.dev", &["meshhttproutes", "meshgatewayhttproutes", "meshtcproutes", "meshgateways"], &reads),
+            rule("authentication.k8s.io", &["tokenreviews"], &["create"]),
+            rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
+        ]});
+        let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRoleBinding",
+            "metadata": {"name": ROLE}, "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": GROUP}]});
+        self.put(&format!("/apis/{RBAC}/v1/clusterroles"), role).await;
+        self.put(&format!("/apis/{RBAC}/v1/clusterrolebindings"), binding).await;
+    }
+
+    /// Grants a gateway the Secrets of its listeners, and no others.
+    pub async fn grant_secrets(&self, namespace: &str, gateway: &str, secrets: &BTreeSet<String>) {
+        let name = format!("system:zoneward:gateway:{gateway}");
+        // A rule without names would be for all Secrets.
+        let rules = match secrets.is_empty() {
+            true => json!([]),
+            false => {
+                json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["list", "watch"]}])
+            }
+        };
+        let metadata = json!({"name": name, "namespace": namespace});
+        let role =
+            json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata, "rules": rules});
+        let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": gateway_user(namespace, gateway)}]});
+        self.put(&format!("/apis/{RBAC}/v1/namespaces/{namespace}/roles"), role).await;
+        self.put(&format!("/apis/{RBAC}/v1/namespaces/{namespace}/rolebindings"), binding).await;
+    }
+
+    /// Withdraws them.
+    pub async fn revoke_secrets(&self, namespace: &str, gateway: &str) {
+        for kind in ["rolebindings", "roles"] {
+            let path =
+                format!("/apis/{RBAC}/v1/namespaces/{namespace}/{kind}/system:zoneward:gateway:{gateway}");
+            if let Ok(request) = http::Request::delete(path).body(Vec::new()) {
+                // They go with their namespace as well.
+                let _ = self.client.request::<Value>(request).await;
+            }
+        }
+    }
+
+    /// Replaces an object, or creates it.
+    async fn put(&self, path: &str, object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let body = object.to_string().into_bytes();
+        let requests = [
+            http::Request::put(format!("{path}/{name}")).header("content-type", "application/json"),
+            http::Request::post(path).header("content-type", "application/json"),
+        ];
+        let mut failure = None;
+        for request in requests {
+            let Ok(request) = request.body(body.clone()) else { continue };
+            match self.client.request::<Value>(request).await {
+                Ok(_) => return,
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(error) = failure {
+            warn!(path, name, %error, "rights of an L7 proxy were not written");
+        }
+    }
+}
+
+/// The user of a gateway in the API.
+pub fn gateway_user(namespace: &str, name: &str) -> String {
+    format!("system:zoneward:gateway:{namespace}:{name}")
+}
+
+/// The Secrets that the listeners of a MeshGateway name.
+pub fn secrets(gateway: &str) -> BTreeSet<String> {
+    let gateway: Value = serde_json::from_str(gateway).unwrap_or_default();
+    let listeners = gateway["spec"]["listeners"].as_array().cloned().unwrap_or_default();
+    let names = listeners.iter().filter_map(|listener| listener["tls"]["certificateRef"]["name"].as_str());
+    names.map(str::to_owned).collect()
+}
