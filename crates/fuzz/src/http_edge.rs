@@ -54,8 +54,7 @@ pub(crate) fn run(input: &[u8]) {
 async fn exchange(gateway: SocketAddr, input: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(gateway).await.expect("the gateway accepts");
     // A refused request may end the connection while more is written.
-    let _ = stream.write_all(input).await;
-    let _ = stream.write_all(LAST).await;
+    let _ = stream.write_all(&[input, LAST].concat()).await;
     let mut answer = Vec::new();
     while let Ok(read) = timeout(SILENCE, stream.read_buf(&mut answer)).await {
         if !matches!(read, Ok(1..)) {
