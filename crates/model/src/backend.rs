@@ -69,6 +69,33 @@ pub struct BackendEndpoint {
     pub locality: Locality,
 }
 
+/// The circuit breakers of each backend, in the words of Envoy's `Thresholds`. The embedded proxy obeys them, and an
+/// Envoy gets them in its clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CircuitBreakerLimits {
+    /// Connections; a request of HTTP/1.1 needs one.
+    pub max_connections: u32,
+    /// Requests that wait until a connection is established.
+    pub max_pending_requests: u32,
+    /// Requests in flight.
+    pub max_requests: u32,
+    /// Retries in flight.
+    pub max_retries: u32,
+}
+
+impl CircuitBreakerLimits {
+    /// Envoy's 1,024 where requests wait. More in flight, because a gateway's long polls and WebSockets count; and more
+    /// retries than Envoy's 3, because only what no endpoint has seen is sent again.
+    pub const DEFAULT: Self =
+        Self { max_connections: 8_192, max_pending_requests: 1_024, max_requests: 8_192, max_retries: 1_024 };
+}
+
+impl Default for CircuitBreakerLimits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl BackendTable {
     pub fn new(consumer: ConsumerLocation) -> Self {
         Self { consumer, backends: BTreeMap::new() }

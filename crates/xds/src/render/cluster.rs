@@ -20,7 +20,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_options::{
     ExplicitHttpConfig, UpstreamProtocolOptions,
 };
-use model::backend::{Backend, ProxyProtocol};
+use model::backend::{Backend, CircuitBreakerLimits, ProxyProtocol};
 use model::route::AppProtocol;
 use prost::Message;
 
@@ -30,9 +30,6 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 /// The cluster of destinations that are not Services.
 pub(super) const PASS_THROUGH: &str = "pass-through";
 const CONNECT_SECONDS: i64 = 5;
-/// Envoy's default is 1,024 of each: too few for a busy gateway.
-const CIRCUIT_BREAKER_LIMIT: u32 = 100_000;
-const MAX_RETRIES: u32 = 1_000;
 
 pub(super) fn render(name: &str, backend: &Backend) -> Vec<u8> {
     let protocol = backend.protocol;
@@ -90,11 +87,13 @@ fn proxy_protocol_socket(version: ProxyProtocol) -> TransportSocket {
 }
 
 fn base() -> Cluster {
+    // The defaults of the embedded proxy.
+    let limits = CircuitBreakerLimits::default();
     let thresholds = Thresholds {
-        max_connections: number(CIRCUIT_BREAKER_LIMIT),
-        max_pending_requests: number(CIRCUIT_BREAKER_LIMIT),
-        max_requests: number(CIRCUIT_BREAKER_LIMIT),
-        max_retries: number(MAX_RETRIES),
+        max_connections: number(limits.max_connections),
+        max_pending_requests: number(limits.max_pending_requests),
+        max_requests: number(limits.max_requests),
+        max_retries: number(limits.max_retries),
         ..Thresholds::default()
     };
     Cluster {
