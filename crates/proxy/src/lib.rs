@@ -19,6 +19,7 @@ mod active_tables;
 mod downstream;
 mod http;
 mod metrics;
+mod overload;
 mod proxy;
 mod proxy_protocol;
 mod random;
@@ -33,4 +34,7 @@ pub use access_log::AccessLog;
 pub use downstream::listener::ListenerKind;
 pub use downstream::tls::{ServerCertificate, ServerCertificateError};
 pub use proxy::{Proxy, ProxyTables};
-pub use settings::{DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions, ProxyTimeouts};
+pub use settings::{
+    CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions,
+    ProxyTimeouts,
+};

@@ -37,7 +37,8 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
     let stats = &proxy.stats;
     for (name, help, value) in [
         ("zoneward_proxy_open_connections", "Open downstream connections.", proxy.open_connections()),
-        ("zoneward_proxy_open_requests", "Requests in flight.", proxy.requests()),
+        ("zoneward_proxy_open_requests", "Requests in flight.", proxy.requests.in_use()),
+        ("zoneward_proxy_upstream_sockets", "Connections to endpoints.", proxy.sockets.open()),
         ("zoneward_proxy_held_body_bytes", "Upper bound of buffered body bytes.", proxy.budget.held()),
     ] {
         let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -46,7 +47,22 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
     let help = "Requests answered with 503 because of a limit.";
     let name = "zoneward_proxy_refused_requests";
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (limit, counter) in [("requests", &stats.requests_over_limit), ("bodies", &stats.bodies_over_limit)] {
+    for (limit, counter) in [
+        ("requests", &proxy.requests.refused),
+        ("bodies", &stats.bodies_over_limit),
+        ("descriptors", &proxy.sockets.refused),
+    ] {
+        sample(&mut family, [("limit", limit)], counter.value())?;
+    }
+    let help = "Requests answered with 503, and connections closed, to make room for other clients.";
+    let mut family =
+        encoder.encode_descriptor("zoneward_proxy_evictions", help, None, MetricType::Counter)?;
+    for (limit, counter) in [
+        ("requests", &proxy.requests.evicted),
+        ("bodies", &proxy.budget.evicted),
+        ("descriptors", &stats.evicted_sockets),
+        ("connections", &stats.evicted_idle),
+    ] {
         sample(&mut family, [("limit", limit)], counter.value())?;
     }
     let lost = proxy.settings.access_log.as_ref().map_or(0, |log| log.lost());
@@ -134,6 +150,25 @@ fn encode_backends(encoder: &mut DescriptorEncoder<'_>, registry: &Registry, now
         for backend in registry.backends() {
             sample(&mut family, [("backend", &*backend.label)], value(&backend.stats))?;
         }
+    }
+    let help = "Requests answered with 503, or not retried, because of a circuit breaker.";
+    let name = "zoneward_proxy_backend_overflows";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for backend in registry.backends() {
+        let (breaker, stats) = (&backend.breaker, &backend.stats);
+        for (limit, counter) in [
+            ("requests", &breaker.requests.refused),
+            ("pending", &stats.pending_overflow),
+            ("retries", &stats.retry_overflow),
+        ] {
+            sample(&mut family, [("backend", &*backend.label), ("limit", limit)], counter.value())?;
+        }
+    }
+    let help = "Requests answered with 503, or closed, for other clients of the backend.";
+    let name = "zoneward_proxy_backend_evictions";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for backend in registry.backends() {
+        sample(&mut family, [("backend", &*backend.label)], backend.breaker.requests.evicted.value())?;
     }
     let (name, help) = ("zoneward_proxy_backend_endpoints", "Endpoints of a backend, used or ejected.");
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

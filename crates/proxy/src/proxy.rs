@@ -14,10 +14,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::active_tables::ActiveTables;
+use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::downstream::listener::{self, ListenerKind};
 use crate::downstream::tls::ServerCertificate;
 use crate::http::body_chunk::BufferBudget;
 use crate::metrics::ProxyCollector;
+use crate::overload::descriptors::{DescriptorShares, UpstreamSockets};
+use crate::overload::open_connections::PressureRelief;
+use crate::overload::request_slots::RequestSlots;
 use crate::random::SharedRandom;
 use crate::registry::Registry;
 use crate::settings::ProxyOptions;
@@ -57,10 +61,14 @@ pub(crate) struct ProxyShared {
     pub(crate) budget: Arc<BufferBudget>,
     /// Permits of open downstream connections.
     pub(crate) connections: ConnectionLimit,
+    max_connections: usize,
+    connection_relief: PressureRelief,
+    socket_relief: PressureRelief,
+    pub(crate) sockets: Arc<UpstreamSockets>,
+    pub(crate) requests: Arc<RequestSlots>,
     active: RwLock<Arc<ActiveTables>>,
     registry: Mutex<Registry>,
     started: Instant,
-    requests: AtomicUsize,
     open_connections: AtomicUsize,
     all_closed: Notify,
 }
@@ -69,8 +77,9 @@ impl Proxy {
     /// A proxy with these tables. [`Proxy::swap`] returns Notices about them; start with `ProxyTables::default()` where
     /// these are needed.
     pub fn new(settings: ProxyOptions, tables: ProxyTables) -> Self {
+        let descriptors = DescriptorShares::of(&settings.limits);
         let policy = ConnectionPolicy {
-            max_connections: settings.limits.connections.max(1),
+            max_connections: descriptors.downstream,
             at_limit: AtLimit::Wait,
             // `Proxy::drain` waits for connections and requests.
             drain_timeout: Duration::ZERO,
@@ -80,12 +89,16 @@ impl Proxy {
             stats: ProxyStats::default(),
             phase: watch::Sender::new(DrainPhase::Serving),
             mirrors: AtomicUsize::new(0),
-            budget: Arc::new(BufferBudget::new(settings.limits.held_body_bytes)),
+            budget: Arc::new(BufferBudget::new(settings.limits.held_body_bytes, settings.clock.clone())),
             connections: ConnectionLimit::new(policy),
+            max_connections: descriptors.downstream,
+            connection_relief: PressureRelief::new(settings.clock.clone(), Duration::ZERO),
+            socket_relief: PressureRelief::new(settings.clock.clone(), Duration::from_millis(5)),
+            sockets: Arc::new(UpstreamSockets::new(descriptors.upstream)),
+            requests: Arc::default(),
             active: RwLock::default(),
             registry: Mutex::default(),
             started: settings.clock.now(),
-            requests: AtomicUsize::new(0),
             open_connections: AtomicUsize::new(0),
             all_closed: Notify::new(),
             settings,
@@ -118,6 +131,7 @@ impl Proxy {
             biased;
             () = stop => {}
             () = listener::sweep_idle(&self.shared) => {}
+            () = listener::relieve_connections(&self.shared) => {}
             () = listener::accept(&self.shared, listener, kind) => {}
         }
     }
@@ -164,16 +178,41 @@ impl ProxyShared {
         ProxyTime::default().plus(instant.saturating_duration_since(self.started))
     }
 
-    pub(crate) fn begin_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+    /// Near the limit of downstream connections, closes idle ones of the clients that have most: a new connection then
+    /// still finds a place.
+    pub(crate) fn relieve_connections(&self, newcomer: &ConnectionActivity) {
+        let reserve = self.max_connections / 16;
+        let wanted = (self.open_connections() + reserve).saturating_sub(self.max_connections);
+        if wanted == 0 {
+            return;
+        }
+        let is_idle = |activity: &ConnectionActivity| {
+            usize::from(activity.id != newcomer.id && activity.open_requests() == 0)
+        };
+        let connections = &self.budget.connections;
+        let relief = self.connection_relief.relieve(connections, newcomer, wanted.max(reserve), is_idle);
+        self.stats.evicted_idle.inc_by(relief.closed as u64);
     }
 
-    pub(crate) fn end_request(&self) {
-        self.requests.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn requests(&self) -> usize {
-        self.requests.load(Ordering::Relaxed)
+    /// At the limit of upstream connections, closes pooled ones, or connections of the clients that use most. False if
+    /// the claimant is one of these.
+    pub(crate) fn relieve_sockets(&self, claimant: Option<&ConnectionActivity>) -> bool {
+        if self.registry().sweep_idle(self.settings.clock.now(), Duration::ZERO) > 0 {
+            return true;
+        }
+        let Some(claimant) = claimant else { return false };
+        // The claimant's own request is one of those of its connection.
+        let weigh = |activity: &ConnectionActivity| {
+            activity.sockets().saturating_sub(usize::from(activity.id == claimant.id))
+        };
+        let (connections, goal) = (&self.budget.connections, self.sockets.goal());
+        let relief = self.socket_relief.relieve(connections, claimant, goal, weigh);
+        if relief.closed > 0 {
+            self.stats.evicted_sockets.inc_by(relief.closed as u64);
+            let connections = relief.closed;
+            tracing::warn!(connections, "closed connections that used most endpoint connections");
+        }
+        relief.is_entitled
     }
 
     pub(crate) fn open_connections(&self) -> usize {

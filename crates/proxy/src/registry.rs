@@ -134,11 +134,10 @@ impl Registry {
         self.endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
     }
 
-    /// Closes upstream connections that have been idle for `keep`.
-    pub(crate) fn sweep_idle(&self, now: Instant, keep: Duration) {
-        for endpoint in self.endpoints.values().filter_map(Weak::upgrade) {
-            endpoint.pool.sweep_idle(now, keep);
-        }
+    /// Closes upstream connections that have been idle for `keep`, and returns how many.
+    pub(crate) fn sweep_idle(&self, now: Instant, keep: Duration) -> usize {
+        let endpoints = self.endpoints.values().filter_map(Weak::upgrade);
+        endpoints.map(|endpoint| endpoint.pool.sweep_idle(now, keep)).sum()
     }
 
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<UpstreamBackend>> {

@@ -11,9 +11,12 @@ use http::{HeaderValue, Method, Uri, Version, header};
 use model::Locality;
 
 use crate::downstream::idle_timeout::ConnectionActivity;
+use crate::overload::request_slots::{HeldRequest, RequestSlot};
 use crate::proxy::ProxyShared;
 use crate::stats::RouteStats;
 use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::circuit_breaker::max_requests;
+use crate::upstream::endpoint::EndpointProtocol;
 
 /// Written when it is dropped.
 pub(crate) struct RequestLog {
@@ -35,7 +38,17 @@ pub(crate) struct RequestLog {
     pub(crate) is_incomplete: bool,
     /// Why the proxy replied itself, where the status does not say.
     pub(crate) reason: Option<&'static str>,
+    pub(crate) slots: HeldSlots,
     logged: Option<Box<LoggedFields>>,
+}
+
+/// The slots of a request, until its response ends or the tunnel that it became.
+#[derive(Debug, Default)]
+pub(crate) struct HeldSlots {
+    pub(crate) of_proxy: Option<RequestSlot>,
+    pub(crate) of_backend: Option<RequestSlot>,
+    /// `None`: no slot is in a ledger, so the request cannot be evicted.
+    pub(crate) held: Option<Arc<HeldRequest>>,
 }
 
 /// Fields of the request that only the access log needs; `None` without one.
@@ -56,7 +69,6 @@ impl RequestLog {
         parts: &Parts,
     ) -> Self {
         activity.request_started();
-        proxy.begin_request();
         let logged = proxy.settings.access_log.is_some().then(|| {
             Box::new(LoggedFields {
                 method: parts.method.clone(),
@@ -81,12 +93,43 @@ impl RequestLog {
             sent: 0,
             is_incomplete: false,
             reason: None,
+            slots: HeldSlots::default(),
             logged,
         }
     }
 
     pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
         &self.activity
+    }
+
+    /// Takes one of the slots for requests in flight.
+    pub(crate) fn take_slot_of_proxy(&mut self) -> bool {
+        let (proxy, slots) = (&self.proxy, &mut self.slots);
+        let (limit, now) = (proxy.settings.limits.requests, proxy.at(self.started));
+        slots.of_proxy = proxy.requests.acquire(limit, now, &self.activity, &mut slots.held);
+        slots.of_proxy.is_some()
+    }
+
+    /// Takes one of a backend's slots, unless it has one.
+    pub(crate) fn take_slot_of_backend(
+        &mut self,
+        backend: &UpstreamBackend,
+        protocol: EndpointProtocol,
+    ) -> bool {
+        let slots = &mut self.slots;
+        if slots.of_backend.is_none() {
+            let limit = max_requests(&self.proxy.settings.circuit_breakers, protocol);
+            let now = self.proxy.at(self.started);
+            slots.of_backend = backend.breaker.requests.acquire(limit, now, &self.activity, &mut slots.held);
+        }
+        slots.of_backend.is_some()
+    }
+
+    /// The response has begun.
+    pub(crate) fn begin_streaming(&self) {
+        if let Some(held) = &self.slots.held {
+            held.begin_streaming();
+        }
     }
 
     fn write(&self, duration: Duration) {
@@ -124,7 +167,6 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         self.activity.request_ended();
-        self.proxy.end_request();
         let duration = self.proxy.settings.clock.since(self.started);
         if let Some(route) = &self.route {
             route.statuses.inc(self.status);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clock::Clock;
+pub use model::backend::CircuitBreakerLimits;
 use model::random::Random;
 use model::route::EdgeSettings;
 
@@ -17,6 +18,7 @@ pub struct ProxyOptions {
     pub limits: ProxyLimits,
     pub timeouts: ProxyTimeouts,
     pub load_balancing: LoadBalancerSettings,
+    pub circuit_breakers: CircuitBreakerLimits,
     pub access_log: Option<AccessLog>,
     pub direct_response_sources: DirectResponseSources,
     pub edge: EdgeSettings,
@@ -33,6 +35,7 @@ impl Default for ProxyOptions {
             limits: ProxyLimits::default(),
             timeouts: ProxyTimeouts::default(),
             load_balancing: LoadBalancerSettings::default(),
+            circuit_breakers: CircuitBreakerLimits::default(),
             access_log: None,
             direct_response_sources: DirectResponseSources::default(),
             edge: EdgeSettings::default(),
@@ -45,18 +48,23 @@ impl Default for ProxyOptions {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyLimits {
-    /// Open downstream connections; more wait in the kernel's accept queue.
+    /// Open downstream connections; more wait in the kernel's accept queue, and idle ones are closed for them.
     pub connections: usize,
-    /// Requests in flight; more get 503.
+    /// Requests in flight; at the limit, the oldest of the client that has most gets 503, or the new one.
     pub requests: usize,
+    /// File descriptors of the process; `None`: its limit. Some are kept for other uses.
+    pub descriptors: Option<usize>,
     /// Concurrent streams of one downstream HTTP/2 connection.
     pub streams: u32,
     /// Bytes of a request's headers, including the request line; more is 431.
     pub header_bytes: usize,
     /// Bytes of a request's body; more is 413.
     pub body_bytes: u64,
-    /// Buffered body bytes of all requests. At the limit, bodies are not read and new requests get 503.
+    /// Buffered body bytes of all requests. At the limit, connections of the clients that hold most are closed.
     pub held_body_bytes: usize,
+    /// Bytes per second that a client takes of each waiting response, and sends of a request whose length is known; 0
+    /// disables.
+    pub min_transfer_rate: u64,
     /// Read-ahead bytes of a message, per connection and direction.
     pub buffer: usize,
     /// Idle connections kept to one endpoint.
@@ -72,10 +80,12 @@ impl Default for ProxyLimits {
         Self {
             connections: 16_384,
             requests: 65_536,
+            descriptors: None,
             streams: 256,
             header_bytes: 64 << 10,
             body_bytes: u64::MAX,
             held_body_bytes: 256 << 20,
+            min_transfer_rate: 240,
             buffer: 64 << 10,
             idle_per_endpoint: 128,
             retries: 2,
@@ -95,6 +105,10 @@ impl ProxyLimits {
 pub struct ProxyTimeouts {
     /// Until the client has sent the headers of a request, or its part of a TLS handshake.
     pub headers: Duration,
+    /// Until the client has sent all of a request; later is 408. `None`: no limit.
+    pub request: Option<Duration>,
+    /// Over which the minimum transfer rate is measured.
+    pub transfer: Duration,
     /// Until an upstream connection is established.
     pub connect: Duration,
     /// From the end of the request to the headers of the response; later is 504.
@@ -109,6 +123,8 @@ impl Default for ProxyTimeouts {
     fn default() -> Self {
         Self {
             headers: Duration::from_secs(10),
+            request: None,
+            transfer: Duration::from_secs(30),
             connect: Duration::from_secs(3),
             response: Duration::from_secs(60),
             idle: Duration::from_secs(300),

@@ -14,7 +14,7 @@ impl Counter {
         self.inc_by(1);
     }
 
-    fn inc_by(&self, count: u64) {
+    pub(crate) fn inc_by(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
@@ -93,6 +93,10 @@ pub(crate) struct BackendStats {
     pub(crate) connect_failures: Counter,
     pub(crate) retries: Counter,
     pub(crate) ejections: Counter,
+    /// 503 because too many requests wait for a connection.
+    pub(crate) pending_overflow: Counter,
+    /// Failures without a retry because too many are in flight.
+    pub(crate) retry_overflow: Counter,
     pub(crate) mirrored: Counter,
 }
 
@@ -101,8 +105,10 @@ pub(crate) struct BackendStats {
 pub(crate) struct ProxyStats {
     pub(crate) connections: Counter,
     pub(crate) refused_connections: Counter,
-    /// 503 because of the limit on requests in flight.
-    pub(crate) requests_over_limit: Counter,
+    /// Idle connections closed for new ones.
+    pub(crate) evicted_idle: Counter,
+    /// Connections closed for want of descriptors.
+    pub(crate) evicted_sockets: Counter,
     /// 503 because of the limit on buffered body bytes.
     pub(crate) bodies_over_limit: Counter,
     pub(crate) passed_through: Counter,

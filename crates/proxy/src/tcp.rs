@@ -10,13 +10,17 @@ use model::Locality;
 use model::route::WeightedBackends;
 use tokio::net::TcpStream;
 
+use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::downstream::transport_socket::{ReadAhead, TransportSocket};
+use crate::overload::descriptors::UpstreamSocket;
+use crate::overload::request_slots::{HeldRequest, RequestSlot};
 use crate::proxy::ProxyShared;
 use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::log_connection;
 use crate::upstream::backend::UpstreamBackend;
-use crate::upstream::connection_pool::connect;
-use crate::upstream::endpoint::UpstreamEndpoint;
+use crate::upstream::circuit_breaker::max_requests;
+use crate::upstream::connection_pool::{Connector, connect, overload_reason};
+use crate::upstream::endpoint::{EndpointProtocol, UpstreamEndpoint};
 use crate::upstream::outlier_detection::note_failure;
 use crate::upstream::weighted_backends::PickedBackend;
 
@@ -26,8 +30,12 @@ pub(crate) async fn forward(
     client: ReadAhead<TransportSocket>,
     split: &Arc<WeightedBackends>,
     from: ConnectionAddresses,
+    activity: &Arc<ConnectionActivity>,
 ) -> io::Result<()> {
     let started = proxy.settings.clock.now();
+    // A tunnel is one request for as long as it is open, which is as long as its connection.
+    activity.request_started();
+    activity.add_socket();
     let active = proxy.active_tables();
     let backends =
         active.tcp_backends(split).cloned().ok_or_else(|| io::Error::other("route was removed"))?;
@@ -40,22 +48,41 @@ pub(crate) async fn forward(
             return Err(io::Error::other("backend cannot be resolved"));
         }
     };
-    let (stream, load, locality) = connect_to_endpoint(proxy, &backend, &from).await?;
+    let _slot = take_slot(proxy, &backend, activity).ok_or_else(|| {
+        proxy.stats.refused_connections.inc();
+        io::Error::other("too many connections to this backend")
+    })?;
+    let (stream, load, locality) = connect_to_endpoint(proxy, &backend, &from, activity).await?;
     backend.stats.connections.inc();
     backend.stats.localities[locality as usize].inc();
     let idle = proxy.settings.timeouts.idle;
     let (bytes, result) = tunnel::copy(client, stream, idle, proxy.phase.subscribe()).await;
     let duration = proxy.settings.clock.since(started);
-    log_connection(proxy, from.client, Some((&backend, locality)), load.0.address, bytes, duration);
+    log_connection(proxy, from.client, Some((&backend, locality)), load.endpoint.address, bytes, duration);
     result
 }
 
-/// One unit of load at an endpoint, for as long as the connection is open.
-struct LoadGuard(Arc<UpstreamEndpoint>);
+/// A slot of the backend's circuit breaker. Eviction closes the connection, because there is no response to wait for.
+fn take_slot(
+    proxy: &ProxyShared,
+    backend: &UpstreamBackend,
+    activity: &Arc<ConnectionActivity>,
+) -> Option<RequestSlot> {
+    let limit = max_requests(&proxy.settings.circuit_breakers, EndpointProtocol::Tcp);
+    let held = Arc::new(HeldRequest::new(activity));
+    held.begin_streaming();
+    backend.breaker.requests.acquire(limit, proxy.now(), activity, &mut Some(held))
+}
+
+/// One unit of load at an endpoint and its descriptor, for as long as the connection is open.
+struct LoadGuard {
+    endpoint: Arc<UpstreamEndpoint>,
+    _descriptor: Option<UpstreamSocket>,
+}
 
 impl Drop for LoadGuard {
     fn drop(&mut self) {
-        self.0.remove_load();
+        self.endpoint.remove_load();
     }
 }
 
@@ -64,8 +91,11 @@ async fn connect_to_endpoint(
     proxy: &ProxyShared,
     backend: &UpstreamBackend,
     from: &ConnectionAddresses,
+    activity: &Arc<ConnectionActivity>,
 ) -> io::Result<(TcpStream, LoadGuard, Locality)> {
     let settings = &proxy.settings;
+    let connector = Connector { proxy, backend, claimant: Some(activity), from };
+    let mut retrying = None;
     let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
     let mut last = io::Error::other("backend has no endpoint");
     for attempt in 0..=settings.limits.retries {
@@ -73,17 +103,26 @@ async fn connect_to_endpoint(
         let Some(chosen) = balancer.pick(&proxy.random, now, &settings.load_balancing, &avoid) else {
             break;
         };
+        if attempt > 0 && retrying.is_none() {
+            retrying = backend.breaker.retries.enter(settings.circuit_breakers.max_retries);
+            if retrying.is_none() {
+                backend.stats.retry_overflow.inc();
+                break;
+            }
+        }
         if attempt > 0 {
             backend.stats.retries.inc();
         }
         let endpoint = &chosen.endpoint;
         endpoint.add_load();
-        let load = LoadGuard(endpoint.clone());
-        match endpoint.connect(settings, from).await {
-            Ok(stream) => {
+        let mut load = LoadGuard { endpoint: endpoint.clone(), _descriptor: None };
+        match connector.connect(endpoint).await {
+            Ok((stream, descriptor)) => {
                 endpoint.outlier.succeeded();
+                load._descriptor = Some(descriptor);
                 return Ok((stream, load, chosen.locality));
             }
+            Err(error) if overload_reason(&error).is_some() => return Err(error),
             Err(error) => {
                 backend.stats.connect_failures.inc();
                 note_failure(proxy, backend, &balancer, endpoint);
@@ -101,10 +140,13 @@ pub(crate) async fn pass_through(
     client: TcpStream,
     to: SocketAddr,
     from: SocketAddr,
+    activity: &ConnectionActivity,
 ) -> io::Result<()> {
     let settings = &proxy.settings;
     let started = settings.clock.now();
-    let stream = connect(to, settings).await?;
+    activity.request_started();
+    activity.add_socket();
+    let (stream, _descriptor) = connect(to, proxy, Some(activity)).await?;
     proxy.stats.passed_through.inc();
     let (bytes, result) = tunnel::copy(client, stream, settings.timeouts.idle, proxy.phase.subscribe()).await;
     log_connection(proxy, from, None, to, bytes, settings.clock.since(started));

@@ -1,6 +1,7 @@
 //! The endpoints' side: backends by weight, load balancing, outlier detection and connection pools.
 
 pub(crate) mod backend;
+pub(crate) mod circuit_breaker;
 pub(crate) mod connection_pool;
 pub(crate) mod endpoint;
 pub(crate) mod load_balancer;

@@ -3,6 +3,8 @@
 #[path = "proxy/harness.rs"]
 mod harness;
 
+#[path = "proxy/attacks.rs"]
+mod attacks;
 #[path = "proxy/buffer_limit.rs"]
 mod buffer_limit;
 #[path = "proxy/edge.rs"]

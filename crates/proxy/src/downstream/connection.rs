@@ -77,21 +77,28 @@ pub(crate) async fn serve(
         }
     };
     let handling = handling(&proxy.active_tables(), kind, &stream);
-    let done = match handling {
-        Handling::Http(scope, arrival) => {
-            let stream = TransportSocket::Plain(stream);
-            serve_http(&proxy, scope, arrival, stream, None, from, &open).await
+    let served = async {
+        match handling {
+            Handling::Http(scope, arrival) => {
+                let stream = TransportSocket::Plain(stream);
+                serve_http(&proxy, scope, arrival, stream, None, from, &open).await
+            }
+            Handling::Tcp(split) => {
+                let stream = ReadAhead::new(Bytes::new(), TransportSocket::Plain(stream));
+                tcp::forward(&proxy, stream, &split, from, &open.activity).await
+            }
+            Handling::Tls(port) => tls::serve(&proxy, port, stream, from, &open).await,
+            Handling::PassThrough(to) => tcp::pass_through(&proxy, stream, to, client, &open.activity).await,
+            Handling::Close(reason) => {
+                proxy.stats.refused_connections.inc();
+                Err(io::Error::other(reason))
+            }
         }
-        Handling::Tcp(split) => {
-            let stream = ReadAhead::new(Bytes::new(), TransportSocket::Plain(stream));
-            tcp::forward(&proxy, stream, &split, from).await
-        }
-        Handling::Tls(port) => tls::serve(&proxy, port, stream, from, &open).await,
-        Handling::PassThrough(address) => tcp::pass_through(&proxy, stream, address, client).await,
-        Handling::Close(reason) => {
-            proxy.stats.refused_connections.inc();
-            Err(io::Error::other(reason))
-        }
+    };
+    let done = tokio::select! {
+        biased;
+        done = served => done,
+        () = open.activity.evicted() => Err(io::Error::other("evicted for other clients")),
     };
     if let Err(error) = done {
         tracing::debug!(%client, %error, "closed connection");
@@ -186,8 +193,9 @@ pub(super) async fn serve_http(
         Some(is_http2) => (is_http2, Bytes::new()),
         None => timeout(timeouts.headers, listener_filters::detect_http2(&mut stream)).await??,
     };
-    let activity = Arc::new(ConnectionActivity::new(&proxy.budget));
-    let stream = DownstreamStream::new(ReadAhead::new(ahead, stream), activity.clone(), is_http2, timeouts);
+    let activity = open.activity.clone();
+    let stream = ReadAhead::new(ahead, stream);
+    let stream = DownstreamStream::new(stream, activity.clone(), is_http2, &proxy.settings);
     let connection = Arc::new(HttpConnection {
         proxy: proxy.clone(),
         scope,

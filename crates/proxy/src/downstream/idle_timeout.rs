@@ -3,13 +3,13 @@
 //! One slow tick per connection replaces a timer per request. It compares counters that requests update: bytes without
 //! a request are headers that take too long, no change is idleness, and a response without progress is a stall. In
 //! HTTP/2 one stream may stall while others continue: body chunks are counted by the epoch in which they were queued,
-//! and none may stay queued for two epochs.
+//! and none may stay queued for two epochs. A client that takes chunks more slowly than the minimum rate is closed, too.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,12 +18,24 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::transport_socket::{ReadAhead, TransportSocket};
 use crate::http::body_chunk::BufferBudget;
-use crate::settings::ProxyTimeouts;
+use crate::overload::client_id::ClientId;
+use crate::overload::eviction::{EvictionSignal, EvictionWait};
+use crate::settings::{ProxyOptions, ProxyTimeouts};
 
-/// Counters that requests update and the timeout reads.
+/// Counters that requests update; the timeout and the overload manager read them.
 #[derive(Debug)]
 pub(crate) struct ConnectionActivity {
     pub(crate) budget: Arc<BufferBudget>,
+    pub(crate) client: ClientId,
+    /// Larger for younger connections.
+    pub(crate) id: u64,
+    /// Body bytes buffered for its requests.
+    held: AtomicUsize,
+    /// Connections to endpoints that its requests use or wait for.
+    sockets: AtomicUsize,
+    /// Bytes of response chunks that the client has taken.
+    taken: AtomicU64,
+    eviction: EvictionSignal,
     requests_started: AtomicU64,
     requests_ended: AtomicU64,
     chunks_sent: AtomicU64,
@@ -36,9 +48,15 @@ pub(crate) struct ConnectionActivity {
 const EPOCHS: usize = 4;
 
 impl ConnectionActivity {
-    pub(crate) fn new(budget: &Arc<BufferBudget>) -> Self {
+    pub(crate) fn new(budget: &Arc<BufferBudget>, client: ClientId, id: u64) -> Self {
         Self {
             budget: budget.clone(),
+            client,
+            id,
+            held: AtomicUsize::new(0),
+            sockets: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            eviction: EvictionSignal::default(),
             requests_started: AtomicU64::new(0),
             requests_ended: AtomicU64::new(0),
             chunks_sent: AtomicU64::new(0),
@@ -53,6 +71,54 @@ impl ConnectionActivity {
 
     pub(crate) fn request_ended(&self) {
         self.requests_ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests in flight, or 1 for a tunnel.
+    pub(crate) fn open_requests(&self) -> usize {
+        let (started, ended) = self.requests();
+        usize::try_from(started.saturating_sub(ended)).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_held(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_held(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sockets(&self) -> usize {
+        self.sockets.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_socket(&self) {
+        self.sockets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_socket(&self) {
+        self.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_taken(&self, bytes: usize) {
+        self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Closes the connection to make room for other clients.
+    pub(crate) fn evict(&self) {
+        self.eviction.set();
+    }
+
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.eviction.is_set()
+    }
+
+    /// Of the task that serves the connection.
+    pub(crate) fn evicted(&self) -> EvictionWait<'_> {
+        self.eviction.wait()
     }
 
     /// Requests started and ended.
@@ -75,6 +141,11 @@ impl ConnectionActivity {
     pub(crate) fn chunk_done(&self, epoch: u8) {
         self.chunks_sent.fetch_add(1, Ordering::Relaxed);
         self.queued(epoch).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Chunks that wait for the client.
+    fn all_queued(&self) -> u64 {
+        self.queued.iter().map(|queued| u64::from(queued.load(Ordering::Relaxed))).sum()
     }
 
     fn has_queued(&self) -> bool {
@@ -108,6 +179,12 @@ struct ClientTimeout {
     /// The requests started and ended when bytes last arrived.
     requests_at_read: Option<(u64, u64)>,
     writes: u64,
+    written: u64,
+    /// The minimum rate of a client that chunks wait for, and over which time it is measured.
+    min_rate: u64,
+    rate_window: Duration,
+    /// Since when the client is behind, and the bytes that it had taken then.
+    behind: Option<(Instant, u64)>,
     /// The client has not read what was written last.
     is_blocked: bool,
     /// The state at the last tick, and since when.
@@ -131,8 +208,9 @@ impl DownstreamStream {
         inner: ReadAhead<TransportSocket>,
         activity: Arc<ConnectionActivity>,
         is_http2: bool,
-        timeouts: &ProxyTimeouts,
+        settings: &ProxyOptions,
     ) -> Self {
+        let timeouts: &ProxyTimeouts = &settings.timeouts;
         let shortest = timeouts.headers.min(timeouts.idle);
         let timeout = ClientTimeout {
             tick: None,
@@ -143,6 +221,10 @@ impl DownstreamStream {
             epoch_started: Instant::now(),
             requests_at_read: None,
             writes: 0,
+            written: 0,
+            min_rate: settings.limits.min_transfer_rate,
+            rate_window: timeouts.transfer,
+            behind: None,
             is_blocked: false,
             seen: (ClientState::Idle((0, 0)), Instant::now()),
         };
@@ -181,6 +263,9 @@ impl ClientTimeout {
                     return Some(ClientState::Stalled);
                 }
             }
+            if self.is_below_rate(now, activity) {
+                return Some(ClientState::Stalled);
+            }
             let state = self.state(activity);
             if state != self.seen.0 {
                 self.seen = (state, now);
@@ -191,6 +276,28 @@ impl ClientTimeout {
                 return Some(state);
             }
         }
+    }
+
+    /// Whether the client has taken less than the minimum rate for each waiting chunk, over a whole window. Under
+    /// pressure the window is shorter. A client that is not behind is idle or waits for an endpoint.
+    fn is_below_rate(&mut self, now: Instant, activity: &ConnectionActivity) -> bool {
+        let is_http2 = self.headers.is_none();
+        let waiting = if is_http2 { activity.all_queued() } else { u64::from(self.is_blocked) };
+        if waiting == 0 || self.min_rate == 0 {
+            self.behind = None;
+            return false;
+        }
+        let taken = if is_http2 { activity.taken.load(Ordering::Relaxed) } else { self.written };
+        let (since, before) = *self.behind.get_or_insert((now, taken));
+        let elapsed = now.duration_since(since);
+        let is_pressed = activity.budget.is_pressed();
+        let window = if is_pressed { self.rate_window.min(self.when_full) } else { self.rate_window };
+        if elapsed < window {
+            return false;
+        }
+        self.behind = Some((now, taken));
+        let required = u128::from(self.min_rate) * u128::from(waiting) * elapsed.as_millis() / 1000;
+        u128::from(taken.wrapping_sub(before)) < required
     }
 
     /// `None`: no limit.
@@ -215,7 +322,11 @@ impl DownstreamStream {
     }
 
     /// Counts a finished write, and checks the timeout of a blocked one.
-    fn check_write<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match result {
             Poll::Pending => {
                 self.timeout.is_blocked = true;
@@ -227,6 +338,9 @@ impl DownstreamStream {
             done => {
                 self.timeout.is_blocked = false;
                 self.timeout.writes = self.timeout.writes.wrapping_add(1);
+                if let Poll::Ready(Ok(count)) = &done {
+                    self.timeout.written = self.timeout.written.wrapping_add(*count as u64);
+                }
                 done
             }
         }

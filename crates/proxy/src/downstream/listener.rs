@@ -1,14 +1,18 @@
 //! Listeners: the accept loop, and the permit that each open connection holds.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::listener::ConnectionPermit;
 use model::ServiceKey;
 use tokio::net::TcpListener;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::connection;
+use super::idle_timeout::ConnectionActivity;
+use crate::overload::client_id::ClientId;
+use crate::overload::open_connections::RELIEF_PAUSE;
 use crate::proxy::ProxyShared;
 
 /// The routes of a listener's connections.
@@ -26,12 +30,23 @@ pub(crate) async fn accept(proxy: &Arc<ProxyShared>, listener: TcpListener, kind
     let kind = Arc::new(kind);
     loop {
         let ((stream, client), permit) = proxy.connections.accept(|| listener.accept()).await;
-        let open = Arc::new(OpenConnection::new(proxy, permit));
+        let open = Arc::new(OpenConnection::new(proxy, permit, ClientId::of(client.ip())));
+        proxy.relieve_connections(&open.activity);
         let (proxy, kind) = (proxy.clone(), kind.clone());
         tokio::spawn(async move {
             proxy.stats.connections.inc();
             connection::serve(proxy, &kind, stream, client, open).await;
         });
+    }
+}
+
+/// Closes idle downstream connections while none can be accepted.
+pub(crate) async fn relieve_connections(proxy: &ProxyShared) {
+    let unknown = ClientId::of(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let newcomer = ConnectionActivity::new(&proxy.budget, unknown, u64::MAX);
+    loop {
+        sleep(RELIEF_PAUSE).await;
+        proxy.relieve_connections(&newcomer);
     }
 }
 
@@ -48,19 +63,24 @@ pub(crate) async fn sweep_idle(proxy: &ProxyShared) {
 
 /// Held while a connection, or the tunnel that it was upgraded to, is open. Draining waits for it.
 pub(crate) struct OpenConnection {
+    pub(crate) activity: Arc<ConnectionActivity>,
     proxy: Arc<ProxyShared>,
     _permit: ConnectionPermit,
 }
 
 impl OpenConnection {
-    fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit) -> Self {
+    fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit, client: ClientId) -> Self {
         proxy.connection_opened();
-        Self { proxy: proxy.clone(), _permit: permit }
+        let connections = &proxy.budget.connections;
+        let activity = Arc::new(ConnectionActivity::new(&proxy.budget, client, connections.next_id()));
+        connections.add(&activity);
+        Self { activity, proxy: proxy.clone(), _permit: permit }
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
+        self.proxy.budget.connections.remove(self.activity.id);
         self.proxy.connection_closed();
     }
 }

@@ -78,7 +78,7 @@ pub(super) async fn serve(
     if !found.is_terminated && found.protocol == GatewayProtocol::Tls {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(ahead, TransportSocket::Plain(stream));
-        return tcp::forward(proxy, stream, &split, from).await;
+        return tcp::forward(proxy, stream, &split, from, &open.activity).await;
     }
     let Some(certificate) = found.certificate else {
         failed();
@@ -91,7 +91,7 @@ pub(super) async fn serve(
     if !is_http {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(Bytes::new(), TransportSocket::Tls(Box::new(stream)));
-        return tcp::forward(proxy, stream, &split, from).await;
+        return tcp::forward(proxy, stream, &split, from, &open.activity).await;
     }
     let is_http2 = stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2");
     let scope = RouteScope::Gateway(port, Some(found.listener));

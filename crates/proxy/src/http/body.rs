@@ -1,5 +1,6 @@
 //! Bodies of requests, responses and mirrored requests. They stream; buffered bytes are counted (`body_chunk`), and a
-//! body without progress ends at the idle timeout.
+//! body without progress ends at the idle timeout. A request body also has a minimum rate, if its length is known, and a
+//! deadline.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,13 +13,14 @@ use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body_chunk::{BodyChunk, BodyReadAhead};
 use crate::downstream::connection::HttpConnection;
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::proxy::ProxyShared;
 use crate::request_log::RequestLog;
+use crate::settings::ProxyOptions;
 use crate::upstream::connection_pool::PooledConnection;
 
 /// Why a body ended early.
@@ -38,30 +40,75 @@ pub(crate) enum BodyError {
 #[derive(Debug)]
 struct BodyIdleTimer {
     limit: Duration,
-    has_progressed: bool,
+    /// Bytes that have to arrive in a period of waiting.
+    required: u64,
+    deadline: Option<Instant>,
+    moved: u64,
+    /// Since when the body waits, and how long it waited before in this period: only waiting for the peer counts.
+    waits_since: Option<Instant>,
+    waited: Duration,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl BodyIdleTimer {
     fn new(limit: Duration) -> Self {
-        Self { limit, has_progressed: false, timer: None }
+        Self {
+            limit,
+            required: 1,
+            deadline: None,
+            moved: 0,
+            waits_since: None,
+            waited: Duration::ZERO,
+            timer: None,
+        }
     }
 
-    fn progressed(&mut self) {
-        self.has_progressed = true;
+    /// Of a request: with a deadline, and a minimum rate if the client knows the length and has no reason to wait.
+    fn of_request(settings: &ProxyOptions, length: &SizeHint) -> Self {
+        let (limits, timeouts) = (&settings.limits, &settings.timeouts);
+        let mut timer = Self::new(timeouts.idle);
+        timer.deadline = timeouts.request.map(|limit| Instant::now() + limit);
+        if length.exact().is_some() && limits.min_transfer_rate > 0 && timeouts.transfer < timeouts.idle {
+            timer.limit = timeouts.transfer;
+            let required = u128::from(limits.min_transfer_rate) * timeouts.transfer.as_millis() / 1000;
+            timer.required = u64::try_from(required).unwrap_or(u64::MAX).max(1);
+        }
+        timer
     }
 
-    /// PolledFrame while the body waits; true after a whole period without progress.
+    /// A frame arrived; one without data counts, too.
+    fn progressed(&mut self, bytes: usize) {
+        self.moved = self.moved.saturating_add(bytes.max(1) as u64);
+        if let Some(since) = self.waits_since.take() {
+            self.waited = (self.waited + since.elapsed()).min(self.limit);
+        }
+    }
+
+    /// Polled while the body waits; true at the deadline, and after a whole period with too little progress.
     fn is_expired(&mut self, cx: &mut Context<'_>) -> bool {
-        let limit = self.limit;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
-        while timer.as_mut().poll(cx).is_ready() {
-            if !std::mem::take(&mut self.has_progressed) {
+        loop {
+            let since = *self.waits_since.get_or_insert_with(Instant::now);
+            let period_end = since + self.limit.saturating_sub(self.waited);
+            let end = self.deadline.map_or(period_end, |deadline| deadline.min(period_end));
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
+            // It may have been set for an earlier wait.
+            if timer.is_elapsed() {
+                timer.as_mut().reset(end);
+            }
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            let now = Instant::now();
+            if self.deadline.is_some_and(|deadline| now >= deadline) {
                 return true;
             }
-            timer.as_mut().reset(tokio::time::Instant::now() + limit);
+            if now >= period_end {
+                if self.moved < self.required {
+                    return true;
+                }
+                (self.moved, self.waited, self.waits_since) = (0, Duration::ZERO, Some(now));
+            }
         }
-        false
     }
 }
 
@@ -98,13 +145,13 @@ impl RequestBody {
     ) -> Self {
         let Some(progress) = progress else { return Self::Empty };
         let settings = &connection.proxy.settings;
-        let read_ahead =
-            BodyReadAhead::new(&connection.proxy.budget, settings.limits.buffer, &incoming.size_hint());
+        let length = incoming.size_hint();
+        let read_ahead = BodyReadAhead::new(&connection.activity, settings.limits.buffer, &length);
         Self::Client(Box::new(ClientBody {
             incoming,
             activity: connection.activity.clone(),
             bytes_left: settings.limits.body_bytes,
-            idle: BodyIdleTimer::new(settings.timeouts.idle),
+            idle: BodyIdleTimer::of_request(settings, &length),
             read_ahead,
             mirrors,
             progress,
@@ -129,7 +176,7 @@ impl ClientBody {
             }
             Poll::Ready(Some(Err(error))) => self.fail(error.into()),
             Poll::Ready(Some(Ok(frame))) => {
-                self.idle.progressed();
+                self.idle.progressed(frame.data_ref().map_or(0, Bytes::len));
                 self.progress.fetch_add(1, Ordering::Relaxed);
                 let frame = frame.map_data(|bytes| BodyChunk::to_endpoint(bytes, &self.activity));
                 self.read_ahead.reserve(&self.incoming.size_hint());
@@ -266,7 +313,7 @@ impl UpstreamBody {
                 Poll::Pending
             }
             Poll::Ready(frame) => {
-                self.idle.progressed();
+                self.idle.progressed(0);
                 if frame.is_none() || self.incoming.is_end_stream() {
                     self.read_ahead.clear();
                     self.connection.release();
@@ -296,8 +343,9 @@ impl ResponseBody {
         if incoming.is_end_stream() {
             connection.release();
         }
-        let read_ahead =
-            BodyReadAhead::new(&proxy.budget, proxy.settings.limits.buffer, &incoming.size_hint());
+        let buffer = proxy.settings.limits.buffer;
+        let read_ahead = BodyReadAhead::new(request_log.activity(), buffer, &incoming.size_hint());
+        request_log.begin_streaming();
         let idle = BodyIdleTimer::new(proxy.settings.timeouts.idle);
         let body = UpstreamBody { incoming, connection, idle, read_ahead };
         Self { content: ResponseContent::Upstream(body), request_log }

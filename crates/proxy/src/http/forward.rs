@@ -18,6 +18,7 @@ use super::local_reply;
 use super::mirror;
 use super::retry::{self, AttemptContext};
 use super::route_rule::CompiledRule;
+use super::router;
 use super::upgrade::{self, UpgradeRequest};
 use crate::downstream::connection::HttpConnection;
 use crate::request_log::RequestLog;
@@ -60,7 +61,7 @@ pub(super) async fn forward(
         from: connection.addresses,
         progress: progress.as_deref(),
     };
-    let sent = retry::send(proxy, backend, request, &context, &mut request_log).await;
+    let sent = retry::send(connection, backend, request, &context, &mut request_log).await;
     let (mut response, upstream) = match sent {
         Ok(response) => response,
         Err((status, Some(reason))) => {
@@ -83,6 +84,14 @@ pub(super) async fn forward(
             return local_reply::error(StatusCode::BAD_GATEWAY, is_grpc, request_log);
         }
         _ => {}
+    }
+    if !response.body().is_end_stream()
+        && proxy.budget.is_spent()
+        && !proxy.budget.relieve(&connection.activity)
+    {
+        proxy.stats.bodies_over_limit.inc();
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        return local_reply::error_with_reason(status, router::TOO_MANY_BYTES, is_grpc, request_log);
     }
     strip_hop_by_hop(response.headers_mut());
     if let Some(rule) = plan.rule {

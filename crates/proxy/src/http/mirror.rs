@@ -16,7 +16,7 @@ use crate::downstream::connection::HttpConnection;
 use crate::proxy::ProxyShared;
 use crate::proxy_protocol::ConnectionAddresses;
 use crate::upstream::backend::UpstreamBackend;
-use crate::upstream::connection_pool::{PooledConnection, Purpose, UpstreamSender};
+use crate::upstream::connection_pool::{Connector, PooledConnection, Purpose, UpstreamSender};
 
 /// Starts the mirrored requests of a rule, and returns the senders that need the frames of the body.
 pub(super) fn send(
@@ -102,8 +102,8 @@ async fn send_copy(
     let balancer = backend.load_balancer();
     let chosen = balancer.pick(&proxy.random, proxy.now(), &settings.load_balancing, &[]);
     let Some(endpoint) = chosen.map(|chosen| &chosen.endpoint) else { return };
-    let Ok(mut connection) = PooledConnection::acquire(endpoint, settings, Purpose::Request, &from).await
-    else {
+    let connector = Connector { proxy, backend, claimant: None, from: &from };
+    let Ok(mut connection) = PooledConnection::acquire(endpoint, connector, Purpose::Request).await else {
         backend.stats.connect_failures.inc();
         return;
     };

@@ -18,11 +18,14 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::body::{BodyError, RequestBody};
 use super::forward::{is_gateway_failure, translate};
 use super::upgrade::{NOT_OFFERED, UpgradeRequest};
-use crate::proxy::ProxyShared;
+use crate::downstream::connection::HttpConnection;
+use crate::overload::request_slots::HeldRequest;
 use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::RequestLog;
 use crate::upstream::backend::UpstreamBackend;
-use crate::upstream::connection_pool::{Http1Reuse, PooledConnection, Purpose, UpstreamSender};
+use crate::upstream::connection_pool::{
+    Connector, Http1Reuse, PooledConnection, Purpose, UpstreamSender, overload_reason,
+};
 use crate::upstream::endpoint::UpstreamEndpoint;
 use crate::upstream::outlier_detection::note_failure;
 
@@ -38,13 +41,16 @@ pub(super) struct AttemptContext<'s> {
 /// Sends a request to an endpoint of a backend, with retries. An error has the status of the local reply, and the
 /// reason where the status does not say it.
 pub(super) async fn send(
-    proxy: &ProxyShared,
+    connection: &HttpConnection,
     backend: &Arc<UpstreamBackend>,
     mut request: Request<RequestBody>,
     context: &AttemptContext<'_>,
     request_log: &mut RequestLog,
 ) -> Result<(Response<Incoming>, PooledConnection), (StatusCode, Option<&'static str>)> {
+    let proxy = &*connection.proxy;
     let settings = &proxy.settings;
+    let connector = Connector { proxy, backend, claimant: Some(&connection.activity), from: &context.from };
+    let mut retrying = None;
     let mut now = proxy.at(request_log.started);
     let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
     let mut attempts = 0;
@@ -56,25 +62,37 @@ pub(super) async fn send(
         let endpoint = &chosen.endpoint;
         request_log.backend = Some((backend.clone(), chosen.locality));
         request_log.endpoint = Some(endpoint.address);
-        let failed = match PooledConnection::acquire(endpoint, settings, purpose, &context.from).await {
-            Ok(connection) => match attempt(connection, request, context, settings.timeouts.response).await {
-                Ok((response, connection)) => {
-                    if is_gateway_failure(response.status()) {
-                        note_failure(proxy, backend, &balancer, endpoint);
-                    } else {
-                        endpoint.outlier.succeeded();
+        if !request_log.take_slot_of_backend(backend, endpoint.protocol) {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, Some(BACKEND_OVERFLOW)));
+        }
+        let sent = async {
+            match PooledConnection::acquire(endpoint, connector, purpose).await {
+                Ok(connection) => attempt(connection, request, context, settings.timeouts.response).await,
+                Err(error) => match overload_reason(&error) {
+                    Some(reason) => Err(FailedAttempt::by_overload(reason)),
+                    None => {
+                        backend.stats.connect_failures.inc();
+                        let failed = FailedAttempt::by_endpoint(StatusCode::SERVICE_UNAVAILABLE);
+                        Err(FailedAttempt { request: Some(request), ..failed })
                     }
-                    return Ok((response, connection));
-                }
-                Err(failed) => failed,
-            },
-            Err(_) => {
-                backend.stats.connect_failures.inc();
-                FailedAttempt {
-                    request: Some(request),
-                    ..FailedAttempt::by_endpoint(StatusCode::SERVICE_UNAVAILABLE)
-                }
+                },
             }
+        };
+        let sent = tokio::select! {
+            biased;
+            sent = sent => sent,
+            () = evicted(request_log.slots.held.as_deref()) => Err(FailedAttempt::by_overload(EVICTED)),
+        };
+        let failed = match sent {
+            Ok((response, connection)) => {
+                if is_gateway_failure(response.status()) {
+                    note_failure(proxy, backend, &balancer, endpoint);
+                } else {
+                    endpoint.outlier.succeeded();
+                }
+                return Ok((response, connection));
+            }
+            Err(failed) => failed,
         };
         if failed.is_endpoint_fault {
             note_failure(proxy, backend, &balancer, endpoint);
@@ -85,8 +103,27 @@ pub(super) async fn send(
             Some(request) if attempts <= settings.limits.retries => request,
             _ => return Err((failed.status, failed.reason)),
         };
+        if retrying.is_none() {
+            retrying = backend.breaker.retries.enter(settings.circuit_breakers.max_retries);
+            if retrying.is_none() {
+                backend.stats.retry_overflow.inc();
+                return Err((failed.status, failed.reason));
+            }
+        }
         backend.stats.retries.inc();
         now = proxy.now();
+    }
+}
+
+/// Reasons of a 503.
+const BACKEND_OVERFLOW: &str = "too many requests of this backend";
+const EVICTED: &str = "evicted for other clients";
+
+/// Never, if the request has no slot in a ledger.
+async fn evicted(held: Option<&HeldRequest>) {
+    match held {
+        Some(held) => held.signal.wait().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -103,6 +140,11 @@ struct FailedAttempt {
 impl FailedAttempt {
     fn by_endpoint(status: StatusCode) -> Self {
         Self { request: None, status, reason: None, is_endpoint_fault: true }
+    }
+
+    fn by_overload(reason: &'static str) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self { request: None, status, reason: Some(reason), is_endpoint_fault: false }
     }
 }
 

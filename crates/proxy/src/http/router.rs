@@ -46,7 +46,7 @@ pub(crate) async fn respond(
     let (mut parts, body) = request.into_parts();
     let mut request_log = RequestLog::open(proxy, &connection.activity, connection.addresses.client, &parts);
     let is_grpc = is_grpc(&parts.headers);
-    if let Some((status, reason)) = over_limits(proxy, &body) {
+    if let Some((status, reason)) = over_limits(proxy, &body, &mut request_log) {
         return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
     }
     let upgrade = UpgradeRequest::of(&mut parts, &proxy.random);
@@ -112,15 +112,22 @@ fn set_forwarded(connection: &HttpConnection, parts: &mut Parts) -> Option<IpAdd
     forwarded.is_trusted.then_some(forwarded.client)
 }
 
-fn over_limits(proxy: &ProxyShared, body: &Incoming) -> Option<(StatusCode, &'static str)> {
+/// The reason of a 503.
+pub(super) const TOO_MANY_BYTES: &str = "too many buffered body bytes";
+
+/// Takes a slot for the request.
+fn over_limits(
+    proxy: &ProxyShared,
+    body: &Incoming,
+    request_log: &mut RequestLog,
+) -> Option<(StatusCode, &'static str)> {
     let limits = &proxy.settings.limits;
-    if proxy.requests() > limits.requests {
-        proxy.stats.requests_over_limit.inc();
+    if !request_log.take_slot_of_proxy() {
         return Some((StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight"));
     }
-    if proxy.budget.is_spent() {
+    if proxy.budget.is_spent() && !proxy.budget.relieve(request_log.activity()) {
         proxy.stats.bodies_over_limit.inc();
-        return Some((StatusCode::SERVICE_UNAVAILABLE, "too many buffered body bytes"));
+        return Some((StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_BYTES));
     }
     (body.size_hint().lower() > limits.body_bytes)
         .then_some((StatusCode::PAYLOAD_TOO_LARGE, "request body exceeds the limit"))

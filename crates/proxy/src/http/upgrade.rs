@@ -107,14 +107,29 @@ pub(super) fn join(
     let accept = if upstream.is_http2() && !upgrade.is_connect { upgrade.websocket_accept() } else { None };
     let proxy = connection.proxy.clone();
     let open = connection.open.clone();
+    // The tunnel keeps the slots, and is a request for as long as it is open.
+    let slots = std::mem::take(&mut request_log.slots);
+    let activity = connection.activity.clone();
+    activity.request_started();
+    if let Some(held) = &slots.held {
+        held.begin_streaming();
+    }
+    let is_connect = upgrade.is_connect;
     let client = upgrade.client;
     tokio::spawn(async move {
         if let (Ok(client), Ok(endpoint)) = tokio::join!(client, endpoint) {
             let idle = proxy.settings.timeouts.idle;
             let phase = proxy.phase.subscribe();
-            let _ = tunnel::copy(TokioIo::new(client), TokioIo::new(endpoint), idle, phase).await;
+            let joined = tunnel::copy(TokioIo::new(client), TokioIo::new(endpoint), idle, phase);
+            tokio::select! {
+                biased;
+                _ = joined => {}
+                // A stream of HTTP/2 ends with its connection, which waits for the signal itself.
+                () = activity.evicted(), if !is_connect => {}
+            }
         }
-        drop((upstream, open));
+        activity.request_ended();
+        drop((upstream, slots, open));
     });
     let (mut parts, _) = response.into_parts();
     strip_hop_by_hop(&mut parts.headers);

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use model::backend::{Backend, BackendEndpoint};
 use model::route::{AppProtocol, BackendId};
 
+use super::circuit_breaker::CircuitBreaker;
 use super::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
 use super::load_balancer::{LoadBalancer, WeightedEndpoint};
 use crate::settings::LoadBalancerSettings;
@@ -15,6 +16,7 @@ pub(crate) struct UpstreamBackend {
     /// For logs and metrics.
     pub(crate) label: Arc<str>,
     pub(crate) stats: BackendStats,
+    pub(crate) breaker: CircuitBreaker,
     current: RwLock<CurrentEndpoints>,
 }
 
@@ -27,7 +29,12 @@ struct CurrentEndpoints {
 
 impl UpstreamBackend {
     pub(crate) fn new(id: &BackendId) -> Self {
-        Self { label: id.to_string().into(), stats: BackendStats::default(), current: RwLock::default() }
+        Self {
+            label: id.to_string().into(),
+            stats: BackendStats::default(),
+            breaker: CircuitBreaker::default(),
+            current: RwLock::default(),
+        }
     }
 
     pub(crate) fn load_balancer(&self) -> Arc<LoadBalancer> {

@@ -16,11 +16,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::backend::UpstreamBackend;
+use super::circuit_breaker::InFlightGuard;
 use super::endpoint::{EndpointProtocol, UpstreamEndpoint};
+use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::http::body::RequestBody;
 use crate::http::http2_limits::{self, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
+use crate::overload::descriptors::{OutOfDescriptors, UpstreamSocket};
+use crate::proxy::ProxyShared;
 use crate::proxy_protocol::{self, ConnectionAddresses};
-use crate::settings::ProxyOptions;
 
 #[derive(Debug)]
 pub(crate) struct ConnectionPool {
@@ -77,6 +81,8 @@ pub(crate) struct PooledConnection {
     pub(crate) sender: Option<UpstreamSender>,
     pub(crate) reuse: Http1Reuse,
     max_idle: usize,
+    /// Whose client uses the connection, if no other may use it meanwhile.
+    user: Option<Arc<ConnectionActivity>>,
 }
 
 /// What a connection is needed for.
@@ -86,14 +92,39 @@ pub(crate) enum Purpose {
     Upgrade,
 }
 
+/// More requests of a backend wait for a connection than its circuit breaker allows.
+#[derive(Debug, thiserror::Error)]
+#[error("too many requests of this backend wait for a connection")]
+pub(crate) struct PendingOverflow;
+
+/// The reason of a 503 that is not the endpoint's fault.
+pub(crate) fn overload_reason(error: &io::Error) -> Option<&'static str> {
+    let inner = error.get_ref()?;
+    if inner.is::<PendingOverflow>() {
+        return Some("too many requests wait for a connection to this backend");
+    }
+    inner.is::<OutOfDescriptors>().then_some("out of file descriptors for connections to endpoints")
+}
+
+/// Whose connection is established, and for which backend.
+#[derive(Clone, Copy)]
+pub(crate) struct Connector<'s> {
+    pub(crate) proxy: &'s ProxyShared,
+    pub(crate) backend: &'s UpstreamBackend,
+    /// `None` for a mirror, for which no client gives way.
+    pub(crate) claimant: Option<&'s Arc<ConnectionActivity>>,
+    /// For the PROXY protocol.
+    pub(crate) from: &'s ConnectionAddresses,
+}
+
 impl PooledConnection {
     /// An idle connection of the pool, or a new one.
     pub(crate) async fn acquire(
         endpoint: &Arc<UpstreamEndpoint>,
-        settings: &ProxyOptions,
+        connector: Connector<'_>,
         purpose: Purpose,
-        from: &ConnectionAddresses,
     ) -> io::Result<Self> {
+        let settings = &connector.proxy.settings;
         endpoint.add_load();
         let mut pooled = Self {
             endpoint: endpoint.clone(),
@@ -102,33 +133,40 @@ impl PooledConnection {
             sender: None,
             reuse: Http1Reuse::default(),
             max_idle: settings.limits.idle_per_endpoint,
+            user: None,
         };
+        if let (EndpointProtocol::Http1 | EndpointProtocol::Tcp, Some(user)) =
+            (endpoint.protocol, connector.claimant)
+        {
+            user.add_socket();
+            pooled.user = Some(user.clone());
+        }
         if endpoint.proxy_protocol.is_some() {
             pooled.max_idle = 0;
-            pooled.sender = Some(Box::pin(unshared(endpoint, settings, purpose, from)).await?);
+            pooled.sender = Some(Box::pin(unshared(endpoint, connector, purpose)).await?);
             return Ok(pooled);
         }
         let sender = match endpoint.protocol {
             // Rare paths are boxed: otherwise every request's future has room for them.
             EndpointProtocol::Http2 if purpose == Purpose::Upgrade => {
-                match Box::pin(endpoint.http2_with_extended_connect(settings, from)).await? {
+                match Box::pin(endpoint.http2_with_extended_connect(connector)).await? {
                     Some(sender) => sender,
                     None => {
                         (pooled.is_http1_guess, pooled.max_idle) = (true, 0);
-                        UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings, from)).await?)
+                        UpstreamSender::Http1(Box::pin(connect_http1(endpoint, connector)).await?)
                     }
                 }
             }
             EndpointProtocol::Http2 => match endpoint.pool.least_used_http2() {
                 Some(sender) => sender,
-                None => Box::pin(endpoint.http2(settings, from)).await?,
+                None => Box::pin(endpoint.http2(connector)).await?,
             },
             EndpointProtocol::Http1 | EndpointProtocol::Tcp => match endpoint.pool.take_idle() {
                 Some((sender, reuse)) => {
                     (pooled.is_reused, pooled.reuse) = (true, reuse);
                     UpstreamSender::Http1(sender)
                 }
-                None => UpstreamSender::Http1(Box::pin(connect_http1(endpoint, settings, from)).await?),
+                None => UpstreamSender::Http1(Box::pin(connect_http1(endpoint, connector)).await?),
             },
         };
         pooled.sender = Some(sender);
@@ -152,6 +190,9 @@ impl Drop for PooledConnection {
     fn drop(&mut self) {
         if let Some(UpstreamSender::Http2(_, usage)) = &self.sender {
             usage.streams.fetch_sub(1, Relaxed);
+        }
+        if let Some(user) = &self.user {
+            user.remove_socket();
         }
         self.endpoint.remove_load();
     }
@@ -194,14 +235,17 @@ impl ConnectionPool {
         }
     }
 
-    /// Closes connections that have been idle for `keep`.
-    pub(crate) fn sweep_idle(&self, now: Instant, keep: Duration) {
+    /// Closes connections that have been idle for `keep`, and returns how many.
+    pub(crate) fn sweep_idle(&self, now: Instant, keep: Duration) -> usize {
         let is_fresh = |since: Instant| now.saturating_duration_since(since) < keep;
-        self.http1().retain(|idle| !idle.sender.is_closed() && is_fresh(idle.since));
-        self.http2().retain(|connection| {
+        let (mut http1, mut http2) = (self.http1(), self.http2());
+        let before = http1.len() + http2.len();
+        http1.retain(|idle| !idle.sender.is_closed() && is_fresh(idle.since));
+        http2.retain(|connection| {
             let last_used = *connection.usage.last_used.lock().unwrap_or_else(PoisonError::into_inner);
             !connection.sender.is_closed() && (connection.streams() > 0 || is_fresh(last_used))
         });
+        before - http1.len() - http2.len()
     }
 
     /// The connection with the fewest streams, unless it is full and another one may be established.
@@ -233,16 +277,17 @@ impl Http2Connection {
 const SETTINGS_WITHIN: Duration = Duration::from_millis(250);
 
 impl UpstreamEndpoint {
-    async fn http2(&self, settings: &ProxyOptions, from: &ConnectionAddresses) -> io::Result<UpstreamSender> {
+    async fn http2(&self, connector: Connector<'_>) -> io::Result<UpstreamSender> {
         if let Some(sender) = self.pool.least_used_http2() {
             return Ok(sender);
         }
+        let _pending = connector.pending()?;
         let _connecting = self.pool.connecting.lock().await;
         if let Some(sender) = self.pool.least_used_http2() {
             return Ok(sender);
         }
-        let connection = connect_http2(self, settings, from).await?;
-        let sender = connection.add_stream(settings.clock.now());
+        let connection = connect_http2(self, connector).await?;
+        let sender = connection.add_stream(connector.proxy.settings.clock.now());
         self.pool.http2().push(connection);
         Ok(sender)
     }
@@ -250,14 +295,14 @@ impl UpstreamEndpoint {
     /// A connection to an endpoint that offers extended CONNECT (RFC 8441), if it does.
     async fn http2_with_extended_connect(
         &self,
-        settings: &ProxyOptions,
-        from: &ConnectionAddresses,
+        connector: Connector<'_>,
     ) -> io::Result<Option<UpstreamSender>> {
-        let UpstreamSender::Http2(sender, usage) = self.http2(settings, from).await? else { return Ok(None) };
+        let UpstreamSender::Http2(sender, usage) = self.http2(connector).await? else { return Ok(None) };
         // Not counted while it waits: if the request is cancelled here, the count would stay.
         usage.streams.fetch_sub(1, Relaxed);
         while !usage.extended_connect.load(Relaxed) {
-            if settings.clock.since(usage.established) > SETTINGS_WITHIN || sender.is_closed() {
+            if connector.proxy.settings.clock.since(usage.established) > SETTINGS_WITHIN || sender.is_closed()
+            {
                 return Ok(None);
             }
             sleep(Duration::from_millis(2)).await;
@@ -265,47 +310,71 @@ impl UpstreamEndpoint {
         usage.streams.fetch_add(1, Relaxed);
         Ok(Some(UpstreamSender::Http2(sender, usage)))
     }
+}
 
-    /// Connects, and writes the PROXY protocol header if the endpoint expects one.
+impl<'s> Connector<'s> {
+    fn pending(&self) -> io::Result<InFlightGuard<'s>> {
+        let limit = self.proxy.settings.circuit_breakers.max_pending_requests;
+        self.backend.breaker.pending.enter(limit).ok_or_else(|| {
+            self.backend.stats.pending_overflow.inc();
+            io::Error::other(PendingOverflow)
+        })
+    }
+
+    /// Connects to an endpoint of the backend; the request is pending meanwhile.
     pub(crate) async fn connect(
         &self,
-        settings: &ProxyOptions,
-        from: &ConnectionAddresses,
-    ) -> io::Result<TcpStream> {
-        let mut stream = connect(self.address, settings).await?;
-        if let Some(version) = self.proxy_protocol {
+        endpoint: &UpstreamEndpoint,
+    ) -> io::Result<(TcpStream, UpstreamSocket)> {
+        let _pending = self.pending()?;
+        self.open(endpoint).await
+    }
+
+    /// Connects, and writes the PROXY protocol header if the endpoint expects one.
+    async fn open(&self, endpoint: &UpstreamEndpoint) -> io::Result<(TcpStream, UpstreamSocket)> {
+        let claimant = self.claimant.map(|claimant| &**claimant);
+        let (mut stream, descriptor) = connect(endpoint.address, self.proxy, claimant).await?;
+        if let Some(version) = endpoint.proxy_protocol {
             // Fits into the empty buffer of a new socket.
-            stream.write_all(&proxy_protocol::write(version, from)).await?;
+            stream.write_all(&proxy_protocol::write(version, self.from)).await?;
         }
-        Ok(stream)
+        Ok((stream, descriptor))
     }
 }
 
-/// Connects with the firewall mark, so that the kernel does not redirect the connection to this proxy.
-pub(crate) async fn connect(address: SocketAddr, settings: &ProxyOptions) -> io::Result<TcpStream> {
+/// Connects with the firewall mark, so that the kernel does not redirect the connection to this proxy. The descriptor is
+/// free when both values are dropped.
+pub(crate) async fn connect(
+    address: SocketAddr,
+    proxy: &ProxyShared,
+    claimant: Option<&ConnectionActivity>,
+) -> io::Result<(TcpStream, UpstreamSocket)> {
+    let settings = &proxy.settings;
+    let relieve = || proxy.relieve_sockets(claimant);
+    let descriptor = proxy.sockets.acquire(settings.timeouts.connect, relieve).await?;
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(mark) = settings.mark {
         setsockopt(&socket, sockopt::Mark, &mark)?;
     }
     let stream = timeout(settings.timeouts.connect, socket.connect(address)).await??;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    Ok((stream, descriptor))
 }
 
 async fn connect_http1(
     endpoint: &UpstreamEndpoint,
-    settings: &ProxyOptions,
-    from: &ConnectionAddresses,
+    connector: Connector<'_>,
 ) -> io::Result<http1::SendRequest<RequestBody>> {
-    let stream = endpoint.connect(settings, from).await?;
+    let (stream, descriptor) = connector.connect(endpoint).await?;
     let (sender, connection) = http1::Builder::new()
-        .max_buf_size(settings.limits.http1_buffer())
+        .max_buf_size(connector.proxy.settings.limits.http1_buffer())
         .handshake(TokioIo::new(stream))
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
         // The sender of the request gets the error.
         let _ = connection.with_upgrades().await;
+        drop(descriptor);
     });
     Ok(sender)
 }
@@ -314,23 +383,21 @@ async fn connect_http1(
 /// endpoint offers extended CONNECT is not known yet.
 async fn unshared(
     endpoint: &UpstreamEndpoint,
-    settings: &ProxyOptions,
+    connector: Connector<'_>,
     purpose: Purpose,
-    from: &ConnectionAddresses,
 ) -> io::Result<UpstreamSender> {
     if endpoint.protocol == EndpointProtocol::Http2 && purpose == Purpose::Request {
-        let connection = connect_http2(endpoint, settings, from).await?;
-        return Ok(connection.add_stream(settings.clock.now()));
+        let _pending = connector.pending()?;
+        let connection = connect_http2(endpoint, connector).await?;
+        return Ok(connection.add_stream(connector.proxy.settings.clock.now()));
     }
-    Ok(UpstreamSender::Http1(connect_http1(endpoint, settings, from).await?))
+    Ok(UpstreamSender::Http1(connect_http1(endpoint, connector).await?))
 }
 
-async fn connect_http2(
-    endpoint: &UpstreamEndpoint,
-    settings: &ProxyOptions,
-    from: &ConnectionAddresses,
-) -> io::Result<Http2Connection> {
-    let stream = endpoint.connect(settings, from).await?;
+async fn connect_http2(endpoint: &UpstreamEndpoint, connector: Connector<'_>) -> io::Result<Http2Connection> {
+    let settings = &connector.proxy.settings;
+    // The caller is pending already.
+    let (stream, descriptor) = connector.open(endpoint).await?;
     let handshake = http2_limits::client(&settings.limits).handshake(TokioIo::new(stream));
     let established = timeout(settings.timeouts.connect, handshake).await?;
     let (sender, mut connection) = established.map_err(io::Error::other)?;
@@ -343,6 +410,7 @@ async fn connect_http2(
     });
     let noted = usage.clone();
     tokio::spawn(async move {
+        let _descriptor = descriptor;
         // hyper does not report SETTINGS, so they are polled: often at first, then no more.
         let mut pause = Duration::from_millis(1);
         while pause < SETTINGS_WITHIN {

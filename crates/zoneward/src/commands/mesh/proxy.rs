@@ -14,14 +14,14 @@ use kube::Client;
 use model::Name;
 use model::random::Random;
 use proxy::{
-    AccessLog, DirectResponseSources, LoadBalancerSettings, Proxy, ProxyLimits, ProxyOptions, ProxyTables,
-    ProxyTimeouts,
+    AccessLog, CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, Proxy, ProxyLimits,
+    ProxyOptions, ProxyTables, ProxyTimeouts,
 };
 use tokio::sync::watch;
 
 use crate::cli;
-use cluster::admin_server::access::AdminAccessArgs;
 use crate::edge::GatewayEdgeArgs;
+use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
@@ -97,10 +97,10 @@ pub struct ProxyArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits and timeouts")]
 pub struct Bounds {
-    /// Maximum number of downstream connections; further ones wait
+    /// Maximum number of downstream connections; further ones wait, and idle ones are closed for them
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one)]
     pub max_connections: usize,
-    /// Maximum number of concurrent requests; further ones get 503
+    /// Maximum number of concurrent requests; at the limit, a request of the client that has most gets 503
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = at_least_one)]
     pub max_requests: usize,
     /// Maximum number of concurrent streams per HTTP/2 connection
@@ -112,9 +112,25 @@ pub struct Bounds {
     /// Maximum size of a request body; larger ones get 413 [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     pub max_body_bytes: Option<u64>,
-    /// Maximum total size of buffered bodies; at the limit, new requests get 503
+    /// Maximum total size of buffered bodies; at the limit, connections of the clients that hold most are closed
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = at_least_one)]
     pub max_held_body_bytes: usize,
+    /// Minimum rate, in bytes per second, at which clients take responses and send bodies of known length; 0 disables
+    #[arg(long, value_name = "BYTES", default_value_t = 240)]
+    pub min_transfer_rate: u64,
+    /// Circuit breaker: maximum number of connections to a backend, each of one HTTP/1.1 request or TCP connection
+    #[arg(long, value_name = "N", default_value_t = BREAKERS.max_connections, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_backend_connections: u32,
+    /// Circuit breaker: maximum number of requests that wait for a connection to a backend
+    #[arg(long, value_name = "N", default_value_t = BREAKERS.max_pending_requests, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_backend_pending: u32,
+    /// Circuit breaker: maximum number of concurrent requests of a backend; at the limit, a request of the client that
+    /// has most gets 503
+    #[arg(long, value_name = "N", default_value_t = BREAKERS.max_requests, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_backend_requests: u32,
+    /// Circuit breaker: maximum number of concurrent retries of a backend
+    #[arg(long, value_name = "N", default_value_t = BREAKERS.max_retries)]
+    pub max_backend_retries: u32,
     /// Maximum number of idle connections per endpoint
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_idle_per_endpoint: usize,
@@ -124,6 +140,10 @@ pub struct Bounds {
     /// Timeout for a client to send request headers
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub header_timeout: Duration,
+    /// Timeout for a client to send a whole request; returns 408; 0 disables, for long uploads and client streams
+    /// [default: 300s for a gateway, 0s for a sidecar]
+    #[arg(long, value_name = "DURATION", value_parser = model::duration::parse)]
+    pub request_timeout: Option<Duration>,
     /// Timeout for connecting to an endpoint
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = model::duration::parse)]
     pub connect_timeout: Duration,
@@ -150,6 +170,10 @@ pub struct Bounds {
     pub slow_start: Duration,
 }
 
+const BREAKERS: CircuitBreakerLimits = CircuitBreakerLimits::DEFAULT;
+/// Default of `--request-timeout` of a gateway, as in Envoy's guide for edge proxies.
+const GATEWAY_REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a positive whole number".to_owned()),
@@ -166,19 +190,32 @@ impl Bounds {
             header_bytes: self.max_header_bytes,
             body_bytes: self.max_body_bytes.unwrap_or(u64::MAX),
             held_body_bytes: self.max_held_body_bytes,
+            min_transfer_rate: self.min_transfer_rate,
             idle_per_endpoint: self.max_idle_per_endpoint,
             retries: self.retries,
             ..ProxyLimits::default()
         }
     }
 
-    fn timeouts(&self) -> ProxyTimeouts {
+    fn circuit_breakers(&self) -> CircuitBreakerLimits {
+        CircuitBreakerLimits {
+            max_connections: self.max_backend_connections,
+            max_pending_requests: self.max_backend_pending,
+            max_requests: self.max_backend_requests,
+            max_retries: self.max_backend_retries,
+        }
+    }
+
+    fn timeouts(&self, is_gateway: bool) -> ProxyTimeouts {
+        let request = self.request_timeout.or(is_gateway.then_some(GATEWAY_REQUEST_TIMEOUT));
         ProxyTimeouts {
             headers: self.header_timeout,
+            request: request.filter(|limit| !limit.is_zero()),
             connect: self.connect_timeout,
             response: self.response_timeout,
             idle: self.idle_timeout,
             keep: self.keep_timeout,
+            ..ProxyTimeouts::default()
         }
     }
 
@@ -282,8 +319,9 @@ fn node(args: &ProxyArgs) -> Name {
 fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
     Ok(ProxyOptions {
         limits: args.bounds.limits(),
-        timeouts: args.bounds.timeouts(),
+        timeouts: args.bounds.timeouts(args.gateway.is_some()),
         load_balancing: args.bounds.load_balancing(),
+        circuit_breakers: args.bounds.circuit_breakers(),
         access_log: args.access_log.as_deref().map(access_log).transpose()?,
         direct_response_sources: DirectResponseSources {
             files: args.allow_file.iter().cloned().collect(),
