@@ -71,7 +71,7 @@ async fn caller(world: &World, spec: Value) -> Caller {
     let mut info = UserInfo::new(user["username"].as_str().unwrap(), &groups);
     let extra = user["extra"].as_object().into_iter().flatten();
     info.extra = extra.map(|(key, values)| (key.clone(), texts(values))).collect();
-    Caller { user: Arc::new(info), source: None }
+    Caller { user: Arc::new(info), source: None, connection: None }
 }
 
 async fn pod_of(world: &World, node: &str) -> Caller {
