@@ -287,6 +287,7 @@ pub(crate) struct ResponseBody {
     request_log: RequestLog,
 }
 
+#[allow(clippy::large_enum_variant, reason = "nearly all responses are the large one")]
 enum ResponseContent {
     Local(Option<Bytes>),
     Upstream(UpstreamBody),

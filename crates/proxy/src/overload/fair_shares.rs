@@ -107,9 +107,9 @@ impl<C: Copy + Ord, H> FairShares<C, H> {
         self.sequence += 1;
         let sequence = self.sequence;
         self.used += amount;
-        let share = self.clients.entry(client).or_insert_with(ClientShare::default);
+        let share = self.clients.entry(client).or_default();
         self.by_use.remove(&share.rank(client));
-        let own = share.connections.entry(connection).or_insert_with(ConnectionShare::default);
+        let own = share.connections.entry(connection).or_default();
         share.by_use.remove(&own.rank(connection));
         own.used += amount;
         own.holders.insert(sequence, Held { amount, since, holder });

@@ -41,10 +41,10 @@ impl From {
 /// Answers `/short`, a long text for `/long`, and never for `/hang`. It keeps nothing.
 async fn endpoint() -> SocketAddr {
     static TEXT: [u8; 16 << 10] = [b'x'; 16 << 10];
-    let listener = TcpSocket::new_v4().unwrap();
-    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener: TcpListener = listener.listen(4096).unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpSocket::new_v4().expect("loopback");
+    listener.bind("127.0.0.1:0".parse().expect("loopback")).expect("loopback");
+    let listener: TcpListener = listener.listen(4096).expect("loopback");
+    let address = listener.local_addr().expect("loopback");
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
