@@ -79,7 +79,6 @@ pub(super) fn ambiguous_path_filter(path: &PathNormalization) -> HttpFilter {
             percentage: Some(FractionalPercent { numerator: 100, ..FractionalPercent::default() }),
             response_body: error_text(400).to_owned(),
             error_type: Some(fault_abort::ErrorType::HttpStatus(400)),
-            ..FaultAbort::default()
         }),
         headers: vec![matcher],
         ..HttpFault::default()
