@@ -23,7 +23,10 @@ fn put_intruder(place: &Place, spec: Value, status: Value) {
     object["status"] = status;
     place.world.put(object);
     for pod in ["10.1.0.7", "fd00:1::7"] {
-        place.world.put(slice("intruder", &[(pod, "")]));
+        let mut slice = slice("intruder", &[(pod, "")]);
+        let ports = ["p", "more", "node"].map(|name| json!({"name": name, "protocol": "TCP", "port": 8080}));
+        slice["ports"] = json!(ports);
+        place.world.put(slice);
     }
 }
 
