@@ -15,7 +15,10 @@ const CONTAINER_DEFAULTS: usize = 100;
 
 /// Refuses a decoded object that is too large, or becomes so by defaulting.
 pub(crate) fn check(object: &Value) -> Result<(), StatusError> {
-    let containers = |name: &str| object["spec"][name].as_array().map_or(0, Vec::len);
+    // Those of a stored Pod have their defaults.
+    let is_bare = |item: &&Value| item["terminationMessagePath"].is_null();
+    let containers =
+        |name: &str| object["spec"][name].as_array().map_or(0, |list| list.iter().filter(is_bare).count());
     let added = (containers("containers") + containers("initContainers")) * CONTAINER_DEFAULTS;
     match encoded(object) {
         Some(size) if size + added <= MAX_OBJECT => Ok(()),
