@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::log::LogFormat;
+use crate::systemd;
 use privileges::{SAME_USER, USER_ENV};
 pub use privileges::{can_change_user, drop_privileges};
-use crate::systemd;
 
 /// Environment variable of children: standard input is a pipe from the parent.
 pub const PARENT_PIPE_ENV: &str = "ZONEWARD_STDIN_IS_PARENT";

@@ -93,7 +93,13 @@ async fn start(violations: &Arc<Mutex<Vec<String>>>) -> SocketAddr {
         let endpoint =
             BackendEndpoint { address: endpoint, weight: 1.0, zone: None, locality: Locality::SameZone };
         let protocol = AppProtocol::of(Some("http"), "");
-        backends.put(Arc::new(Backend { id, protocol, endpoints: vec![endpoint].into(), mode: "all", proxy_protocol: None }));
+        backends.put(Arc::new(Backend {
+            id,
+            protocol,
+            endpoints: vec![endpoint].into(),
+            mode: "all",
+            proxy_protocol: None,
+        }));
     }
     let tables =
         ProxyTables { routes: Arc::new(routes), backends: Arc::new(backends), ..ProxyTables::default() };
