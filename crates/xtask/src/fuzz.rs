@@ -51,7 +51,7 @@ fn names() -> Result<Vec<String>, Stop> {
     Ok(names)
 }
 
-/// Third-party crates are those of the tests: the profile is the same, features are resolved for zoneward as well, and
+/// Third-party crates are those of the tests: the profile is the same, features are resolved for the program, too, and
 /// only our crates are compiled with the wrapper.
 fn build() -> Result<PathBuf, Stop> {
     let words = ["build", "--package", "zoneward", "--package", "fuzz", "--bin", "fuzz"];
