@@ -17,7 +17,7 @@ use model::{
 
 use crate::feature_gates::FeatureGates;
 use crate::routes::{HOSTNAME, REGION, ZONE};
-use crate::select::{NodeView, SelectedEndpoints, select};
+use crate::select::{NodeView, SelectedEndpoints, select_for_proxy};
 
 /// The backends of a proxy. Those whose Service or port does not exist are left out.
 pub fn table<'i>(
@@ -102,7 +102,7 @@ impl<'s> BackendPort<'s> {
         let Self { id, service, port } = self;
         let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
         let set = families(service).into_iter().find_map(|family| {
-            let selections = select(service, slices, family, &node);
+            let selections = select_for_proxy(service, slices, family, &node);
             let of_port = selections.into_iter().find(|s| std::ptr::eq(s.port, *port))?;
             let set = match service.internal_policy {
                 TrafficPolicy::Local => of_port.local,

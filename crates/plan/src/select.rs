@@ -19,13 +19,13 @@ mod spill;
 mod terminating;
 mod traffic_policy;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use model::{Family, Service, ServicePort, ServiceType, Slice};
 
 use crate::feature_gates::FeatureGates;
 use crate::hints::{Mechanism, TopologyScope};
-use candidates::{Candidate, consumed, count, list_candidates};
+use candidates::{Candidate, consumed, count, is_reachable, is_reachable_or_loopback, list_candidates};
 use slice_mechanism::{SliceMechanism, SliceMechanismKind};
 use traffic_policy::{UsedPolicies, select_local};
 
@@ -152,13 +152,33 @@ pub fn select<'a>(
     family: Family,
     node: &NodeView<'_>,
 ) -> Vec<PortSelection<'a>> {
+    select_usable(service, slices, family, node, is_reachable)
+}
+
+/// The same for an L7 proxy, which may have endpoints on loopback addresses.
+pub fn select_for_proxy<'a>(
+    service: &'a Service,
+    slices: &[Slice],
+    family: Family,
+    node: &NodeView<'_>,
+) -> Vec<PortSelection<'a>> {
+    select_usable(service, slices, family, node, is_reachable_or_loopback)
+}
+
+fn select_usable<'a>(
+    service: &'a Service,
+    slices: &[Slice],
+    family: Family,
+    node: &NodeView<'_>,
+    is_usable: fn(IpAddr) -> bool,
+) -> Vec<PortSelection<'a>> {
     let slices = consumed(slices, family);
     let mechanism = SliceMechanism::of(service, &slices, node.gates);
     let mut candidates = Vec::new();
     let ports = service.ports.iter();
     ports
         .map(|port| {
-            list_candidates(&slices, port, &mut candidates);
+            list_candidates(&slices, port, is_usable, &mut candidates);
             select_port(service, port, family, node, &mechanism, &candidates)
         })
         .collect()
@@ -177,7 +197,7 @@ impl<'s> ClusterPolicySelector<'s> {
     pub fn new(service: &'s Service, port: &ServicePort, slices: &'s [Slice], family: Family) -> Self {
         let slices = consumed(slices, family);
         let mut candidates = Vec::new();
-        list_candidates(&slices, port, &mut candidates);
+        list_candidates(&slices, port, is_reachable, &mut candidates);
         let mechanism = SliceMechanism::of(service, &slices, FeatureGates::default());
         Self { service, mechanism, candidates }
     }

@@ -92,9 +92,11 @@ spec:
     for output in [&traced, &planned] {
         let text = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
         for words in [
-            "FrontendConflict: spec.externalIPs: TCP 10.96.1.20:80 is the cluster IP of Service shop/cart",
+            "spec.externalIPs: TCP 10.96.1.20:80 is the cluster IP of Service shop/cart",
+            "spec.ports[].nodePort: port 22",
+            "FrontendConflict",
             "DeprecatedExternalIPs",
-            "PortOutOfRange: spec.ports[].nodePort: port 22",
+            "PortOutOfRange",
         ] {
             assert!(text.contains(words), "{words} is missing in:\n{text}");
         }

@@ -130,8 +130,12 @@ const TESTS: &[runner::Test] = &[
         life::requirement_ends_with_the_service_that_asked_for_it,
     ),
     (
-        "older_service_cannot_take_the_cluster_ip_or_node_port_of_another",
-        tenants::older_service_cannot_take_the_cluster_ip_or_node_port_of_another,
+        "external_ips_of_an_older_service_take_no_cluster_ip_or_node_port",
+        tenants::external_ips_of_an_older_service_take_no_cluster_ip_or_node_port,
+    ),
+    (
+        "load_balancer_ips_of_an_older_service_take_no_cluster_ip_or_node_port",
+        tenants::load_balancer_ips_of_an_older_service_take_no_cluster_ip_or_node_port,
     ),
     (
         "ports_of_the_machine_and_loopback_endpoints_are_refused",

@@ -71,11 +71,23 @@ pub(super) fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
     slices
 }
 
+/// Addresses that the rules of a node may lead to: others would be those of its own daemons, or of another machine on its
+/// link.
+pub(super) fn is_reachable(address: IpAddr) -> bool {
+    unreachable_range(address).is_none()
+}
+
+/// Addresses that a proxy may connect to: also those of processes beside it. An API refuses them, files may have them.
+pub(super) fn is_reachable_or_loopback(address: IpAddr) -> bool {
+    address.is_loopback() || is_reachable(address)
+}
+
 /// Every endpoint of the port, once. Of an address in two slices the one that is not terminating counts (pitfall 5: the
 /// address may belong to a new pod).
 pub(super) fn list_candidates<'s>(
     slices: &[&'s Slice],
     port: &ServicePort,
+    is_usable: fn(IpAddr) -> bool,
     candidates: &mut Vec<Candidate<'s>>,
 ) {
     candidates.clear();
@@ -86,9 +98,8 @@ pub(super) fn list_candidates<'s>(
         // A proxy cannot use a port without a name or a number (semantics C).
         let listed = slice.content.ports.iter().filter(same_port);
         for number in listed.filter_map(|p| p.port).filter(|number| *number != 0) {
-            // Such an address would be one of this node's own daemons, or of another machine on its link.
-            let reachable = |e: &&Endpoint| unreachable_range(e.addresses.first()).is_none();
-            let endpoints = slice.content.endpoints.iter().filter(reachable);
+            let usable = |e: &&Endpoint| is_usable(e.addresses.first());
+            let endpoints = slice.content.endpoints.iter().filter(usable);
             candidates.extend(endpoints.map(|e| Candidate::new(e, number)));
         }
     }

@@ -30,40 +30,45 @@ fn put_intruder(place: &Place, spec: Value, status: Value) {
     }
 }
 
-pub(crate) fn older_service_cannot_take_the_cluster_ip_or_node_port_of_another() {
-    let ports = json!([
+pub(crate) fn external_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+    older_service_takes_nothing(json!({"externalIPs": wanted()}), json!({}));
+}
+
+pub(crate) fn load_balancer_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+    let ingress: Vec<Value> = wanted().iter().map(|ip| json!({"ip": ip})).collect();
+    older_service_takes_nothing(
+        json!({"type": "LoadBalancer"}),
+        json!({"loadBalancer": {"ingress": ingress}}),
+    );
+}
+
+/// Cluster IPs of `web`, and addresses of the node.
+fn wanted() -> [&'static str; 4] {
+    [VIPS[0], VIPS[1], OWN[0], OWN[1]]
+}
+
+fn older_service_takes_nothing(mut spec: Value, status: Value) {
+    spec["ports"] = json!([
         {"name": "p", "protocol": "TCP", "port": 80}, {"name": "more", "protocol": "TCP", "port": 443},
         {"name": "node", "protocol": "TCP", "port": NODE_PORT},
     ]);
-    let wanted = [VIPS[0], VIPS[1], OWN[0], OWN[1]];
-    let ingress: Vec<Value> = wanted.iter().map(|ip| json!({"ip": ip})).collect();
-    for (by, spec, status) in [
-        ("external-ips", json!({"externalIPs": wanted, "ports": ports}), json!({})),
-        (
-            "load-balancer",
-            json!({"type": "LoadBalancer", "ports": ports}),
-            json!({"loadBalancer": {"ingress": ingress}}),
-        ),
-    ] {
-        let place = Place::new(by);
-        put_intruder(&place, spec, status);
-        place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1)]);
-        let node = place.start(PODS_BY_RANGE);
-        for i in [0, 1] {
-            place.goes(From::Outside, (VIPS[i], 80), &[1], Masqueraded);
-            place.is_refused(From::Outside, (VIPS[i], 443));
-            place.goes(From::Outside, (OWN[i], NODE_PORT), &[1], Masqueraded);
-            // Port 443 of the node belongs to no other Service.
-            place.goes(From::Outside, (OWN[i], 443), &[7], Masqueraded);
-        }
-        let events = || {
-            let all = place.world.list("Event").into_iter();
-            all.filter(|event| event["reason"] == "FrontendConflict").collect::<Vec<_>>()
-        };
-        place.world.until("events about the loser", || events().len() >= 8);
-        assert!(events().iter().all(|event| event["involvedObject"]["name"] == "intruder"), "{by}");
-        drop(node);
+    let place = Place::new("intruder");
+    put_intruder(&place, spec, status);
+    place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1)]);
+    let _node = place.start(PODS_BY_RANGE);
+    for i in [0, 1] {
+        place.goes(From::Outside, (VIPS[i], 80), &[1], Masqueraded);
+        place.is_refused(From::Outside, (VIPS[i], 443));
+        place.goes(From::Outside, (OWN[i], NODE_PORT), &[1], Masqueraded);
+        // Port 443 of the node belongs to no other Service.
+        place.goes(From::Outside, (OWN[i], 443), &[7], Masqueraded);
     }
+    let events = || {
+        let all = place.world.list("Event").into_iter();
+        all.filter(|event| event["reason"] == "FrontendConflict").collect::<Vec<_>>()
+    };
+    place.world.until("events about the loser", || events().len() >= 8);
+    assert!(events().iter().all(|event| event["involvedObject"]["name"] == "intruder"));
 }
 
 pub(crate) fn ports_of_the_machine_and_loopback_endpoints_are_refused() {
