@@ -249,8 +249,6 @@ async fn slow_windows_behind_one_address_do_not_refuse_other_connections() {
     slow_windows(From::TheSameAddress).await;
 }
 
-/// HTTP/1.1 clients that ask for much and read nothing.
-
 /// Requests that no endpoint answers fill the circuit breaker of the backend that the other client uses.
 async fn hanging_requests(from: From, protocol_is_http2: bool) {
     let circuit_breakers =
