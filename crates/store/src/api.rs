@@ -101,7 +101,7 @@ impl Caller {
     }
 }
 
-/// Limits for clients. What is above is shared fairly: see [`fairness`].
+/// Limits for clients. What is above is shared fairly: see `fairness`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiLimits {
     /// Bytes of a request body.

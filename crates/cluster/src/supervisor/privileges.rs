@@ -42,7 +42,7 @@ fn has(line: &str, id: u32) -> bool {
     }
 }
 
-/// In a child with [`USER_ENV`]: drops privileges. Called before any thread is started.
+/// In a child with `USER_ENV`: drops privileges. Called before any thread is started.
 pub fn drop_privileges() -> Result<()> {
     let Some(user) = std::env::var(USER_ENV).ok().filter(|_| super::is_child()) else { return Ok(()) };
     prctl::set_no_new_privs().context("no_new_privs")?;

@@ -9,7 +9,7 @@ pub struct RequestView<'a> {
     pub method: &'a str,
     /// May include a port.
     pub host: &'a str,
-    /// Normalised by [`super::path::normalize`], without the query.
+    /// Normalised by `PathNormalization::normalize`, without the query.
     pub path: &'a str,
     pub query: Option<&'a str>,
     pub headers: &'a dyn HeaderLines,
