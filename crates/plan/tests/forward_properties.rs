@@ -75,18 +75,7 @@ fn service(index: usize, tenant: &Tenant) -> Value {
 }
 
 fn config(addresses: &[IpAddr]) -> NodeConfig {
-    let node = Node {
-        name: Name::new("here"),
-        zone: None,
-        region: None,
-        ready: true,
-        control_plane: false,
-        cpu_millis: None,
-        deleting: false,
-        to_be_deleted: false,
-        addresses: Box::default(),
-        pod_cidrs: Box::default(),
-    };
+    let node = Node::named("here");
     let settings =
         ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..ProxySettings::default() };
     NodeConfig::new(&settings, &node, &["10.96.0.0/16".parse().unwrap()], addresses).0

@@ -250,18 +250,15 @@ async fn slow_windows_behind_one_address_do_not_refuse_other_connections() {
 }
 
 /// Requests that no endpoint answers fill the circuit breaker of the backend that the other client uses.
-async fn hanging_requests(from: From, protocol_is_http2: bool) {
+async fn hanging_requests(from: From) {
     let circuit_breakers =
         CircuitBreakerLimits { max_connections: 128, max_requests: 128, ..CircuitBreakerLimits::default() };
     let running = running(ProxyOptions { circuit_breakers, ..ProxyOptions::default() }).await;
     let proxy = running.clone();
-    let attack = if protocol_is_http2 {
-        Attack::start(20, move |at| http2_streams(proxy.clone(), from.address(at), 64, "/hang", None))
-    } else {
-        Attack::start(200, move |at| http1_hanging(proxy.clone(), from.address(at)))
-    };
+    let attack =
+        Attack::start(20, move |at| http2_streams(proxy.clone(), from.address(at), 64, "/hang", None));
     wait_until("the backend is not full", || metric(&running, "open_requests", "") >= 128).await;
-    // Behind one address, hanging requests of HTTP/1.1 give way when they are older than a second.
+    // Requests give way to equals when they are older than a second.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let answers = other_client(&running, 60).await;
     assert_eq!(answers, Answers { whole: 60, failed: Vec::new() }, "{from:?}");
@@ -273,34 +270,19 @@ async fn hanging_requests(from: From, protocol_is_http2: bool) {
         .await;
 }
 
-async fn http1_hanging(running: Arc<Running>, from: Ipv4Addr) {
-    let Ok(mut stream) = connect(&running, from).await else { return };
-    loop {
-        if stream.write_all(b"GET /hang HTTP/1.1\r\nhost: a\r\n\r\n").await.is_err() {
-            return;
-        }
-        // 503, at once or when it is evicted.
-        let mut answer = [0; 1024];
-        if !matches!(stream.read(&mut answer).await, Ok(1..)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_requests_of_one_source_leave_others_their_share_of_a_backend() {
-    hanging_requests(From::One, true).await;
+    hanging_requests(From::One).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_requests_of_16_sources_leave_others_their_share_of_a_backend() {
-    hanging_requests(From::Sixteen, true).await;
+    hanging_requests(From::Sixteen).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hanging_requests_behind_one_address_leave_others_their_share_of_a_backend() {
-    hanging_requests(From::TheSameAddress, true).await;
+    hanging_requests(From::TheSameAddress).await;
 }
 
 /// The same where the bound is that of the whole proxy.
