@@ -15,7 +15,7 @@ mod authority;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -270,8 +270,11 @@ fn text_at(path: &Path, make: impl FnOnce() -> io::Result<String>) -> io::Result
     }
 }
 
-/// Writes a file that only its owner can read, atomically.
+/// Writes a file that only its owner can read, atomically. A file with this content stays: a restart needs no space.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|found| found == content) {
+        return fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+    }
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let mut file =

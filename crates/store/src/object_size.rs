@@ -32,7 +32,7 @@ pub(crate) fn check_change(before: &Value, after: &Value) -> Result<(), StatusEr
 }
 
 /// The size of a value as JSON; `None` if it is larger than an object may be.
-fn encoded(value: &Value) -> Option<usize> {
+pub(crate) fn encoded(value: &Value) -> Option<usize> {
     let mut counter = Counter(0);
     serde_json::to_writer(&mut counter, value).ok().map(|()| counter.0)
 }

@@ -142,6 +142,11 @@ impl<'a, 't> ObjectTxn<'a, 't> {
         self.txn.expire(seconds(self.now), limit, last).map(drop).map_err(txn_error)
     }
 
+    /// Says that the changes are part of a deletion, which a full disk does not prevent.
+    pub(crate) fn free_space(&mut self) {
+        self.txn.free_space();
+    }
+
     /// Removes an object; watchers see it with the resourceVersion of the removal.
     pub fn remove(&mut self, kind: &ResourceKind, object: &mut Value) -> Result<(), StatusError> {
         self.stamp(object);

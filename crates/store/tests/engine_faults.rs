@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use dice::{Dice, seed};
 use faulty::{Faults, FaultyDisk};
+use proptest::prelude::*;
 use store::engine::{
     Bytes, CommitMode, Engine, EngineOptions, Expect, ListQuery, OpenError, PendingWrite, ResourceId,
     Revision, StorageErrorKind, StoreKey, Txn, TxnError, WatchEventType, WriteError,
@@ -250,6 +251,52 @@ fn full_disk(commit: CommitMode) {
 }
 
 #[test]
+fn deletes_and_a_restart_work_on_a_full_disk() {
+    MODES.into_iter().for_each(deletes_on_a_full_disk);
+}
+
+fn put(engine: &Engine, name: &str, size: usize) -> Result<Revision, WriteError<TxnError>> {
+    let key = StoreKey::new(PODS, "default", name);
+    engine.write(move |txn| txn.put(key, Bytes::from("x".repeat(size)), Expect::Anything))
+}
+
+fn delete(engine: &Engine, name: &str) -> Result<Revision, WriteError<TxnError>> {
+    let key = StoreKey::new(PODS, "default", name);
+    engine.write(move |txn| txn.delete(&key, None, Expect::Present))
+}
+
+fn deletes_on_a_full_disk(commit: CommitMode) {
+    let (disk, ended) = (FaultyDisk::new(11), Arc::new(AtomicBool::new(false)));
+    let options = || EngineOptions { journal_bytes: 256 << 10, ..options(&ended, commit) };
+    let mut engine = Engine::open_on(disk.clone(), options()).unwrap();
+    for number in 0..2_000 {
+        put(&engine, &format!("p{number}"), 1_000).unwrap();
+    }
+    disk.set_faults(Faults { full: true, ..Faults::default() });
+    for number in 0..2_000 {
+        if number % 100 == 0 {
+            let refused = put(&engine, "other", 1_000).err();
+            assert!(
+                matches!(refused, Some(WriteError::Failed(error)) if error.kind == StorageErrorKind::Full)
+            );
+        }
+        if number % 700 == 0 {
+            drop(engine);
+            engine = Engine::open_on(disk.clone(), options()).unwrap();
+        }
+        delete(&engine, &format!("p{number}")).unwrap_or_else(|error| panic!("p{number}: {error}"));
+    }
+    let found = engine.get(&StoreKey::new(PODS, "default", "p1")).unwrap();
+    assert!(found.is_none());
+    disk.set_faults(Faults::default());
+    put(&engine, "after", 1_000).unwrap();
+    drop(engine);
+    let engine = Engine::open_on(disk, options()).unwrap();
+    assert!(engine.get(&StoreKey::new(PODS, "default", "after")).unwrap().is_some());
+    assert!(!ended.load(Ordering::SeqCst));
+}
+
+#[test]
 fn a_disk_too_full_for_a_store_is_reported_at_the_start() {
     MODES.into_iter().for_each(too_full_to_start);
 }
@@ -309,6 +356,77 @@ fn soak_a_damaged_file_is_refused_or_does_not_matter() {
     }
     println!("{refused} of {tried} refused");
     assert!(refused > 0);
+}
+
+/// A store whose process was killed after some writes, the bytes of its journal that have records, and its content.
+fn killed_store(commit: CommitMode) -> (FaultyDisk, usize, Vec<(StoreKey, Bytes)>) {
+    let (disk, ended) = (FaultyDisk::new(5), Arc::new(AtomicBool::new(false)));
+    let options = EngineOptions { journal_bytes: 64 << 10, ..options(&ended, commit) };
+    let engine = Engine::open_on(disk.clone(), options).unwrap();
+    for number in 0..12 {
+        let key = StoreKey::new(PODS, "default", &format!("p{number}"));
+        engine.write(move |txn| txn.put(key, Bytes::from("x".repeat(900)), Expect::Absent)).unwrap();
+    }
+    let page = engine.list(&ListQuery::all(PODS)).unwrap();
+    let left = disk.copy();
+    // The last sector is the mark.
+    let sectors = left.len(1) / 512 - 1;
+    let used = left.used_bytes(1).into_iter().rfind(|offset| *offset < sectors * 512).unwrap();
+    (left, used / 512 * 512 + 512, page.items.into_iter().map(|item| (item.key, item.json)).collect())
+}
+
+#[test]
+fn a_journal_that_was_cut_short_is_refused() {
+    for commit in MODES {
+        let (whole, used, expected) = killed_store(commit);
+        let length = whole.len(1);
+        let refusal = |disk: FaultyDisk, what: &str| {
+            let ended = Arc::new(AtomicBool::new(false));
+            let options = EngineOptions { journal_bytes: 64 << 10, ..options(&ended, commit) };
+            match Engine::open_on(disk, options) {
+                Err(error @ OpenError::Damaged { .. }) => error.to_string(),
+                other => panic!("{what}: {:?}", other.map(|engine| engine.revision())),
+            }
+        };
+        for cut in (1..used).step_by(300).chain([used, used + 1, length - 512, length - 1]) {
+            let disk = whole.copy();
+            disk.cut(1, cut);
+            let error = refusal(disk, &format!("cut to {cut}"));
+            assert!(error.contains("the journal was cut to"), "{error}");
+        }
+        for start in (0..used).step_by(512) {
+            let disk = whole.copy();
+            disk.zero(1, start..length - 512);
+            let error = refusal(disk, &format!("zeros from {start}"));
+            assert!(error.contains("up to revision 12 were acknowledged"), "{error}");
+            // Cut, and then as long as before.
+            let disk = whole.copy();
+            disk.zero(1, start..length);
+            let error = refusal(disk, &format!("zeros from {start} to the end"));
+            assert!(error.contains("the journal was cut short"), "{error}");
+        }
+        assert!(!assert_refused_or_whole(whole, &expected, "the store as it was"));
+    }
+}
+
+#[test]
+fn a_torn_record_that_was_not_acknowledged_is_no_loss() {
+    for commit in MODES {
+        let (disk, used, expected) = killed_store(commit);
+        // What a crash during the next write may leave behind the last record.
+        disk.flip_bit(1, used + 3, 1);
+        disk.flip_bit(1, used + 600, 1);
+        assert!(!assert_refused_or_whole(disk, &expected, "a torn tail"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn power_loss_with_reordered_blocks_keeps_what_was_acknowledged(seed: u64, inline: bool) {
+        power_loss_round(seed, MODES[usize::from(inline)]);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::admission::policy::{self, AdmissionAttributes, AdmissionOperation};
 use crate::admission::service;
 use crate::kinds::ResourceKind;
 use crate::meta;
+use crate::object_size;
 use crate::object_txn::ObjectTxn;
 use crate::query::{dry_run, unknown};
 use crate::status::{self, Cause, StatusError};
@@ -20,6 +21,9 @@ use plan::rbac::UserInfo;
 pub const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an owner whose dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
+
+/// What an update of managed fields may add to an object that is being deleted on a full disk.
+const STEP_BYTES: usize = 4_096;
 
 const PROTECTED_NAMESPACES: &[&str] = &["default", "kube-system"];
 
@@ -195,6 +199,7 @@ pub fn delete_in(
     user: &UserInfo,
 ) -> Result<Value, StatusError> {
     let mut object = objects.fetch(kind, namespace, name)?;
+    objects.free_space();
     check_preconditions(kind, name, &object, options.preconditions.as_ref())?;
     let dry_run = options.is_dry_run();
     policy::check(
@@ -291,6 +296,13 @@ fn grace_period(kind: &ResourceKind, object: &Value, options: &DeleteOptions) ->
     }
     let own = meta::at(object, "spec.terminationGracePeriodSeconds").as_i64();
     options.grace_period_seconds.or(own).unwrap_or(30).max(0)
+}
+
+/// Whether an update removes a finalizer of an object that is being deleted, and adds little else.
+pub(super) fn is_step_of_deletion(old: &Value, new: &Value, new_bytes: usize) -> bool {
+    meta::is_deleting(old)
+        && meta::finalizers(new).len() < meta::finalizers(old).len()
+        && object_size::encoded(old).is_none_or(|bytes| new_bytes <= bytes + STEP_BYTES)
 }
 
 /// Whether an object that is being deleted can be removed.

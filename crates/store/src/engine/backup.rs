@@ -129,7 +129,7 @@ pub(super) fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError>
         let options = EngineOptions::default();
         let journal =
             GuardedFile::new(files.journal()?, Arc::new(SyncState::default()), options.on_sync_failure);
-        Journal::open(journal, options.journal_bytes, 0)?;
+        Journal::open(journal, options.journal_bytes, 0, 0)?;
         Ok(format::write_file(folder)?)
     })?;
     Ok(restored)
@@ -166,7 +166,7 @@ fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Stora
         tables.insert(revision, &row, &mut buffer)?;
         buffer.clear();
     }
-    tables.set_meta(&Meta { compacted: meta.revision, log_bytes: 0, epoch: 0, ..meta })?;
+    tables.set_meta(&Meta { compacted: meta.revision, log_bytes: 0, epoch: 0, journal: 0, ..meta })?;
     drop(tables);
     Ok(txn.commit()?)
 }

@@ -151,6 +151,10 @@ impl StorageError {
         StorageError::new(StorageErrorKind::Damaged, cause)
     }
 
+    pub(super) fn full() -> StorageError {
+        StorageError::new(StorageErrorKind::Full, "until there is space, only deletes are accepted")
+    }
+
     pub(super) fn closed() -> StorageError {
         StorageError::new(StorageErrorKind::Closed, "the engine was stopped")
     }

@@ -4,11 +4,13 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nix::fcntl::posix_fallocate;
+use nix::sys::statvfs::statvfs;
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
@@ -16,6 +18,12 @@ use redb::{BackendError, StorageBackend};
 pub const DATA_FILE: &str = "store.redb";
 /// The journal beside it. Neither file is a store without the other.
 pub const JOURNAL_FILE: &str = "store.journal";
+
+/// Space on the disk that deletes use when the disk is full.
+pub const RESERVE_FILE: &str = "store.reserve";
+
+/// Bytes that are reserved at once, so that a part is kept where there is no space for all.
+const RESERVE_STEP: u64 = 1 << 20;
 
 /// The files of a store. The engine reopens both after an error that is not a failed sync.
 pub trait StoreFiles: Send + Sync + 'static {
@@ -25,6 +33,10 @@ pub trait StoreFiles: Send + Sync + 'static {
     fn journal(&self) -> io::Result<Box<dyn StorageBackend>>;
     /// Names the files in messages.
     fn place(&self) -> String;
+    /// Keeps so many bytes of the disk for the other files, or as many as there are if it fails; 0 gives them back.
+    fn reserve(&self, bytes: u64) -> io::Result<()>;
+    /// Bytes that are free besides the reserve.
+    fn free(&self) -> io::Result<u64>;
 }
 
 /// A folder on disk, readable by its owner alone.
@@ -62,6 +74,46 @@ impl StoreFiles for StoreFolder {
 
     fn place(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let path = self.path.join(RESERVE_FILE);
+        if bytes == 0 {
+            return remove_if_present(&path);
+        }
+        let reserved = fs::metadata(&path).map_or(0, |found| found.blocks().saturating_mul(512));
+        if reserved >= bytes {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+        let mut start = reserved;
+        while start < bytes {
+            let length = RESERVE_STEP.min(bytes - start);
+            posix_fallocate(&file, start as i64, length as i64)?;
+            start += length;
+        }
+        Ok(())
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        free_bytes(&self.path)
+    }
+}
+
+/// Bytes that are free for all users. A file system that has no size never counts as full.
+pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let found = statvfs(folder)?;
+    if found.blocks() == 0 {
+        return Ok(u64::MAX);
+    }
+    Ok(found.blocks_available().saturating_mul(found.fragment_size()))
+}
+
+fn remove_if_present(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@
 //! table `meta`, which decides, and in a file that is read before the tables are opened: a newer program may have changed
 //! those so that they look damaged. A crash before the transaction leaves the old format, one after it the new one.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::EngineOptions;
 use super::backup;
 use super::error::{OpenError, StorageError};
-use super::files::{DATA_FILE, StoreFolder, holds_store, sync_folder};
+use super::files::{DATA_FILE, StoreFolder, free_bytes, holds_store, sync_folder};
 use super::key::Revision;
 use super::storage::Storage;
 use super::tables::{ReadTables, WriteTables};
@@ -92,8 +92,18 @@ fn read_file(folder: &Path) -> Option<FormatFile> {
     serde_json::from_slice(&fs::read(folder.join(FORMAT_FILE)).ok()?).ok()
 }
 
-/// Names this program's format and version in the format file, if it says otherwise. The caller has locked the store.
+/// Names this program's format and version in the format file, if it says otherwise. The caller has locked the store. On
+/// a full disk a file with the right format and another version stays.
 pub(super) fn write_file(folder: &Path) -> io::Result<()> {
+    let written = try_write_file(folder);
+    let is_right = || read_file(folder).is_some_and(|file| file.format == FORMAT);
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull && is_right() => Ok(()),
+        written => written,
+    }
+}
+
+fn try_write_file(folder: &Path) -> io::Result<()> {
     let file = FormatFile { format: FORMAT, program: env!("CARGO_PKG_VERSION").to_owned() };
     if read_file(folder).as_ref() == Some(&file) {
         return sync_folder(folder);
@@ -177,9 +187,4 @@ fn take_backup(folder: &Path, storage: &Storage, file: &Path, format: u64) -> Re
         return Err(OpenError::Full { place, cause });
     }
     backup::write(storage, file).map(drop)
-}
-
-fn free_bytes(folder: &Path) -> io::Result<u64> {
-    let found = nix::sys::statvfs::fstatvfs(File::open(folder)?)?;
-    Ok(found.blocks_available().saturating_mul(found.fragment_size()))
 }

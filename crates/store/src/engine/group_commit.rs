@@ -27,6 +27,8 @@ pub(super) trait WriteJob: Send {
     /// Runs the caller's closure. `false`: it refused, and its changes are dropped.
     fn run(&mut self, txn: &mut Txn<'_>) -> bool;
     fn panicked(&mut self, text: String);
+    /// The disk is full, and the write does not free space.
+    fn refuse(&mut self, error: StorageError);
     /// Completes the caller's write: the group is durable, or it failed.
     fn finish(self: Box<Self>, error: Option<&StorageError>);
 }
@@ -81,7 +83,8 @@ pub(super) fn try_commit_alone(shared: &Shared, job: Box<dyn WriteJob>) -> Optio
 fn commit(shared: &Shared, mut group: Vec<Box<dyn WriteJob>>) -> Vec<Box<dyn WriteJob>> {
     let (mut events, mut done) = (Vec::new(), group.len());
     let result = shared.storage.write(|tables, meta, buffer| {
-        let ran = run_group(&shared.options, tables, meta, buffer, &mut group)?;
+        let is_full = shared.storage.is_full();
+        let ran = run_group(&shared.options, is_full, tables, meta, buffer, &mut group)?;
         (events, done) = (ran.events, ran.jobs);
         Ok(ran.written)
     });
@@ -131,6 +134,7 @@ struct GroupResult {
 
 fn run_group(
     options: &EngineOptions,
+    is_full: bool,
     tables: &mut WriteTables<'_>,
     meta: &mut Meta,
     buffer: &mut RecordBuffer,
@@ -148,7 +152,15 @@ fn run_group(
         if !run_job(job.as_mut(), &mut txn) {
             continue;
         }
-        let StagedWrites { rows, compact_to: wanted, cached } = txn.into_parts();
+        let StagedWrites { rows, compact_to: wanted, cached, frees_space } = txn.into_parts();
+        if is_full && !frees_space {
+            job.refuse(StorageError::full());
+            continue;
+        }
+        if is_full {
+            // What was deleted takes space until its versions are removed.
+            compact_to = meta.revision;
+        }
         compact_to = compact_to.max(wanted.map_or(0, |wanted| wanted.0));
         for row in rows {
             events.push(tables.apply(meta, row, &cached, buffer)?);
@@ -248,6 +260,10 @@ where
 
     fn panicked(&mut self, text: String) {
         self.outcome = Some(Err(WriteError::Panicked(text.into())));
+    }
+
+    fn refuse(&mut self, error: StorageError) {
+        self.outcome = Some(Err(WriteError::Failed(error)));
     }
 
     fn finish(mut self: Box<Self>, error: Option<&StorageError>) {

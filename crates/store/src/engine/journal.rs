@@ -1,14 +1,20 @@
 //! The journal, a write-ahead log: makes a write durable with one sync instead of the two of a commit to the tables.
 //!
 //! ```text
-//!  |record|record|record|.......................|    records start at sectors, the file never grows
-//!  ^ epoch E                ^ tail
+//!  |record|record|record|...................|mark|    records start at sectors, the file never grows
+//!  ^ epoch E             ^ tail
 //! ```
 //!
 //! A record holds the rows of one group commit. The tables get the same rows at once, in memory; they become durable at a
 //! checkpoint, after which the journal restarts at the front under the next epoch. Records of another epoch than the
 //! tables' are leftovers. A record is written only after the one before is durable, so a broken record followed by a good
 //! one is damage, and a broken last record was never acknowledged.
+//!
+//! The mark says how far records are durable. It is written after their sync and before they are acknowledged, and has no
+//! sync of its own: it is in the page cache at once, and on the disk with the next record. A journal that ends before its
+//! mark, or has zeros in its place, has lost acknowledged writes. After a power loss the mark may be that of an earlier
+//! record, which is true as well; only a loss of the records after it would not be noticed. Earlier versions ignore the
+//! mark, and may write a record over it.
 
 use redb::StorageBackend;
 
@@ -22,6 +28,10 @@ const SECTOR: usize = 512;
 const MAGIC: [u8; 4] = [0xff, b'Z', b'J', 0xfe];
 /// Magic, checksum, epoch, first revision, length of the payload.
 const HEADER: usize = 4 + 4 + 8 + 8 + 4;
+/// Begins the mark.
+const MARK_MAGIC: [u8; 4] = [0xff, b'Z', b'M', 0xfe];
+/// Magic, checksum, epoch, tail, last revision.
+const MARK: usize = 4 + 4 + 8 + 8 + 8;
 /// Above this length an idle checkpoint is worth its syncs: it reaches a disk within milliseconds.
 const LONG: u64 = 2 << 20;
 /// Zeros written at a time.
@@ -39,18 +49,19 @@ pub(super) struct Journal {
     buffer: RecordBuffer,
 }
 
-/// A record while it is built: space for the header, then the rows.
+/// A record while it is built: space for the header, then the rows; and their number.
 #[derive(Debug)]
-pub(super) struct RecordBuffer(Vec<u8>);
+pub(super) struct RecordBuffer(Vec<u8>, u64);
 
 impl RecordBuffer {
     pub fn new() -> RecordBuffer {
-        RecordBuffer(vec![0; HEADER])
+        RecordBuffer(vec![0; HEADER], 0)
     }
 
     /// Removes the rows.
     pub fn clear(&mut self) {
         self.0.truncate(HEADER);
+        self.1 = 0;
         self.0.shrink_to(KEPT);
     }
 
@@ -63,8 +74,14 @@ impl RecordBuffer {
         self.0.len() - HEADER
     }
 
+    /// Number of rows.
+    fn rows(&self) -> u64 {
+        self.1
+    }
+
     /// Adds a row and returns its encoding.
     pub fn add(&mut self, revision: u64, row: &Row) -> &[u8] {
+        self.1 += 1;
         let start = self.0.len() + 4;
         self.0.extend([0; 4]);
         row.encode(revision, &mut self.0);
@@ -96,28 +113,130 @@ pub(super) struct JournalRecord {
     pub rows: Vec<Row>,
 }
 
+/// How far the records of an epoch are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    epoch: u64,
+    tail: u64,
+    revision: u64,
+}
+
+impl Mark {
+    fn encode(self) -> [u8; SECTOR] {
+        let mut sector = [0; SECTOR];
+        sector[..4].copy_from_slice(&MARK_MAGIC);
+        sector[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        sector[16..24].copy_from_slice(&self.tail.to_le_bytes());
+        sector[24..MARK].copy_from_slice(&self.revision.to_le_bytes());
+        let sum = crc32fast::hash(&sector[8..MARK]);
+        sector[4..8].copy_from_slice(&sum.to_le_bytes());
+        sector
+    }
+
+    /// The mark at the end of a journal, if there is one.
+    fn at_end(content: &[u8]) -> Option<Mark> {
+        let mut sector = content.last_chunk::<SECTOR>()?.as_slice();
+        let sum_of = crc32fast::hash(&sector[8..MARK]);
+        if take::<4>(&mut sector)? != MARK_MAGIC || u32::from_le_bytes(take(&mut sector)?) != sum_of {
+            return None;
+        }
+        let epoch = u64::from_le_bytes(take(&mut sector)?);
+        let tail = u64::from_le_bytes(take(&mut sector)?);
+        Some(Mark { epoch, tail, revision: u64::from_le_bytes(take(&mut sector)?) })
+    }
+
+    /// Fails if the records that were found are not all that were durable.
+    fn check(self, epoch: u64, tail: u64) -> Result<(), StorageError> {
+        if self.epoch > epoch {
+            return Err(newer());
+        }
+        if self.epoch == epoch && self.tail > tail {
+            return Err(StorageError::damaged(format!(
+                "the journal was cut short: writes up to revision {} were acknowledged and are missing",
+                self.revision
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Fails if the journal is shorter than it was, or was cut and then grew again.
+fn check_length(content: &[u8], marked: u64) -> Result<(), StorageError> {
+    let marked = usize::try_from(marked).unwrap_or(usize::MAX);
+    let cut =
+        |to: String| StorageError::damaged(format!("the journal was cut {to}: its last writes may be lost"));
+    let Some(before) = content.get(..marked) else {
+        return Err(cut(format!("to {} bytes of {marked}", content.len())));
+    };
+    match before.last_chunk::<SECTOR>() {
+        Some(sector) if *sector == [0; SECTOR] => Err(cut("short".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn newer() -> StorageError {
+    StorageError::damaged("the journal is newer than the tables: one of the files was replaced")
+}
+
 impl Journal {
     /// Whether the file was never used.
     pub fn is_new(file: &GuardedFile) -> Result<bool, StorageError> {
         Ok(file.len()? == 0)
     }
 
-    /// Opens the journal and reads the records of the tables' epoch.
+    /// The journal of tables that are not read.
+    pub fn unread(file: GuardedFile) -> Journal {
+        Journal { file, capacity: 0, tail: 0, epoch: 0, buffer: RecordBuffer::new() }
+    }
+
+    /// Opens the journal and reads the records of the tables' epoch. `marked` is the length that it had with a mark at its
+    /// end, 0 if unknown.
     ///
     /// Allocates all space, so that a full disk shows at the start and not during a write.
     pub fn open(
         file: GuardedFile,
         capacity: u64,
         epoch: u64,
+        marked: u64,
     ) -> Result<(Journal, Vec<JournalRecord>), StorageError> {
         let content = read_all(&file)?;
+        check_length(&content, marked)?;
         let (records, tail) = parse(&content, epoch)?;
-        let mut journal =
-            Journal { file, capacity: content.len() as u64, tail, epoch, buffer: RecordBuffer::new() };
+        let mark = Mark::at_end(&content);
+        if let Some(mark) = mark {
+            mark.check(epoch, tail)?;
+        }
+        let len = content.len() as u64;
+        let mut journal = Journal { file, capacity: len, tail, epoch, buffer: RecordBuffer::new() };
         journal.grow(capacity.next_multiple_of(SECTOR as u64))?;
+        if mark.is_none() || journal.capacity > len {
+            // The tables may say that there is a mark once it is durable. It must not name records that are not.
+            journal.write_mark(Mark { epoch, tail: 0, revision: 0 })?;
+        }
         // The records that were read may be in the page cache only.
         journal.file.sync_data()?;
+        if let Some(last) = records.last() {
+            journal.mark(last.first + last.rows.len() as u64 - 1);
+        }
         Ok((journal, records))
+    }
+
+    /// Bytes of the file.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Says that everything up to the tail is durable. Not having said so loses nothing, so an error is ignored.
+    fn mark(&self, revision: u64) {
+        let _ = self.write_mark(Mark { epoch: self.epoch, tail: self.tail, revision });
+    }
+
+    /// Writes the mark, unless an earlier version has a record there.
+    fn write_mark(&self, mark: Mark) -> Result<(), StorageError> {
+        if let Some(at) = self.capacity.checked_sub(SECTOR as u64).filter(|at| self.tail <= *at) {
+            self.file.write(at, &mark.encode())?;
+        }
+        Ok(())
     }
 
     fn grow(&mut self, capacity: u64) -> Result<(), StorageError> {
@@ -138,6 +257,11 @@ impl Journal {
         self.tail > self.capacity / 2
     }
 
+    /// Whether a checkpoint is due on a full disk: small ones need little space.
+    pub fn is_due_on_full_disk(&self) -> bool {
+        self.tail > self.capacity / 64
+    }
+
     /// Whether an idle checkpoint is worth its syncs.
     pub fn is_long(&self) -> bool {
         self.tail > LONG
@@ -156,13 +280,15 @@ impl Journal {
 
     /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was written.
     pub fn append(&mut self, first: u64, buffer: &mut RecordBuffer) -> Result<bool, StorageError> {
+        let last = (first + buffer.rows()).saturating_sub(1);
         let record = buffer.seal(self.epoch, first)?;
-        if self.tail + record.len() as u64 > self.capacity {
+        if self.tail + (record.len() + SECTOR) as u64 > self.capacity {
             return Ok(false);
         }
         self.file.write(self.tail, record)?;
         self.file.sync_data()?;
         self.tail += record.len() as u64;
+        self.mark(last);
         Ok(true)
     }
 
@@ -196,9 +322,7 @@ pub(super) fn parse(content: &[u8], epoch: u64) -> Result<(Vec<JournalRecord>, u
     for start in (tail..content.len()).step_by(SECTOR) {
         match record_at(content, start) {
             Some((record, _)) if record.epoch > epoch => {
-                return Err(StorageError::damaged(
-                    "the journal is newer than the tables: one of the files was replaced",
-                ));
+                return Err(newer());
             }
             Some((record, _)) if record.epoch == epoch => {
                 return Err(StorageError::damaged(format!(
@@ -308,6 +432,20 @@ mod tests {
         assert!(buffer.is_empty() && buffer.0.capacity() <= KEPT);
         buffer.add(8, &row(vec![b'x'; 9]));
         assert_eq!(buffer.seal(1, 8).unwrap(), record(1, 8, &[9]));
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written_and_in_no_other_way() {
+        let mark = Mark { epoch: 3, tail: 1024, revision: 9 };
+        let mut content = [vec![0; SECTOR], mark.encode().to_vec()].concat();
+        assert_eq!(Mark::at_end(&content), Some(mark));
+        assert_eq!(record_at(&content, SECTOR), None);
+        content[SECTOR + 9] ^= 1;
+        assert_eq!(Mark::at_end(&content), None);
+        assert_eq!(Mark::at_end(&[0; 100]), None);
+        assert!(mark.check(3, 1024).is_ok() && mark.check(4, 0).is_ok());
+        assert!(mark.check(3, 512).unwrap_err().to_string().contains("up to revision 9"));
+        assert!(mark.check(2, 4096).unwrap_err().to_string().contains("newer"));
     }
 
     proptest! {

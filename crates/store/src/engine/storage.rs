@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(super) struct Storage {
     /// Locked during a write.
     journal: Mutex<Option<Journal>>,
     idle_checkpoint: IdleCheckpoint,
+    /// The disk was full, and the reserve is not restored yet.
+    full: AtomicBool,
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
 }
@@ -59,9 +61,11 @@ pub(super) fn newest_error(error: StoreReadError) -> StorageError {
 }
 
 impl Storage {
-    /// Opens a store of this program's format.
+    /// Opens a store of this program's format for reads and writes.
     pub fn open(files: Box<dyn StoreFiles>, options: EngineOptions) -> Result<Storage, OpenError> {
-        Storage::open_since(FORMAT, files, options)
+        let storage = Storage::open_since(FORMAT, files, options)?;
+        storage.full.store(!storage.hold_reserve(), Ordering::SeqCst);
+        Ok(storage)
     }
 
     /// Opens a store of a format from `oldest` on. Formats that are listed in [`super::format`] are read alike.
@@ -78,13 +82,19 @@ impl Storage {
             database: RwLock::new(Err(StorageError::closed())),
             journal: Mutex::new(None),
             idle_checkpoint: IdleCheckpoint::default(),
+            full: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
         };
         if storage.options.verify {
             storage.verify_pages().map_err(|error| OpenError::at(&place, error))?;
         }
-        let opened = storage.open_both().map_err(|error| OpenError::at(&place, error))?;
+        let opened = storage.open_both().or_else(|error| match error.kind {
+            // Opening after a crash may have to write.
+            StorageErrorKind::Full if storage.files.reserve(0).is_ok() => storage.open_both(),
+            _ => Err(error),
+        });
+        let opened = opened.map_err(|error| OpenError::at(&place, error))?;
         let meta = opened.2;
         if meta.format > FORMAT {
             return Err(OpenError::Format { place, found: meta.format, program: None, known: FORMAT });
@@ -100,6 +110,34 @@ impl Storage {
             }
         }
         Ok(storage)
+    }
+
+    /// Whether only writes that free space are accepted.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::SeqCst)
+    }
+
+    /// Reserves space, or what there is of it; false if that is too little. Where a file system cannot reserve any, the
+    /// store works as long as there is space.
+    fn hold_reserve(&self) -> bool {
+        let held = self.files.reserve(self.options.journal_bytes);
+        !held.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
+    }
+
+    /// Finds out whether the disk is full. If so, the next write may use the reserve: other programs must not have it.
+    fn check_space(&self) {
+        let has_reserve = !self.is_full() || self.hold_reserve();
+        let is_scarce = self.files.free().is_ok_and(|free| free < self.options.journal_bytes / 4);
+        self.full.store(!has_reserve || is_scarce, Ordering::SeqCst);
+        if self.is_full() {
+            self.use_reserve();
+        }
+    }
+
+    /// Without the reserve there may still be space.
+    fn use_reserve(&self) {
+        self.full.store(true, Ordering::SeqCst);
+        let _ = self.files.reserve(0);
     }
 
     pub fn syncs(&self) -> u64 {
@@ -141,15 +179,15 @@ impl Storage {
         let mut meta = no_panic(|| meta_or_empty(&database))?;
         if meta.format > FORMAT {
             // Written by a newer program: read nothing else, change nothing.
-            let (journal, _) = Journal::open(file, 0, u64::MAX)?;
-            return Ok((database, journal, meta));
+            return Ok((database, Journal::unread(file), meta));
         }
         if meta.format != 0 && is_new {
             return Err(StorageError::damaged(
                 "the journal is missing or empty, and with it the latest writes",
             ));
         }
-        let (journal, records) = Journal::open(file, self.options.journal_bytes, meta.epoch)?;
+        let (journal, records) = Journal::open(file, self.options.journal_bytes, meta.epoch, meta.journal)?;
+        meta.journal = journal.capacity();
         if meta.format == 0 {
             if !records.is_empty() {
                 return Err(StorageError::damaged("the tables are missing or empty, the journal is not"));
@@ -227,14 +265,45 @@ impl Storage {
             // The last attempt to reopen failed; try again.
             self.reopen(&mut guard);
         }
+        self.check_space();
+        self.make_room(&mut guard);
         let result = match guard.as_mut() {
             Some(journal) => no_panic(|| self.write_with(journal, body)),
             None => self.database().map(drop).and(Err(StorageError::closed())),
         };
-        if result.is_err() {
+        if let Err(error) = &result {
+            if error.kind == StorageErrorKind::Full {
+                self.use_reserve();
+            }
             self.reopen(&mut guard);
         }
+        if self.is_full() {
+            self.hold_reserve();
+        }
         result
+    }
+
+    /// Checkpoints before the journal is full. On a full disk the reserve makes that possible. If it fails all the same,
+    /// the write may still fit.
+    fn make_room(&self, guard: &mut Option<Journal>) {
+        for _ in 0..2 {
+            let Some(journal) = guard.as_mut().filter(|journal| self.is_due(journal)) else { return };
+            let result = no_panic(|| self.checkpoint_with(&*self.database()?, journal));
+            let Err(error) = result else { return };
+            let can_retry = error.kind == StorageErrorKind::Full && !self.is_full();
+            if can_retry {
+                self.use_reserve();
+            }
+            self.reopen(guard);
+            if !can_retry {
+                return;
+            }
+        }
+    }
+
+    /// Whether a checkpoint is due before the next write.
+    fn is_due(&self, journal: &Journal) -> bool {
+        journal.is_half_full() || self.is_full() && journal.is_due_on_full_disk()
     }
 
     fn write_with(
@@ -243,9 +312,6 @@ impl Storage {
         body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut RecordBuffer) -> Result<Written, StorageError>,
     ) -> Result<(), StorageError> {
         let database = self.database()?;
-        if journal.is_half_full() {
-            self.checkpoint_with(&database, journal)?;
-        }
         let mut txn = database.begin_write()?;
         let mut tables = WriteTables::open(&txn)?;
         let before = tables.meta()?;
@@ -288,7 +354,9 @@ impl Storage {
         // A write in progress requests the next checkpoint.
         let Ok(mut guard) = self.journal.try_lock() else { return };
         let Some(journal) = guard.as_mut().filter(|journal| journal.is_long()) else { return };
-        if no_panic(|| self.checkpoint_with(&*self.database()?, journal)).is_err() {
+        if let Err(error) = no_panic(|| self.checkpoint_with(&*self.database()?, journal)) {
+            // The next write has the reserve.
+            self.full.fetch_or(error.kind == StorageErrorKind::Full, Ordering::SeqCst);
             self.reopen(&mut guard);
         }
     }
@@ -296,7 +364,7 @@ impl Storage {
     /// Whether the next write includes a checkpoint, or reopening after an error.
     pub fn is_checkpoint_due(&self) -> bool {
         match self.journal.try_lock() {
-            Ok(journal) => journal.as_ref().is_none_or(Journal::is_half_full),
+            Ok(journal) => journal.as_ref().is_none_or(|journal| self.is_due(journal)),
             Err(_) => true,
         }
     }

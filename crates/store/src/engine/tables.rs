@@ -71,17 +71,20 @@ pub(super) struct Meta {
     pub log_bytes: u64,
     /// The epoch of the journal that belongs to these tables.
     pub epoch: u64,
+    /// The length of that journal in bytes, which never shrinks; 0 in stores of earlier versions.
+    pub journal: u64,
 }
 
 impl Meta {
-    fn numbers(&self) -> [(&'static str, u64); 5] {
-        let Meta { format, revision, compacted, log_bytes, epoch } = *self;
+    fn numbers(&self) -> [(&'static str, u64); 6] {
+        let Meta { format, revision, compacted, log_bytes, epoch, journal } = *self;
         [
             ("format", format),
             ("revision", revision),
             ("compacted", compacted),
             ("log_bytes", log_bytes),
             ("epoch", epoch),
+            ("journal", journal),
         ]
     }
 }
@@ -152,6 +155,7 @@ where
             compacted: number("compacted")?,
             log_bytes: number("log_bytes")?,
             epoch: number("epoch")?,
+            journal: number("journal")?,
         })
     }
 

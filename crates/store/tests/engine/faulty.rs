@@ -1,5 +1,6 @@
-//! A disk that fails as disks do. Until a sync, writes are only promises: a power loss keeps any part of them, sector
-//! by sector. Reads and writes can fail, writes can be cut short, space can run out, syncs can fail.
+//! A disk that fails as disks do. Until a sync, writes are only promises, and in no order: after a power loss each sector
+//! has any of the contents that it got since the last sync, or the one before. Reads and writes can fail, writes can be cut
+//! short, space can run out, syncs can fail.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ pub struct Faults {
     pub read: u64,
     pub write: u64,
     pub sync: u64,
-    /// No byte may be written where none was before.
+    /// No byte may be written where none was before, but for what the reserve gave back.
     pub full: bool,
 }
 
@@ -26,8 +27,8 @@ struct File {
     seen: Vec<u8>,
     /// What a power loss leaves for certain.
     durable: Vec<u8>,
-    /// Sectors that were written since the last sync.
-    promised: std::collections::BTreeSet<usize>,
+    /// Sectors that were written since the last sync, with every content that they had.
+    promised: std::collections::BTreeMap<usize, Vec<Vec<u8>>>,
     /// How far bytes were ever written: the space that is really taken.
     taken: usize,
 }
@@ -35,21 +36,27 @@ struct File {
 impl File {
     fn write(&mut self, offset: usize, data: &[u8]) {
         self.seen[offset..offset + data.len()].copy_from_slice(data);
-        self.promised.extend(offset / SECTOR..(offset + data.len()).div_ceil(SECTOR));
+        for sector in offset / SECTOR..(offset + data.len()).div_ceil(SECTOR) {
+            let end = ((sector + 1) * SECTOR).min(self.seen.len());
+            let content = self.seen[sector * SECTOR..end].to_vec();
+            self.promised.entry(sector).or_default().push(content);
+        }
         self.taken = self.taken.max(offset + data.len());
     }
 
     fn sync(&mut self) {
         self.durable.resize(self.seen.len(), 0);
-        for sector in std::mem::take(&mut self.promised) {
-            self.keep(sector);
+        for (sector, mut contents) in std::mem::take(&mut self.promised) {
+            self.keep(sector, &contents.pop().unwrap_or_default());
         }
     }
 
-    fn keep(&mut self, sector: usize) {
-        let end = ((sector + 1) * SECTOR).min(self.seen.len()).min(self.durable.len());
-        if let Some(start) = Some(sector * SECTOR).filter(|start| *start < end) {
-            self.durable[start..end].copy_from_slice(&self.seen[start..end]);
+    /// A sector reaches the disk, as far as the file has it.
+    fn keep(&mut self, sector: usize, content: &[u8]) {
+        let start = sector * SECTOR;
+        let end = (start + content.len()).min(self.seen.len()).min(self.durable.len());
+        if start < end {
+            self.durable[start..end].copy_from_slice(&content[..end - start]);
         }
     }
 
@@ -59,9 +66,9 @@ impl File {
             self.durable.resize(self.seen.len(), 0);
         }
         let odds = 1 + dice.below(4);
-        for sector in std::mem::take(&mut self.promised) {
+        for (sector, contents) in std::mem::take(&mut self.promised) {
             if dice.below(4) < odds {
-                self.keep(sector);
+                self.keep(sector, &contents[dice.below(contents.len() as u64) as usize]);
             }
         }
         self.seen = self.durable.clone();
@@ -75,6 +82,10 @@ struct Disk {
     faults: Faults,
     /// After so many writes and syncs the power is gone.
     power: u64,
+    /// Bytes that are kept for a full disk.
+    reserved: usize,
+    /// Bytes that the reserve gave back to a full disk.
+    spare: usize,
 }
 
 /// The disk; clones are the same one.
@@ -90,6 +101,8 @@ impl FaultyDisk {
             dice: Dice::new(seed),
             faults: Faults::default(),
             power: u64::MAX,
+            reserved: 0,
+            spare: 0,
         };
         FaultyDisk(Arc::new(Mutex::new(disk)))
     }
@@ -143,6 +156,25 @@ impl FaultyDisk {
         file.seen[offset] ^= 1 << bit;
     }
 
+    /// The length of a file.
+    pub fn len(&self, file: usize) -> usize {
+        self.disk().files[file].seen.len()
+    }
+
+    /// Cuts a file.
+    pub fn cut(&self, file: usize, len: usize) {
+        let file = &mut self.disk().files[file];
+        file.durable.truncate(len);
+        file.seen.truncate(len);
+    }
+
+    /// Overwrites a part of a file with zeros.
+    pub fn zero(&self, file: usize, range: std::ops::Range<usize>) {
+        let file = &mut self.disk().files[file];
+        file.durable[range.clone()].fill(0);
+        file.seen[range].fill(0);
+    }
+
     /// Where bytes are that are not zero: the ones worth damaging.
     pub fn used_bytes(&self, file: usize) -> Vec<usize> {
         let disk = self.disk();
@@ -162,6 +194,24 @@ impl StoreFiles for FaultyDisk {
 
     fn place(&self) -> String {
         "the faulty disk".to_owned()
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = self.disk();
+        let bytes = bytes as usize;
+        if !disk.faults.full {
+            (disk.reserved, disk.spare) = (bytes, 0);
+            return Ok(());
+        }
+        let all = disk.reserved + disk.spare;
+        disk.reserved = bytes.min(all);
+        disk.spare = all - disk.reserved;
+        if disk.reserved < bytes { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        let disk = self.disk();
+        Ok(if disk.faults.full { disk.spare as u64 } else { u64::MAX })
     }
 }
 
@@ -234,8 +284,9 @@ impl StorageBackend for Part {
         if start + data.len() > disk.files[self.file].seen.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if disk.faults.full && start + data.len() > disk.files[self.file].taken {
-            return Err(io::ErrorKind::StorageFull.into());
+        if disk.faults.full {
+            let more = (start + data.len()).saturating_sub(disk.files[self.file].taken);
+            disk.spare = disk.spare.checked_sub(more).ok_or(io::ErrorKind::StorageFull)?;
         }
         let (lost, once_in) = (disk.use_power().is_err(), disk.faults.write);
         if lost || disk.fails(once_in) {
