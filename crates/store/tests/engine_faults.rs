@@ -144,6 +144,10 @@ fn power_loss_round(seed: u64, commit: CommitMode) {
         if let Ok(engine) = Engine::open_on(disk.clone(), options(&ended, commit)) {
             while work(&engine, &mut dice, &mut acknowledged) {}
         }
+        if dice.once_in(2) {
+            disk.restart_process(1 + dice.below(12));
+            drop(Engine::open_on(disk.clone(), options(&ended, commit)));
+        }
         disk.restart();
         let engine =
             Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
@@ -420,8 +424,28 @@ fn a_torn_record_that_was_not_acknowledged_is_no_loss() {
     }
 }
 
+#[test]
+fn power_loss_during_the_start_after_a_crash_is_no_loss() {
+    for (seed, operations) in (0..8).flat_map(|seed| (1..24).map(move |operations| (seed, operations))) {
+        let (disk, ended) = (FaultyDisk::new(seed), Arc::new(AtomicBool::new(false)));
+        let options = || options(&ended, CommitMode::Inline);
+        let engine = Engine::open_on(disk.clone(), options()).unwrap();
+        put(&engine, "acknowledged", 900).unwrap();
+        // The record is written and not synced.
+        disk.cut_power_after(2);
+        put(&engine, "other", 900).unwrap_err();
+        drop(engine);
+        disk.restart_process(operations);
+        drop(Engine::open_on(disk.clone(), options()));
+        disk.restart();
+        let engine = Engine::open_on(disk, options())
+            .unwrap_or_else(|error| panic!("seed {seed}, {operations} operations: {error}"));
+        assert!(engine.get(&StoreKey::new(PODS, "default", "acknowledged")).unwrap().is_some());
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn power_loss_with_reordered_blocks_keeps_what_was_acknowledged(seed: u64, inline: bool) {

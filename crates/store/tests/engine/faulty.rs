@@ -120,6 +120,12 @@ impl FaultyDisk {
         self.disk().power = operations;
     }
 
+    /// Only the process ended: what it wrote is in the page cache, and gets lost if the power goes after so many
+    /// operations more.
+    pub fn restart_process(&self, operations: u64) {
+        self.disk().power = operations;
+    }
+
     /// What is left after the power was gone; the disk works again and has no faults.
     pub fn restart(&self) {
         let mut disk = self.disk();
