@@ -130,13 +130,16 @@ impl Authenticator {
     /// Creates a new signing key if the newest is too old, and deletes those that no valid token needs.
     pub(crate) fn rotate(&self, now: i64) -> io::Result<()> {
         let due = |key: &Arc<SigningKey>| key.created.saturating_add_unsigned(ROTATION.as_secs()) <= now;
-        let (folder, is_due) = {
+        let (folder, is_due, has_key) = {
             let keys = self.read_keys();
-            (keys.folder.clone(), keys.keys.last().is_none_or(due))
+            (keys.folder.clone(), keys.keys.last().is_none_or(due), !keys.keys.is_empty())
         };
         let Some(folder) = folder else { return Ok(()) };
-        if is_due {
-            self.add_key(&folder, now)?;
+        if is_due && let Err(error) = self.add_key(&folder, now) {
+            // On a full disk the old key signs until the next attempt.
+            if !has_key || error.kind() != io::ErrorKind::StorageFull {
+                return Err(error);
+            }
         }
         let mut keys = self.write_keys();
         // A key is needed for as long as tokens live that were signed before the next one was created.

@@ -73,6 +73,8 @@ async fn write_rbac(api: &Api) -> Result<(), StatusError> {
         ..api.write_context(kind(word), &Caller::own(), WriteOptions::default())
     });
     let work = move |objects: &mut ObjectTxn<'_, '_>| {
+        // The first start of another version may have to change some.
+        objects.allow_on_full_disk();
         for wanted in bootstrap_objects() {
             let context = &contexts[usize::from(wanted["kind"] == "ClusterRoleBinding")];
             match objects.find(context.kind, "", meta::text(&wanted, "name"))? {
@@ -232,6 +234,7 @@ fn service(port: u16) -> Value {
 /// The slice of the API's Service. An address on loopback is not reachable from elsewhere, so it is no endpoint.
 fn write_slice(objects: &mut ObjectTxn<'_, '_>, listen: SocketAddr) -> Result<(), StatusError> {
     let slices = kind("EndpointSlice");
+    objects.allow_on_full_disk();
     let reachable = !listen.ip().is_loopback() && !listen.ip().is_unspecified();
     let endpoints = if reachable {
         json!([{"addresses": [listen.ip().to_string()], "conditions": {"ready": true}}])

@@ -189,15 +189,16 @@ fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<U
         let issue = || Ok(authority.issue_user(&key, name, group, now)?.pem());
         let mut certificate_pem = text_at(&path("crt"), issue)?;
         if is_due(expiry(&certificate_pem)?, now) || !has_key(&certificate_pem, &key)? {
-            write_private(&path("previous.crt"), certificate_pem.as_bytes())?;
-            certificate_pem = issue()?;
-            write_private(&path("crt"), certificate_pem.as_bytes())?;
+            let is_usable = has_key(&certificate_pem, &key)? && expiry(&certificate_pem)? > now;
+            let renewed = replace(&path("crt"), &path("previous.crt"), &certificate_pem, issue()?);
+            certificate_pem = unless_full(renewed, is_usable)?.unwrap_or(certificate_pem);
         }
         let mut token = text_at(&path("token"), || new_token(now))?.trim().to_owned();
-        if token_expiry(&token).is_none_or(|expiry| is_due(expiry, now)) {
-            write_private(&path("previous.token"), token.as_bytes())?;
-            token = new_token(now)?;
-            write_private(&path("token"), token.as_bytes())?;
+        let end = token_expiry(&token);
+        if end.is_none_or(|end| is_due(end, now)) {
+            let is_usable = end.is_some_and(|end| end > now);
+            let renewed = replace(&path("token"), &path("previous.token"), &token, new_token(now)?);
+            token = unless_full(renewed, is_usable)?.unwrap_or(token);
         }
         let mut certificates = vec![parse(&certificate_pem)?];
         certificates.extend(optional(&path("previous.crt"))?.map(|pem| parse(&pem)).transpose()?);
@@ -207,6 +208,21 @@ fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<U
         Ok(User { caller, certificates, certificate_pem, key_pem: key.serialize_pem(), tokens })
     };
     USERS.iter().map(user).collect()
+}
+
+/// Writes a new content of a file, after the one before to another; returns it.
+fn replace(path: &Path, previous: &Path, old: &str, new: String) -> io::Result<String> {
+    write_private(previous, old.as_bytes())?;
+    write_private(path, new.as_bytes())?;
+    Ok(new)
+}
+
+/// A credential that cannot be renewed because the disk is full stays while it is usable, so that a restart succeeds.
+fn unless_full(renewed: io::Result<String>, is_usable: bool) -> io::Result<Option<String>> {
+    match renewed {
+        Err(error) if is_usable && error.kind() == io::ErrorKind::StorageFull => Ok(None),
+        renewed => renewed.map(Some),
+    }
 }
 
 fn parse(pem: &str) -> io::Result<CertificateDer<'static>> {

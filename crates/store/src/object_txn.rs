@@ -142,9 +142,9 @@ impl<'a, 't> ObjectTxn<'a, 't> {
         self.txn.expire(seconds(self.now), limit, last).map(drop).map_err(txn_error)
     }
 
-    /// Says that the changes are part of a deletion, which a full disk does not prevent.
-    pub(crate) fn free_space(&mut self) {
-        self.txn.free_space();
+    /// See [`Txn::allow_on_full_disk`].
+    pub(crate) fn allow_on_full_disk(&mut self) {
+        self.txn.allow_on_full_disk();
     }
 
     /// Removes an object; watchers see it with the resourceVersion of the removal.

@@ -84,6 +84,8 @@ pub(crate) async fn aggregate(api: &Api) -> Result<(), StatusError> {
 }
 
 fn aggregate_in(objects: &mut ObjectTxn<'_, '_>) -> Result<(), StatusError> {
+    // The rights of a role that was deleted on a full disk end there, too.
+    objects.allow_on_full_disk();
     let kind = kind("ClusterRole");
     let mut roles = objects.list(kind, None)?;
     roles.sort_by(|a, b| meta::text(a, "name").cmp(meta::text(b, "name")));

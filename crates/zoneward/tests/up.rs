@@ -5,6 +5,7 @@
 mod started;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -45,6 +46,92 @@ fn what_it_acknowledged_survives_a_kill() {
     assert!(found.contains("192.0.2.1"), "{found}");
     drop(again);
     fs::remove_dir_all(&data).unwrap();
+}
+
+/// The folder of a small file system, in the process that has one.
+const SMALL_DISK: &str = "ZONEWARD_SMALL_DISK";
+
+#[test]
+fn deletes_and_a_restart_work_on_a_full_disk() {
+    if let Ok(disk) = std::env::var(SMALL_DISK) {
+        return delete_and_restart(Path::new(&disk));
+    }
+    // This test again, in a mount namespace with a tmpfs.
+    let disk = folder("full");
+    fs::create_dir_all(&disk).unwrap();
+    let script = "mount -t tmpfs -o size=100m tmpfs \"$0\" && exec \"$1\" --exact \"$2\" --nocapture";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(&disk)
+        .arg(std::env::current_exe().unwrap())
+        .arg("deletes_and_a_restart_work_on_a_full_disk")
+        .env(SMALL_DISK, &disk)
+        .output()
+        .unwrap();
+    fs::remove_dir_all(&disk).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_passed = output.status.success() && text.contains("1 passed");
+    assert!(is_passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Takes all space that is left.
+fn fill(disk: &Path) {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(disk.join("filler")).unwrap();
+    while file.write_all(&[b'x'; 4_096]).is_ok() {}
+}
+
+fn delete_and_restart(disk: &Path) {
+    let data = disk.join("data");
+    let mut up = Up::start(&data, &[]);
+    let config: Value = serde_json::from_str(&fs::read_to_string(&up.kubeconfig).unwrap()).unwrap();
+    let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap();
+    let listen = ["--listen", server.trim_start_matches("https://")];
+    up.post("/api/v1/namespaces", &json!({"metadata": {"name": "old"}}));
+    for number in 0..200 {
+        let object = json!({"metadata": {"name": format!("c{number}")}, "data": {"x": "x".repeat(8_000)}});
+        up.post(CONFIG_MAPS, &object);
+        up.post("/api/v1/namespaces/old/configmaps", &object);
+    }
+    let held = json!({"metadata": {"name": "held", "finalizers": ["example.com/a", "example.com/b"]}});
+    up.post(CONFIG_MAPS, &held);
+    fill(disk);
+    let object = json!({"metadata": {"name": "other"}}).to_string();
+    let refused = |up: &Up| {
+        let answer = up.ask("POST", CONFIG_MAPS, &object);
+        assert_eq!(answer.code, 500, "{}", answer.body);
+        assert!(answer.body.contains("the store's disk is full"), "{}", answer.body);
+    };
+    for number in 0..200 {
+        if number % 50 == 0 {
+            refused(&up);
+            fill(disk);
+            // Once as a crash, once as usual.
+            let signal = if number == 50 { "-TERM" } else { "-KILL" };
+            up.signal(signal);
+            up = Up::start(&data, &listen);
+            refused(&up);
+        }
+        let deleted = up.ask("DELETE", &format!("{CONFIG_MAPS}/c{number}"), "");
+        assert_eq!(deleted.code, 200, "c{number}: {}", deleted.body);
+    }
+    let held = format!("{CONFIG_MAPS}/held");
+    assert_eq!(up.ask("DELETE", &held, "").code, 200);
+    for left in [&["example.com/b"][..], &[]] {
+        let mut object = up.ask("GET", &held, "").json();
+        object["metadata"]["finalizers"] = json!(left);
+        let answer = up.ask("PUT", &held, &object.to_string());
+        assert_eq!(answer.code, 200, "{}", answer.body);
+    }
+    assert_eq!(up.ask("GET", &held, "").code, 404);
+    assert_eq!(up.ask("DELETE", "/api/v1/namespaces/old", "").code, 200);
+    let end = Instant::now() + Duration::from_secs(60);
+    while up.ask("GET", "/api/v1/namespaces/old", "").code != 404 {
+        assert!(Instant::now() < end, "the namespace is still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::remove_file(disk.join("filler")).unwrap();
+    assert_eq!(up.ask("POST", CONFIG_MAPS, &object).code, 201);
+    assert_eq!(up.signal("-TERM"), Some(0));
 }
 
 #[test]

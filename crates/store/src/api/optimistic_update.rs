@@ -6,7 +6,7 @@
 
 use super::strategy::{WriteContext, WriteOutcome, check_uid, is_changed, prepare_for_update};
 use super::write::UpdateRequest;
-use super::{Api, is_ready_to_remove, read_error};
+use super::{Api, read_error};
 use crate::admission::{self, policy};
 use crate::encoded_object::EncodedObject;
 use crate::engine::StoredObject;
@@ -82,7 +82,8 @@ fn admitted(
     check_uid(kind, name, &old, &object)?;
     let mut new = prepare_for_update(context, name, &old, object)?;
     let changed = differs(kind, stored, &old, &mut new);
-    Ok((changed && !is_ready_to_remove(kind, &new)).then_some(new))
+    // Steps of a deletion are accepted on a full disk.
+    Ok((changed && !meta::is_deleting(&new)).then_some(new))
 }
 
 /// As [`is_changed`], for a stored object that may be partially decoded; then only the content is compared.

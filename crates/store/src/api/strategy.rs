@@ -178,14 +178,14 @@ pub(super) fn update_in(
         return Ok(WriteOutcome { object: new, json: None, warnings });
     }
     if delete::is_ready_to_remove(kind, &new) {
-        objects.free_space();
+        objects.allow_on_full_disk();
         delete::remove(objects, kind, &mut new)?;
         return Ok(WriteOutcome { object: new, json: None, warnings });
     }
     meta::set_field_manager(kind, &mut new, &context.field_manager, objects.now);
     let json = objects.store(kind, &mut new)?;
     if delete::is_step_of_deletion(&old, &new, json.len()) {
-        objects.free_space();
+        objects.allow_on_full_disk();
     }
     Ok(WriteOutcome { object: new, json: Some(json), warnings })
 }

@@ -27,7 +27,7 @@ pub(super) trait WriteJob: Send {
     /// Runs the caller's closure. `false`: it refused, and its changes are dropped.
     fn run(&mut self, txn: &mut Txn<'_>) -> bool;
     fn panicked(&mut self, text: String);
-    /// The disk is full, and the write does not free space.
+    /// The disk is full, and the write is not accepted then.
     fn refuse(&mut self, error: StorageError);
     /// Completes the caller's write: the group is durable, or it failed.
     fn finish(self: Box<Self>, error: Option<&StorageError>);
@@ -152,8 +152,8 @@ fn run_group(
         if !run_job(job.as_mut(), &mut txn) {
             continue;
         }
-        let StagedWrites { rows, compact_to: wanted, cached, frees_space } = txn.into_parts();
-        if is_full && !frees_space {
+        let StagedWrites { rows, compact_to: wanted, cached, allowed_on_full_disk } = txn.into_parts();
+        if is_full && !allowed_on_full_disk {
             job.refuse(StorageError::full());
             continue;
         }

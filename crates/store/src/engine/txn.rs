@@ -79,8 +79,8 @@ pub struct Txn<'a> {
     staged: BTreeMap<StoreKey, Option<StoredObject>>,
     rows: Vec<Row>,
     compact_to: Option<Revision>,
-    /// Whether it runs on a full disk.
-    frees_space: bool,
+    /// Whether it is accepted on a full disk, whatever it does.
+    allowed_on_full_disk: bool,
     /// Versions that it read: those that it replaces are not read again.
     cached: RefCell<Vec<CachedVersion>>,
 }
@@ -101,14 +101,14 @@ pub(super) struct StagedWrites {
     pub rows: Vec<Row>,
     pub compact_to: Option<Revision>,
     pub cached: Vec<CachedVersion>,
-    /// Whether it may run on a full disk: it only deletes, or is part of a deletion.
-    pub frees_space: bool,
+    /// Whether it is accepted on a full disk: it only deletes, or was allowed.
+    pub allowed_on_full_disk: bool,
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn new(reader: &'a dyn TxnReader, revision: Revision) -> Txn<'a> {
         let (staged, rows, cached) = (BTreeMap::new(), Vec::new(), RefCell::default());
-        Txn { reader, revision, staged, rows, compact_to: None, frees_space: false, cached }
+        Txn { reader, revision, staged, rows, compact_to: None, allowed_on_full_disk: false, cached }
     }
 
     /// The newest revision, including this transaction's changes.
@@ -240,9 +240,9 @@ impl<'a> Txn<'a> {
         Ok(keys.len())
     }
 
-    /// Says that the changes are part of a deletion: they are accepted on a full disk, as deletes are.
-    pub fn free_space(&mut self) {
-        self.frees_space = true;
+    /// Says that the changes are accepted on a full disk, as deletes are: they are part of a deletion, or few.
+    pub fn allow_on_full_disk(&mut self) {
+        self.allowed_on_full_disk = true;
     }
 
     pub(super) fn compact_to(&mut self, to: Revision) {
@@ -250,8 +250,8 @@ impl<'a> Txn<'a> {
     }
 
     pub(super) fn into_parts(self) -> StagedWrites {
-        let frees_space = self.frees_space || self.rows.iter().all(|row| row.deleted);
+        let allowed_on_full_disk = self.allowed_on_full_disk || self.rows.iter().all(|row| row.deleted);
         let cached = self.cached.into_inner();
-        StagedWrites { rows: self.rows, compact_to: self.compact_to, cached, frees_space }
+        StagedWrites { rows: self.rows, compact_to: self.compact_to, cached, allowed_on_full_disk }
     }
 }

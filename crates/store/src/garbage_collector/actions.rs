@@ -88,7 +88,7 @@ fn delete_if_ownerless(objects: &mut ObjectTxn<'_, '_>, id: &ObjectId) -> Result
         return delete(objects, id, Propagation::Background);
     }
     meta::set(&mut object, "ownerReferences", left);
-    objects.free_space();
+    objects.allow_on_full_disk();
     objects.put(id.kind(), &mut object)
 }
 
@@ -112,7 +112,7 @@ fn finalize_owner(
     dependents: &[ObjectId],
 ) -> Result<bool, StatusError> {
     let Some(mut object) = find(objects, owner)? else { return Ok(true) };
-    objects.free_space();
+    objects.allow_on_full_disk();
     let orphans = meta::finalizers(&object).contains(&ORPHAN);
     let mut blocked = false;
     for id in dependents {
@@ -154,7 +154,7 @@ fn store_or_remove(
     id: &ObjectId,
     mut object: Value,
 ) -> Result<(), StatusError> {
-    objects.free_space();
+    objects.allow_on_full_disk();
     if is_ready_to_remove(id.kind(), &object) {
         remove(objects, id.kind(), &mut object)
     } else {

@@ -58,8 +58,9 @@ impl Up {
 
     fn spawn_with(data: &Path, more: &[&str], log: Stdio) -> Up {
         let child = Command::new(env!("CARGO_BIN_EXE_zoneward"))
-            .args(["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["up", "--no-node", "--data-dir"])
             .arg(data)
+            .args(if more.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] })
             .args(more)
             .stdout(Stdio::piped())
             .stderr(log)
