@@ -116,6 +116,13 @@ fn delete_and_restart(disk: &Path) {
     }
     let held = format!("{CONFIG_MAPS}/held");
     assert_eq!(up.ask("DELETE", &held, "").code, 200);
+    // Objects that are being deleted are no place for more data.
+    let mut larger = up.ask("GET", &held, "").json();
+    larger["data"] = json!({"x": "x".repeat(100_000)});
+    for left in [&["example.com/a", "example.com/b"][..], &["example.com/b"]] {
+        larger["metadata"]["finalizers"] = json!(left);
+        assert_eq!(up.ask("PUT", &held, &larger.to_string()).code, 500);
+    }
     for left in [&["example.com/b"][..], &[]] {
         let mut object = up.ask("GET", &held, "").json();
         object["metadata"]["finalizers"] = json!(left);

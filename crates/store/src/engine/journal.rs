@@ -369,6 +369,8 @@ fn rows(first: u64, mut payload: &[u8]) -> Option<Vec<Row>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::engine::key::{ResourceId, StoreKey};
     use proptest::prelude::*;
@@ -404,6 +406,47 @@ mod tests {
         assert_eq!(parse(&content, 3).unwrap(), (Vec::new(), 0));
         let content = [record(3, 7, &[1]), record(2, 6, &[1])].concat();
         assert_eq!(firsts(&parse(&content, 3).unwrap().0), [7]);
+    }
+
+    fn open(content: &[u8], capacity: u64, marked: u64) -> Result<(Vec<u8>, Vec<u64>), StorageError> {
+        let file = redb::backends::InMemoryBackend::new();
+        file.set_len(content.len() as u64)?;
+        file.write(0, content)?;
+        let file = GuardedFile::new(Box::new(file), Arc::default(), Arc::new(|error| panic!("{error}")));
+        let (journal, records) = Journal::open(file, capacity, 3, marked)?;
+        Ok((read_all(&journal.file)?, firsts(&records)))
+    }
+
+    /// They know no marks: they write over it, and make a journal longer without one.
+    #[test]
+    fn what_earlier_versions_do_to_the_mark_is_no_loss() {
+        let (empty, _) = open(&[], 4_096, 0).unwrap();
+        assert_eq!(Mark::at_end(&empty), Some(Mark { epoch: 3, tail: 0, revision: 0 }));
+        let over = record(3, 7, &[3_900]);
+        assert_eq!(over.len(), 4_096);
+        let (after, found) = open(&over, 4_096, 4_096).unwrap();
+        assert_eq!((after, found), (over, vec![7]));
+        let mut longer = empty.clone();
+        longer.resize(8_192, 0);
+        let (longer, _) = open(&longer, 8_192, 4_096).unwrap();
+        assert!(Mark::at_end(&longer).is_some());
+        // Another record, and the mark stays as it is.
+        let mut more = [record(3, 7, &[1]), record(3, 8, &[1])].concat();
+        more.extend(&empty[more.len()..]);
+        assert_eq!(open(&more, 4_096, 4_096).unwrap().1, [7, 8]);
+    }
+
+    #[test]
+    fn a_journal_that_was_cut_is_told_from_one_that_never_was_longer() {
+        let (whole, _) = open(&record(3, 7, &[1]), 4_096, 0).unwrap();
+        assert_eq!(Mark::at_end(&whole), Some(Mark { epoch: 3, tail: SECTOR as u64, revision: 7 }));
+        let text = |content: &[u8], marked| open(content, 4_096, marked).unwrap_err().to_string();
+        assert!(text(&whole[..600], 4_096).contains("cut to 600 bytes of 4096"));
+        assert!(text(&[0; 4_096], 4_096).contains("cut short"));
+        let mut lost = whole.clone();
+        lost[..SECTOR].fill(0);
+        assert!(text(&lost, 4_096).contains("up to revision 7 were acknowledged"));
+        assert_eq!(open(&whole[..600], 4_096, 0).unwrap().1, [7]);
     }
 
     #[test]

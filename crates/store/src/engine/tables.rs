@@ -71,7 +71,7 @@ pub(super) struct Meta {
     pub log_bytes: u64,
     /// The epoch of the journal that belongs to these tables.
     pub epoch: u64,
-    /// The length of that journal in bytes, which never shrinks; 0 in stores of earlier versions.
+    /// The length of that journal with its mark, which never shrinks; 0 in stores of earlier versions.
     pub journal: u64,
 }
 
