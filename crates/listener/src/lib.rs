@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 pub use fair_connections::{ConnectionHandle, ConnectionOwner, ConnectionPlace, FairConnections};
-pub use shares::{AtShare, FairShares, HolderId};
+pub use shares::{AtShare, FairShares, HolderId, ShareClaim};
 
 /// Pause after accept failed, which nearly always means that the process is out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);

@@ -8,6 +8,7 @@
 //! Shares are work-conserving: while the pool has room, a group may use all of it. When it is full, the group that uses
 //! most gives up its oldest idle holder, and within a group the member that uses most. A group that uses no more than
 //! its share, which is the capacity divided by the number of groups, therefore never loses anything and is never refused.
+//! The sequence of evictions ends where all shares are equal, or smaller because no more is needed (max-min fairness).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,10 @@ pub struct HolderId(u64);
 /// The order in which holders are evicted: idle before busy, then by the last [`FairShares::touch`].
 type EvictionOrder = (bool, u64, HolderId);
 
+/// Before all others in a [`Ranking`] that use as much.
+const NEWEST: Reverse<EvictionOrder> = Reverse((true, u64::MAX, HolderId(u64::MAX)));
+const NEWEST_IDLE: Reverse<EvictionOrder> = Reverse((false, u64::MAX, HolderId(u64::MAX)));
+
 /// What happens when the pool is full and no other group or member uses more than the one that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtShare {
@@ -26,6 +31,17 @@ pub enum AtShare {
     Refuse,
     /// The oldest idle holder is evicted in its place.
     EvictOldest,
+}
+
+/// A claim to a pool that has no room for it.
+#[derive(Clone, Copy, Debug)]
+pub struct ShareClaim<'c, G> {
+    pub group: &'c G,
+    pub member: u64,
+    pub units: u64,
+    /// How many of the newest idle holders give way to a claimant that uses nothing, if all others use one unit each:
+    /// the oldest of them does. A burst evicts no more than these, so that the others come to their end.
+    pub newest: usize,
 }
 
 /// The holders of a bounded resource. `G` names a group; `H` is what an evicted holder is told by.
@@ -58,12 +74,13 @@ trait Ranked {
 #[derive(Debug)]
 struct Ranking<K, V> {
     values: BTreeMap<K, V>,
-    order: BTreeSet<(u64, Reverse<EvictionOrder>, K)>,
+    /// By use and first holder, which no two have in common.
+    order: BTreeMap<(u64, Reverse<EvictionOrder>), K>,
 }
 
 impl<K, V> Default for Ranking<K, V> {
     fn default() -> Self {
-        Self { values: BTreeMap::new(), order: BTreeSet::new() }
+        Self { values: BTreeMap::new(), order: BTreeMap::new() }
     }
 }
 
@@ -72,24 +89,48 @@ impl<K: Ord + Clone, V: Ranked + Default> Ranking<K, V> {
     fn change(&mut self, key: &K, change: impl FnOnce(&mut V)) {
         let value = self.values.entry(key.clone()).or_default();
         if let Some(first) = value.first() {
-            self.order.remove(&(value.used(), Reverse(first), key.clone()));
+            self.order.remove(&(value.used(), Reverse(first)));
         }
         change(value);
         match value.first() {
-            Some(first) => drop(self.order.insert((value.used(), Reverse(first), key.clone()))),
+            Some(first) => drop(self.order.insert((value.used(), Reverse(first)), key.clone())),
             None => drop(self.values.remove(key)),
         }
     }
 
     fn largest(&self) -> Option<(&K, &V)> {
-        let (_, _, key) = self.order.last()?;
+        let (_, key) = self.order.last_key_value()?;
         self.values.get_key_value(key)
     }
 
-    /// Whether no other uses more than this one.
-    fn is_largest(&self, key: &K) -> bool {
-        let used = self.values.get(key).map_or(0, Ranked::used);
-        self.order.last().is_none_or(|(most, ..)| used >= *most)
+    /// Of those that use least the oldest.
+    fn smallest(&self) -> Option<&V> {
+        let ((least, _), _) = self.order.first_key_value()?;
+        let (_, key) = self.order.range(..(least + 1, NEWEST)).next_back()?;
+        self.values.get(key)
+    }
+
+    /// The value that loses to a claim: the largest, if it uses more than the claimant even with its claim. One that
+    /// would then use as much loses if its first holder is old, or is among the newest that give way.
+    fn loser(
+        &self,
+        key: &K,
+        units: u64,
+        newest: usize,
+        is_old: &impl Fn(EvictionOrder) -> bool,
+    ) -> Option<&V> {
+        let own = self.values.get(key).map_or(0, Ranked::used);
+        let ((most, Reverse(first)), largest) = self.order.last_key_value()?;
+        let claimed = own.saturating_add(units);
+        let loser = if *most > claimed || (*most > own && is_old(*first)) {
+            largest
+        } else if own == 0 && *most == 1 {
+            let idle = self.order.range((1, NEWEST_IDLE)..);
+            idle.map(|(_, key)| key).nth(newest.checked_sub(1)?)?
+        } else {
+            return None;
+        };
+        self.values.get(loser)
     }
 }
 
@@ -140,6 +181,12 @@ impl<G: Ord + Clone, H> FairShares<G, H> {
         self.groups.values.get(group).map_or(0, |group| group.used)
     }
 
+    /// Units in use by a member of a group.
+    pub fn used_by_member(&self, group: &G, member: u64) -> u64 {
+        let members = self.groups.values.get(group).map(|group| &group.members.values);
+        members.and_then(|members| members.get(&member)).map_or(0, |member| member.used)
+    }
+
     pub fn group_count(&self) -> usize {
         self.groups.values.len()
     }
@@ -151,37 +198,54 @@ impl<G: Ord + Clone, H> FairShares<G, H> {
         handle: H,
         at_share: AtShare,
     ) -> Option<(HolderId, Option<H>)> {
-        self.last += 1;
-        let id = HolderId(self.last);
-        // While it is placed it counts as busy, so that it is the last to be evicted.
-        self.insert(id, ShareHolder { group, member, units: 1, order: (true, self.last, id), handle });
         let mut evicted = None;
-        if self.used > self.capacity {
-            let Some(victim) = self.victim(id, at_share).filter(|victim| *victim != id) else {
-                self.release(id);
-                return None;
-            };
-            evicted = self.release(victim);
+        if self.used >= self.capacity && at_share == AtShare::Refuse {
+            let claim = ShareClaim { group: &group, member, units: 1, newest: 0 };
+            evicted = Some(self.give_way(&claim, |_| false)?);
         }
-        self.touch(id, false);
+        let id = self.add((group, member), 1, handle);
+        if self.used > self.capacity {
+            // Until it is placed it counts as busy, so that it is the last to be evicted.
+            self.touch(id, true);
+            let (_, _, victim) = self.groups.largest()?.1.first()?;
+            evicted = self.release(victim);
+            if victim == id {
+                return None;
+            }
+            self.touch(id, false);
+        }
         Some((id, evicted))
     }
 
-    fn victim(&self, new: HolderId, at_share: AtShare) -> Option<HolderId> {
-        let asking = self.holders.get(&new)?;
-        let group = self.groups.values.get(&asking.group)?;
-        let is_refused = at_share == AtShare::Refuse
-            && self.groups.is_largest(&asking.group)
-            && group.members.is_largest(&asking.member);
-        if is_refused {
-            return None;
-        }
-        let first = match at_share {
-            // Another member of the same group uses more.
-            AtShare::Refuse if self.groups.is_largest(&asking.group) => group.first(),
-            _ => self.groups.largest().and_then(|(_, group)| group.first()),
+    /// Adds a holder, whatever the capacity: the caller makes room with [`FairShares::give_way`].
+    pub fn add(&mut self, (group, member): (G, u64), units: u64, handle: H) -> HolderId {
+        self.last += 1;
+        let id = HolderId(self.last);
+        self.insert(id, ShareHolder { group, member, units, order: (false, self.last, id), handle });
+        id
+    }
+
+    /// Evicts the holder that gives way to a claim. `None`: none uses more than the claimant would, and none of those
+    /// that would use as much `is_old`.
+    pub fn give_way(&mut self, claim: &ShareClaim<'_, G>, is_old: impl Fn(&H) -> bool) -> Option<H> {
+        let is_old =
+            |(_, _, id): EvictionOrder| self.holders.get(&id).is_some_and(|holder| is_old(&holder.handle));
+        let ShareClaim { group, member, units, newest } = *claim;
+        let first = match self.groups.loser(group, units, newest, &is_old) {
+            Some(group) => group.first(),
+            // The members of the claimant's group share.
+            None => {
+                let own = &self.groups.values.get(group)?.members;
+                own.loser(&member, units, newest, &is_old)?.first()
+            }
         };
-        first.map(|(_, _, id)| id)
+        self.release(first?.2)
+    }
+
+    /// Removes the oldest holder of the group that uses least, and of its member that does.
+    pub fn pop_smallest(&mut self) -> Option<H> {
+        let (_, _, id) = self.groups.smallest()?.members.smallest()?.first()?;
+        self.release(id)
     }
 
     /// Changes the units of a holder, which becomes the newest, and returns the handles of those that were evicted for

@@ -110,6 +110,76 @@ fn a_holder_counts_for_the_group_that_it_is_assigned_to() {
     assert_eq!(take(&mut pool, "source", 4, "silent3"), Some(vec!["silent1"]));
 }
 
+/// The evicted handle for a claim of one unit.
+fn give_way(pool: &mut Pool, group: &'static str, member: u64, old: &[&str]) -> Option<&'static str> {
+    let claim = ShareClaim { group: &group, member, units: 1, newest: 0 };
+    pool.give_way(&claim, |handle| old.contains(handle))
+}
+
+#[test]
+fn only_those_that_use_more_even_then_give_way() {
+    let mut pool = Pool::new(u64::MAX);
+    for (group, member, handle) in [("a", 1, "a1"), ("a", 1, "a2"), ("a", 2, "other"), ("b", 3, "b1")] {
+        pool.add((group, member), 1, handle);
+    }
+    assert_eq!(give_way(&mut pool, "c", 9, &[]), Some("a1"), "3, 1 and the new one");
+    assert_eq!(give_way(&mut pool, "c", 9, &[]), Some("a2"), "2, 1 and the new one: its members use 1 each");
+    assert_eq!(give_way(&mut pool, "c", 9, &[]), None, "1, 1 and the new one");
+}
+
+#[test]
+fn equals_give_way_when_they_are_old() {
+    let mut pool = Pool::new(u64::MAX);
+    for (group, member, handle) in [("a", 1, "a1"), ("b", 2, "b1")] {
+        pool.add((group, member), 1, handle);
+    }
+    assert_eq!(give_way(&mut pool, "c", 9, &["b1"]), None, "the oldest is not old");
+    assert_eq!(give_way(&mut pool, "a", 1, &["a1", "b1"]), None, "it uses as much");
+    assert_eq!(
+        give_way(&mut pool, "a", 2, &["a1", "b1"]),
+        Some("a1"),
+        "another connection behind one address"
+    );
+    assert_eq!(give_way(&mut pool, "c", 9, &["b1"]), Some("b1"));
+}
+
+#[test]
+fn of_equals_the_oldest_of_the_newest_gives_way_to_a_claimant_without_any() {
+    for is_one_group in [false, true] {
+        let mut pool: FairShares<u64, u64> = FairShares::new(u64::MAX);
+        let owner = |at: u64| if is_one_group { (0, at) } else { (at, 0) };
+        let ids: Vec<HolderId> = (1..=6).map(|at| pool.add(owner(at), 1, at)).collect();
+        let mut claim = |at, newest| {
+            let (group, member) = owner(at);
+            pool.give_way(&ShareClaim { group: &group, member, units: 1, newest }, |_| false)
+        };
+        assert_eq!(claim(9, 0), None);
+        assert_eq!(claim(6, 2), None, "it has one");
+        assert_eq!(claim(9, 2), Some(5));
+        assert_eq!(claim(9, 2), Some(4), "5 is gone");
+        assert_eq!(claim(9, 8), None, "there are not so many");
+        pool.touch(ids[2], true);
+        let mut claim = |at, newest| {
+            let (group, member) = owner(at);
+            pool.give_way(&ShareClaim { group: &group, member, units: 1, newest }, |_| false)
+        };
+        assert_eq!(claim(9, 2), Some(2), "3 is busy");
+        assert_eq!(claim(9, 1), Some(6));
+    }
+}
+
+#[test]
+fn those_that_use_least_are_served_first() {
+    let mut pool = Pool::new(u64::MAX);
+    for (group, member, units, handle) in
+        [("a", 1, 9, "large"), ("b", 2, 2, "b1"), ("c", 3, 1, "c1"), ("b", 4, 1, "b2"), ("d", 5, 1, "d1")]
+    {
+        pool.add((group, member), units, handle);
+    }
+    let served: Vec<_> = std::iter::from_fn(|| pool.pop_smallest()).collect();
+    assert_eq!(served, ["c1", "d1", "b2", "b1", "large"]);
+}
+
 /// One request to a pool.
 #[derive(Clone, Debug)]
 enum Step {
@@ -234,5 +304,97 @@ proptest! {
     #[test]
     fn no_group_below_its_share_is_refused(capacity in 5..20u64, steps in steps()) {
         run(capacity, AtShare::Refuse, steps);
+    }
+}
+
+/// A resource whose capacity is counted elsewhere, as the slots of requests are.
+#[derive(Default)]
+struct Slots {
+    /// By number: group and member.
+    held: BTreeMap<u64, (HolderId, u8, u64)>,
+}
+
+impl Slots {
+    fn used_by(&self, group: u8) -> usize {
+        self.held.values().filter(|(_, of, _)| *of == group).count()
+    }
+
+    fn used_by_member(&self, group: u8, member: u64) -> usize {
+        self.held.values().filter(|(_, of, own)| (*of, *own) == (group, member)).count()
+    }
+
+    /// Groups that hold something or want to.
+    fn groups(&self, claimant: u8) -> BTreeSet<u8> {
+        self.held.values().map(|(_, group, _)| *group).chain([claimant]).collect()
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_group_below_its_share_gives_way(
+        limit in 1usize..24,
+        newest in 0usize..4,
+        steps in prop::collection::vec((0u8..5, 0u64..4, 0u64..3, 0usize..64), 1..300),
+    ) {
+        let mut pool: FairShares<u8, u64> = FairShares::new(u64::MAX);
+        let mut slots = Slots::default();
+        for (number, (group, member, action, pick)) in steps.into_iter().enumerate() {
+            let number = number as u64;
+            if action == 0 && !slots.held.is_empty() {
+                let at = *slots.held.keys().nth(pick % slots.held.len()).unwrap();
+                let (id, ..) = slots.held.remove(&at).unwrap();
+                prop_assert_eq!(pool.release(id), Some(at));
+                continue;
+            }
+            // Work-conserving: with room, none is evicted.
+            if pool.used() >= limit as u64 {
+                let claim = ShareClaim { group: &group, member, units: 1, newest };
+                let old = number.saturating_sub(pick as u64);
+                let groups = slots.groups(group);
+                let most = groups.iter().map(|group| slots.used_by(*group)).max().unwrap_or_default();
+                let own = slots.used_by(group);
+                let Some(evicted) = pool.give_way(&claim, |number| *number <= old) else {
+                    prop_assert!(own + 1 >= most, "refused below the share: {} of {}", own, most);
+                    continue;
+                };
+                let (_, of, of_member) = slots.held[&evicted];
+                let (used, of_member) = (slots.used_by(of), slots.used_by_member(of, of_member));
+                // The share of each of n is limit / n, and the largest is never below the mean.
+                if of == group {
+                    prop_assert!(slots.used_by_member(group, member) < of_member);
+                    prop_assert!(own + 1 >= most, "another group holds more");
+                } else {
+                    prop_assert!(own < used);
+                    prop_assert_eq!(used, most, "another group holds more");
+                    prop_assert!(used * groups.len() >= limit, "a group below its share");
+                }
+                let members = (0..4).map(|member| slots.used_by_member(of, member));
+                prop_assert_eq!(Some(of_member), members.max(), "another member holds more");
+                slots.held.remove(&evicted);
+            }
+            slots.held.insert(number, (pool.add((group, member), 1, number), group, member));
+            prop_assert_eq!(pool.used(), slots.held.len() as u64);
+            prop_assert!(slots.held.len() <= limit);
+        }
+    }
+
+    #[test]
+    fn a_newcomer_gets_its_share_whatever_others_hold(
+        limit in 4usize..64,
+        others in prop::collection::vec((0u8..6, 0u64..4), 64),
+    ) {
+        let mut pool: FairShares<u8, bool> = FairShares::new(u64::MAX);
+        for owner in others.into_iter().take(limit) {
+            pool.add(owner, 1, false);
+        }
+        let claim = ShareClaim { group: &99, member: 1, units: 1, newest: 0 };
+        let mut got = 0;
+        while got < limit && let Some(is_own) = pool.give_way(&claim, |_| false) {
+            prop_assert!(!is_own);
+            pool.add((99, 1), 1, true);
+            got += 1;
+        }
+        // Seven groups at most.
+        prop_assert!(got >= limit / 7, "{} of {}", got, limit);
     }
 }
