@@ -33,6 +33,7 @@ mod upstream;
 pub use access_log::AccessLog;
 pub use downstream::listener::ListenerKind;
 pub use downstream::tls::{ServerCertificate, ServerCertificateError};
+pub use overload::descriptors::raise_descriptor_limit;
 pub use proxy::{Proxy, ProxyTables};
 pub use settings::{
     CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions,

@@ -1,7 +1,7 @@
 //! The overload manager: what is shed, in which order, when a bound is reached.
 //!
-//! Every bound is shared fairly between clients (`fair_shares`): one client may use all of it until another one needs a
-//! part. docs/security.md lists the bounds with the order of shedding.
+//! Every bound is shared fairly between clients (`listener::FairShares`): one client may use all of it until another one
+//! needs a part. docs/security.md lists the bounds with the order of shedding.
 //!
 //! ```text
 //! requests in flight, requests of a backend -> request_slots: the oldest request of the client that has most
@@ -11,9 +11,7 @@
 //! Without pressure a request costs two counters, and a body chunk one more than without shares. The ledger is locked
 //! only in the second half of a bound, and built from counters where connections give way.
 
-pub(crate) mod client_id;
 pub(crate) mod descriptors;
 pub(crate) mod eviction;
-pub(crate) mod fair_shares;
 pub(crate) mod open_connections;
 pub(crate) mod request_slots;

@@ -65,7 +65,7 @@ pub(crate) struct ProxyShared {
     connection_relief: PressureRelief,
     socket_relief: PressureRelief,
     pub(crate) sockets: Arc<UpstreamSockets>,
-    pub(crate) requests: Arc<RequestSlots>,
+    pub(crate) requests: RequestSlots,
     active: RwLock<Arc<ActiveTables>>,
     registry: Mutex<Registry>,
     started: Instant,
@@ -95,7 +95,7 @@ impl Proxy {
             connection_relief: PressureRelief::new(settings.clock.clone(), Duration::ZERO),
             socket_relief: PressureRelief::new(settings.clock.clone(), Duration::from_millis(5)),
             sockets: Arc::new(UpstreamSockets::new(descriptors.upstream)),
-            requests: Arc::default(),
+            requests: RequestSlots::default(),
             active: RwLock::default(),
             registry: Mutex::default(),
             started: settings.clock.now(),
@@ -195,7 +195,7 @@ impl ProxyShared {
     }
 
     /// At the limit of upstream connections, closes pooled ones, or connections of the clients that use most. False if
-    /// the claimant is one of these.
+    /// the claimant is one of these; one that uses none may always wait, if only for those that are closing.
     pub(crate) fn relieve_sockets(&self, claimant: Option<&ConnectionActivity>) -> bool {
         if self.registry().sweep_idle(self.settings.clock.now(), Duration::ZERO) > 0 {
             return true;
@@ -212,7 +212,7 @@ impl ProxyShared {
             let connections = relief.closed;
             tracing::warn!(connections, "closed connections that used most endpoint connections");
         }
-        relief.is_entitled
+        relief.is_entitled || weigh(claimant) == 0
     }
 
     pub(crate) fn open_connections(&self) -> usize {

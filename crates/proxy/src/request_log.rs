@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Uri, Version, header};
+use listener::ConnectionOwner;
 use model::Locality;
 
 use crate::downstream::idle_timeout::ConnectionActivity;
@@ -38,17 +39,42 @@ pub(crate) struct RequestLog {
     pub(crate) is_incomplete: bool,
     /// Why the proxy replied itself, where the status does not say.
     pub(crate) reason: Option<&'static str>,
-    pub(crate) slots: HeldSlots,
+    slots: HeldSlots,
     logged: Option<Box<LoggedFields>>,
 }
 
 /// The slots of a request, until its response ends or the tunnel that it became.
 #[derive(Debug, Default)]
-pub(crate) struct HeldSlots {
-    pub(crate) of_proxy: Option<RequestSlot>,
-    pub(crate) of_backend: Option<RequestSlot>,
+struct HeldSlots {
+    of_proxy: Option<RequestSlot>,
+    of_backend: Option<RequestSlot>,
     /// `None`: no slot is in a ledger, so the request cannot be evicted.
-    pub(crate) held: Option<Arc<HeldRequest>>,
+    held: Option<Arc<HeldRequest>>,
+}
+
+impl HeldSlots {
+    fn release(&mut self, proxy: &ProxyShared, backend: Option<&UpstreamBackend>) {
+        if let Some(slot) = self.of_proxy.take() {
+            proxy.requests.release(slot);
+        }
+        if let (Some(slot), Some(backend)) = (self.of_backend.take(), backend) {
+            backend.breaker.requests.release(slot);
+        }
+        self.held = None;
+    }
+}
+
+/// The slots of a tunnel, until it is dropped.
+pub(crate) struct TunnelSlots {
+    proxy: Arc<ProxyShared>,
+    backend: Option<Arc<UpstreamBackend>>,
+    slots: HeldSlots,
+}
+
+impl Drop for TunnelSlots {
+    fn drop(&mut self) {
+        self.slots.release(&self.proxy, self.backend.as_deref());
+    }
 }
 
 /// Fields of the request that only the access log needs; `None` without one.
@@ -106,11 +132,12 @@ impl RequestLog {
     pub(crate) fn take_slot_of_proxy(&mut self) -> bool {
         let (proxy, slots) = (&self.proxy, &mut self.slots);
         let (limit, now) = (proxy.settings.limits.requests, proxy.at(self.started));
-        slots.of_proxy = proxy.requests.acquire(limit, now, &self.activity, &mut slots.held);
+        let client = self.activity.client();
+        slots.of_proxy = proxy.requests.acquire(limit, now, client, &self.activity, &mut slots.held);
         slots.of_proxy.is_some()
     }
 
-    /// Takes one of a backend's slots, unless it has one.
+    /// Takes one of a backend's slots, unless it has one. It counts for the client that trusted proxies name.
     pub(crate) fn take_slot_of_backend(
         &mut self,
         backend: &UpstreamBackend,
@@ -120,16 +147,44 @@ impl RequestLog {
         if slots.of_backend.is_none() {
             let limit = max_requests(&self.proxy.settings.circuit_breakers, protocol);
             let now = self.proxy.at(self.started);
-            slots.of_backend = backend.breaker.requests.acquire(limit, now, &self.activity, &mut slots.held);
+            let named = self.forwarded_for.map(ConnectionOwner::source);
+            let client = named.as_ref().unwrap_or(self.activity.client());
+            let requests = &backend.breaker.requests;
+            slots.of_backend = requests.acquire(limit, now, client, &self.activity, &mut slots.held);
         }
         slots.of_backend.is_some()
     }
 
     /// The response has begun.
     pub(crate) fn begin_streaming(&self) {
-        if let Some(held) = &self.slots.held {
-            held.begin_streaming();
+        let Some(held) = &self.slots.held else { return };
+        held.begin_streaming();
+        if let Some(slot) = &self.slots.of_proxy {
+            self.proxy.requests.begin_streaming(slot);
         }
+        if let (Some(slot), Some((backend, _))) = (&self.slots.of_backend, &self.backend) {
+            backend.breaker.requests.begin_streaming(slot);
+        }
+    }
+
+    /// Never ends, if the request has no slot in a ledger.
+    pub(crate) async fn evicted(&self) {
+        match &self.slots.held {
+            Some(held) => held.signal.wait().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives the slots back before the request ends.
+    pub(crate) fn release_slots(&mut self) {
+        self.slots.release(&self.proxy, self.backend.as_ref().map(|(backend, _)| &**backend));
+    }
+
+    /// Moves the slots to the tunnel that the request becomes.
+    pub(crate) fn take_slots(&mut self) -> TunnelSlots {
+        self.begin_streaming();
+        let backend = self.backend.as_ref().map(|(backend, _)| backend.clone());
+        TunnelSlots { proxy: self.proxy.clone(), backend, slots: std::mem::take(&mut self.slots) }
     }
 
     fn write(&self, duration: Duration) {
@@ -167,6 +222,7 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         self.activity.request_ended();
+        self.release_slots();
         let duration = self.proxy.settings.clock.since(self.started);
         if let Some(route) = &self.route {
             route.statuses.inc(self.status);

@@ -48,7 +48,7 @@ pub(crate) async fn forward(
             return Err(io::Error::other("backend cannot be resolved"));
         }
     };
-    let _slot = take_slot(proxy, &backend, activity).ok_or_else(|| {
+    let _slot = BackendSlot::take(proxy, &backend, activity).ok_or_else(|| {
         proxy.stats.refused_connections.inc();
         io::Error::other("too many connections to this backend")
     })?;
@@ -62,16 +62,35 @@ pub(crate) async fn forward(
     result
 }
 
-/// A slot of the backend's circuit breaker. Eviction closes the connection, because there is no response to wait for.
-fn take_slot(
-    proxy: &ProxyShared,
-    backend: &UpstreamBackend,
-    activity: &Arc<ConnectionActivity>,
-) -> Option<RequestSlot> {
-    let limit = max_requests(&proxy.settings.circuit_breakers, EndpointProtocol::Tcp);
-    let held = Arc::new(HeldRequest::new(activity));
-    held.begin_streaming();
-    backend.breaker.requests.acquire(limit, proxy.now(), activity, &mut Some(held))
+/// A slot of the backend's circuit breaker, until it is dropped. Eviction closes the connection, because there is no
+/// response to wait for.
+struct BackendSlot<'b> {
+    backend: &'b UpstreamBackend,
+    slot: Option<RequestSlot>,
+}
+
+impl<'b> BackendSlot<'b> {
+    fn take(
+        proxy: &ProxyShared,
+        backend: &'b UpstreamBackend,
+        activity: &Arc<ConnectionActivity>,
+    ) -> Option<Self> {
+        let limit = max_requests(&proxy.settings.circuit_breakers, EndpointProtocol::Tcp);
+        let now = proxy.now();
+        let held = Arc::new(HeldRequest::new(activity, now));
+        held.begin_streaming();
+        let slot =
+            backend.breaker.requests.acquire(limit, now, activity.client(), activity, &mut Some(held))?;
+        Some(Self { backend, slot: Some(slot) })
+    }
+}
+
+impl Drop for BackendSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.backend.breaker.requests.release(slot);
+        }
+    }
 }
 
 /// One unit of load at an endpoint and its descriptor, for as long as the connection is open.

@@ -69,7 +69,12 @@ pub(crate) async fn serve(
     // Writes are complete messages.
     let _ = stream.set_nodelay(true);
     let from = match addresses(&proxy, kind, &mut stream, client).await {
-        Ok(from) => from,
+        Ok(from) => {
+            if from.client != client {
+                open.activity.name_client(from.client.ip());
+            }
+            from
+        }
         Err(error) => {
             proxy.stats.refused_connections.inc();
             tracing::debug!(%client, %error, "closed connection");

@@ -7,18 +7,19 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use listener::ConnectionOwner;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::transport_socket::{ReadAhead, TransportSocket};
 use crate::http::body_chunk::BufferBudget;
-use crate::overload::client_id::ClientId;
 use crate::overload::eviction::{EvictionSignal, EvictionWait};
 use crate::settings::{ProxyOptions, ProxyTimeouts};
 
@@ -26,7 +27,9 @@ use crate::settings::{ProxyOptions, ProxyTimeouts};
 #[derive(Debug)]
 pub(crate) struct ConnectionActivity {
     pub(crate) budget: Arc<BufferBudget>,
-    pub(crate) client: ClientId,
+    peer: ConnectionOwner,
+    /// The client that the PROXY protocol header of a trusted peer names.
+    named: OnceLock<ConnectionOwner>,
     /// Larger for younger connections.
     pub(crate) id: u64,
     /// Body bytes buffered for its requests.
@@ -36,6 +39,8 @@ pub(crate) struct ConnectionActivity {
     /// Bytes of response chunks that the client has taken.
     taken: AtomicU64,
     eviction: EvictionSignal,
+    /// The last request was refused a slot, or lost it.
+    is_refused: AtomicBool,
     requests_started: AtomicU64,
     requests_ended: AtomicU64,
     chunks_sent: AtomicU64,
@@ -48,21 +53,33 @@ pub(crate) struct ConnectionActivity {
 const EPOCHS: usize = 4;
 
 impl ConnectionActivity {
-    pub(crate) fn new(budget: &Arc<BufferBudget>, client: ClientId, id: u64) -> Self {
+    pub(crate) fn new(budget: &Arc<BufferBudget>, peer: ConnectionOwner, id: u64) -> Self {
         Self {
             budget: budget.clone(),
-            client,
+            peer,
+            named: OnceLock::new(),
             id,
             held: AtomicUsize::new(0),
             sockets: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             eviction: EvictionSignal::default(),
+            is_refused: AtomicBool::new(false),
             requests_started: AtomicU64::new(0),
             requests_ended: AtomicU64::new(0),
             chunks_sent: AtomicU64::new(0),
             queued: Default::default(),
             epoch: AtomicU8::new(0),
         }
+    }
+
+    /// Whose share the connection uses.
+    pub(crate) fn client(&self) -> &ConnectionOwner {
+        self.named.get().unwrap_or(&self.peer)
+    }
+
+    /// Before its first request: counts the connection for the client that its PROXY protocol header names.
+    pub(crate) fn name_client(&self, client: IpAddr) {
+        let _ = self.named.set(ConnectionOwner::source(client));
     }
 
     pub(crate) fn request_started(&self) {
@@ -105,6 +122,16 @@ impl ConnectionActivity {
 
     pub(crate) fn add_taken(&self, bytes: usize) {
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_refused(&self, is_refused: bool) {
+        if self.is_refused() != is_refused {
+            self.is_refused.store(is_refused, Ordering::Relaxed);
+        }
     }
 
     /// Closes the connection to make room for other clients.
@@ -304,7 +331,7 @@ impl ClientTimeout {
     fn limit(&self, state: ClientState, activity: &ConnectionActivity) -> Option<Duration> {
         match state {
             ClientState::Headers(_) => Some(self.headers.unwrap_or(self.idle)),
-            ClientState::Busy(..) if activity.has_queued() && activity.budget.is_spent() => {
+            ClientState::Busy(..) if activity.has_queued() && activity.budget.is_pressed() => {
                 Some(self.when_full)
             }
             ClientState::Busy(..) if self.is_blocked => Some(self.idle),

@@ -4,14 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::listener::ConnectionPermit;
+use ::listener::{ConnectionOwner, ConnectionPermit};
 use model::ServiceKey;
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::connection;
 use super::idle_timeout::ConnectionActivity;
-use crate::overload::client_id::ClientId;
 use crate::overload::open_connections::RELIEF_PAUSE;
 use crate::proxy::ProxyShared;
 
@@ -30,7 +29,7 @@ pub(crate) async fn accept(proxy: &Arc<ProxyShared>, listener: TcpListener, kind
     let kind = Arc::new(kind);
     loop {
         let ((stream, client), permit) = proxy.connections.accept(|| listener.accept()).await;
-        let open = Arc::new(OpenConnection::new(proxy, permit, ClientId::of(client.ip())));
+        let open = Arc::new(OpenConnection::new(proxy, permit, ConnectionOwner::source(client.ip())));
         proxy.relieve_connections(&open.activity);
         let (proxy, kind) = (proxy.clone(), kind.clone());
         tokio::spawn(async move {
@@ -42,7 +41,7 @@ pub(crate) async fn accept(proxy: &Arc<ProxyShared>, listener: TcpListener, kind
 
 /// Closes idle downstream connections while none can be accepted.
 pub(crate) async fn relieve_connections(proxy: &ProxyShared) {
-    let unknown = ClientId::of(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let unknown = ConnectionOwner::source(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let newcomer = ConnectionActivity::new(&proxy.budget, unknown, u64::MAX);
     loop {
         sleep(RELIEF_PAUSE).await;
@@ -69,10 +68,10 @@ pub(crate) struct OpenConnection {
 }
 
 impl OpenConnection {
-    fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit, client: ClientId) -> Self {
+    fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit, peer: ConnectionOwner) -> Self {
         proxy.connection_opened();
         let connections = &proxy.budget.connections;
-        let activity = Arc::new(ConnectionActivity::new(&proxy.budget, client, connections.next_id()));
+        let activity = Arc::new(ConnectionActivity::new(&proxy.budget, peer, connections.next_id()));
         connections.add(&activity);
         Self { activity, proxy: proxy.clone(), _permit: permit }
     }

@@ -146,7 +146,7 @@ impl RequestBody {
         let Some(progress) = progress else { return Self::Empty };
         let settings = &connection.proxy.settings;
         let length = incoming.size_hint();
-        let read_ahead = BodyReadAhead::new(&connection.activity, settings.limits.buffer, &length);
+        let read_ahead = BodyReadAhead::new(settings.limits.buffer);
         Self::Client(Box::new(ClientBody {
             incoming,
             activity: connection.activity.clone(),
@@ -162,7 +162,7 @@ impl RequestBody {
 impl ClientBody {
     fn poll(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         // Waiting for room is not idleness: the bodies that hold it have timeouts of their own.
-        if self.read_ahead.poll_room(cx).is_pending() {
+        if self.read_ahead.poll_room(cx, &self.activity, &self.incoming.size_hint()).is_pending() {
             return Poll::Pending;
         }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
@@ -179,7 +179,6 @@ impl ClientBody {
                 self.idle.progressed(frame.data_ref().map_or(0, Bytes::len));
                 self.progress.fetch_add(1, Ordering::Relaxed);
                 let frame = frame.map_data(|bytes| BodyChunk::to_endpoint(bytes, &self.activity));
-                self.read_ahead.reserve(&self.incoming.size_hint());
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 let Some(left) = self.bytes_left.checked_sub(length) else {
                     return self.fail(BodyError::TooLong);
@@ -302,7 +301,7 @@ struct UpstreamBody {
 
 impl UpstreamBody {
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Arc<ConnectionActivity>) -> PolledFrame {
-        if self.read_ahead.poll_room(cx).is_pending() {
+        if self.read_ahead.poll_room(cx, activity, &self.incoming.size_hint()).is_pending() {
             return Poll::Pending;
         }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
@@ -318,8 +317,6 @@ impl UpstreamBody {
                 if frame.is_none() || self.incoming.is_end_stream() {
                     self.read_ahead.clear();
                     self.connection.release();
-                } else {
-                    self.read_ahead.reserve(&self.incoming.size_hint());
                 }
                 let chunk =
                     |frame: Frame<Bytes>| frame.map_data(|bytes| BodyChunk::to_client(bytes, activity));
@@ -344,8 +341,7 @@ impl ResponseBody {
         if incoming.is_end_stream() {
             connection.release();
         }
-        let buffer = proxy.settings.limits.buffer;
-        let read_ahead = BodyReadAhead::new(request_log.activity(), buffer, &incoming.size_hint());
+        let read_ahead = BodyReadAhead::new(proxy.settings.limits.buffer);
         request_log.begin_streaming();
         let idle = BodyIdleTimer::new(proxy.settings.timeouts.idle);
         let body = UpstreamBody { incoming, connection, idle, read_ahead };

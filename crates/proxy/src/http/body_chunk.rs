@@ -1,22 +1,23 @@
 //! Chunks of bodies, counted while they are buffered, and the limit on all of them together.
 //!
 //! Body bytes are buffered in two places: chunks that wait for a socket (`queued`), and the read-ahead of a body whose
-//! last chunk still waits (`read_ahead`). A body that would queue more waits for room. Room depends only on the peers
-//! that read chunks, so bodies cannot wait for each other in a cycle. Clients share the bytes: for a body that waits, the
-//! connections of the clients that hold most are closed (`overload`).
+//! last chunk still waits (`read_ahead`). Each has half of the limit, and a body is read only when there is room in both.
+//! Room depends only on the peers that read chunks, so bodies cannot wait for each other in a cycle: one that has its
+//! read-ahead waits for no other's. Clients share the bytes: for a body that waits, the connections of the clients that
+//! hold most are closed (`overload`).
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use clock::Clock;
 use hyper::body::SizeHint;
-use tokio::sync::Notify;
-use tokio::sync::futures::OwnedNotified;
+use listener::{ConnectionOwner, FairShares, HolderId};
+use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 use crate::downstream::idle_timeout::ConnectionActivity;
@@ -29,7 +30,9 @@ pub(crate) struct BufferBudget {
     limit: usize,
     queued: AtomicUsize,
     read_ahead: AtomicUsize,
-    room: Arc<Notify>,
+    /// Bodies that wait for room, by what their connections hold: the smallest is next.
+    waiting: Mutex<FairShares<ConnectionOwner, oneshot::Sender<()>>>,
+    waiting_count: AtomicUsize,
     relief: PressureRelief,
     pub(crate) connections: OpenConnections,
     /// Downstream connections closed because the client stalled.
@@ -47,7 +50,8 @@ impl BufferBudget {
             limit,
             queued: AtomicUsize::new(0),
             read_ahead: AtomicUsize::new(0),
-            room: Arc::default(),
+            waiting: Mutex::new(FairShares::new(u64::MAX)),
+            waiting_count: AtomicUsize::new(0),
             relief: PressureRelief::new(clock, CLOSING),
             connections: OpenConnections::default(),
             stalled: Counter::default(),
@@ -66,15 +70,14 @@ impl BufferBudget {
 
     /// Whether bodies wait for room.
     pub(crate) fn is_pressed(&self) -> bool {
-        !self.has_room() || self.is_spent()
+        !self.has_room() || self.read_ahead.load(Relaxed) >= self.limit / 2
     }
 
-    /// Closes connections of the clients that hold most, until a quarter of what is full is free. Returns whether the
+    /// Closes connections of the clients that hold most, until a quarter of each half is free. Returns whether the
     /// claimant need not wait until they are closed, because it holds clearly less.
     pub(crate) fn relieve(&self, claimant: &ConnectionActivity) -> bool {
-        let of_queued = self.queued.load(Relaxed).saturating_sub(self.limit / 8 * 3);
-        let of_all = self.held().saturating_sub(self.limit / 4 * 3);
-        let goal = if self.is_spent() { of_all.max(of_queued) } else { of_queued };
+        let above = |bytes: &AtomicUsize| bytes.load(Relaxed).saturating_sub(self.limit / 8 * 3);
+        let goal = above(&self.queued).max(above(&self.read_ahead));
         let relief = self.relief.relieve(&self.connections, claimant, goal, ConnectionActivity::held);
         if relief.closed > 0 {
             self.evicted.inc_by(relief.closed as u64);
@@ -89,6 +92,22 @@ impl BufferBudget {
         self.queued.load(Relaxed) <= self.limit / 2
     }
 
+    /// Takes read-ahead while there is less than `limit`: a body that is about to be read may exceed it by its own.
+    fn reserve(&self, bytes: usize, limit: usize) -> bool {
+        let before = self.read_ahead.fetch_add(bytes, Relaxed);
+        if before >= limit {
+            self.read_ahead.fetch_sub(bytes, Relaxed);
+        }
+        before < limit
+    }
+
+    fn remove_read_ahead(&self, bytes: usize) {
+        let before = self.read_ahead.fetch_sub(bytes, Relaxed);
+        if before >= self.limit / 2 && before - bytes < self.limit / 2 {
+            self.wake_next();
+        }
+    }
+
     fn add_queued(&self, bytes: usize) {
         self.queued.fetch_add(bytes, Relaxed);
     }
@@ -96,8 +115,25 @@ impl BufferBudget {
     fn remove_queued(&self, bytes: usize) {
         let before = self.queued.fetch_sub(bytes, Relaxed);
         if before > self.limit / 2 && before - bytes <= self.limit / 2 {
-            self.room.notify_waiters();
+            self.wake_next();
         }
+    }
+
+    /// Wakes the body that is next, if there is room. When it has taken its part, it wakes the next one.
+    fn wake_next(&self) {
+        while self.waiting_count.load(Relaxed) > 0 && !self.is_pressed() {
+            // Dropped after the lock: a receiver may be waking, too.
+            let next = self.waiting().pop_smallest();
+            let Some(next) = next else { return };
+            self.waiting_count.fetch_sub(1, Relaxed);
+            if next.send(()).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, FairShares<ConnectionOwner, oneshot::Sender<()>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -187,76 +223,122 @@ const UNCOUNTED_REST: usize = 8 << 10;
 /// The read-ahead of one body, and its place in the queue for room.
 #[derive(Debug)]
 pub(crate) struct BodyReadAhead {
-    activity: Arc<ConnectionActivity>,
     max: usize,
-    counted: usize,
-    waiting: Option<Pin<Box<OwnedNotified>>>,
+    /// What is reserved, and of which connection.
+    reserved: Option<(usize, Arc<ConnectionActivity>)>,
+    waiting: Option<Box<WaitForRoom>>,
+}
+
+/// In the queue for room until it is dropped.
+#[derive(Debug)]
+struct WaitForRoom {
+    activity: Arc<ConnectionActivity>,
+    id: HolderId,
+    next: oneshot::Receiver<()>,
     /// Until the next try for relief.
-    retry: Option<Pin<Box<Sleep>>>,
+    retry: Pin<Box<Sleep>>,
+}
+
+impl WaitForRoom {
+    fn new(activity: &Arc<ConnectionActivity>) -> Self {
+        let (sender, next) = oneshot::channel();
+        let owner = (activity.client().clone(), activity.id);
+        let budget = &activity.budget;
+        let id = budget.waiting().add(owner, activity.held().max(1) as u64, sender);
+        budget.waiting_count.fetch_add(1, Relaxed);
+        Self { activity: activity.clone(), id, next, retry: Box::pin(sleep(RELIEF_PAUSE)) }
+    }
+}
+
+impl Drop for WaitForRoom {
+    fn drop(&mut self) {
+        let budget = &self.activity.budget;
+        if budget.waiting().release(self.id).is_some() {
+            budget.waiting_count.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 impl BodyReadAhead {
-    pub(crate) fn new(activity: &Arc<ConnectionActivity>, max: usize, rest: &SizeHint) -> Self {
-        let mut read_ahead = Self { activity: activity.clone(), max, counted: 0, waiting: None, retry: None };
-        read_ahead.reserve(rest);
-        read_ahead
-    }
-
-    /// Counts what may arrive while the last chunk is queued and the body is not polled.
-    pub(crate) fn reserve(&mut self, rest: &SizeHint) {
-        let rest = rest.upper().and_then(|rest| usize::try_from(rest).ok()).unwrap_or(usize::MAX);
-        self.set(if rest <= UNCOUNTED_REST { 0 } else { rest.min(self.max) });
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, reserved: None, waiting: None }
     }
 
     /// The body was polled and has nothing more for now.
     pub(crate) fn clear(&mut self) {
-        self.set(0);
-    }
-
-    fn set(&mut self, bytes: usize) {
-        let budget = &self.activity.budget;
-        if bytes > self.counted {
-            budget.read_ahead.fetch_add(bytes - self.counted, Relaxed);
-            self.activity.add_held(bytes - self.counted);
-        } else if bytes < self.counted {
-            self.activity.remove_held(self.counted - bytes);
-            budget.read_ahead.fetch_sub(self.counted - bytes, Relaxed);
+        if let Some((bytes, activity)) = self.reserved.take() {
+            activity.remove_held(bytes);
+            activity.budget.remove_read_ahead(bytes);
         }
-        self.counted = bytes;
     }
 
-    /// Waits until another chunk may be queued.
-    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Reserves what may arrive while the next chunk is queued and the body is not polled.
+    fn reserve(&mut self, activity: &Arc<ConnectionActivity>, rest: &SizeHint, limit: usize) -> bool {
+        let rest = rest.upper().and_then(|rest| usize::try_from(rest).ok()).unwrap_or(usize::MAX);
+        if rest <= UNCOUNTED_REST {
+            self.clear();
+            return true;
+        }
+        // What is reserved stays as it is until the end is near: the next chunk may be as large.
+        if self.reserved.is_some() {
+            return true;
+        }
+        let bytes = rest.min(self.max);
+        let is_reserved = activity.budget.reserve(bytes, limit);
+        if is_reserved {
+            activity.add_held(bytes);
+            self.reserved = Some((bytes, activity.clone()));
+        }
+        is_reserved
+    }
+
+    /// Waits until the body may be read: until another chunk may be queued, with its read-ahead.
+    pub(crate) fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        activity: &Arc<ConnectionActivity>,
+        rest: &SizeHint,
+    ) -> Poll<()> {
+        let budget = &activity.budget;
+        let mut is_next = false;
         loop {
-            let budget = &self.activity.budget;
-            if budget.has_room() {
-                (self.waiting, self.retry) = (None, None);
+            // One that has its read-ahead needs no more, and others wait for their turn.
+            let may_go = is_next || self.reserved.is_some() || budget.waiting_count.load(Relaxed) == 0;
+            if may_go && budget.has_room() && self.reserve(activity, rest, budget.limit / 2) {
+                if is_next {
+                    budget.wake_next();
+                }
                 return Poll::Ready(());
             }
-            let Some(waiting) = &mut self.waiting else {
-                let mut waiting = Box::pin(budget.room.clone().notified_owned());
-                // Before the next check, so that no notification is missed.
-                waiting.as_mut().enable();
-                // Up to the limit, a client that holds little goes before those that wait for room.
-                if budget.relieve(&self.activity) && budget.queued.load(Relaxed) < budget.limit {
-                    return Poll::Ready(());
+            let waiting = match &mut self.waiting {
+                Some(waiting) => waiting,
+                None => {
+                    // A little above, a client that holds little goes before those that wait for room.
+                    let above = budget.limit / 8 * 5;
+                    if budget.relieve(activity)
+                        && budget.queued.load(Relaxed) < above
+                        && self.reserve(activity, rest, above)
+                    {
+                        return Poll::Ready(());
+                    }
+                    let waiting = self.waiting.insert(Box::new(WaitForRoom::new(activity)));
+                    // There may be room since the check.
+                    budget.wake_next();
+                    waiting
                 }
-                self.waiting = Some(waiting);
-                self.retry = Some(Box::pin(sleep(RELIEF_PAUSE)));
-                continue;
             };
-            let is_notified = waiting.as_mut().poll(cx).is_ready();
-            let is_due = self.retry.as_mut().is_some_and(|retry| retry.as_mut().poll(cx).is_ready());
-            if !is_notified && !is_due {
+            if Pin::new(&mut waiting.next).poll(cx).is_pending()
+                && waiting.retry.as_mut().poll(cx).is_pending()
+            {
                 return Poll::Pending;
             }
-            (self.waiting, self.retry) = (None, None);
+            (self.waiting, is_next) = (None, true);
         }
     }
 }
 
 impl Drop for BodyReadAhead {
     fn drop(&mut self) {
-        self.set(0);
+        self.clear();
     }
 }

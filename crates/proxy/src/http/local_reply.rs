@@ -6,12 +6,12 @@ use model::route::error_text;
 
 use super::body::ResponseBody;
 use super::route_rule::CompiledRule;
-use crate::request_log::{HeldSlots, RequestLog};
+use crate::request_log::RequestLog;
 
 fn reply(status: StatusCode, mut bytes: Bytes, mut request_log: RequestLog) -> Response<ResponseBody> {
     request_log.status = status.as_u16();
     // It holds nothing but its text, however slowly the client takes it.
-    request_log.slots = HeldSlots::default();
+    request_log.release_slots();
     // RFC 9110, 9.3.2: the response to HEAD has the length of the body, without the body.
     let length = (request_log.is_head && !bytes.is_empty()).then_some(bytes.len());
     if length.is_some() {

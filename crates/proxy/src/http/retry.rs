@@ -19,7 +19,6 @@ use super::body::{BodyError, RequestBody};
 use super::forward::{is_gateway_failure, translate};
 use super::upgrade::{NOT_OFFERED, UpgradeRequest};
 use crate::downstream::connection::HttpConnection;
-use crate::overload::request_slots::HeldRequest;
 use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::RequestLog;
 use crate::upstream::backend::UpstreamBackend;
@@ -81,7 +80,7 @@ pub(super) async fn send(
         let sent = tokio::select! {
             biased;
             sent = sent => sent,
-            () = evicted(request_log.slots.held.as_deref()) => Err(FailedAttempt::by_overload(EVICTED)),
+            () = request_log.evicted() => Err(FailedAttempt::by_overload(EVICTED)),
         };
         let failed = match sent {
             Ok((response, connection)) => {
@@ -118,14 +117,6 @@ pub(super) async fn send(
 /// Reasons of a 503.
 const BACKEND_OVERFLOW: &str = "too many requests of this backend";
 const EVICTED: &str = "evicted for other clients";
-
-/// Never, if the request has no slot in a ledger.
-async fn evicted(held: Option<&HeldRequest>) {
-    match held {
-        Some(held) => held.signal.wait().await,
-        None => std::future::pending().await,
-    }
-}
 
 struct FailedAttempt {
     /// The request, if it may be retried.

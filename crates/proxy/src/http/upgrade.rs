@@ -108,12 +108,9 @@ pub(super) fn join(
     let proxy = connection.proxy.clone();
     let open = connection.open.clone();
     // The tunnel keeps the slots, and is a request for as long as it is open.
-    let slots = std::mem::take(&mut request_log.slots);
+    let slots = request_log.take_slots();
     let activity = connection.activity.clone();
     activity.request_started();
-    if let Some(held) = &slots.held {
-        held.begin_streaming();
-    }
     let is_connect = upgrade.is_connect;
     let client = upgrade.client;
     tokio::spawn(async move {

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
+use listener::{ConnectionOwner, FairShares, ShareClaim};
 
-use super::client_id::ClientId;
-use super::fair_shares::{Claim, FairShares};
 use crate::downstream::idle_timeout::ConnectionActivity;
 
 #[derive(Debug, Default)]
@@ -42,8 +41,8 @@ impl OpenConnections {
         self.by_id().remove(&id);
     }
 
-    /// Closes connections of the clients that hold most, by `weigh`, until `goal` is freed, as long as they hold more
-    /// than the claimant. Connections that are closing already count as freed.
+    /// Closes connections of the clients that hold most, by `weigh`, until `goal` or half of all is freed, as long as
+    /// they hold more than the claimant. Connections that are closing already count as freed.
     fn relieve(
         &self,
         claimant: &ConnectionActivity,
@@ -51,21 +50,24 @@ impl OpenConnections {
         weigh: impl Fn(&ConnectionActivity) -> usize,
     ) -> Relief {
         let by_id = self.by_id();
-        let (mut shares, mut relief) = (FairShares::default(), Relief::default());
+        let (mut shares, mut relief) = (FairShares::new(u64::MAX), Relief::default());
         // In the order of their age.
         for activity in by_id.values().filter_map(Weak::upgrade) {
             let weight = weigh(&activity);
             if activity.is_evicted() {
                 relief.freed += weight;
             } else if weight > 0 {
-                shares.insert(activity.client, activity.id, weight, 0, activity);
+                shares.add((activity.client().clone(), activity.id), weight as u64, activity);
             }
         }
-        let claim = Claim { client: claimant.client, connection: claimant.id, amount: 0, old: None };
+        let claim = ShareClaim { group: claimant.client(), member: claimant.id, units: 0, newest: 0 };
+        // Half stays: the newest, such as one that has not sent its first request yet.
+        let half = usize::try_from(shares.used() / 2).unwrap_or(usize::MAX);
+        let goal = goal.min(relief.freed.saturating_add(half));
         while relief.freed < goal {
             let before = shares.used();
-            let Some(victim) = shares.victim(&claim).and_then(|id| shares.remove(id)) else { break };
-            relief.level = before - shares.used();
+            let Some(victim) = shares.give_way(&claim, |_| false) else { break };
+            relief.level = usize::try_from(before - shares.used()).unwrap_or(usize::MAX);
             relief.freed += relief.level;
             relief.closed += 1;
             victim.evict();
@@ -96,7 +98,7 @@ struct ReliefState {
     relieved_at: Option<Instant>,
     level: usize,
     /// Clients that got no relief: when, and what the connection held. Those that hold as much need not try again.
-    unrelieved: BTreeMap<ClientId, (Instant, usize)>,
+    unrelieved: BTreeMap<ConnectionOwner, (Instant, usize)>,
 }
 
 impl PressureRelief {
@@ -120,7 +122,7 @@ impl PressureRelief {
         if state.relieved_at.is_some_and(|at| since(at) < self.pause) {
             return Relief { freed: goal, is_entitled: is_below(own, state.level), ..Relief::default() };
         }
-        let known = state.unrelieved.get(&claimant.client);
+        let known = state.unrelieved.get(claimant.client());
         if known.is_some_and(|(at, held)| since(*at) < RELIEF_PAUSE && *held <= own) {
             return Relief::default();
         }
@@ -131,7 +133,7 @@ impl PressureRelief {
             if state.unrelieved.len() >= MAX_UNRELIEVED {
                 state.unrelieved.clear();
             }
-            state.unrelieved.insert(claimant.client, (now, own));
+            state.unrelieved.insert(claimant.client().clone(), (now, own));
         }
         relief.is_entitled = relief.freed > 0 && is_below(own, state.level);
         relief

@@ -8,34 +8,50 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::Se
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::client_id::ClientId;
+use listener::{ConnectionOwner, FairShares, HolderId, ShareClaim};
+
 use super::eviction::EvictionSignal;
-use super::fair_shares::{Claim, FairShares, HolderId};
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::stats::Counter;
 use crate::upstream::endpoint::ProxyTime;
 
-/// A request younger than this is evicted only for a client with at least two fewer: a burst of short requests must not
-/// evict itself.
-const YOUNG: Duration = Duration::from_secs(1);
+/// A request of this age gives way to a client that has one fewer. Younger ones give way only to a client that has at
+/// least two fewer: a burst of short requests must not evict itself. One that has none evicts the newest of equals, but
+/// not again before a request of its connection was served.
+const OLD: Duration = Duration::from_secs(1);
+
+/// An eighth of the slots, and at most so many, is where equals evict each other's newest requests.
+const MAX_NEWEST: usize = 256;
+
+/// What a claim finds.
+#[derive(Clone, Copy)]
+struct Room {
+    limit: usize,
+    in_use: usize,
+    now: ProxyTime,
+    /// The last request of the connection was refused or evicted.
+    is_refused: bool,
+}
 
 /// A request in a ledger, as its eviction needs it.
 #[derive(Debug)]
 pub(crate) struct HeldRequest {
     pub(crate) signal: EvictionSignal,
+    since: ProxyTime,
     is_streaming: AtomicBool,
     activity: Arc<ConnectionActivity>,
 }
 
 impl HeldRequest {
-    pub(crate) fn new(activity: &Arc<ConnectionActivity>) -> Self {
-        let is_streaming = AtomicBool::new(false);
-        Self { signal: EvictionSignal::default(), is_streaming, activity: activity.clone() }
+    pub(crate) fn new(activity: &Arc<ConnectionActivity>, since: ProxyTime) -> Self {
+        let (signal, is_streaming) = (EvictionSignal::default(), AtomicBool::new(false));
+        Self { signal, since, is_streaming, activity: activity.clone() }
     }
 
     /// Before the response the request gets 503; afterwards only closing the connection frees what it holds.
     fn evict(&self) {
         self.signal.set();
+        self.activity.set_refused(true);
         if self.is_streaming.load(SeqCst) {
             self.activity.evict();
         }
@@ -50,19 +66,31 @@ impl HeldRequest {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RequestSlots {
     in_use: AtomicUsize,
-    shares: Mutex<FairShares<ClientId, Arc<HeldRequest>>>,
+    /// Its capacity is the limit of each claim, less the slots that are not in it.
+    shares: Mutex<FairShares<ConnectionOwner, Arc<HeldRequest>>>,
     pub(crate) refused: Counter,
     pub(crate) evicted: Counter,
 }
 
-/// One slot, until it is dropped.
+/// One slot; [`RequestSlots::release`] gives it back. Not a guard: a request has two, and knows their owners.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct RequestSlot {
-    slots: Arc<RequestSlots>,
-    recorded: Option<HolderId<ClientId>>,
+    recorded: Option<HolderId>,
+}
+
+impl Default for RequestSlots {
+    fn default() -> Self {
+        Self {
+            in_use: AtomicUsize::new(0),
+            shares: Mutex::new(FairShares::new(u64::MAX)),
+            refused: Counter::default(),
+            evicted: Counter::default(),
+        }
+    }
 }
 
 impl RequestSlots {
@@ -70,60 +98,71 @@ impl RequestSlots {
         self.in_use.load(Relaxed)
     }
 
-    /// A slot for a request; `None` if all are taken and the client has its share. `held` is created when needed.
+    /// A slot for a request of `client`; `None` if all are taken and it has its share. `held` is created when needed.
     pub(crate) fn acquire(
-        self: &Arc<Self>,
+        &self,
         limit: usize,
         now: ProxyTime,
+        client: &ConnectionOwner,
         activity: &Arc<ConnectionActivity>,
         held: &mut Option<Arc<HeldRequest>>,
     ) -> Option<RequestSlot> {
         let others = self.in_use.fetch_add(1, Relaxed);
-        let mut slot = RequestSlot { slots: self.clone(), recorded: None };
         if others < limit / 2 {
-            return Some(slot);
+            activity.set_refused(false);
+            return Some(RequestSlot { recorded: None });
         }
         let mut shares = self.shares();
-        if others >= limit && !self.make_room(&mut shares, limit, others, now, activity) {
+        let room = Room { limit, in_use: others, now, is_refused: activity.is_refused() };
+        if others >= limit && !self.make_room(&mut shares, room, (client, activity.id)) {
             drop(shares);
+            self.in_use.fetch_sub(1, Relaxed);
             self.refused.inc();
+            activity.set_refused(true);
             return None;
         }
-        let held = held.get_or_insert_with(|| Arc::new(HeldRequest::new(activity)));
-        slot.recorded = Some(shares.insert(activity.client, activity.id, 1, now.0, held.clone()));
-        Some(slot)
+        let held = held.get_or_insert_with(|| Arc::new(HeldRequest::new(activity, now)));
+        let id = shares.add((client.clone(), activity.id), 1, held.clone());
+        Some(RequestSlot { recorded: Some(id) })
     }
 
-    /// Evicts one request. Its slot is free only when it has ended, so a few more may be in use meanwhile.
+    /// The response has begun: a request that still waits for its endpoint gives way before it.
+    pub(crate) fn begin_streaming(&self, slot: &RequestSlot) {
+        if let Some(id) = slot.recorded {
+            self.shares().touch(id, true);
+        }
+    }
+
+    pub(crate) fn release(&self, slot: RequestSlot) {
+        self.in_use.fetch_sub(1, Relaxed);
+        // An evicted one is not there any more.
+        if let Some(held) = slot.recorded.and_then(|id| self.shares().release(id)) {
+            held.activity.set_refused(false);
+        }
+    }
+
+    /// Evicts one request. Its slot is free only when it has ended, so a few more may be in use meanwhile: an eighth,
+    /// and another one for connections without any.
     fn make_room(
         &self,
-        shares: &mut FairShares<ClientId, Arc<HeldRequest>>,
-        limit: usize,
-        in_use: usize,
-        now: ProxyTime,
-        activity: &ConnectionActivity,
+        shares: &mut FairShares<ConnectionOwner, Arc<HeldRequest>>,
+        Room { limit, in_use, now, is_refused }: Room,
+        (client, connection): (&ConnectionOwner, u64),
     ) -> bool {
-        if in_use >= limit.saturating_add((limit / 8).max(1)) {
+        let has_none = shares.used_by_member(client, connection) == 0;
+        let ending = (limit / 8).max(1) * if has_none { 2 } else { 1 };
+        if in_use >= limit.saturating_add(ending) {
             return false;
         }
-        let old = now.0.checked_sub(YOUNG.as_millis() as u64);
-        let claim = Claim { client: activity.client, connection: activity.id, amount: 1, old };
-        let Some(victim) = shares.victim(&claim).and_then(|id| shares.remove(id)) else { return false };
+        let newest = if is_refused { 0 } else { (limit / 8).min(MAX_NEWEST) };
+        let claim = ShareClaim { group: client, member: connection, units: 1, newest };
+        let Some(victim) = shares.give_way(&claim, |held| held.since.plus(OLD) <= now) else { return false };
         victim.evict();
         self.evicted.inc();
         true
     }
 
-    fn shares(&self) -> MutexGuard<'_, FairShares<ClientId, Arc<HeldRequest>>> {
+    fn shares(&self) -> MutexGuard<'_, FairShares<ConnectionOwner, Arc<HeldRequest>>> {
         self.shares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for RequestSlot {
-    fn drop(&mut self) {
-        self.slots.in_use.fetch_sub(1, Relaxed);
-        if let Some(id) = self.recorded {
-            self.slots.shares().remove(id);
-        }
     }
 }

@@ -3,7 +3,6 @@
 //! Requests share their slots by client (`request_slots`); pending requests and retries are plain counters, because they
 //! end within the connect timeout.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use model::backend::CircuitBreakerLimits;
@@ -13,7 +12,7 @@ use crate::overload::request_slots::RequestSlots;
 
 #[derive(Debug, Default)]
 pub(crate) struct CircuitBreaker {
-    pub(crate) requests: Arc<RequestSlots>,
+    pub(crate) requests: RequestSlots,
     pub(crate) pending: InFlight,
     pub(crate) retries: InFlight,
 }

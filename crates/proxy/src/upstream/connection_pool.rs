@@ -351,7 +351,7 @@ pub(crate) async fn connect(
 ) -> io::Result<(TcpStream, UpstreamSocket)> {
     let settings = &proxy.settings;
     let relieve = || proxy.relieve_sockets(claimant);
-    let descriptor = proxy.sockets.acquire(settings.timeouts.connect, relieve).await?;
+    let descriptor = proxy.sockets.acquire(settings.timeouts.connect, claimant, relieve).await?;
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(mark) = settings.mark {
         setsockopt(&socket, sockopt::Mark, &mark)?;

@@ -232,6 +232,13 @@ impl Bounds {
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &ProxyArgs) -> Result<bool> {
     log::start(&args.log);
+    match proxy::raise_descriptor_limit() {
+        Ok((soft, hard)) if soft < hard => {
+            tracing::info!(from = soft, to = hard, "raised soft limit of file descriptors");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "failed to raise soft limit of file descriptors"),
+    }
     let mut runtime = match args.threads {
         // Alone, a thread needs no locks to share its work.
         Some(1) => tokio::runtime::Builder::new_current_thread(),
