@@ -186,9 +186,8 @@ impl ProxyShared {
         if wanted == 0 {
             return;
         }
-        let is_idle = |activity: &ConnectionActivity| {
-            usize::from(activity.id != newcomer.id && activity.open_requests() == 0)
-        };
+        let now = self.now();
+        let is_idle = |activity: &ConnectionActivity| usize::from(activity.is_idle(now));
         let connections = &self.budget.connections;
         let relief = self.connection_relief.relieve(connections, newcomer, wanted.max(reserve), is_idle);
         self.stats.evicted_idle.inc_by(relief.closed as u64);

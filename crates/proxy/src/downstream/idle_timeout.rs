@@ -22,6 +22,7 @@ use super::transport_socket::{ReadAhead, TransportSocket};
 use crate::http::body_chunk::BufferBudget;
 use crate::overload::eviction::{EvictionSignal, EvictionWait};
 use crate::settings::{ProxyOptions, ProxyTimeouts};
+use crate::upstream::endpoint::ProxyTime;
 
 /// Counters that requests update; the timeout and the overload manager read them.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct ConnectionActivity {
     named: OnceLock<ConnectionOwner>,
     /// Larger for younger connections.
     pub(crate) id: u64,
+    opened: ProxyTime,
     /// Body bytes buffered for its requests.
     held: AtomicUsize,
     /// Connections to endpoints that its requests use or wait for.
@@ -49,16 +51,20 @@ pub(crate) struct ConnectionActivity {
     epoch: AtomicU8,
 }
 
+/// A new connection is not closed for others before.
+const FIRST_REQUEST: Duration = Duration::from_millis(250);
+
 /// The current one, two before it, and the next.
 const EPOCHS: usize = 4;
 
 impl ConnectionActivity {
-    pub(crate) fn new(budget: &Arc<BufferBudget>, peer: ConnectionOwner, id: u64) -> Self {
+    pub(crate) fn new(budget: &Arc<BufferBudget>, peer: ConnectionOwner, id: u64, opened: ProxyTime) -> Self {
         Self {
             budget: budget.clone(),
             peer,
             named: OnceLock::new(),
             id,
+            opened,
             held: AtomicUsize::new(0),
             sockets: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
@@ -90,10 +96,10 @@ impl ConnectionActivity {
         self.requests_ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests in flight, or 1 for a tunnel.
-    pub(crate) fn open_requests(&self) -> usize {
+    /// Whether it waits for a request, and has had the time to send its first one.
+    pub(crate) fn is_idle(&self, now: ProxyTime) -> bool {
         let (started, ended) = self.requests();
-        usize::try_from(started.saturating_sub(ended)).unwrap_or(usize::MAX)
+        started == ended && (started > 0 || self.opened.plus(FIRST_REQUEST) <= now)
     }
 
     pub(crate) fn held(&self) -> usize {

@@ -42,7 +42,7 @@ pub(crate) async fn accept(proxy: &Arc<ProxyShared>, listener: TcpListener, kind
 /// Closes idle downstream connections while none can be accepted.
 pub(crate) async fn relieve_connections(proxy: &ProxyShared) {
     let unknown = ConnectionOwner::source(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let newcomer = ConnectionActivity::new(&proxy.budget, unknown, u64::MAX);
+    let newcomer = ConnectionActivity::new(&proxy.budget, unknown, u64::MAX, proxy.now());
     loop {
         sleep(RELIEF_PAUSE).await;
         proxy.relieve_connections(&newcomer);
@@ -71,7 +71,8 @@ impl OpenConnection {
     fn new(proxy: &Arc<ProxyShared>, permit: ConnectionPermit, peer: ConnectionOwner) -> Self {
         proxy.connection_opened();
         let connections = &proxy.budget.connections;
-        let activity = Arc::new(ConnectionActivity::new(&proxy.budget, peer, connections.next_id()));
+        let id = connections.next_id();
+        let activity = Arc::new(ConnectionActivity::new(&proxy.budget, peer, id, proxy.now()));
         connections.add(&activity);
         Self { activity, proxy: proxy.clone(), _permit: permit }
     }

@@ -177,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::http::body_chunk::BufferBudget;
+    use crate::upstream::endpoint::ProxyTime;
 
     #[test]
     fn spare_descriptors_are_kept_whatever_the_limit() {
@@ -198,7 +199,8 @@ mod tests {
         let budget = Arc::new(BufferBudget::new(1, Clock::system()));
         let client = |last: u8, used| {
             let address = IpAddr::from([127, 0, 0, last]);
-            let activity = ConnectionActivity::new(&budget, ConnectionOwner::source(address), last.into());
+            let activity =
+                ConnectionActivity::new(&budget, ConnectionOwner::source(address), last.into(), ProxyTime(0));
             (0..used).for_each(|_| activity.add_socket());
             activity
         };
@@ -228,8 +230,12 @@ mod tests {
     async fn a_claimant_that_nothing_is_closed_for_is_refused() {
         let sockets = Arc::new(UpstreamSockets::new(1));
         let budget = Arc::new(BufferBudget::new(1, Clock::system()));
-        let client =
-            ConnectionActivity::new(&budget, ConnectionOwner::source(IpAddr::from([127, 0, 0, 1])), 1);
+        let client = ConnectionActivity::new(
+            &budget,
+            ConnectionOwner::source(IpAddr::from([127, 0, 0, 1])),
+            1,
+            ProxyTime(0),
+        );
         let acquire =
             |is_relieved| sockets.acquire(Duration::from_secs(60), Some(&client), move || is_relieved);
         let first = acquire(false).await.unwrap();

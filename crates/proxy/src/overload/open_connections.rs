@@ -41,8 +41,8 @@ impl OpenConnections {
         self.by_id().remove(&id);
     }
 
-    /// Closes connections of the clients that hold most, by `weigh`, until `goal` or half of all is freed, as long as
-    /// they hold more than the claimant. Connections that are closing already count as freed.
+    /// Closes connections of the clients that hold most, by `weigh`, until `goal` is freed, as long as they hold more
+    /// than the claimant. Connections that are closing already count as freed.
     fn relieve(
         &self,
         claimant: &ConnectionActivity,
@@ -61,9 +61,6 @@ impl OpenConnections {
             }
         }
         let claim = ShareClaim { group: claimant.client(), member: claimant.id, units: 0, newest: 0 };
-        // Half stays: the newest, such as one that has not sent its first request yet.
-        let half = usize::try_from(shares.used() / 2).unwrap_or(usize::MAX);
-        let goal = goal.min(relief.freed.saturating_add(half));
         while relief.freed < goal {
             let before = shares.used();
             let Some(victim) = shares.give_way(&claim, |_| false) else { break };

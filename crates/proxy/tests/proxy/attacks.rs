@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use model::route::{EdgeSettings, TrustedProxies};
 use proxy::{CircuitBreakerLimits, ListenerKind, ProxyLimits, ProxyOptions, ProxyTables, ProxyTimeouts};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
@@ -464,6 +466,61 @@ async fn idle_tunnels_are_closed_for_other_clients() {
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() });
     drop(attack);
+}
+
+/// Behind a load balancer whose word is taken, shares are those of the clients that it names: requests of one client do
+/// not evict the newest request of another, which they would if all were one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_behind_a_trusted_load_balancer_have_shares_of_their_own() {
+    for proxy_protocol in [true, false] {
+        let route = json!({"type": "MeshGatewayHTTPRoute", "name": "r",
+            "spec": {"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": [
+                {"matches": [{"path": {"type": "Prefix", "value": "/"}}],
+                 "default": {"backendRefs": [{"kind": "MeshService", "name": "backend"}]}}]}});
+        let routes = gateway(&[route], &json!([{"name": "http", "port": 8080, "protocol": "HTTP"}]));
+        let endpoints = [("backend".to_owned(), vec![(endpoint().await, 1.0, true)])].into();
+        let backends = Arc::new(backends(&routes, &endpoints));
+        let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
+        let trusted_proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().expect("a network")]);
+        let circuit_breakers =
+            CircuitBreakerLimits { max_connections: 16, max_requests: 16, ..CircuitBreakerLimits::default() };
+        let edge = EdgeSettings { trusted_proxies, proxy_protocol, ..EdgeSettings::default() };
+        let settings = ProxyOptions { circuit_breakers, edge, ..ProxyOptions::default() };
+        let running = Running::with(tables, ListenerKind::Gateway { port: 8080 }, settings).await;
+        let hang = async |client: &str| {
+            let mut stream = connect(&running, OTHER).await.expect("the proxy listens");
+            let request = match proxy_protocol {
+                true => {
+                    format!("PROXY TCP4 {client} 192.0.2.9 9 80\r\nGET /hang HTTP/1.1\r\nhost: a\r\n\r\n")
+                }
+                false => format!("GET /hang HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {client}\r\n\r\n"),
+            };
+            stream.write_all(request.as_bytes()).await.expect("sent");
+            stream
+        };
+        let all = |count| {
+            let running = &running;
+            move || {
+                let lost = ["backend_evictions_total", "backend_overflows_total"];
+                let lost: u64 = lost.iter().map(|name| metric(running, name, "")).sum();
+                metric(running, "open_requests", "") + lost >= count
+            }
+        };
+        let mut attackers = Vec::new();
+        for count in 1..=15 {
+            attackers.push(hang("192.0.2.1").await);
+            wait_until("no request arrives", all(count)).await;
+        }
+        let mut other = hang("192.0.2.2").await;
+        wait_until("the other request does not arrive", all(16)).await;
+        for count in 17..=40 {
+            attackers.push(hang("192.0.2.1").await);
+            wait_until("no request arrives", all(count)).await;
+        }
+        assert!(metric(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
+        let answer = tokio::time::timeout(Duration::from_millis(100), other.read_u8()).await;
+        assert!(answer.is_err(), "evicted for requests of a client that has more ({proxy_protocol})");
+    }
 }
 
 /// A client that takes bytes, but fewer than the minimum rate for each of its streams.
