@@ -13,6 +13,7 @@ mod backup;
 mod block_on;
 mod check;
 mod copy_on_write;
+mod encryption;
 mod error;
 mod event_history;
 mod files;
@@ -42,9 +43,10 @@ use clock::Clock;
 pub use backup::BackupSnapshot;
 pub use bytes::Bytes;
 pub use check::CheckReport;
+pub use encryption::{EncryptionKeyId, EncryptionKeys, KeyFileError, Reencryption};
 pub use error::{OpenError, StorageError, StorageErrorKind, StoreReadError, TxnError, WriteError};
 pub use files::{DATA_FILE, JOURNAL_FILE, OnSyncFailure, RESERVE_FILE, StoreFiles};
-pub use format::{FORMAT, FORMAT_FILE, Migration};
+pub use format::{ENCRYPTED_FORMAT, FORMAT, FORMAT_FILE, Migration};
 pub use group_commit::PendingWrite;
 pub use key::{ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
 pub use list::{ListPage, ListQuery, Lister};
@@ -96,6 +98,8 @@ pub struct EngineOptions {
     pub journal_bytes: u64,
     /// Whether opening reads everything and refuses damaged files.
     pub verify: bool,
+    /// The keys of encryption at rest; the default encrypts nothing. See [`Engine::reencrypt`].
+    pub encryption: EncryptionKeys,
     /// Called when a sync fails; the default ends the process.
     pub on_sync_failure: OnSyncFailure,
 }
@@ -115,6 +119,7 @@ impl Default for EngineOptions {
             history_bytes: 6 << 20,
             journal_bytes: 32 << 20,
             verify: true,
+            encryption: EncryptionKeys::default(),
             on_sync_failure: files::end_process(),
         }
     }
@@ -168,8 +173,9 @@ impl Engine {
         let place = path.display().to_string();
         format::refuse_newer(path)?;
         let folder = StoreFolder::new(path).map_err(|error| OpenError::at(&place, error.into()))?;
+        let format = options.encryption.format();
         let mut engine = Engine::open_on(folder, options)?;
-        format::write_file(path).map_err(|error| OpenError::at(&place, error.into()))?;
+        format::write_file(path, format).map_err(|error| OpenError::at(&place, error.into()))?;
         engine.folder = Mutex::new(Some(path.to_owned()));
         Ok(engine)
     }
@@ -380,15 +386,22 @@ impl Engine {
         format::migrate(folder, true)
     }
 
-    /// Verifies a backup without changing it.
-    pub fn check_backup(file: &Path) -> Result<CheckReport, OpenError> {
-        backup::check(file)
+    /// Encrypts every version in the store of a folder with the first key, or none if the keys say so, in a new file that
+    /// replaces the old one. `None` if that is so already, if there are no keys, or if there is no store. An interrupted
+    /// call is repeated by the next one.
+    pub fn reencrypt(folder: &Path, keys: &EncryptionKeys) -> Result<Option<Reencryption>, OpenError> {
+        encryption::reencrypt(folder, keys)
+    }
+
+    /// Verifies a backup without changing it. Without keys, encrypted objects are counted and not decrypted.
+    pub fn check_backup(file: &Path, keys: &EncryptionKeys) -> Result<CheckReport, OpenError> {
+        backup::check(file, keys)
     }
 
     /// Creates a store from a backup in a folder that has none. Its revisions start far above the backup's, so that
-    /// clients never see a revision twice.
-    pub fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
-        backup::restore(file, folder)
+    /// clients never see a revision twice. An encrypted backup needs its key; the store is encrypted with the first key.
+    pub fn restore(file: &Path, folder: &Path, keys: &EncryptionKeys) -> Result<Revision, OpenError> {
+        backup::restore(file, folder, keys)
     }
 
     /// Fails if a folder holds no store; opening it would create one.
@@ -396,9 +409,10 @@ impl Engine {
         check::require(folder)
     }
 
-    /// Verifies the store in a folder. Changes only what opening after a crash changes.
-    pub fn check(folder: &Path) -> Result<CheckReport, OpenError> {
-        check::folder(folder)
+    /// Verifies the store in a folder. Changes only what opening after a crash changes. Without keys, encrypted objects
+    /// are counted and not decrypted.
+    pub fn check(folder: &Path, keys: &EncryptionKeys) -> Result<CheckReport, OpenError> {
+        check::folder(folder, keys)
     }
 
     /// Lists objects of a store that is not open.

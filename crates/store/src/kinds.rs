@@ -11,6 +11,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use crate::engine::ResourceId;
+
 pub(crate) use crd_columns::cell as printed_cell;
 pub(crate) use print_cells::since;
 use print_columns::{
@@ -530,6 +532,12 @@ pub fn of(api_version: &str, kind: &str) -> Option<&'static ResourceKind> {
 /// The kinds that are stored.
 pub fn stored() -> impl Iterator<Item = &'static ResourceKind> {
     KINDS.iter().filter(|kind| kind.is_stored() && !kind.is_converted())
+}
+
+/// The resources that are encrypted at rest if there is a key, and their kinds.
+pub fn encrypted() -> Vec<(ResourceId, &'static str)> {
+    let secrets = stored().filter(|kind| kind.group.is_empty() && kind.kind == "Secret");
+    secrets.map(|kind| (ResourceId(kind.id), kind.kind)).collect()
 }
 
 /// A kind by its name; if two groups have it, the stored one.

@@ -9,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use store::api::Caller;
 use store::api::backup::REVISION_HEADER;
-use store::engine::Engine;
+use store::engine::{EncryptionKeys, Engine};
 use world::{World, folder, read};
 
 fn request() -> Request<Bytes> {
@@ -29,7 +29,7 @@ async fn the_admin_gets_a_sound_copy_and_says_its_length_first() {
     let place = folder();
     let file = place.join("backup");
     std::fs::write(&file, &bytes).unwrap();
-    let report = Engine::check_backup(&file).unwrap();
+    let report = Engine::check_backup(&file, &EncryptionKeys::default()).unwrap();
     assert!(report.is_sound() && report.objects > 3, "{report}");
     std::fs::remove_dir_all(place).unwrap();
 }

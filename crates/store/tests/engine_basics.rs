@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use folder::TestFolder;
 use store::engine::{
-    Bytes, DATA_FILE, Engine, EngineOptions, Expect, JOURNAL_FILE, ListQuery, OpenError, ResourceId,
-    Revision, StoreKey, StoreReadError, TxnError, WatchEvent, WatchEventType, WriteError,
+    Bytes, DATA_FILE, EncryptionKeys, Engine, EngineOptions, Expect, JOURNAL_FILE, ListQuery, OpenError,
+    ResourceId, Revision, StoreKey, StoreReadError, TxnError, WatchEvent, WatchEventType, WriteError,
 };
 
 const PODS: ResourceId = ResourceId(1);
@@ -337,7 +337,7 @@ fn objects_with_a_time_go_when_it_is_up_and_others_stay() {
     assert_eq!(watcher.ready().unwrap()[0].json, "7");
     assert_eq!(names(&engine, &ListQuery::all(EVENTS)), ["kept", "renewed"]);
     drop(engine);
-    assert!(Engine::check(folder.path()).unwrap().is_sound());
+    assert!(Engine::check(folder.path(), &EncryptionKeys::default()).unwrap().is_sound());
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn a_store_in_use_is_refused() {
     let _engine = open(&folder);
     let second = Engine::open(folder.path(), small()).err().unwrap();
     assert!(matches!(second, OpenError::InUse { .. }), "{second}");
-    assert!(matches!(Engine::check(folder.path()), Err(OpenError::InUse { .. })));
+    assert!(matches!(Engine::check(folder.path(), &EncryptionKeys::default()), Err(OpenError::InUse { .. })));
 }
 
 #[test]
@@ -424,8 +424,11 @@ fn a_backup_comes_back_with_revisions_that_nobody_saw() {
     assert!(engine.backup(&file).unwrap_err().to_string().contains("exists"));
     put(&engine, &pod("c"), "later", Expect::Absent).unwrap();
 
-    let revision = Engine::restore(&file, target.path()).unwrap();
-    assert!(matches!(Engine::restore(&file, target.path()), Err(OpenError::Exists { .. })));
+    let revision = Engine::restore(&file, target.path(), &EncryptionKeys::default()).unwrap();
+    assert!(matches!(
+        Engine::restore(&file, target.path(), &EncryptionKeys::default()),
+        Err(OpenError::Exists { .. })
+    ));
     let restored = open(&target);
     assert!(revision > engine.revision());
     assert_eq!(restored.revision(), revision);
@@ -443,10 +446,13 @@ fn check_says_what_is_there_and_where_nothing_is() {
     put(&engine, &pod("a"), "1", Expect::Absent).unwrap();
     put(&engine, &pod("a"), "2", Expect::Present).unwrap();
     drop(engine);
-    let report = Engine::check(folder.path()).unwrap();
+    let report = Engine::check(folder.path(), &EncryptionKeys::default()).unwrap();
     assert!(report.is_sound());
     assert!(report.to_string().starts_with("1 objects in 2 versions\nnewest revision 2"), "{report}");
-    assert!(matches!(Engine::check(empty.path()), Err(OpenError::Missing { .. })));
+    assert!(matches!(
+        Engine::check(empty.path(), &EncryptionKeys::default()),
+        Err(OpenError::Missing { .. })
+    ));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use model::Timestamp;
 use model::forward::FirstPacket;
 use plan::FeatureGates;
 use plan::slices::SliceMode;
+use store::engine::{EncryptionKeys, KeyFileError};
 
 use crate::edge::{EdgeArgs, GatewayEdgeArgs};
 pub use cluster::input::InputArgs;
@@ -280,13 +281,14 @@ pub enum StoreCommand {
     /// Create a data directory from a backup
     ///
     /// Existing data is never overwritten: move it away first. Resource versions continue far above those of the
-    /// backup, so that clients with newer versions relist instead of missing changes.
+    /// backup, so that clients with newer versions relist instead of missing changes. A backup with encrypted Secrets
+    /// needs the file with their key; the new store is encrypted with the first key of that file.
     #[command(after_help = "Examples:\n  zoneward store restore --data-dir ./zoneward-data monday.backup")]
-    Restore(StoreFile),
+    Restore(StoreRestore),
     /// Check the integrity of a store or of a backup
     ///
     /// The exit code is 1 if any problem is found. A data directory can only be checked while the API is stopped; a
-    /// backup at any time.
+    /// backup at any time. Encrypted Secrets are counted by the id of their key; with the key file they are decrypted, too.
     #[command(after_help = "\
 Examples:
   zoneward store check --data-dir ./zoneward-data
@@ -304,7 +306,33 @@ Examples:
     Migrate(StoreMigrate),
 }
 
-/// `zoneward store backup` and `zoneward store restore`
+/// The flag of commands that read encrypted Secrets.
+#[derive(Debug, Args)]
+pub struct EncryptionArgs {
+    /// Keys that encrypt Secrets at rest, one per line, 32 bytes in base64; the first encrypts, all decrypt
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key_file: Option<PathBuf>,
+}
+
+impl EncryptionArgs {
+    pub fn keys(&self) -> Result<EncryptionKeys, KeyFileError> {
+        match &self.encryption_key_file {
+            Some(file) => EncryptionKeys::read(file, &store::kinds::encrypted()),
+            None => Ok(EncryptionKeys::default()),
+        }
+    }
+}
+
+/// `zoneward store restore`
+#[derive(Debug, Args)]
+pub struct StoreRestore {
+    #[command(flatten)]
+    pub file: StoreFile,
+    #[command(flatten)]
+    pub encryption: EncryptionArgs,
+}
+
+/// `zoneward store backup`
 #[derive(Debug, Args)]
 pub struct StoreFile {
     /// Data directory of `zoneward up`
@@ -325,6 +353,8 @@ pub struct StoreCheck {
     /// Backup file to check instead of a data directory
     #[arg(long, value_name = "FILE")]
     pub backup: Option<PathBuf>,
+    #[command(flatten)]
+    pub encryption: EncryptionArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -383,6 +413,8 @@ pub struct Up {
     /// Serve only the API, without controllers; run `zoneward controller` separately
     #[arg(long)]
     pub no_controllers: bool,
+    #[command(flatten)]
+    pub encryption: EncryptionArgs,
     /// Serve requests without credentials as system:anonymous
     #[arg(long)]
     pub anonymous_auth: bool,

@@ -12,14 +12,15 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::EngineOptions;
 use super::check::CheckReport;
-use super::error::{OpenError, StorageError, StoreReadError};
+use super::encryption::{EncryptionKeyId, EncryptionKeys};
+use super::error::{OpenError, StorageError, StorageErrorKind, StoreReadError};
 use super::files::{DATA_FILE, GuardedFile, StoreFiles, StoreFolder, SyncState, holds_store, sync_folder};
-use super::format::{self, FORMAT, OLDEST};
+use super::format::{self, ENCRYPTED_FORMAT, OLDEST};
 use super::journal::{Journal, RecordBuffer};
 use super::key::Revision;
 use super::list::Lister;
 use super::row::Row;
-use super::storage::{Storage, newest_error, no_panic};
+use super::storage::{Storage, commit_meta, database_meta, newest_error, no_panic};
 use super::tables::{Meta, ReadTables, WriteTables, key_of};
 
 /// Added to the revision at a restore. Clients may know revisions from after the backup; with fewer writes than this since
@@ -34,7 +35,7 @@ pub(super) fn write(storage: &Storage, file: &Path) -> Result<Revision, OpenErro
         let write_to = |target: &Database| {
             storage.read_newest(|tables| {
                 let meta = tables.meta()?;
-                copy_newest(tables, target, meta)?;
+                copy_newest(tables, target, meta, None)?;
                 Ok(Revision(meta.revision))
             })
         };
@@ -83,9 +84,9 @@ pub(super) fn snapshot(storage: &Storage, folder: &Path) -> Result<BackupSnapsho
     })
 }
 
-/// Verifies a backup.
-pub(super) fn check(file: &Path) -> Result<CheckReport, OpenError> {
-    read(file, ReadTables::check)
+/// Verifies a backup; without keys, encrypted objects stay closed.
+pub(super) fn check(file: &Path, keys: &EncryptionKeys) -> Result<CheckReport, OpenError> {
+    read(file, |tables| tables.with_keys(keys).check())
 }
 
 /// Lists objects of a backup.
@@ -97,17 +98,17 @@ pub(super) fn peek<T>(
 }
 
 /// Reads a backup of a format that this program knows.
-fn read<T>(file: &Path, body: impl FnOnce(&ReadTables) -> Result<T, StorageError>) -> Result<T, OpenError> {
+fn read<T>(file: &Path, body: impl FnOnce(ReadTables) -> Result<T, StorageError>) -> Result<T, OpenError> {
     let mut newer = None;
     let result = at(file, || {
         no_panic(|| {
             let source = Database::builder().open_read_only(file)?;
             let tables = ReadTables::open(&source.begin_read()?)?;
-            newer = Some(tables.meta()?.format).filter(|format| *format > FORMAT);
+            newer = Some(tables.meta()?.format).filter(|format| *format > ENCRYPTED_FORMAT);
             if newer.is_some() {
                 return Ok(None);
             }
-            body(&tables).map(Some)
+            body(tables).map(Some)
         })
     });
     let result = result.map_err(|error| match error {
@@ -115,44 +116,61 @@ fn read<T>(file: &Path, body: impl FnOnce(&ReadTables) -> Result<T, StorageError
         other => other,
     })?;
     let place = file.display().to_string();
-    result.ok_or(OpenError::Format { place, found: newer.unwrap_or_default(), program: None, known: FORMAT })
+    let found = newer.unwrap_or_default();
+    result.ok_or(OpenError::Format { place, found, program: None, known: ENCRYPTED_FORMAT })
 }
 
-pub(super) fn restore(file: &Path, folder: &Path) -> Result<Revision, OpenError> {
+pub(super) fn restore(file: &Path, folder: &Path, keys: &EncryptionKeys) -> Result<Revision, OpenError> {
     if at(folder, || Ok(holds_store(folder)?))? {
         return Err(OpenError::Exists { place: folder.display().to_string() });
     }
     let files = at(folder, || Ok(StoreFolder::new(folder)?))?;
-    let restored = read(file, |tables| restore_data(tables, &folder.join(DATA_FILE)))?;
+    let restored = read(file, |tables| restore_data(&tables.with_keys(keys), &folder.join(DATA_FILE), keys))?;
     // The journal comes last: opening data without a journal fails, a journal without data would be an empty store.
     at(folder, || {
         let options = EngineOptions::default();
         let journal =
             GuardedFile::new(files.journal()?, Arc::new(SyncState::default()), options.on_sync_failure);
         Journal::open(journal, options.journal_bytes, 0, 0)?;
-        Ok(format::write_file(folder)?)
+        Ok(format::write_file(folder, keys.format())?)
     })?;
     Ok(restored)
 }
 
-fn restore_data(tables: &ReadTables, data: &Path) -> Result<Revision, StorageError> {
+/// The store is encrypted with the first key, whatever the backup is encrypted with.
+fn restore_data(tables: &ReadTables, data: &Path, keys: &EncryptionKeys) -> Result<Revision, StorageError> {
+    let mut meta = tables.meta()?;
+    if meta.encryption_key != 0 && keys.is_empty() {
+        let key = EncryptionKeyId(meta.encryption_key);
+        return Err(StorageError::new(
+            StorageErrorKind::Key,
+            format!("the backup is encrypted with key {key}"),
+        ));
+    }
     if let Some(problem) = tables.check()?.summary() {
         return Err(StorageError::damaged(problem));
     }
-    let mut meta = tables.meta()?;
     meta.revision = meta.revision.saturating_add(JUMP);
     new_file(data, |target| {
-        copy_newest(tables, target, meta)?;
+        copy_newest(tables, target, meta, Some(keys))?;
         format::migrate_database(target)?;
+        let (format, encryption_key) = (keys.format(), keys.sealing_number());
+        commit_meta(target, &Meta { format, encryption_key, ..database_meta(target)? })?;
         Ok(Revision(meta.revision))
     })
 }
 
-/// Copies the live objects; the newest revision becomes the oldest readable one.
-fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), StorageError> {
+/// Copies the live objects; the newest revision becomes the oldest readable one. With keys, the copy is encrypted with
+/// them; otherwise as the source is.
+fn copy_newest(
+    from: &ReadTables,
+    to: &Database,
+    meta: Meta,
+    keys: Option<&EncryptionKeys>,
+) -> Result<(), StorageError> {
     let mut txn = to.begin_write()?;
     txn.set_quick_repair(true);
-    let mut tables = WriteTables::open(&txn)?;
+    let mut tables = WriteTables::open(&txn)?.with_keys(keys.unwrap_or(&EncryptionKeys::default()));
     let mut buffer = RecordBuffer::new();
     for entry in from.index.iter()? {
         let (key, head) = entry?;
@@ -161,8 +179,12 @@ fn copy_newest(from: &ReadTables, to: &Database, meta: Meta) -> Result<(), Stora
             continue;
         }
         let key = key_of(key.value())?;
-        let Some(found) = from.object(&key)? else { continue };
-        let row = Row { key, deleted: false, previous: 0, expires: found.expires, json: found.json };
+        let found = from.version(revision)?.filter(|row| row.key == key && !row.deleted);
+        let missing = || StorageError::damaged(format!("{key} is missing at revision {revision}"));
+        let mut row = Row { previous: 0, ..found.ok_or_else(missing)? };
+        if let Some(keys) = keys {
+            row = keys.open(revision, row)?;
+        }
         tables.insert(revision, &row, &mut buffer)?;
         buffer.clear();
     }
@@ -176,14 +198,7 @@ fn new_file<T>(
     path: &Path,
     fill: impl FnOnce(&Database) -> Result<T, StorageError>,
 ) -> Result<T, StorageError> {
-    let partial = partial_name(path);
-    match fs::remove_file(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let mut options = OpenOptions::new();
-    // It contains Secrets.
-    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&partial)?;
+    let (partial, file) = partial_file(path)?;
     let filled = Database::builder()
         .create_file(file)
         .map_err(StorageError::from)
@@ -196,8 +211,44 @@ fn new_file<T>(
     let removed = fs::remove_file(&partial);
     let kept = kept?;
     removed?;
-    sync_folder(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+    sync_folder(folder_of(path))?;
     Ok(kept)
+}
+
+/// Replaces a database by a new one once that is complete and durable. The new one is locked before it gets its name.
+pub(super) fn replace_file<T>(
+    path: &Path,
+    fill: impl FnOnce(&Database) -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    let (partial, file) = partial_file(path)?;
+    let database = Database::builder().create_file(file)?;
+    let filled = fill(&database).and_then(|filled| {
+        fs::rename(&partial, path)?;
+        sync_folder(folder_of(path))?;
+        Ok(filled)
+    });
+    if filled.is_err() {
+        // After a rename there is no such file.
+        let _ = fs::remove_file(&partial);
+    }
+    filled
+}
+
+/// A new file beside a path, instead of one that a killed process left.
+fn partial_file(path: &Path) -> Result<(PathBuf, File), StorageError> {
+    let partial = partial_name(path);
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    // It contains Secrets.
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&partial)?;
+    Ok((partial, file))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn partial_name(path: &Path) -> PathBuf {

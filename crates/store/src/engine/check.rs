@@ -1,5 +1,6 @@
 //! `zoneward store check`, and the verification on open: every object is readable and every index entry is right.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use redb::{ReadableTable, ReadableTableMetadata};
 
 use super::EngineOptions;
 use super::copy_on_write::pages_are_sound;
-use super::error::{OpenError, StorageError, StoreReadError};
+use super::encryption::{EncryptionKeyId, EncryptionKeys};
+use super::error::{OpenError, StorageError, StorageErrorKind, StoreReadError};
 use super::files::{StoreFiles, StoreFolder, holds_store};
 use super::format::{self, OLDEST};
 use super::key::Revision;
@@ -35,6 +37,8 @@ pub struct CheckReport {
     pub objects: u64,
     /// Number of versions, including tombstones.
     pub versions: u64,
+    /// Number of encrypted objects by key.
+    pub encrypted: BTreeMap<EncryptionKeyId, u64>,
     /// The first problems, one sentence each.
     pub problems: Vec<String>,
     /// Number of problems.
@@ -88,7 +92,7 @@ pub(super) fn require(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-pub(super) fn folder(path: &Path) -> Result<CheckReport, OpenError> {
+pub(super) fn folder(path: &Path, keys: &EncryptionKeys) -> Result<CheckReport, OpenError> {
     require(path)?;
     format::refuse_newer(path)?;
     let place = path.display().to_string();
@@ -96,7 +100,8 @@ pub(super) fn folder(path: &Path) -> Result<CheckReport, OpenError> {
     let folder = StoreFolder::new(path).map_err(|error| failed(error.into()))?;
     let pages = folder.data().map_err(StorageError::from).and_then(|data| pages_are_sound(data, CACHE));
     let sound = pages.map_err(failed)?;
-    let storage = Storage::open_since(OLDEST, Box::new(folder), unverified())?;
+    let options = EngineOptions { encryption: keys.clone(), ..unverified() };
+    let storage = Storage::open_since(OLDEST, Box::new(folder), options)?;
     let mut report = storage.check().map_err(failed)?;
     if !sound {
         report.problem("checksums of table pages do not match".to_owned());
@@ -153,9 +158,21 @@ impl ReadTables {
                     continue;
                 }
             };
+            let sealed_by = row.sealed_by();
+            let row = match self.open_checked(meta, revision, row) {
+                Ok(row) => row,
+                Err(error) if error.kind == StorageErrorKind::Key => return Err(error),
+                Err(error) => {
+                    report.problem(error.cause.to_string());
+                    continue;
+                }
+            };
             if self.check_version(meta, revision, &row, report)? {
                 heads += 1;
                 report.objects += u64::from(!row.deleted);
+                if let Some(key) = sealed_by.filter(|_| !row.deleted) {
+                    *report.encrypted.entry(key).or_default() += 1;
+                }
                 expiring += u64::from(!row.deleted && row.expires.is_some());
             }
         }

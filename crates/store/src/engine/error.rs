@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
+use super::encryption::EncryptionKeyId;
 use super::key::Revision;
 
 /// The store could not be opened.
@@ -94,6 +95,27 @@ pub enum OpenError {
         /// The format of this program.
         known: u64,
     },
+    /// A key that the content needs was not passed.
+    #[error(
+        "{place}: {cause}: add this key to the file that is passed as `--encryption-key-file`; nothing was changed"
+    )]
+    Key {
+        /// The folder or backup.
+        place: String,
+        /// Which object needs which key.
+        cause: String,
+    },
+    /// It is encrypted with another key than the one that it was opened with.
+    #[error(
+        "{place} is {}: pass the file with the key as `--encryption-key-file`",
+        key.map_or("not encrypted".to_owned(), |key| format!("encrypted with key {key}"))
+    )]
+    Encrypted {
+        /// The folder or backup.
+        place: String,
+        /// Its key.
+        key: Option<EncryptionKeyId>,
+    },
     /// Any other error of the system.
     #[error("{place} cannot be opened: {cause}")]
     Io {
@@ -112,6 +134,7 @@ impl OpenError {
             StorageErrorKind::Full => OpenError::Full { place, cause },
             StorageErrorKind::Damaged => OpenError::Damaged { place, cause },
             StorageErrorKind::InUse => OpenError::InUse { place },
+            StorageErrorKind::Key => OpenError::Key { place, cause },
             StorageErrorKind::Io | StorageErrorKind::Closed => OpenError::Io { place, cause },
         }
     }
@@ -126,6 +149,8 @@ pub enum StorageErrorKind {
     Damaged,
     /// Another process has locked the file.
     InUse,
+    /// A key to decrypt the content is missing.
+    Key,
     /// The device failed.
     Io,
     /// The engine is closed: it was dropped, or a sync failed.
@@ -164,6 +189,7 @@ impl StorageError {
             StorageErrorKind::Full => "the store's disk is full, free some space",
             StorageErrorKind::Damaged => "the store's file is damaged, restore a backup",
             StorageErrorKind::InUse => "the store is in use by another process",
+            StorageErrorKind::Key => "a key of the store is missing, see --encryption-key-file",
             StorageErrorKind::Io => "the store's disk failed, check the kernel log",
             StorageErrorKind::Closed => "the store is closed",
         }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EngineOptions;
 use super::backup;
+use super::encryption::EncryptionKeys;
 use super::error::{OpenError, StorageError};
 use super::files::{DATA_FILE, StoreFolder, free_bytes, holds_store, sync_folder};
 use super::key::Revision;
@@ -26,6 +27,8 @@ use super::tables::{ReadTables, WriteTables};
 
 /// The format that this program writes.
 pub const FORMAT: u64 = 2;
+/// [`FORMAT`] with encrypted rows: only a store with encryption has it, and programs without encryption refuse it.
+pub const ENCRYPTED_FORMAT: u64 = 3;
 /// The oldest format that this program migrates.
 pub(super) const OLDEST: u64 = 1;
 /// Names the format and the program that opened the store last.
@@ -79,10 +82,10 @@ struct FormatFile {
 /// Fails if the format file names a newer format. Without the file, or if it is malformed, the tables decide.
 pub(super) fn refuse_newer(folder: &Path) -> Result<(), OpenError> {
     match read_file(folder) {
-        Some(FormatFile { format, program }) if format > FORMAT => {
+        Some(FormatFile { format, program }) if format > ENCRYPTED_FORMAT => {
             let place = folder.display().to_string();
             let program = (!program.is_empty()).then_some(program);
-            Err(OpenError::Format { place, found: format, program, known: FORMAT })
+            Err(OpenError::Format { place, found: format, program, known: ENCRYPTED_FORMAT })
         }
         _ => Ok(()),
     }
@@ -92,19 +95,19 @@ fn read_file(folder: &Path) -> Option<FormatFile> {
     serde_json::from_slice(&fs::read(folder.join(FORMAT_FILE)).ok()?).ok()
 }
 
-/// Names this program's format and version in the format file, if it says otherwise. The caller has locked the store. On
-/// a full disk a file with the right format and another version stays.
-pub(super) fn write_file(folder: &Path) -> io::Result<()> {
-    let written = try_write_file(folder);
-    let is_right = || read_file(folder).is_some_and(|file| file.format == FORMAT);
+/// Names the format and this program's version in the format file, if it says otherwise. The caller has locked the store.
+/// On a full disk a file with the right format and another version stays.
+pub(super) fn write_file(folder: &Path, format: u64) -> io::Result<()> {
+    let written = try_write_file(folder, format);
+    let is_right = || read_file(folder).is_some_and(|file| file.format == format);
     match written {
         Err(error) if error.kind() == io::ErrorKind::StorageFull && is_right() => Ok(()),
         written => written,
     }
 }
 
-fn try_write_file(folder: &Path) -> io::Result<()> {
-    let file = FormatFile { format: FORMAT, program: env!("CARGO_PKG_VERSION").to_owned() };
+fn try_write_file(folder: &Path, format: u64) -> io::Result<()> {
+    let file = FormatFile { format, program: env!("CARGO_PKG_VERSION").to_owned() };
     if read_file(folder).as_ref() == Some(&file) {
         return sync_folder(folder);
     }
@@ -137,16 +140,17 @@ pub(super) fn migrate(folder: &Path, dry_run: bool) -> Result<Option<Migration>,
         return Ok(None);
     }
     refuse_newer(folder)?;
-    if read_file(folder).is_some_and(|file| file.format == FORMAT) {
+    if read_file(folder).is_some_and(|file| file.format >= FORMAT) {
         return Ok(None);
     }
     let files = StoreFolder::new(folder).map_err(|error| failed(error.into()))?;
     let storage = Storage::open_since(OLDEST, Box::new(files), EngineOptions::default())?;
     let migrated = migrate_storage(folder, &storage, dry_run);
+    let format = storage.meta().map_or(FORMAT, |meta| meta.format);
     storage.close();
     let migrated = migrated?;
     if !dry_run {
-        write_file(folder).map_err(|error| failed(error.into()))?;
+        write_file(folder, format).map_err(|error| failed(error.into()))?;
     }
     Ok(migrated)
 }
@@ -172,7 +176,7 @@ fn migrate_storage(folder: &Path, storage: &Storage, dry_run: bool) -> Result<Op
 fn take_backup(folder: &Path, storage: &Storage, file: &Path, format: u64) -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::at(&folder.display().to_string(), error.into());
     if fs::exists(file).map_err(failed)? {
-        let report = backup::check(file)?;
+        let report = backup::check(file, &EncryptionKeys::default())?;
         if report.is_sound() && report.format == format {
             return Ok(());
         }

@@ -292,6 +292,19 @@ impl Journal {
         Ok(true)
     }
 
+    /// Overwrites everything: the tables are durable and have all of it.
+    pub fn clear(&mut self) -> Result<(), StorageError> {
+        let zeros = vec![0; FILL];
+        let mut at = 0;
+        while at < self.capacity {
+            let len = FILL.min((self.capacity - at) as usize);
+            self.file.write(at, &zeros[..len])?;
+            at += len as u64;
+        }
+        self.tail = 0;
+        Ok(self.file.sync_data()?)
+    }
+
     /// Restarts at the front: the tables are durable and have the new epoch.
     pub fn restart(&mut self, epoch: u64) {
         self.epoch = epoch;
@@ -380,7 +393,7 @@ mod tests {
         for (index, size) in sizes.iter().enumerate() {
             let key = StoreKey::new(ResourceId(1), "default", "web");
             let json = vec![b'x'; *size].into();
-            let row = Row { key, deleted: false, previous: 0, expires: None, json };
+            let row = Row { key, deleted: false, previous: 0, expires: None, sealed: false, json };
             buffer.add(first + index as u64, &row);
         }
         buffer.seal(epoch, first).unwrap().to_vec()
@@ -467,6 +480,7 @@ mod tests {
             deleted: false,
             previous: 0,
             expires: None,
+            sealed: false,
             json: json.into(),
         };
         buffer.add(7, &row(vec![b'x'; KEPT]));

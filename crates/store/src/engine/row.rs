@@ -1,5 +1,6 @@
 //! The encoding of one version of an object, in the table of versions and in the journal.
-//! Numbers are little endian. Each row ends with a checksum over revision and content, verified on every read.
+//! Numbers are little endian. Each row ends with a checksum over revision and content, verified on every read. The JSON of
+//! a sealed row is what [`super::encryption`] made of it; encoding and decoding need no key.
 
 use bytes::Bytes;
 
@@ -8,6 +9,9 @@ use super::key::{ResourceId, Revision, StoreKey, StoredObject};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
+/// Of a store in the format for encryption, which older programs refuse.
+const SEALED_PUT: u8 = 3;
+const SEALED_DELETE: u8 = 4;
 
 /// Size of a row without its texts: kind, previous, expiry, resource, two lengths, checksum.
 const FIXED: usize = 1 + 8 + 8 + 2 + 4 + 4 + 4;
@@ -20,6 +24,8 @@ pub(super) struct Row {
     /// The revision of the row before, also if that is a tombstone; 0 if there was none.
     pub previous: u64,
     pub expires: Option<u64>,
+    /// Whether the JSON is encrypted.
+    pub sealed: bool,
     pub json: Bytes,
 }
 
@@ -34,7 +40,12 @@ impl Row {
         let names = self.key.namespace.len() + self.key.name.len();
         out.reserve(FIXED + names + self.json.len());
         let start = out.len();
-        out.push(if self.deleted { DELETE } else { PUT });
+        out.push(match (self.sealed, self.deleted) {
+            (false, false) => PUT,
+            (false, true) => DELETE,
+            (true, false) => SEALED_PUT,
+            (true, true) => SEALED_DELETE,
+        });
         out.extend(self.previous.to_le_bytes());
         // Zero means never, so an expiry at 1970 moves by a second.
         out.extend(self.expires.map_or(0, |at| at.max(1)).to_le_bytes());
@@ -78,9 +89,11 @@ fn verified(revision: u64, bytes: &[u8]) -> Option<&[u8]> {
 }
 
 fn decode(mut bytes: &[u8]) -> Option<Row> {
-    let deleted = match take::<1>(&mut bytes)? {
-        [PUT] => false,
-        [DELETE] => true,
+    let (sealed, deleted) = match take::<1>(&mut bytes)? {
+        [PUT] => (false, false),
+        [DELETE] => (false, true),
+        [SEALED_PUT] => (true, false),
+        [SEALED_DELETE] => (true, true),
         _ => return None,
     };
     let previous = u64::from_le_bytes(take(&mut bytes)?);
@@ -90,7 +103,7 @@ fn decode(mut bytes: &[u8]) -> Option<Row> {
     let name = take_text(&mut bytes)?;
     let key = StoreKey { resource, namespace, name };
     let expires = (expires != 0).then_some(expires);
-    Some(Row { key, deleted, previous, expires, json: Bytes::copy_from_slice(bytes) })
+    Some(Row { key, deleted, previous, expires, sealed, json: Bytes::copy_from_slice(bytes) })
 }
 
 /// Takes bytes off the front.
@@ -121,11 +134,11 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_reads_back_as_it_was_written(
-            deleted: bool, previous: u64, expires in proptest::option::of(1..u64::MAX), resource: u16,
+            deleted: bool, sealed: bool, previous: u64, expires in proptest::option::of(1..u64::MAX), resource: u16,
             namespace: String, name: String, json: Vec<u8>, revision: u64,
         ) {
             let key = StoreKey::new(ResourceId(resource), &namespace, &name);
-            let row = Row { key, deleted, previous, expires, json: json.into() };
+            let row = Row { key, deleted, previous, expires, sealed, json: json.into() };
             let bytes = encoded(&row, revision);
             prop_assert_eq!(Row::previous_of(&bytes).unwrap(), previous);
             prop_assert_eq!(Row::decode(revision, &bytes).unwrap(), row);
@@ -135,7 +148,7 @@ mod tests {
         #[test]
         fn a_flipped_bit_is_seen(json: Vec<u8>, at: prop::sample::Index, bit in 0..8u8) {
             let key = StoreKey::new(ResourceId(1), "default", "web");
-            let row = Row { key, deleted: false, previous: 1, expires: None, json: json.into() };
+            let row = Row { key, deleted: false, previous: 1, expires: None, sealed: false, json: json.into() };
             let mut bytes = encoded(&row, 7);
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;

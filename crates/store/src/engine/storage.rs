@@ -14,9 +14,10 @@ use redb::{Database, Durability, ReadTransaction, ReadableDatabase, StorageBacke
 use super::EngineOptions;
 use super::check::CheckReport;
 use super::copy_on_write::pages_are_sound;
+use super::encryption::EncryptionKeyId;
 use super::error::{OpenError, StorageError, StorageErrorKind, StoreReadError};
 use super::files::{GuardedFile, StoreFiles, SyncState};
-use super::format::{FORMAT, MigrationStep};
+use super::format::{ENCRYPTED_FORMAT, FORMAT, MigrationStep};
 use super::idle_checkpoint::IdleCheckpoint;
 use super::journal::{Journal, JournalRecord, RecordBuffer};
 use super::key::{StoreKey, StoredObject};
@@ -61,9 +62,15 @@ pub(super) fn newest_error(error: StoreReadError) -> StorageError {
 }
 
 impl Storage {
-    /// Opens a store of this program's format for reads and writes.
+    /// Opens a store of this program's format for reads and writes, encrypted with the key of the options.
     pub fn open(files: Box<dyn StoreFiles>, options: EngineOptions) -> Result<Storage, OpenError> {
+        let (place, wanted) = (files.place(), options.encryption.sealing_number());
         let storage = Storage::open_since(FORMAT, files, options)?;
+        let found = storage.meta().map_err(|error| OpenError::at(&place, error))?.encryption_key;
+        if found != wanted {
+            let key = (found != 0).then_some(EncryptionKeyId(found));
+            return Err(OpenError::Encrypted { place, key });
+        }
         storage.full.store(!storage.hold_reserve(), Ordering::SeqCst);
         Ok(storage)
     }
@@ -96,8 +103,13 @@ impl Storage {
         });
         let opened = opened.map_err(|error| OpenError::at(&place, error))?;
         let meta = opened.2;
-        if meta.format > FORMAT {
-            return Err(OpenError::Format { place, found: meta.format, program: None, known: FORMAT });
+        if meta.format > ENCRYPTED_FORMAT {
+            return Err(OpenError::Format {
+                place,
+                found: meta.format,
+                program: None,
+                known: ENCRYPTED_FORMAT,
+            });
         }
         if meta.format < oldest {
             return Err(OpenError::OldFormat { place, found: meta.format, known: FORMAT });
@@ -177,7 +189,7 @@ impl Storage {
         builder.set_cache_size(self.options.cache_bytes);
         let database = no_panic(|| builder.create_with_backend(data).map_err(StorageError::from))?;
         let mut meta = no_panic(|| meta_or_empty(&database))?;
-        if meta.format > FORMAT {
+        if meta.format > ENCRYPTED_FORMAT {
             // Written by a newer program: read nothing else, change nothing.
             return Ok((database, Journal::unread(file), meta));
         }
@@ -192,7 +204,8 @@ impl Storage {
             if !records.is_empty() {
                 return Err(StorageError::damaged("the tables are missing or empty, the journal is not"));
             }
-            meta.format = FORMAT;
+            meta.format = self.options.encryption.format();
+            meta.encryption_key = self.options.encryption.sealing_number();
             no_panic(|| commit_meta(&database, &meta))?;
         }
         no_panic(|| replay(&database, records, &mut meta))?;
@@ -212,12 +225,12 @@ impl Storage {
         &self,
         body: impl FnOnce(&ReadTables) -> Result<T, StoreReadError>,
     ) -> Result<T, StoreReadError> {
-        self.read_with(|txn| body(&ReadTables::open(txn)?))
+        self.read_with(|txn| body(&ReadTables::open(txn)?.with_keys(&self.options.encryption)))
     }
 
     /// The newest version of one object; opens only the tables that this needs.
     pub fn read_object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StoreReadError> {
-        self.read_with(|txn| Ok(ReadTables::object_of(txn, key)?))
+        self.read_with(|txn| Ok(ReadTables::object_of(txn, key, &self.options.encryption)?))
     }
 
     fn read_with<T>(
@@ -313,7 +326,7 @@ impl Storage {
     ) -> Result<(), StorageError> {
         let database = self.database()?;
         let mut txn = database.begin_write()?;
-        let mut tables = WriteTables::open(&txn)?;
+        let mut tables = WriteTables::open(&txn)?.with_keys(&self.options.encryption);
         let before = tables.meta()?;
         let mut meta = before;
         let mut buffer = journal.buffer();
@@ -384,6 +397,12 @@ impl Storage {
         journal.restart(meta.epoch);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Checkpoints, and overwrites what the journal held.
+    pub fn clear_journal(&self) -> Result<(), StorageError> {
+        self.checkpoint()?;
+        lock(&self.journal).as_mut().ok_or_else(StorageError::closed)?.clear()
     }
 
     /// Runs migration steps in one durable transaction: afterwards the store has the format of the last step, or the one
@@ -488,7 +507,7 @@ fn close(mut database: Arc<Database>, clock: &Clock) -> Result<(), Arc<Database>
     Err(database)
 }
 
-fn database_meta(database: &Database) -> Result<Meta, StorageError> {
+pub(super) fn database_meta(database: &Database) -> Result<Meta, StorageError> {
     ReadTables::open(&database.begin_read()?)?.meta()
 }
 
@@ -524,7 +543,7 @@ fn replay(database: &Database, records: Vec<JournalRecord>, meta: &mut Meta) -> 
                 );
                 return Err(StorageError::damaged(cause));
             }
-            tables.apply(meta, row, &[], &mut buffer)?;
+            tables.replay(meta, row, &mut buffer)?;
             buffer.clear();
         }
     }

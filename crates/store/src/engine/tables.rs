@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 
+use super::encryption::EncryptionKeys;
 use super::error::StorageError;
 use super::journal::RecordBuffer;
 use super::key::{EventMemo, ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
@@ -35,6 +36,8 @@ pub(super) struct Tables<I, V, E, M> {
     pub versions: V,
     pub expiry: E,
     pub meta: M,
+    /// Opens sealed rows, and seals new ones.
+    pub(super) keys: EncryptionKeys,
 }
 
 /// The tables as a read transaction sees them.
@@ -73,11 +76,13 @@ pub(super) struct Meta {
     pub epoch: u64,
     /// The length of that journal with its mark, which never shrinks; 0 in stores of earlier versions.
     pub journal: u64,
+    /// The id of the key that seals every row of sealed resources; 0 if none are sealed.
+    pub encryption_key: u64,
 }
 
 impl Meta {
-    fn numbers(&self) -> [(&'static str, u64); 6] {
-        let Meta { format, revision, compacted, log_bytes, epoch, journal } = *self;
+    fn numbers(&self) -> [(&'static str, u64); 7] {
+        let Meta { format, revision, compacted, log_bytes, epoch, journal, encryption_key } = *self;
         [
             ("format", format),
             ("revision", revision),
@@ -85,6 +90,7 @@ impl Meta {
             ("log_bytes", log_bytes),
             ("epoch", epoch),
             ("journal", journal),
+            ("encryption_key", encryption_key),
         ]
     }
 }
@@ -96,14 +102,19 @@ impl ReadTables {
             versions: txn.open_table(VERSIONS)?,
             expiry: txn.open_table(EXPIRY)?,
             meta: txn.open_table(META)?,
+            keys: EncryptionKeys::default(),
         })
     }
 
     /// The newest version of one object; opens only two tables.
-    pub fn object_of(txn: &ReadTransaction, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
+    pub fn object_of(
+        txn: &ReadTransaction,
+        key: &StoreKey,
+        keys: &EncryptionKeys,
+    ) -> Result<Option<StoredObject>, StorageError> {
         match head(&txn.open_table(INDEX)?, key)? {
             Some(head) if head.alive => {
-                alive_version(&txn.open_table(VERSIONS)?, key, head.revision).map(Some)
+                alive_version(&txn.open_table(VERSIONS)?, key, head.revision, keys).map(Some)
             }
             _ => Ok(None),
         }
@@ -132,8 +143,10 @@ fn alive_version(
     versions: &impl ReadableTable<u64, &'static [u8]>,
     key: &StoreKey,
     revision: u64,
+    keys: &EncryptionKeys,
 ) -> Result<StoredObject, StorageError> {
     let row = version(versions, revision)?.filter(|row| row.key == *key);
+    let row = row.map(|row| keys.open(revision, row)).transpose()?;
     let stored = row.and_then(|row| row.into_stored(revision));
     stored.ok_or_else(|| StorageError::damaged(format!("{key} is missing at revision {revision}")))
 }
@@ -145,6 +158,10 @@ where
     E: ReadableTable<ExpiryKey, ()>,
     M: ReadableTable<&'static [u8], u64>,
 {
+    pub fn with_keys(self, keys: &EncryptionKeys) -> Self {
+        Tables { keys: keys.clone(), ..self }
+    }
+
     pub fn meta(&self) -> Result<Meta, StorageError> {
         let number = |name: &str| -> Result<u64, StorageError> {
             Ok(self.meta.get(name.as_bytes())?.map_or(0, |number| number.value()))
@@ -156,6 +173,7 @@ where
             log_bytes: number("log_bytes")?,
             epoch: number("epoch")?,
             journal: number("journal")?,
+            encryption_key: number("encryption_key")?,
         })
     }
 
@@ -163,6 +181,7 @@ where
         head(&self.index, key)
     }
 
+    /// The row of a revision, sealed if it is.
     pub fn version(&self, revision: u64) -> Result<Option<Row>, StorageError> {
         version(&self.versions, revision)
     }
@@ -170,7 +189,9 @@ where
     /// The newest version of an object.
     pub fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         match self.head(key)? {
-            Some(head) if head.alive => alive_version(&self.versions, key, head.revision).map(Some),
+            Some(head) if head.alive => {
+                alive_version(&self.versions, key, head.revision, &self.keys).map(Some)
+            }
             _ => Ok(None),
         }
     }
@@ -195,7 +216,7 @@ where
             revision = previous;
         }
         match self.version(revision)? {
-            Some(row) if row.key == *key => Ok(row.into_stored(revision)),
+            Some(row) if row.key == *key => Ok(self.keys.open(revision, row)?.into_stored(revision)),
             // A compacted tombstone ends the chain early.
             None if revision <= compacted => Ok(None),
             _ => Err(StorageError::damaged(format!("{key} has no version at revision {revision}"))),
@@ -212,8 +233,9 @@ where
         let (mut changes, mut total) = (Vec::new(), 0);
         for entry in self.versions.range(revision.saturating_add(1)..)?.take(limit) {
             let (revision, bytes) = entry?;
-            let row = Row::decode(revision.value(), bytes.value())?;
+            let row = self.keys.open(revision.value(), Row::decode(revision.value(), bytes.value())?)?;
             let before = self.version_before(&row)?;
+            let before = before.map(|before| self.keys.open(row.previous, before)).transpose()?;
             total += row.json.len();
             changes.push(event(revision.value(), row, before.map(|before| before.json)));
             if total > most {
@@ -223,6 +245,7 @@ where
         Ok(changes)
     }
 
+    /// The live row that a row replaces, sealed if it is.
     fn version_before(&self, row: &Row) -> Result<Option<Row>, StorageError> {
         let before = self.version(row.previous)?;
         Ok(before.filter(|before| !before.deleted && before.key == row.key))
@@ -240,7 +263,7 @@ where
             let (key, head) = entry?;
             let (revision, alive) = head.value();
             if alive {
-                found.push(alive_version(&self.versions, &key_of(key.value())?, revision)?);
+                found.push(alive_version(&self.versions, &key_of(key.value())?, revision, &self.keys)?);
             }
         }
         Ok(found)
@@ -266,6 +289,7 @@ impl<'t> WriteTables<'t> {
             versions: txn.open_table(VERSIONS)?,
             expiry: txn.open_table(EXPIRY)?,
             meta: txn.open_table(META)?,
+            keys: EncryptionKeys::default(),
         })
     }
 
@@ -286,9 +310,7 @@ impl<'t> WriteTables<'t> {
         Ok(())
     }
 
-    /// Adds the next version of an object. `previous` comes from the tables and not from the row, so that a replayed row
-    /// is right even where compaction has to be repeated. A `cached` version is not read again. The encoded row is added
-    /// to the buffer.
+    /// Adds the next version of an object. A `cached` version is not read again. The encoded row is added to the buffer.
     pub fn apply(
         &mut self,
         meta: &mut Meta,
@@ -296,7 +318,6 @@ impl<'t> WriteTables<'t> {
         cached: &[CachedVersion],
         buffer: &mut RecordBuffer,
     ) -> Result<WatchEvent, StorageError> {
-        let revision = meta.revision.saturating_add(1);
         let head = self.head(&row.key)?;
         row.previous = head.map_or(0, |head| head.revision);
         let before = match cached
@@ -304,22 +325,53 @@ impl<'t> WriteTables<'t> {
             .find(|cached| head == Some(KeyHead { revision: cached.revision, alive: true }))
         {
             Some(cached) => Some(cached.clone()),
-            None => self.version_before(&row)?.map(|before| CachedVersion {
-                revision: row.previous,
-                expires: before.expires,
-                json: before.json,
-            }),
+            None => {
+                let before = self.version_before(&row)?;
+                let before = before.map(|before| self.keys.open(row.previous, before)).transpose()?;
+                before.map(|Row { expires, json, .. }| CachedVersion {
+                    revision: row.previous,
+                    expires,
+                    json,
+                })
+            }
         };
-        if let Some(at) = before.as_ref().and_then(|before| before.expires) {
-            self.expiry.remove(expiry_parts(at, &row.key))?;
-        }
-        let len = self.insert(revision, &row, buffer)?;
-        meta.revision = revision;
-        meta.log_bytes = meta.log_bytes.saturating_add(len as u64);
-        Ok(event(revision, row, before.map(|before| before.json)))
+        self.append(meta, &row, before.as_ref().and_then(|before| before.expires), buffer)?;
+        Ok(event(meta.revision, row, before.map(|before| before.json)))
     }
 
-    /// Makes a version the newest of its object, adds it to the buffer, and returns its encoded length.
+    /// Adds a row of the journal as it is. `previous` comes from the tables and not from the row, so that it is right
+    /// even where compaction has to be repeated. Needs no key.
+    pub fn replay(
+        &mut self,
+        meta: &mut Meta,
+        mut row: Row,
+        buffer: &mut RecordBuffer,
+    ) -> Result<(), StorageError> {
+        row.previous = self.head(&row.key)?.map_or(0, |head| head.revision);
+        let before = self.version_before(&row)?;
+        self.append(meta, &row, before.and_then(|before| before.expires), buffer)
+    }
+
+    /// Adds a row under the next revision; `replaced` is when the version before expires.
+    fn append(
+        &mut self,
+        meta: &mut Meta,
+        row: &Row,
+        replaced: Option<u64>,
+        buffer: &mut RecordBuffer,
+    ) -> Result<(), StorageError> {
+        if let Some(at) = replaced {
+            self.expiry.remove(expiry_parts(at, &row.key))?;
+        }
+        let revision = meta.revision.saturating_add(1);
+        let len = self.insert(revision, row, buffer)?;
+        meta.revision = revision;
+        meta.log_bytes = meta.log_bytes.saturating_add(len as u64);
+        Ok(())
+    }
+
+    /// Makes a version the newest of its object, sealed if its resource is, adds it to the buffer, and returns its encoded
+    /// length.
     pub fn insert(
         &mut self,
         revision: u64,
@@ -327,7 +379,8 @@ impl<'t> WriteTables<'t> {
         buffer: &mut RecordBuffer,
     ) -> Result<usize, StorageError> {
         self.index.insert(parts(&row.key), (revision, !row.deleted))?;
-        let bytes = buffer.add(revision, row);
+        let sealed = self.keys.seal(revision, row)?;
+        let bytes = buffer.add(revision, sealed.as_ref().unwrap_or(row));
         self.versions.insert(revision, bytes)?;
         if let Some(at) = row.expires.filter(|_| !row.deleted) {
             self.expiry.insert(expiry_parts(at, &row.key), ())?;

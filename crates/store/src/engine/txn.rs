@@ -196,7 +196,7 @@ impl<'a> Txn<'a> {
         // As it is read back: zero means never on disk.
         let expires = expires.map(|at| at.max(1));
         let stored = StoredObject { key: key.clone(), revision, expires, json: json.clone() };
-        self.stage(Row { key, deleted: false, previous: 0, expires, json }, Some(stored));
+        self.stage(Row { key, deleted: false, previous: 0, expires, sealed: false, json }, Some(stored));
         Ok(revision)
     }
 
@@ -212,7 +212,8 @@ impl<'a> Txn<'a> {
         expect.check(Some(found.revision))?;
         let revision = self.next_revision();
         let json = last.unwrap_or(found.json);
-        self.stage(Row { key: key.clone(), deleted: true, previous: 0, expires: None, json }, None);
+        let key = key.clone();
+        self.stage(Row { key, deleted: true, previous: 0, expires: None, sealed: false, json }, None);
         Ok(revision)
     }
 

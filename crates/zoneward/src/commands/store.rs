@@ -2,6 +2,7 @@
 
 mod live;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ::store::bootstrap;
@@ -10,7 +11,7 @@ use anyhow::{Result, bail};
 use model::Notice;
 use serde_json::json;
 
-use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile, StoreMigrate};
+use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile, StoreMigrate, StoreRestore};
 use output::{print_text, print_value};
 
 pub fn run(command: &StoreCommand) -> Result<bool> {
@@ -39,19 +40,21 @@ fn backup(args: &StoreFile) -> Result<bool> {
     Ok(true)
 }
 
-fn restore(args: &StoreFile) -> Result<bool> {
-    let revision = Engine::restore(&args.file, &folder(&args.data_dir))?;
+fn restore(args: &StoreRestore) -> Result<bool> {
+    let StoreFile { data_dir, file } = &args.file;
+    let revision = Engine::restore(file, &folder(data_dir), &args.encryption.keys()?)?;
     print_text(&format!(
         "{}: restored from the backup; revisions continue at {revision}.\n",
-        args.data_dir.display()
+        data_dir.display()
     ))?;
     Ok(true)
 }
 
 fn check(args: &StoreCheck) -> Result<bool> {
+    let keys = args.encryption.keys()?;
     let report = match (&args.backup, &args.data_dir) {
-        (Some(backup), _) => Engine::check_backup(backup)?,
-        (None, Some(data_dir)) => Engine::check(&folder(data_dir))?,
+        (Some(backup), _) => Engine::check_backup(backup, &keys)?,
+        (None, Some(data_dir)) => Engine::check(&folder(data_dir), &keys)?,
         (None, None) => bail!("--data-dir or --backup is required"),
     };
     // What cannot be read says nothing.
@@ -62,7 +65,7 @@ fn check(args: &StoreCheck) -> Result<bool> {
         (None, None) => Vec::new(),
     };
     match args.output.format {
-        Format::Table => print_text(&text(&report, &notices))?,
+        Format::Table => print_text(&text(&report, &notices, !keys.is_empty()))?,
         format => print_value(&value(&report, &notices), format)?,
     }
     Ok(report.is_sound() && notices.is_empty())
@@ -114,8 +117,12 @@ fn migration_value(migration: Option<&Migration>, dry_run: bool) -> serde_json::
     })
 }
 
-fn text(report: &CheckReport, notices: &[Notice]) -> String {
+fn text(report: &CheckReport, notices: &[Notice], has_keys: bool) -> String {
     let mut text = format!("{report}\n");
+    for (key, count) in &report.encrypted {
+        let advice = if has_keys { "" } else { ", not decrypted without --encryption-key-file" };
+        text += &format!("{count} Secrets are encrypted with key {key}{advice}\n");
+    }
     for notice in notices {
         text += &format!("repairable: {notice}\n");
     }
@@ -127,6 +134,8 @@ fn text(report: &CheckReport, notices: &[Notice]) -> String {
 
 fn value(report: &CheckReport, notices: &[Notice]) -> serde_json::Value {
     let damage = report.problems.iter().cloned();
+    let encrypted: BTreeMap<String, u64> =
+        report.encrypted.iter().map(|(key, count)| (key.to_string(), *count)).collect();
     let problems: Vec<String> = damage.chain(notices.iter().map(Notice::to_string)).collect();
     json!({
         "sound": report.is_sound() && notices.is_empty(),
@@ -135,6 +144,7 @@ fn value(report: &CheckReport, notices: &[Notice]) -> serde_json::Value {
         "compacted": report.compacted.0,
         "objects": report.objects,
         "versions": report.versions,
+        "encryptedSecrets": encrypted,
         "problems": problems,
         "problemCount": report.problem_count + notices.len() as u64,
     })

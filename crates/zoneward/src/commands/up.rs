@@ -29,7 +29,7 @@ use store::api::{Api, ApiLimits};
 use store::audit::{AuditLog, AuditOptions, AuditStats};
 use store::bootstrap::{self, BootstrapOptions, bootstrap};
 use store::credentials::Credentials;
-use store::engine::{Engine, EngineOptions, Migration};
+use store::engine::{Engine, EngineOptions, Migration, Reencryption};
 use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -64,6 +64,19 @@ pub fn run(args: &cli::Up) -> Result<bool> {
     Ok(true)
 }
 
+/// Opens the store in the format of this program, encrypted with the first key.
+fn open_store(store: &Path, args: &cli::Up) -> Result<Engine> {
+    let encryption = args.encryption.keys()?;
+    if let Some(Migration { from, to, backup, .. }) = Engine::migrate(store)? {
+        info!(from, to, backup = %backup.display(), "store migrated; the backup has the old format");
+    }
+    if let Some(Reencryption { versions, key }) = Engine::reencrypt(store, &encryption)? {
+        let key = key.map_or("none".to_owned(), |key| key.to_string());
+        info!(versions, key, "store re-encrypted");
+    }
+    Ok(Engine::open(store, EngineOptions { encryption, ..EngineOptions::default() })?)
+}
+
 async fn serve_all(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
     if !args.no_node {
@@ -78,11 +91,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .mode(0o700)
         .create(data)
         .with_context(|| format!("creating {}", data.display()))?;
-    let store = data.join("store");
-    if let Some(Migration { from, to, backup, .. }) = Engine::migrate(&store)? {
-        info!(from, to, backup = %backup.display(), "store migrated; the backup has the old format");
-    }
-    let engine = Engine::open(&store, EngineOptions::default())?;
+    let engine = open_store(&data.join("store"), args)?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
     let listener = TcpListener::bind(args.listen)

@@ -151,7 +151,7 @@ pub(crate) fn newer_store_is_refused_by_name_and_untouched() {
     let machine = unpacked(fixtures.last().unwrap(), &folder.0.join("data"));
     machine.store(&["migrate"]);
     let store = machine.data.join("store");
-    let newer = store::engine::FORMAT + 1;
+    let newer = store::engine::ENCRYPTED_FORMAT + 1;
     let named = format!("{{\"format\":{newer},\"program\":\"9.8.7\"}}\n");
     fs::write(store.join(store::engine::FORMAT_FILE), named).unwrap();
     // Its tables may be of a kind that this version takes for damage.

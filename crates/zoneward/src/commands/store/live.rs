@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use store::api::backup::REVISION_HEADER;
-use store::engine::{Engine, OpenError};
+use store::engine::{EncryptionKeys, Engine, OpenError};
 use tokio::net::UnixStream;
 
 /// Returns the revision, or `None` if no API serves the data directory.
@@ -67,7 +67,7 @@ async fn save(mut body: Incoming, partial: &Path, file: &Path) -> Result<()> {
         }
     }
     out.sync_all().with_context(writing)?;
-    let report = Engine::check_backup(partial)?;
+    let report = Engine::check_backup(partial, &EncryptionKeys::default())?;
     if !report.is_sound() {
         bail!("the backup is corrupt: {report}");
     }
