@@ -292,16 +292,18 @@ impl Journal {
         Ok(true)
     }
 
-    /// Overwrites everything: the tables are durable and have all of it.
+    /// Overwrites all records: the tables are durable and have all of them.
     pub fn clear(&mut self) -> Result<(), StorageError> {
         let zeros = vec![0; FILL];
+        let end = self.capacity.saturating_sub(SECTOR as u64);
         let mut at = 0;
-        while at < self.capacity {
-            let len = FILL.min((self.capacity - at) as usize);
+        while at < end {
+            let len = FILL.min((end - at) as usize);
             self.file.write(at, &zeros[..len])?;
             at += len as u64;
         }
         self.tail = 0;
+        self.write_mark(Mark { epoch: self.epoch, tail: 0, revision: 0 })?;
         Ok(self.file.sync_data()?)
     }
 
