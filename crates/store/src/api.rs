@@ -214,7 +214,13 @@ impl Api {
     }
 
     /// Records a request without valid credentials, or counts it as dropped.
-    pub(crate) fn audit_unauthenticated(&self, head: &Parts, caller: &Caller, is_recorded: bool) {
+    pub(crate) fn audit_unauthenticated(
+        &self,
+        head: &Parts,
+        caller: &Caller,
+        has_certificate: bool,
+        is_recorded: bool,
+    ) {
         let Some(log) = &self.audit else { return };
         if !is_recorded {
             return log.count_dropped();
@@ -226,7 +232,7 @@ impl Api {
         let nameless = caller.with_user(UserInfo::default());
         let event = AuditEvent::prepare(log, self.clock(), head, &nameless, &attributes, || self.names.uid());
         if let Some(event) = event {
-            event.unauthenticated(&head.headers);
+            event.unauthenticated(&head.headers, has_certificate);
         }
     }
 

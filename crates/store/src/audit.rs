@@ -270,10 +270,11 @@ impl AuditEvent {
     }
 
     /// Records a request without valid credentials, as Kubernetes does: with one stage, and no user.
-    pub(crate) fn unauthenticated(mut self, headers: &HeaderMap) {
+    pub(crate) fn unauthenticated(mut self, headers: &HeaderMap, has_certificate: bool) {
         let scheme =
             text(headers, "authorization").split(' ').next().unwrap_or_default().to_ascii_lowercase();
         let message = match scheme.as_str() {
+            "" if has_certificate => "Authentication failed, attempted: x509".to_owned(),
             "" => "Authentication failed, no credentials provided".to_owned(),
             scheme @ ("bearer" | "basic") => format!("Authentication failed, attempted: {scheme}"),
             // The rest may be a secret.

@@ -52,8 +52,8 @@ pub struct Credentials {
 #[derive(Clone, PartialEq)]
 struct User {
     caller: Caller,
-    /// The current one, and the one before.
-    certificates: Vec<CertificateDer<'static>>,
+    /// The current one, and the one before, each with its end.
+    certificates: Vec<(CertificateDer<'static>, Timestamp)>,
     certificate_pem: String,
     key_pem: String,
     /// The current one, and the one before.
@@ -115,11 +115,13 @@ impl Credentials {
         Ok(config)
     }
 
-    /// The user of a certificate that the handshake verified.
+    /// The user of a certificate that the handshake verified, as of now: a certificate can expire or be replaced while
+    /// its connection is open, so it is looked up for each request, among two of each user.
     pub fn by_certificate(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
+        let now = self.clock.timestamp();
+        let is_own = |(own, end): &(CertificateDer<'_>, Timestamp)| own == certificate && now < *end;
         let users = self.users();
-        let user = users.iter().find(|user| user.certificates.iter().any(|own| own == certificate))?;
-        Some(user.caller.clone())
+        users.iter().find(|user| user.certificates.iter().any(is_own)).map(|user| user.caller.clone())
     }
 
     pub fn by_token(&self, token: &str) -> Option<Caller> {
@@ -200,8 +202,9 @@ fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<U
             let renewed = replace(&path("token"), &path("previous.token"), &token, new_token(now)?);
             token = unless_full(renewed, is_usable)?.unwrap_or(token);
         }
-        let mut certificates = vec![parse(&certificate_pem)?];
-        certificates.extend(optional(&path("previous.crt"))?.map(|pem| parse(&pem)).transpose()?);
+        let with_end = |pem: &str| Ok::<_, io::Error>((parse(pem)?, expiry(pem)?));
+        let mut certificates = vec![with_end(&certificate_pem)?];
+        certificates.extend(optional(&path("previous.crt"))?.map(|pem| with_end(&pem)).transpose()?);
         let mut tokens = vec![token];
         tokens.extend(optional(&path("previous.token"))?.map(|token| token.trim().to_owned()));
         let caller = Caller::new(name, &[group, AUTHENTICATED]);

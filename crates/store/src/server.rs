@@ -34,6 +34,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use crate::api::body::TruncatedBody;
 use crate::api::fairness::{DRAIN_TIMEOUT, is_exempt};
@@ -133,10 +134,11 @@ impl ApiServer {
         let _ = stream.set_nodelay(true);
         let Ok(stream) = acceptor.accept(stream).await else { return };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let user = certificate.and_then(|certificate| self.credentials.by_certificate(certificate));
-        let user = user.map(|caller| caller.user.clone()).unwrap_or_default();
+        if let Some(certificate) = certificate {
+            let _ = client.certificate.set(certificate.clone().into_owned());
+        }
         let connection = Some(client.place.handle());
-        let caller = Caller { user, source: Some(peer.ip()), connection };
+        let caller = Caller { user: Arc::default(), source: Some(peer.ip()), connection };
         self.serve_connection(stream, caller, client).await;
     }
 
@@ -207,7 +209,7 @@ impl ApiServer {
         caller: &Caller,
         client: &ClientConnection,
     ) -> Response<ResponseBody> {
-        match self.authenticate(request.headers(), caller) {
+        match self.authenticate(request.headers(), caller, client.certificate.get()) {
             Some(caller) => {
                 client.authenticated(&caller, &self.api);
                 self.api.serve(request, &caller).await
@@ -218,16 +220,28 @@ impl ApiServer {
                     let mut bucket = self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner);
                     let is_recorded = bucket.take(now);
                     drop(bucket);
-                    self.api.audit_unauthenticated(&request.into_parts().0, caller, is_recorded);
+                    let has_certificate = client.certificate.get().is_some();
+                    let request = request.into_parts().0;
+                    self.api.audit_unauthenticated(&request, caller, has_certificate, is_recorded);
                 }
                 body::error(&StatusError::unauthorized())
             }
         }
     }
 
-    /// A token takes precedence over a certificate and over the socket: who sends one wants its rights.
-    fn authenticate<'a>(&self, headers: &HeaderMap, caller: &'a Caller) -> Option<Cow<'a, Caller>> {
+    /// The user of a request. A token takes precedence over a certificate and over the socket: who sends one wants its
+    /// rights. A certificate that is not valid any more is refused, not anonymous, as in Kubernetes.
+    fn authenticate<'a>(
+        &self,
+        headers: &HeaderMap,
+        caller: &'a Caller,
+        certificate: Option<&CertificateDer<'_>>,
+    ) -> Option<Cow<'a, Caller>> {
         let Some(value) = headers.get(AUTHORIZATION) else {
+            if let Some(certificate) = certificate {
+                let user = self.credentials.by_certificate(certificate)?.user;
+                return Some(Cow::Owned(Caller { user, ..caller.clone() }));
+            }
             let is_known = !caller.user.name.is_empty();
             return match is_known {
                 true => Some(Cow::Borrowed(caller)),
@@ -253,11 +267,14 @@ struct ClientConnection {
     /// Set by the first authenticated request, whose user the connection counts for.
     user: OnceLock<()>,
     is_authenticated: Notify,
+    /// What the handshake verified.
+    certificate: OnceLock<CertificateDer<'static>>,
 }
 
 impl ClientConnection {
     fn new(place: ConnectionPlace) -> Self {
-        Self { place, user: OnceLock::new(), is_authenticated: Notify::new() }
+        let (user, certificate) = (OnceLock::new(), OnceLock::new());
+        Self { place, user, is_authenticated: Notify::new(), certificate }
     }
 
     fn authenticated(&self, caller: &Caller, api: &Api) {

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
@@ -22,6 +23,7 @@ use world::{World, folder};
 
 struct Running {
     _world: World,
+    credentials: Arc<Credentials>,
     stop: watch::Sender<bool>,
     address: std::net::SocketAddr,
     data: std::path::PathBuf,
@@ -36,16 +38,20 @@ async fn serve_with(world: World, anonymous: bool) -> Running {
 }
 
 async fn serve_in(world: World, data: std::path::PathBuf, anonymous: bool) -> Running {
-    let credentials = Credentials::open(&data).unwrap();
+    serve_at(world, data, anonymous, clock::Clock::system()).await
+}
+
+async fn serve_at(world: World, data: std::path::PathBuf, anonymous: bool, clock: clock::Clock) -> Running {
+    let credentials = Arc::new(Credentials::open_at(&data, clock).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     credentials.write_kubeconfigs(address).unwrap();
     let (stop, stopped) = watch::channel(false);
     let config = credentials.server_config(&[address.ip()]).unwrap();
-    let server = ApiServer::new(world.api.clone(), Arc::new(credentials), stopped).with_anonymous(anonymous);
+    let server = ApiServer::new(world.api.clone(), credentials.clone(), stopped).with_anonymous(anonymous);
     tokio::spawn(server.clone().serve_tls(listener, config));
     tokio::spawn(server.serve_unix(UnixListener::bind(data.join("api.sock")).unwrap()));
-    Running { _world: world, stop, address, data }
+    Running { _world: world, credentials, stop, address, data }
 }
 
 impl Drop for Running {
@@ -86,10 +92,32 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> 
 }
 
 async fn ask_tls(running: &Running, user: Option<&str>, request: &str) -> u16 {
+    ask(connect(running, user).await, request).await
+}
+
+async fn connect(running: &Running, user: Option<&str>) -> TlsStream<TcpStream> {
     let connector = TlsConnector::from(Arc::new(client(&running.data, user)));
     let stream = TcpStream::connect(running.address).await.unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    ask(connector.connect(name, stream).await.unwrap(), request).await
+    connector.connect(name, stream).await.unwrap()
+}
+
+/// A request on a connection that stays open: code and body.
+async fn ask_again(stream: &mut TlsStream<TcpStream>, path: &str, header: &str) -> (u16, serde_json::Value) {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{header}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    loop {
+        assert_ne!(stream.read_buf(&mut answer).await.unwrap(), 0, "the connection stays open");
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let lines = head.lines().map(str::to_ascii_lowercase);
+        let length = lines.filter_map(|line| line.strip_prefix("content-length: ").map(str::to_owned)).next();
+        if body.len() == length.expect("a length").parse::<usize>().unwrap() {
+            let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+            return (code, serde_json::from_str(body).unwrap());
+        }
+    }
 }
 
 fn get(path: &str, header: &str) -> String {
@@ -121,6 +149,52 @@ async fn nobody_is_let_in_without_credentials() {
         let header = format!("authorization: {scheme} {}\r\n", token.trim());
         assert_eq!(ask_tls(&running, None, &get("/api/v1/services", &header)).await, code, "{scheme}");
     }
+}
+
+/// Kubernetes' Status of 401; its message says what to do.
+fn unauthorized() -> (u16, serde_json::Value) {
+    let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "Unauthorized: use the kubeconfig that `zoneward up` wrote", "reason": "Unauthorized", "code": 401});
+    (401, status)
+}
+
+const A_SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";
+
+#[tokio::test]
+async fn a_certificate_that_expires_ends_with_the_next_request_of_an_open_connection() {
+    for anonymous in [false, true] {
+        let time = clock::ManualTime::starting_at(std::time::SystemTime::now());
+        let running = serve_at(World::new().await, folder(), anonymous, time.clock()).await;
+        let mut open = connect(&running, Some("admin")).await;
+        assert_eq!(ask_again(&mut open, A_SERVICE, "").await.0, 200);
+        time.advance(std::time::Duration::from_secs(363 * 86_400));
+        assert_eq!(ask_again(&mut open, A_SERVICE, "").await.0, 200, "still valid for a day");
+        time.advance(std::time::Duration::from_secs(3 * 86_400));
+        assert_eq!(ask_again(&mut open, A_SERVICE, "").await, unauthorized());
+        assert_eq!(ask_again(&mut open, "/version", "").await, unauthorized(), "not anonymous either");
+        // A token that is valid counts, on the same connection.
+        running.credentials.refresh().unwrap();
+        let token = String::from_utf8(pem(&running.data, "admin.token")).unwrap();
+        let header = format!("authorization: Bearer {}\r\n", token.trim());
+        assert_eq!(ask_again(&mut open, A_SERVICE, &header).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_replaced_ends_with_the_next_request_of_an_open_connection() {
+    let running = serve().await;
+    let (mut admin, mut reader) =
+        (connect(&running, Some("admin")).await, connect(&running, Some("reader")).await);
+    for open in [&mut admin, &mut reader] {
+        assert_eq!(ask_again(open, A_SERVICE, "").await.0, 200);
+    }
+    for ending in ["crt", "key", "token"] {
+        std::fs::remove_file(running.data.join(format!("pki/reader.{ending}"))).unwrap();
+    }
+    assert!(running.credentials.refresh().unwrap());
+    assert_eq!(ask_again(&mut reader, A_SERVICE, "").await, unauthorized());
+    assert_eq!(ask_again(&mut admin, A_SERVICE, "").await.0, 200, "that of the admin was not replaced");
+    assert_eq!(ask_tls(&running, Some("reader"), &get(A_SERVICE, "")).await, 200, "the new one");
 }
 
 #[tokio::test]
