@@ -220,6 +220,11 @@ impl ConnectionPlace {
         self.shared.touch();
     }
 
+    /// Marks the connection as the newest: its client has sent something. One that is silent is evicted before it.
+    pub fn touch(&self) {
+        self.shared.touch();
+    }
+
     /// Marks the connection as busy until the guard is dropped.
     pub fn begin_request(&self) -> RequestInFlight {
         self.shared.requests.fetch_add(1, Ordering::SeqCst);
@@ -367,6 +372,27 @@ mod tests {
         assert!(is_answered(&mut streams[0]).await);
         assert!(is_answered(&mut streams[3]).await);
         assert_eq!(served.connections.evicted(), 1);
+    }
+
+    #[tokio::test]
+    async fn silent_connections_are_closed_before_those_that_sent_something() {
+        let all = FairConnections::new(3, Duration::ZERO);
+        let place =
+            || ConnectionPlace::new(&all, ConnectionOwner::source(IpAddr::from([127, 0, 0, 1]))).unwrap();
+        let (sent, silent) = (place(), place());
+        sent.touch();
+        let (_third, _fourth) = (place(), place());
+        let is_closed = |place: &ConnectionPlace| {
+            let handle = place.handle();
+            tokio::spawn(async move { handle.closed.notified().await })
+        };
+        is_closed(&silent).await.unwrap();
+        assert_eq!((all.open(), all.evicted()), (3, 1));
+        let task = is_closed(&sent);
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!task.is_finished());
     }
 
     #[tokio::test]

@@ -9,11 +9,13 @@
 //! ```
 //!
 //! `admit` is the one place that decides whether a connection is served. Servers whose clients must not displace each
-//! other use [`FairConnections`]: the same loop with a place per connection, and shares per source or user.
+//! other use [`FairConnections`]: the same loop with a place per connection, and shares per source or user. TLS handshakes
+//! of all servers have [`HandshakeTurns`].
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod fair_connections;
+pub mod handshakes;
 pub mod shares;
 
 use std::future::Future;
@@ -25,6 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 pub use fair_connections::{ConnectionHandle, ConnectionOwner, ConnectionPlace, FairConnections};
+pub use handshakes::HandshakeTurns;
 pub use shares::{AtShare, FairShares, HolderId, ShareClaim};
 
 /// Pause after accept failed, which nearly always means that the process is out of file descriptors.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use ::listener::fair_connections::RequestInFlight;
-use ::listener::{ConnectionOwner, ConnectionPlace};
+use ::listener::{ConnectionOwner, ConnectionPlace, HandshakeTurns};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
@@ -132,7 +132,14 @@ impl ApiServer {
         client: Arc<ClientConnection>,
     ) {
         let _ = stream.set_nodelay(true);
-        let Ok(stream) = acceptor.accept(stream).await else { return };
+        // Until there is something to read, a connection is a descriptor and nothing else.
+        if stream.readable().await.is_err() {
+            return;
+        }
+        client.place.touch();
+        let source = ConnectionOwner::source(peer.ip());
+        let handshake = async { acceptor.accept(stream).await };
+        let Ok(stream) = HandshakeTurns::of_process().run(&source, handshake).await else { return };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         if let Some(certificate) = certificate {
             let _ = client.certificate.set(certificate.clone().into_owned());

@@ -315,6 +315,24 @@ async fn watches_of_one_user_give_way_to_those_of_others() {
     }
 }
 
+/// Handshakes that are begun and not continued hold neither a turn nor a place that others need.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_that_are_not_continued_keep_no_client_out() {
+    let attacked = attacked(ApiLimits { connections: 64, ..ApiLimits::default() }).await;
+    // The record header of a ClientHello, and nothing else.
+    let mut held = Vec::new();
+    for source in [9, 9, 9, 9, 10, 11, 12, 13] {
+        for _ in 0..32 {
+            let mut stream = attacked.silent(source).await;
+            stream.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+            held.push(stream);
+        }
+    }
+    attacked.others_are_answered(3).await;
+    attacked.others_are_answered(9).await;
+    assert!(attacked.stats().open_connections <= 64 + 8, "{:?}", attacked.stats());
+}
+
 /// Twenty unread watches of large objects took 1.4 GB when pages were counted in objects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_responses_are_bounded_in_bytes() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
+use ::listener::{AtLimit, ConnectionLimit, ConnectionOwner, ConnectionPolicy, HandshakeTurns};
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -120,7 +120,12 @@ async fn connection(
         None => serve_http2(stream, service.of(XdsPeer::anonymous(peer.ip())), memory, stop).await,
         Some(tls) => {
             let tls = tls.current();
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor.accept(stream)).await {
+            let handshake = async {
+                stream.readable().await?;
+                let (source, turns) = (ConnectionOwner::source(peer.ip()), HandshakeTurns::of_process());
+                turns.run(&source, async { tls.acceptor.accept(stream).await }).await
+            };
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
                 Ok(Ok(stream)) => match peer_of(&stream, &tls, peer) {
                     Ok(known) => serve_http2(stream, service.of(known), memory, stop).await,
                     Err(error) => tracing::warn!(%peer, %error, "connection refused"),

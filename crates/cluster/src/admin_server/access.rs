@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use ::listener::{ConnectionOwner, HandshakeTurns};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clock::Clock;
@@ -163,10 +164,13 @@ impl AdminAccess {
 
     /// Looks at the first byte, and completes the handshake of a TLS connection.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<AdminStream> {
+        let source = ConnectionOwner::source(stream.peer_addr()?.ip());
         let mut first = [0];
         match stream.peek(&mut first).await? {
             1 if first == [TLS_HANDSHAKE] => {
-                self.acceptor.accept(stream).await.map(|stream| AdminStream::Tls(Box::new(stream)))
+                let handshake = async { self.acceptor.accept(stream).await };
+                let stream = HandshakeTurns::of_process().run(&source, handshake).await?;
+                Ok(AdminStream::Tls(Box::new(stream)))
             }
             _ => Ok(AdminStream::Plain(stream)),
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use ::listener::{ConnectionOwner, HandshakeTurns};
 use bytes::Bytes;
 use model::Name;
 use model::route::{Arrival, GatewayProtocol, Routing, Scheme, WeightedBackends};
@@ -86,8 +87,11 @@ pub(super) async fn serve(
     };
     let is_http = found.protocol.is_http();
     let config = if is_http { certificate.http.clone() } else { certificate.tcp.clone() };
-    let handshake = TlsAcceptor::from(config).accept(ReadAhead::new(ahead, stream));
-    let stream = timeout(within, handshake).await?.inspect_err(|_| failed())?;
+    let handshake = async { TlsAcceptor::from(config).accept(ReadAhead::new(ahead, stream)).await };
+    let source = ConnectionOwner::source(from.client.ip());
+    let stream = timeout(within, HandshakeTurns::of_process().run(&source, handshake))
+        .await?
+        .inspect_err(|_| failed())?;
     if !is_http {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(Bytes::new(), TransportSocket::Tls(Box::new(stream)));
