@@ -45,11 +45,14 @@ use crate::status::StatusError;
 /// Time of a new connection for the TLS handshake and its first authenticated request.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Buffer of a connection, each direction; a request head has to fit.
+/// Buffer of a connection, each direction; a request head has to fit. No smaller window is possible in HTTP/2.
 const CONNECTION_BUFFER: u32 = 64 << 10;
-/// Streams of an HTTP/2 connection, and the buffer of each for what the client does not take.
-const MAX_STREAMS: u32 = 250;
+/// Streams of an HTTP/2 connection, as kube-apiserver has them, and the buffer of each for what the client does not take,
+/// which is charged to the user.
+const MAX_STREAMS: u32 = 100;
 const STREAM_BUFFER: usize = 16 << 10;
+/// Encrypted bytes that the client does not take: one record.
+const TLS_BUFFER: usize = 16 << 10;
 /// Requests without valid credentials in the audit log: per second, and at once.
 const UNAUTHENTICATED_EVENTS: (f64, f64) = (10.0, 1_000.0);
 
@@ -138,7 +141,8 @@ impl ApiServer {
         }
         client.place.touch();
         let source = ConnectionOwner::source(peer.ip());
-        let handshake = async { acceptor.accept(stream).await };
+        let handshake =
+            async { acceptor.accept_with(stream, |tls| tls.set_buffer_limit(Some(TLS_BUFFER))).await };
         let Ok(stream) = HandshakeTurns::of_process().run(&source, handshake).await else { return };
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         if let Some(certificate) = certificate {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits, FairnessStats};
@@ -331,6 +332,44 @@ async fn handshakes_that_are_not_continued_keep_no_client_out() {
     attacked.others_are_answered(3).await;
     attacked.others_are_answered(9).await;
     assert!(attacked.stats().open_connections <= 64 + 8, "{:?}", attacked.stats());
+}
+
+/// Streams of HTTP/2 whose windows stay closed: a small response is complete for the API, and in the buffers of the
+/// connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_in_the_buffers_of_closed_streams_are_charged_to_their_user() {
+    let limits = ApiLimits { response_bytes: 8 << 20, ..ApiLimits::default() };
+    let attacked = attacked(limits).await;
+    attacked.large_objects(1, 15_000).await;
+    let (mut held, mut opened) = (Vec::new(), 0);
+    while attacked.stats().evicted_responses == 0 {
+        assert!(opened < 16, "the bound holds: {:?}", attacked.stats());
+        let stream = TokioIo::new(attacked.connect(9).await);
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        // One byte: the server hands a frame to the connection, which cannot send it.
+        builder.initial_stream_window_size(1).adaptive_window(false);
+        let (sender, connection) = builder.handshake::<_, String>(stream).await.unwrap();
+        tokio::spawn(connection);
+        opened += 1;
+        for _ in 0..100 {
+            let mut sender = sender.clone();
+            let get = http::Request::get(format!("http://x{CONFIG_MAPS}"))
+                .header("authorization", format!("Bearer {}", attacked.loud))
+                .body(String::new())
+                .unwrap();
+            if sender.ready().await.is_err() {
+                break;
+            }
+            let Ok(response) = sender.send_request(get).await else { break };
+            assert_eq!(response.status(), 200);
+            held.push(response);
+            assert!(attacked.stats().response_bytes <= 8 << 20);
+        }
+    }
+    assert!(held.len() > 100, "as long as there is room, one user has it: {}", held.len());
+    assert_eq!(attacked.code(3, &attacked.quiet, CONFIG_MAPS).await, 200);
+    drop(held);
+    attacked.wait("what was held is given back", |stats| stats.response_bytes == 0).await;
 }
 
 /// Twenty unread watches of large objects took 1.4 GB when pages were counted in objects.

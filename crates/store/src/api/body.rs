@@ -1,6 +1,8 @@
 //! Bodies of requests and responses.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -38,26 +40,74 @@ pub enum ResponseBody {
 /// Size of a frame: with its header one TLS record, and one HTTP/2 frame.
 pub(super) const FRAME: usize = (16 << 10) - 9;
 
-/// A body in frames: the connection buffers few of them, and the bytes that the client has not taken are charged.
+/// A body in frames: the connection buffers few of them, and the bytes that the client has not taken are charged, those
+/// in the buffers of the connection included.
 #[derive(Debug)]
 pub struct MeteredBody {
     inner: ResponseBody,
     /// Taken from the inner body, and not sent.
     unsent: Bytes,
-    share: Option<HeldShare>,
+    share: Option<Arc<ResponseShare>>,
+}
+
+/// The share of a response, held by its body and by the frames that the connection has not written.
+#[derive(Debug)]
+struct ResponseShare {
+    held: Mutex<HeldShare>,
+    body: AtomicUsize,
+    frames: AtomicUsize,
+}
+
+impl ResponseShare {
+    fn charge(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.charge(self.body.load(Ordering::Relaxed) + self.frames.load(Ordering::Relaxed));
+    }
+}
+
+/// A frame that is charged until the connection has written it. HTTP/2 holds one or two for each stream whose window is
+/// closed, also after the end of the body.
+struct ChargedFrame {
+    bytes: Bytes,
+    share: Arc<ResponseShare>,
+}
+
+impl ChargedFrame {
+    fn new(bytes: Bytes, share: &Arc<ResponseShare>) -> Self {
+        share.frames.fetch_add(bytes.len(), Ordering::Relaxed);
+        Self { bytes, share: share.clone() }
+    }
+}
+
+impl AsRef<[u8]> for ChargedFrame {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for ChargedFrame {
+    fn drop(&mut self) {
+        self.share.frames.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.share.charge();
+    }
 }
 
 impl MeteredBody {
     /// `share` is `None` for callers that are exempt.
     fn new(inner: ResponseBody, share: Option<HeldShare>) -> Self {
-        let mut body = Self { inner, unsent: Bytes::new(), share };
+        let share = share.map(|held| {
+            let (held, body, frames) = (Mutex::new(held), AtomicUsize::new(0), AtomicUsize::new(0));
+            Arc::new(ResponseShare { held, body, frames })
+        });
+        let body = Self { inner, unsent: Bytes::new(), share };
         body.charge();
         body
     }
 
-    fn charge(&mut self) {
-        if let Some(share) = &mut self.share {
-            share.charge(self.unsent.len() + self.inner.held());
+    fn charge(&self) {
+        if let Some(share) = &self.share {
+            share.body.store(self.unsent.len() + self.inner.held(), Ordering::Relaxed);
+            share.charge();
         }
     }
 
@@ -69,13 +119,25 @@ impl MeteredBody {
             }
         }
         let len = self.unsent.len().min(FRAME);
-        let frame = self.unsent.split_to(len);
+        let mut frame = self.unsent.split_to(len);
+        if let Some(share) = &self.share {
+            frame = Bytes::from_owner(ChargedFrame::new(frame, share));
+        }
         if self.unsent.is_empty() {
             // Not a slice of what was sent, which would keep it in memory.
             self.unsent = Bytes::new();
         }
         self.charge();
         Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+}
+
+impl Drop for MeteredBody {
+    fn drop(&mut self) {
+        if let Some(share) = &self.share {
+            share.body.store(0, Ordering::Relaxed);
+            share.charge();
+        }
     }
 }
 
