@@ -11,6 +11,7 @@ pub mod api_outage;
 pub mod events;
 pub mod failure;
 pub mod input;
+mod kubeconfig_client;
 pub mod leader_election;
 mod list;
 pub mod log;
@@ -70,7 +71,8 @@ impl Connection {
     }
 }
 
-/// A client for the API that the flags select. Nothing is sent yet. `clock` times its requests and outages.
+/// A client for the API that the flags select, which follows changes of its kubeconfig. Nothing is sent yet. `clock` times
+/// its requests and outages.
 pub async fn connect(connection: &Connection, clock: &Clock) -> Result<Client> {
     open(connection, clock).await.map(|(client, _)| client)
 }
@@ -80,6 +82,12 @@ pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, Str
     if let Some(path) = &connection.api_socket {
         return Ok((unix_socket_client::client(path, clock), path.display().to_string()));
     }
+    let (client, server) = client_of(connection, clock).await?;
+    Ok((kubeconfig_client::following(client, connection, clock), server))
+}
+
+/// A client of the kubeconfig as it is now, or of the pod's service account.
+async fn client_of(connection: &Connection, clock: &Clock) -> Result<(Client, String)> {
     let mut config = match (&connection.kubeconfig, &connection.context) {
         (None, None) => Config::infer().await.map_err(|error| not_inferred(&error))?,
         (file, context) => {
