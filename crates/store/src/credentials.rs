@@ -8,7 +8,8 @@
 //!
 //! All files are readable by their owner only. Clients authenticate by exactly their certificate, or by their token;
 //! there is no anonymous access. Keys and tokens are random bytes of the operating system. Certificates and tokens are
-//! valid for a year and replaced after two thirds of it; the one before stays valid until it expires.
+//! valid for a year and replaced after two thirds of it, certificates with their keys; the one before stays valid until it
+//! expires.
 
 mod authority;
 
@@ -187,20 +188,32 @@ fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<U
     let folder = data.join("pki");
     let user = |(file, name, group): &(&str, &str, &str)| {
         let path = |ending: &str| folder.join(format!("{file}.{ending}"));
-        let key = key_at(&path("key"))?;
-        let issue = || Ok(authority.issue_user(&key, name, group, now)?.pem());
-        let mut certificate_pem = text_at(&path("crt"), issue)?;
-        if is_due(expiry(&certificate_pem)?, now) || !has_key(&certificate_pem, &key)? {
-            let is_usable = has_key(&certificate_pem, &key)? && expiry(&certificate_pem)? > now;
-            let renewed = replace(&path("crt"), &path("previous.crt"), &certificate_pem, issue()?);
-            certificate_pem = unless_full(renewed, is_usable)?.unwrap_or(certificate_pem);
+        let mut key = key_at(&path("key"))?;
+        let issue = |key: &rcgen::KeyPair| Ok(authority.issue_user(key, name, group, now)?.pem());
+        let mut certificate_pem = text_at(&path("crt"), || issue(&key))?;
+        let (has_own_key, end) = (has_key(&certificate_pem, &key)?, expiry(&certificate_pem)?);
+        if is_due(end, now) || !has_own_key {
+            // A stolen key ends with its certificate.
+            let new_key = rcgen::KeyPair::generate().map_err(io::Error::other)?;
+            let new = issue(&new_key)?;
+            // The key comes before its certificate: interrupted in between, a certificate is issued at the next start.
+            let renewed = write_all_private(&[
+                (&path("previous.crt"), &certificate_pem),
+                (&path("key"), &new_key.serialize_pem()),
+                (&path("crt"), &new),
+            ]);
+            if unless_full(renewed, has_own_key && end > now)? {
+                (key, certificate_pem) = (new_key, new);
+            }
         }
         let mut token = text_at(&path("token"), || new_token(now))?.trim().to_owned();
         let end = token_expiry(&token);
         if end.is_none_or(|end| is_due(end, now)) {
-            let is_usable = end.is_some_and(|end| end > now);
-            let renewed = replace(&path("token"), &path("previous.token"), &token, new_token(now)?);
-            token = unless_full(renewed, is_usable)?.unwrap_or(token);
+            let new = new_token(now)?;
+            let renewed = write_all_private(&[(&path("previous.token"), &token), (&path("token"), &new)]);
+            if unless_full(renewed, end.is_some_and(|end| end > now))? {
+                token = new;
+            }
         }
         let with_end = |pem: &str| Ok::<_, io::Error>((parse(pem)?, expiry(pem)?));
         let mut certificates = vec![with_end(&certificate_pem)?];
@@ -213,18 +226,12 @@ fn users(data: &Path, authority: &Authority, now: Timestamp) -> io::Result<Vec<U
     USERS.iter().map(user).collect()
 }
 
-/// Writes a new content of a file, after the one before to another; returns it.
-fn replace(path: &Path, previous: &Path, old: &str, new: String) -> io::Result<String> {
-    write_private(previous, old.as_bytes())?;
-    write_private(path, new.as_bytes())?;
-    Ok(new)
-}
-
 /// A credential that cannot be renewed because the disk is full stays while it is usable, so that a restart succeeds.
-fn unless_full(renewed: io::Result<String>, is_usable: bool) -> io::Result<Option<String>> {
+/// Returns whether it was renewed.
+fn unless_full(renewed: io::Result<()>, is_usable: bool) -> io::Result<bool> {
     match renewed {
-        Err(error) if is_usable && error.kind() == io::ErrorKind::StorageFull => Ok(None),
-        renewed => renewed.map(Some),
+        Err(error) if is_usable && error.kind() == io::ErrorKind::StorageFull => Ok(false),
+        renewed => renewed.map(|()| true),
     }
 }
 
@@ -294,13 +301,36 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     if fs::read(path).is_ok_and(|found| found == content) {
         return fs::set_permissions(path, fs::Permissions::from_mode(0o600));
     }
+    fs::rename(write_temporary(path, content)?, path)
+}
+
+/// Writes files that belong together. If there is no space for one of them, all stay as they are.
+fn write_all_private(files: &[(&Path, &str)]) -> io::Result<()> {
+    let mut temporaries = Vec::new();
+    for (path, content) in files {
+        match write_temporary(path, content.as_bytes()) {
+            Ok(temporary) => temporaries.push(temporary),
+            Err(error) => {
+                temporaries.iter().for_each(|temporary| drop(fs::remove_file(temporary)));
+                return Err(error);
+            }
+        }
+    }
+    files.iter().zip(temporaries).try_for_each(|((path, _), temporary)| fs::rename(temporary, path))
+}
+
+/// The content of a file that will be renamed.
+fn write_temporary(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    let written = write().inspect_err(|_| drop(fs::remove_file(&temporary)));
+    written.map(|()| temporary.into())
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ fn credentials_are_renewed_at_two_thirds_and_the_previous_ones_end() {
     let credentials = Credentials::open_at(&folder.0, time.clock()).unwrap();
     credentials.write_kubeconfigs("127.0.0.1:6443".parse().unwrap()).unwrap();
     let (token, kubeconfig) = (folder.read("pki/admin.token"), folder.read("kubeconfig"));
+    let key = folder.read("pki/admin.key");
     let certificate = parse(&folder.read("pki/admin.crt")).unwrap();
     let left = not_after(&certificate).unwrap().duration_since(time.clock().timestamp());
     assert!((364..=365).contains(&(left.as_hours() / 24)), "{left:?}");
@@ -45,6 +46,9 @@ fn credentials_are_renewed_at_two_thirds_and_the_previous_ones_end() {
     let renewed = folder.read("pki/admin.token");
     assert_ne!(renewed, token);
     assert_ne!(folder.read("kubeconfig"), kubeconfig);
+    let new_key = rcgen::KeyPair::from_pem(&folder.read("pki/admin.key")).unwrap();
+    assert_ne!(folder.read("pki/admin.key"), key, "a stolen key ends with its certificate");
+    assert!(has_key(&folder.read("pki/admin.crt"), &new_key).unwrap());
     assert_ne!(parse(&folder.read("pki/admin.crt")).unwrap(), certificate);
     // Clients have four months to follow.
     for held in [&token, &renewed] {
@@ -59,6 +63,36 @@ fn credentials_are_renewed_at_two_thirds_and_the_previous_ones_end() {
     assert!(credentials.refresh().unwrap());
     assert!(credentials.by_certificate(&certificate).is_none());
     assert!(credentials.by_token(&renewed).is_some());
+}
+
+#[test]
+fn renewal_that_fails_changes_no_file_and_a_key_without_its_certificate_gets_one() {
+    let (folder, time) = (Folder::new("interrupted"), ManualTime::starting_at(SystemTime::now()));
+    let credentials = Credentials::open_at(&folder.0, time.clock()).unwrap();
+    let names = ["pki/admin.key", "pki/admin.crt", "pki/admin.token"];
+    let before = names.map(|name| folder.read(name));
+    time.advance(DAY * 250);
+    let obstacle = folder.0.join("pki/admin.crt.new");
+    fs::create_dir(&obstacle).unwrap();
+    credentials.refresh().unwrap_err();
+    assert_eq!(names.map(|name| folder.read(name)), before);
+    assert!(!folder.0.join("pki/admin.key.new").exists() && !folder.0.join("pki/previous.crt").exists());
+    fs::remove_dir(&obstacle).unwrap();
+    // As after a stop between the key and its certificate.
+    let key = rcgen::KeyPair::generate().unwrap();
+    fs::write(folder.0.join("pki/admin.key"), key.serialize_pem()).unwrap();
+    assert!(credentials.refresh().unwrap());
+    let key = rcgen::KeyPair::from_pem(&folder.read("pki/admin.key")).unwrap();
+    assert!(has_key(&folder.read("pki/admin.crt"), &key).unwrap());
+    assert!(credentials.by_certificate(&parse(&before[1]).unwrap()).is_some(), "its holders can follow");
+}
+
+#[test]
+fn full_disk_keeps_a_usable_credential_only() {
+    let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+    assert!(unless_full(Ok(()), true).unwrap() && !unless_full(full(), true).unwrap());
+    unless_full(full(), false).unwrap_err();
+    unless_full(Err(io::Error::other("denied")), true).unwrap_err();
 }
 
 #[test]
