@@ -1,6 +1,8 @@
-//! Output of commands: tables, JSON and YAML.
+//! Output of commands: tables, JSON, YAML and HTML.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+pub mod html;
 
 use std::io::{self, IsTerminal, Write};
 
@@ -120,4 +122,28 @@ pub fn notices_text(notices: &[Notice]) -> String {
 pub fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+/// Thousands separators, as in `39,273,145`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// As in `12.3 MB`.
+pub fn bytes(number: u64) -> String {
+    let value = number as f64;
+    match number {
+        0..1_000 => format!("{number} B"),
+        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
+        _ => format!("{:.1} GB", value / 1e9),
+    }
 }

@@ -15,7 +15,6 @@ pub mod fast;
 pub mod input;
 pub mod metrics;
 pub mod replay;
-pub mod report;
 pub mod scoring;
 mod slice_group;
 mod synthetic;

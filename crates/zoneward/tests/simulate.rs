@@ -368,39 +368,64 @@ fn replay_by_chance_is_the_same_for_the_same_seed() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// Opens a page in a browser that may reach nothing but the page, and gives what it made of it.
+/// Opens a page in a browser that may reach nothing but the page, in a frame of a phone's and of a screen's width, and
+/// gives what it made of it.
 fn opened(html: &str, name: &str) -> (String, String) {
     let page = scratch(name);
     std::fs::write(&page, html).expect("written");
-    let url = format!("file://{}", page.canonicalize().expect("it is there").display());
-    let profile = format!("--user-data-dir={}", scratch(&format!("{name}.profile")).display());
-    let output = toolbox::command("chromium")
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--enable-logging=stderr",
-        ])
-        .args(["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000", &profile, "--dump-dom", &url])
-        .output()
-        .expect("chromium starts");
+    let frame = |width: u32| {
+        format!(
+            "<iframe src='{name}' width='{width}' height='900' onload=\"document.body.dataset.wide{width} = \
+             this.contentDocument.documentElement.scrollWidth\"></iframe>"
+        )
+    };
+    let frames = scratch(&format!("frames-{name}"));
+    std::fs::write(&frames, format!("<body>{}{}", frame(390), frame(1440))).expect("written");
+    let run = |page: &std::path::Path| {
+        let url = format!("file://{}", page.canonicalize().expect("it is there").display());
+        let profile = format!("--user-data-dir={}", scratch(&format!("{name}.profile")).display());
+        toolbox::command("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--enable-logging=stderr",
+                "--allow-file-access-from-files",
+            ])
+            .args(["--proxy-server=127.0.0.1:9", "--virtual-time-budget=3000", &profile, "--dump-dom", &url])
+            .output()
+            .expect("chromium starts")
+    };
+    let widths = stdout(&run(&frames));
+    for width in [390, 1440] {
+        let found =
+            widths.split(&format!("data-wide{width}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+        let found: u32 = found.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{widths}"));
+        assert!(found <= width, "{name} is {found} px wide on a screen of {width} px");
+    }
+    let output = run(&page);
     (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
-fn reports_open_in_a_browser_with_all_plots_and_no_request() {
+fn reports_open_in_a_browser_fit_a_phone_and_make_no_request() {
     let scores = stdout(&zoneward(&["run", "--input", "representative", "-o", "html"]));
     let what_if = stdout(&zoneward(&["what-if", "-f", "examples/shop", "-o", "html"]));
     let churn = stdout(&zoneward(&["replay", "-f", "examples/shop", "--events", "40", "-o", "html"]));
-    let pages = [(scores, "scores.html", 15), (what_if, "what-if.html", 14), (churn, "churn.html", 4)];
-    for (html, name, plots) in pages {
-        for outside in ["http://", "https://", "<script", "@import", "url("] {
+    let pages = [
+        (scores, "scores.html", "<svg", 8, "has the highest mean score"),
+        (what_if, "what-if.html", "class=\"matrix\"", 14, "A change is recommended"),
+        (churn, "churn.html", "<svg", 4, "writes the fewest EndpointSlices"),
+    ];
+    for (html, name, part, parts, first) in pages {
+        for outside in ["http://", "https://", "<script", "@import", "url(", "style="] {
             assert!(!html.contains(outside), "{name} has {outside}");
         }
         let (dom, log) = opened(&html, name);
-        assert!(dom.matches("<svg").count() >= plots, "{name}: {} plots", dom.matches("<svg").count());
-        assert!(dom.contains("class=\"mark\""), "{name}");
+        assert!(dom.matches(part).count() >= parts, "{name}: {} of {part}", dom.matches(part).count());
+        let summary = dom.find(first).unwrap_or_else(|| panic!("{name} begins without its result"));
+        assert!(summary < dom.find("<table").expect("a table"), "{name}");
         assert!(!log.contains("CONSOLE"), "{log}");
     }
 }

@@ -1,5 +1,7 @@
 //! `zoneward simulate replay`: replays events under each mechanism, in virtual time.
 
+mod page;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -10,14 +12,14 @@ use sim::replay::{
     Churn, ChurnSample, ClusterSize, InitialCluster, Millis, PodTimings, ReplayEvent, generated_cluster,
     random_events, replay,
 };
-use sim::report::bytes;
 use sim::what_if::MECHANISMS;
 
 use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
 use cluster::input::LoadedObjects;
 use output::{
-    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, wrapped,
+    align_right, bytes, count, notices_text, notices_value, print_text, print_value, render, table_within,
+    wrapped,
 };
 
 pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
@@ -123,7 +125,7 @@ impl ChurnReport<'_> {
             ReportFormat::Csv => self.warn_and_print(&self.csv()),
             ReportFormat::Html => {
                 let title = self.cluster();
-                self.warn_and_print(&sim::report::churn(&title, &self.description(), self.churns, self.end()))
+                self.warn_and_print(&page::page(&title, &self.description(), self.churns, self.end()))
             }
         }
     }

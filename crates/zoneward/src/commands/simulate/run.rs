@@ -1,5 +1,7 @@
 //! `zoneward simulate run`: mean scores over a data set.
 
+mod page;
+
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +83,7 @@ fn print(args: &SimulateRun, summary: &ScoringSummary, errors: &[InputError]) ->
         ReportFormat::Wide => print_text(&text(summary, errors, true)),
         ReportFormat::Html => {
             warn(errors);
-            print_text(&sim::report::scores(&title(args), summary))
+            print_text(&page::page(&title(args), summary))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod advice;
 mod flags;
+mod page;
 mod placement;
 mod report;
 mod scrape;
@@ -64,7 +65,7 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
         }
         ReportFormat::Json => report::print_json(&evaluated, &evaluator, args, &notices)?,
         ReportFormat::Csv => print_text(&report::csv(&evaluated, args))?,
-        ReportFormat::Html => print_text(&report::page(&evaluated, args))?,
+        ReportFormat::Html => print_text(&page::page(&evaluated, &notices, args))?,
     }
     if matches!(args.format, ReportFormat::Csv | ReportFormat::Html) {
         eprint!("{}", notices_text(&notices).trim_start());

@@ -1,34 +1,35 @@
-//! Output of what-if: text, CSV, JSON and HTML.
+//! Output of what-if: text, CSV and JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use model::{Name, Notice};
+use model::Notice;
+use plan::hints::Mechanism;
 use serde_json::{Map, Value, json};
-use sim::report::{HeatMap, HtmlPage, heat_map};
 use sim::what_if::{MechanismOutcome, TrafficFigures, WhatIfEvaluator};
 
 use super::{EvaluatedService, in_parallel};
 use crate::commands::simulate::{DemandBy, ReportFormat, SimulateWhatIf};
 use output::{align_right, count, notices_value, render, table_within, wrapped};
 
-/// Maximum number of Services on an HTML page.
-const MAX_ON_PAGE: usize = 50;
-
 /// Maximum number of Services with commands below the summary.
 const MOST_COMMANDS: usize = 10;
 
 /// Cross-zone traffic in GB per month.
-fn crossing(figures: &TrafficFigures, one: &EvaluatedService<'_>) -> Option<f64> {
+pub(super) fn crossing(figures: &TrafficFigures, one: &EvaluatedService<'_>) -> Option<f64> {
     Some(one.gb? * (1.0 - figures.in_zone - figures.refused).max(0.0))
 }
 
-fn cost(figures: &TrafficFigures, one: &EvaluatedService<'_>, args: &SimulateWhatIf) -> Option<f64> {
+pub(super) fn cost(
+    figures: &TrafficFigures,
+    one: &EvaluatedService<'_>,
+    args: &SimulateWhatIf,
+) -> Option<f64> {
     Some(crossing(figures, one)? * args.price?)
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
@@ -85,15 +86,15 @@ fn hardship(figures: &TrafficFigures) -> String {
 }
 
 fn heading(evaluated: &EvaluatedService<'_>) -> String {
+    format!("{}: {}", evaluated.service.key, endpoints(evaluated))
+}
+
+/// Ready endpoints by zone, and what was measured.
+pub(super) fn endpoints(evaluated: &EvaluatedService<'_>) -> String {
     let zones = evaluated.result.endpoints_by_zone.iter();
     let zones: Vec<String> = zones.map(|(zone, n)| format!("{zone} {n}")).collect();
     let measured = evaluated.measured_in_zone.map(|share| format!("; measured: {} in zone", percent(share)));
-    format!(
-        "{}: ready endpoints: {}{}",
-        evaluated.service.key,
-        zones.join(", "),
-        measured.unwrap_or_default()
-    )
+    format!("ready endpoints: {}{}", zones.join(", "), measured.unwrap_or_default())
 }
 
 pub(super) fn text(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
@@ -181,7 +182,7 @@ fn marks(o: &MechanismOutcome, one: &EvaluatedService<'_>) -> &'static str {
 }
 
 /// `+28.6 %` load, or `50.0 % lost`.
-fn short_hardship(figures: &TrafficFigures) -> String {
+pub(super) fn short_hardship(figures: &TrafficFigures) -> String {
     match figures.refused > 1e-9 {
         true => format!("{} lost", percent(figures.refused)),
         false => format!("+{}", percent(figures.max_overload)),
@@ -206,16 +207,28 @@ fn recommended(one: &EvaluatedService<'_>) -> String {
     text
 }
 
+/// Highest gain first.
+pub(super) fn by_gain<'e, 'w>(evaluated: &'e [EvaluatedService<'w>]) -> Vec<&'e EvaluatedService<'w>> {
+    let mut order: Vec<&EvaluatedService<'_>> = evaluated.iter().collect();
+    order.sort_by(|a, b| b.advice.gain.total_cmp(&a.advice.gain));
+    order
+}
+
+pub(super) fn outcome_of<'e>(
+    one: &'e EvaluatedService<'_>,
+    mechanism: Mechanism,
+) -> Option<&'e MechanismOutcome> {
+    one.result.outcomes.iter().find(|o| o.mechanism == mechanism)
+}
+
 /// One row per Service, highest gain first, and the commands of the first ones.
 fn summary(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
     let wide = args.format == ReportFormat::Wide;
-    let mut order: Vec<&EvaluatedService<'_>> = evaluated.iter().collect();
-    order.sort_by(|a, b| b.advice.gain.total_cmp(&a.advice.gain));
+    let order = by_gain(evaluated);
     let heads = ["SERVICE", "NOW", "IN ZONE", "RECOMMENDED", "IN ZONE", "GAIN", "OVERLOAD"];
     let mut rows = table_within(&heads, wide);
     let of = |one: &EvaluatedService<'_>, mechanism| {
-        let outcome = one.result.outcomes.iter().find(|o| o.mechanism == mechanism);
-        outcome.map(|o| (o.figures.in_zone, o.figures.max_overload)).unwrap_or_default()
+        outcome_of(one, mechanism).map(|o| (o.figures.in_zone, o.figures.max_overload)).unwrap_or_default()
     };
     for one in &order {
         let (now, _) = of(one, one.result.current);
@@ -383,60 +396,4 @@ fn zones_value(f: &TrafficFigures) -> Value {
         zones.entry(from).or_default().insert(to.to_string(), json!(share));
     }
     json!(zones)
-}
-
-pub(super) fn page(evaluated: &[EvaluatedService<'_>], args: &SimulateWhatIf) -> String {
-    let mut page = HtmlPage::new("What would each mechanism do?");
-    page.paragraph(&format!(
-        "{}. A row with * is the present or tried mechanism.",
-        count(evaluated.len(), "Service")
-    ));
-    if evaluated.len() > MAX_ON_PAGE {
-        page.paragraph(&format!("The first {MAX_ON_PAGE} are shown; -o json has all of them."));
-    }
-    for one in evaluated.iter().take(MAX_ON_PAGE) {
-        page.section(&one.service.key.to_string(), &heading(one));
-        let rows = one.result.outcomes.iter().map(|o| cells(o, one, args));
-        page.table(&HEADS, rows.collect());
-        for outcome in &one.result.outcomes {
-            let zones: Vec<&Name> = outcome.figures.zones.keys().map(|(from, _)| from).collect();
-            let targets: Vec<&Name> = outcome.figures.zones.keys().map(|(_, to)| to).collect();
-            let (zones, targets) = (distinct(zones), distinct(targets));
-            let cell = |to: &Name, from: &Name| {
-                outcome.figures.zones.get(&(from.clone(), to.clone())).copied().unwrap_or(0.0)
-            };
-            let values: Vec<f64> =
-                targets.iter().flat_map(|to| zones.iter().map(move |from| cell(to, from))).collect();
-            let ends = |names: &[&Name]| {
-                let name = |n: Option<&&Name>| n.map(|n| n.to_string()).unwrap_or_default();
-                (name(names.first()), name(names.last()))
-            };
-            let (x, y) = (ends(&zones), ends(&targets));
-            let map = HeatMap {
-                columns: zones.len(),
-                rows: targets.len(),
-                values: &values,
-                x: (&format!("from {}", x.0), &x.1),
-                y: (&format!("to {}", y.0), &y.1),
-            };
-            page.figure(&heat_map(&map), outcome.mechanism.as_str());
-        }
-        page.paragraph(&format!("Recommended: {}", one.advice.reason));
-        if let Some((mechanism, why)) = &one.advice.runner_up {
-            page.paragraph(&format!("Not {}: {why}", mechanism.as_str()));
-        }
-        if !one.advice.commands.is_empty() {
-            page.verbatim(&(one.advice.commands.join("\n") + "\n"));
-        }
-        if !one.advice.yaml.is_empty() {
-            page.verbatim(&one.advice.yaml);
-        }
-    }
-    page.finish()
-}
-
-fn distinct(mut names: Vec<&Name>) -> Vec<&Name> {
-    names.sort();
-    names.dedup();
-    names
 }

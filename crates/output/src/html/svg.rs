@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::page::escaped;
+use super::escaped;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
@@ -99,8 +99,10 @@ pub fn scatter(points: &[(String, f64, f64)], x_label: &str, y_label: &str) -> S
         let (anchor, tx) = if px > WIDTH * 0.8 { ("end", px - 8.0) } else { ("start", px + 8.0) };
         let _ = write!(
             svg,
-            "<circle class=\"mark\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"4.5\"/>\
+            "<path class=\"axis\" d=\"M{px:.1} {py:.1}L{tx:.1} {:.1}\"/>\
+             <circle class=\"mark\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"4.5\"/>\
              <text class=\"name\" x=\"{tx:.1}\" y=\"{at:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            at - 4.0,
             escaped(name)
         );
     }
@@ -137,54 +139,6 @@ pub fn bars(values: &[f64], first: f64, label: &str) -> String {
         LEFT - 6.0,
         TOP + 8.0,
         most * 100.0
-    );
-    svg
-}
-
-/// A grid of shades.
-#[derive(Clone, Copy, Debug)]
-pub struct HeatMap<'a> {
-    /// Columns of the grid.
-    pub columns: usize,
-    /// Rows of the grid, the lowest one first.
-    pub rows: usize,
-    /// Row by row.
-    pub values: &'a [f64],
-    /// What the left and the right end mean.
-    pub x: (&'a str, &'a str),
-    /// What the lower and the upper end mean.
-    pub y: (&'a str, &'a str),
-}
-
-/// Shades by the square root of the share of the largest value, so that rare ones can be seen.
-pub fn heat_map(map: &HeatMap<'_>) -> String {
-    let most = map.values.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    let (base, right) = (SMALL_HEIGHT - BOTTOM, SMALL_WIDTH - RIGHT);
-    let width = (right - LEFT) / map.columns.max(1) as f64;
-    let height = (base - TOP) / map.rows.max(1) as f64;
-    let mut svg = open(&format!("from {} to {}", map.x.0, map.x.1), SMALL_WIDTH, SMALL_HEIGHT);
-    for (at, value) in map.values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
-        let (row, column) = (at / map.columns.max(1), at % map.columns.max(1));
-        let _ = write!(
-            svg,
-            "<rect class=\"mark\" opacity=\"{:.3}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.2}\" height=\"{height:.2}\"/>",
-            (value / most).sqrt().max(0.04),
-            LEFT + column as f64 * width,
-            base - (row + 1) as f64 * height
-        );
-    }
-    let _ = write!(
-        svg,
-        "<path class=\"frame\" d=\"M{LEFT} {TOP}V{base}H{right}V{TOP}Z\"/><text x=\"{LEFT}\" y=\"{:.0}\">{}</text>\
-         <text x=\"{right}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\
-         <text x=\"{LEFT}\" y=\"{:.0}\">{}, upwards to {}</text></svg>",
-        base + 14.0,
-        escaped(map.x.0),
-        base + 14.0,
-        escaped(map.x.1),
-        base + 29.0,
-        escaped(map.y.0),
-        escaped(map.y.1)
     );
     svg
 }
@@ -230,7 +184,7 @@ pub fn bars_named(rows: &[(String, f64, f64)], label: &str) -> String {
         let _ = write!(
             svg,
             "<text class=\"name\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect class=\"mark\" opacity=\"0.35\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
+             <rect class=\"part\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
              <rect class=\"mark\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             NAMES - 8.0,

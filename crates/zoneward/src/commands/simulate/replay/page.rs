@@ -1,21 +1,21 @@
 //! The page of `simulate replay`: churn under each mechanism, in total and over time.
 
-use super::page::HtmlPage;
-use super::svg::{bars_named, lines};
-use super::{bytes, grouped};
-use crate::replay::{Churn, ChurnSample, Millis};
+use output::html::{HtmlCell, HtmlPage, bars_named, lines};
+use output::{bytes, grouped};
+use sim::replay::{Churn, ChurnSample, Millis};
 
 /// The page; `title` names the cluster, `description` the events.
-pub fn churn(title: &str, description: &str, churns: &[Churn], end: Millis) -> String {
+pub(super) fn page(title: &str, description: &str, churns: &[Churn], end: Millis) -> String {
     let mut page = HtmlPage::new(&format!("Churn of {title}"));
-    page.paragraph(description);
+    page.paragraph(&fewest(churns));
+    page.remark(description);
     page.table(&HEADS, churns.iter().map(cells).collect());
     page.section("Churn over time", "EndpointSlices written since the start, by minutes of virtual time.");
     page.figure(&over_time(churns, end, "slices written", |m| m.slices_written as f64), "");
     page.section("Watch traffic", "Megabytes sent by the API to all nodes since the start.");
     page.figure(&over_time(churns, end, "megabytes", |m| m.watch_bytes as f64 / 1e6), "");
     page.section("Hints", "Ready endpoints with changed hints since the start.");
-    page.figure(&over_time(churns, end, "hints flipped", |m| m.hints_changed as f64), "");
+    page.figure(&over_time(churns, end, "hints changed", |m| m.hints_changed as f64), "");
     page.section("Writes of hints only", "Slices written, and writes that changed only hints.");
     let all: Vec<(String, f64, f64)> = churns
         .iter()
@@ -27,22 +27,36 @@ pub fn churn(title: &str, description: &str, churns: &[Churn], end: Millis) -> S
     page.finish()
 }
 
+/// One sentence about the fewest writes.
+fn fewest(churns: &[Churn]) -> String {
+    let written = |churn: &&Churn| churn.total.slices_written;
+    let (least, most) = (churns.iter().min_by_key(written), churns.iter().max_by_key(written));
+    least.zip(most).map_or_else(String::new, |(least, most)| {
+        format!(
+            "{} writes the fewest EndpointSlices, {}; {} the most, {}.",
+            least.mechanism.as_str(),
+            grouped(least.total.slices_written),
+            most.mechanism.as_str(),
+            grouped(most.total.slices_written)
+        )
+    })
+}
+
 const HEADS: [&str; 9] = [
-    "mechanism",
-    "slices written",
-    "hints only",
-    "hints flipped",
-    "reallocated",
-    "switches",
-    "max slices",
-    "largest sync",
-    "watch traffic",
+    "Mechanism",
+    "Slices written",
+    "Hints only",
+    "Hints changed",
+    "Endpoints reallocated",
+    "Switches",
+    "Most slices",
+    "Largest sync",
+    "Watch traffic",
 ];
 
-fn cells(churn: &Churn) -> Vec<String> {
+fn cells(churn: &Churn) -> Vec<HtmlCell> {
     let total = &churn.total;
-    vec![
-        churn.mechanism.as_str().to_owned(),
+    let cells = [
         grouped(total.slices_written),
         grouped(total.hint_only_writes),
         grouped(total.hints_changed),
@@ -51,7 +65,9 @@ fn cells(churn: &Churn) -> Vec<String> {
         grouped(churn.max_slices),
         grouped(churn.largest_sync),
         bytes(total.watch_bytes),
-    ]
+    ];
+    let name = HtmlCell::text(churn.mechanism.as_str());
+    std::iter::once(name).chain(cells.into_iter().map(HtmlCell::from)).collect()
 }
 
 /// Maximum number of points per line.
