@@ -645,6 +645,7 @@ where
 {
     let mut content = std::pin::pin!(Limited::new(content, limit));
     let mut read = BytesMut::new();
+    let mut turn_end = body::BYTES_PER_TURN;
     while let Some(frame) = content.frame().await {
         let mut data = match frame.map(|frame| frame.into_data()) {
             Ok(Ok(data)) => data,
@@ -663,6 +664,10 @@ where
             return Ok(data.copy_to_bytes(data.remaining()));
         }
         read.put(data);
+        if read.len() >= turn_end {
+            turn_end = read.len() + body::BYTES_PER_TURN;
+            tokio::task::yield_now().await;
+        }
     }
     Ok(read.freeze())
 }

@@ -40,6 +40,10 @@ pub enum ResponseBody {
 /// Size of a frame: with its header one TLS record, and one HTTP/2 frame.
 pub(super) const FRAME: usize = (16 << 10) - 9;
 
+/// Bytes of a body after which other connections have a turn: a client that sends or takes megabytes at once must not
+/// delay small requests of others.
+pub(super) const BYTES_PER_TURN: usize = 64 << 10;
+
 /// A body in frames: the connection buffers few of them, and the bytes that the client has not taken are charged, those
 /// in the buffers of the connection included.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub struct MeteredBody {
     /// Taken from the inner body, and not sent.
     unsent: Bytes,
     share: Option<Arc<ResponseShare>>,
+    /// Bytes in this turn.
+    in_turn: usize,
 }
 
 /// The share of a response, held by its body and by the frames that the connection has not written.
@@ -99,7 +105,7 @@ impl MeteredBody {
             let (held, body, frames) = (Mutex::new(held), AtomicUsize::new(0), AtomicUsize::new(0));
             Arc::new(ResponseShare { held, body, frames })
         });
-        let body = Self { inner, unsent: Bytes::new(), share };
+        let body = Self { inner, unsent: Bytes::new(), share, in_turn: 0 };
         body.charge();
         body
     }
@@ -112,6 +118,11 @@ impl MeteredBody {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TruncatedBody>>> {
+        if self.in_turn >= BYTES_PER_TURN {
+            self.in_turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if self.unsent.is_empty() {
             match Pin::new(&mut self.inner).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => self.unsent = frame.into_data().unwrap_or_default(),
@@ -120,6 +131,7 @@ impl MeteredBody {
         }
         let len = self.unsent.len().min(FRAME);
         let mut frame = self.unsent.split_to(len);
+        self.in_turn += len;
         if let Some(share) = &self.share {
             frame = Bytes::from_owner(ChargedFrame::new(frame, share));
         }
@@ -336,4 +348,31 @@ fn unreadable(error: impl std::fmt::Display) -> StatusError {
     StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type JSON, YAML or protobuf): {error}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn large_body_gives_other_connections_a_turn() {
+        let inner = ResponseBody::Full(Some(Bytes::from(vec![b'x'; 1 << 20])));
+        let mut body = MeteredBody::new(inner, None);
+        let (mut sent, mut turns) = (0, vec![0]);
+        loop {
+            match body.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Some(frame)) => {
+                    let bytes = frame.unwrap().into_data().unwrap().len();
+                    sent += bytes;
+                    *turns.last_mut().unwrap() += bytes;
+                }
+                Poll::Ready(None) => break,
+                Poll::Pending => turns.push(0),
+            }
+        }
+        assert_eq!(sent, 1 << 20);
+        assert!(turns.iter().all(|bytes| *bytes < BYTES_PER_TURN + FRAME), "{turns:?}");
+    }
 }
