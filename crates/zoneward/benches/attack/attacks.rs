@@ -47,6 +47,12 @@ pub const ATTACKS: &[Attack] = &[
         start: silent_tls,
     },
     Attack {
+        name: "API: 256 clients that begin TLS handshakes again and again",
+        victim: Victim::Api,
+        memory_mb: 512,
+        start: unfinished_handshakes,
+    },
+    Attack {
         name: "API: 40 unread watches and lists of 20 MB by the reader",
         victim: Victim::Api,
         memory_mb: 512,
@@ -159,6 +165,25 @@ fn silent_tls(world: &World, sources: &[Ipv4Addr]) -> JoinSet<()> {
             let Ok(stream) = connect(source, world.api).await else { return };
             if let Ok(stream) = world.tls(stream).await {
                 drain(stream).await;
+            }
+        }
+    })
+}
+
+/// The server signs for each, and the client computes nothing.
+fn unfinished_handshakes(world: &World, sources: &[Ipv4Addr]) -> JoinSet<()> {
+    let world = world.clone();
+    repeat(256, sources, move |source| {
+        let world = world.clone();
+        async move {
+            while let Ok(mut stream) = connect(source, world.api).await {
+                if stream.write_all(&world.client_hello).await.is_err()
+                    || !matches!(stream.read(&mut [0]).await, Ok(1))
+                {
+                    return;
+                }
+                // Closed with a reset: no port of this machine waits.
+                let _ = stream.set_zero_linger();
             }
         }
     })

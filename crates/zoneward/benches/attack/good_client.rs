@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 
 use crate::world::World;
@@ -51,7 +52,15 @@ impl Measured {
     }
 }
 
-pub async fn measure(world: &World, victim: Victim, lasts: Duration) -> Measured {
+/// A thread of its own: the good client must not wait for the work of the attack.
+pub fn runtime() -> Handle {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = runtime.handle().clone();
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    handle
+}
+
+pub async fn measure(world: World, victim: Victim, lasts: Duration) -> Measured {
     let done = Arc::new(AtomicBool::new(false));
     let mut workers = Vec::new();
     for _ in 0..WORKERS {

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use attacks::{ATTACKS, Attack};
 use good_client::{Measured, Victim};
+use tokio::runtime::Handle;
 use world::World;
 
 /// Goals of docs/security.md.
@@ -71,6 +72,7 @@ fn main() {
     if std::env::var_os(world::BACKEND).is_some() {
         return runtime.block_on(world::serve_backend());
     }
+    let client = good_client::runtime();
     runtime.block_on(async {
         println!(
             "| attack | sources | answers % | p99 | x quiet | /healthz max | memory peak | recovery | goals |"
@@ -79,22 +81,23 @@ fn main() {
         let chosen = |attack: &&Attack| wanted.iter().all(|word| attack.name.contains(word.as_str()));
         for attack in ATTACKS.iter().filter(chosen) {
             for sources in Sources::ALL {
-                println!("{}", row(attack, sources, lasts).await);
+                println!("{}", row(attack, sources, lasts, &client).await);
             }
         }
     });
 }
 
 /// One attack on fresh processes.
-async fn row(attack: &Attack, sources: Sources, lasts: Duration) -> String {
-    let world = World::start(attack.victim).await;
-    let quiet = good_client::measure(&world, attack.victim, lasts / 2).await;
+async fn row(attack: &Attack, sources: Sources, lasts: Duration, client: &Handle) -> String {
+    let (world, victim) = (World::start(attack.victim).await, attack.victim);
+    let measure = |lasts| client.spawn(good_client::measure(world.clone(), victim, lasts));
+    let quiet = measure(lasts / 2).await.unwrap();
     let running = (attack.start)(&world, &sources.addresses());
     // The attack is up before it is measured.
     tokio::time::sleep(lasts / 4).await;
-    let under = good_client::measure(&world, attack.victim, lasts).await;
+    let under = measure(lasts).await.unwrap();
     drop(running);
-    let recovery = recovery(&world, attack.victim, &quiet).await;
+    let recovery = recovery(&world, victim, &quiet).await;
     describe(attack, sources, &quiet, &under, recovery)
 }
 

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::good_client::{self, Victim};
 
@@ -32,6 +32,8 @@ pub struct World {
     pub admin_token: String,
     reader_token: String,
     connector: Option<TlsConnector>,
+    /// The first message of a handshake with the API.
+    pub client_hello: Arc<[u8]>,
     processes: Arc<Processes>,
 }
 
@@ -167,6 +169,7 @@ spec:
         admin_token: String::new(),
         reader_token: String::new(),
         connector: None,
+        client_hello: Arc::default(),
         processes: Arc::new(processes),
     }
 }
@@ -194,14 +197,19 @@ async fn api(folder: PathBuf, port: u16, health: u16) -> World {
     let mut roots = RootCertStore::empty();
     let authority = CertificateDer::from_pem_file(data.join("pki").join("ca.crt")).unwrap();
     roots.add(authority).unwrap();
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let config = Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth());
+    let mut client_hello = Vec::new();
+    let name = ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+    let mut client = ClientConnection::new(config.clone(), name).unwrap();
+    client.write_tls(&mut client_hello).unwrap();
     World {
         gateway: loopback(0),
         api: loopback(port),
         health: loopback(health),
         admin_token: token("admin.token"),
         reader_token: token("reader.token"),
-        connector: Some(TlsConnector::from(Arc::new(config))),
+        connector: Some(TlsConnector::from(config)),
+        client_hello: client_hello.into(),
         processes: Arc::new(processes),
     }
 }
