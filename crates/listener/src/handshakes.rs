@@ -201,8 +201,7 @@ mod tests {
             for task in tasks {
                 task.await.unwrap();
             }
-            let order = self.done.lock().unwrap().join(" ");
-            order
+            self.done.lock().unwrap().join(" ")
         }
     }
 
