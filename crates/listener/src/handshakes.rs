@@ -4,12 +4,13 @@
 //! ```text
 //! connection -> silent: no turn, no state -> bytes to handle -> waits -> one step of the handshake -> waits for bytes
 //!                                                                 |
-//!                              sources take turns; within a source, the newest first
+//!                    sources take turns; within a source, the newest and the oldest do, later steps before first ones
 //! ```
 //!
 //! Half of the processors do handshakes at most; the rest is for requests of connections that are open. A client that is
-//! slow holds no turn while it is waited for. Newest first: of more handshakes than can be done, some are done in time
-//! instead of all too late, also where all clients are behind one address. How many wait is bounded by the places for
+//! slow holds no turn while it is waited for. The newest: of more handshakes than can be done, some are done in time, also
+//! where all clients are behind one address. The oldest: newer ones delay a handshake twofold at most. Later steps: a
+//! flood that only begins handshakes does not delay the rest of one. How many wait is bounded by the places for
 //! connections.
 
 use std::collections::BTreeMap;
@@ -35,42 +36,68 @@ struct TurnQueue {
     /// Turns that none waits for.
     free: usize,
     last: u64,
-    /// By source and then by age.
-    waiting: BTreeMap<ConnectionOwner, BTreeMap<u64, Arc<Notify>>>,
+    waiting: BTreeMap<ConnectionOwner, WaitingSteps>,
     /// The source that had the last turn.
     served: Option<ConnectionOwner>,
 }
 
+/// Whether it is the first step of its handshake, and its age.
+type StepId = (bool, u64);
+
+/// The steps of one source.
+#[derive(Debug, Default)]
+struct WaitingSteps {
+    steps: BTreeMap<StepId, Arc<Notify>>,
+    /// Whether the last turn was that of the newest.
+    was_newest: bool,
+}
+
+impl WaitingSteps {
+    /// The newest and the oldest take turns; first steps wait for later ones.
+    fn next(&mut self) -> Option<Arc<Notify>> {
+        self.was_newest = !self.was_newest;
+        let (is_first, _) = *self.steps.first_key_value()?.0;
+        let id = match self.was_newest {
+            true => *self.steps.range(..=(is_first, u64::MAX)).next_back()?.0,
+            false => *self.steps.first_key_value()?.0,
+        };
+        self.steps.remove(&id)
+    }
+}
+
 impl TurnQueue {
     /// Takes a free turn, or waits for one.
-    fn enter(&mut self, source: &ConnectionOwner, granted: &Arc<Notify>) -> Option<u64> {
+    fn enter(&mut self, source: &ConnectionOwner, is_first: bool, granted: &Arc<Notify>) -> Option<StepId> {
         if self.free > 0 {
             self.free -= 1;
             return None;
         }
         self.last += 1;
-        self.waiting.entry(source.clone()).or_default().insert(self.last, granted.clone());
-        Some(self.last)
+        let id = (is_first, self.last);
+        self.waiting.entry(source.clone()).or_default().steps.insert(id, granted.clone());
+        Some(id)
     }
 
     /// Ends a wait; returns whether it was one still.
-    fn leave(&mut self, source: &ConnectionOwner, id: u64) -> bool {
+    fn leave(&mut self, source: &ConnectionOwner, id: StepId) -> bool {
         let Some(waiting) = self.waiting.get_mut(source) else { return false };
-        let was_waiting = waiting.remove(&id).is_some();
-        if waiting.is_empty() {
+        let was_waiting = waiting.steps.remove(&id).is_some();
+        if waiting.steps.is_empty() {
             self.waiting.remove(source);
         }
         was_waiting
     }
 
-    /// The newest of the source whose turn it is.
+    /// The next of the source whose turn it is.
     fn next(&mut self) -> Option<Arc<Notify>> {
         let after = self.served.take().map_or(Bound::Unbounded, Bound::Excluded);
         let later = self.waiting.range((after, Bound::Unbounded)).next();
-        let (source, waiting) = later.or_else(|| self.waiting.first_key_value())?;
-        let (source, id) = (source.clone(), *waiting.last_key_value()?.0);
-        let granted = self.waiting.get_mut(&source)?.remove(&id);
-        self.leave(&source, id);
+        let source = later.or_else(|| self.waiting.first_key_value())?.0.clone();
+        let waiting = self.waiting.get_mut(&source)?;
+        let granted = waiting.next();
+        if waiting.steps.is_empty() {
+            self.waiting.remove(&source);
+        }
         self.served = Some(source);
         granted
     }
@@ -102,16 +129,16 @@ impl HandshakeTurns {
 
     /// Handshakes that wait for a turn.
     pub fn waiting(&self) -> usize {
-        self.queue().waiting.values().map(BTreeMap::len).sum()
+        self.queue().waiting.values().map(|waiting| waiting.steps.len()).sum()
     }
 
     fn queue(&self) -> MutexGuard<'_, TurnQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn turn(&self, source: &ConnectionOwner) -> HandshakeTurn {
+    async fn turn(&self, source: &ConnectionOwner, is_first: bool) -> HandshakeTurn {
         let granted = Arc::new(Notify::new());
-        let waiting = self.queue().enter(source, &granted).map(|id| (source.clone(), id));
+        let waiting = self.queue().enter(source, is_first, &granted).map(|id| (source.clone(), id));
         let is_waiting = waiting.is_some();
         let mut turn = HandshakeTurn { turns: self.clone(), waiting };
         if is_waiting {
@@ -123,9 +150,10 @@ impl HandshakeTurns {
 
     /// Completes a handshake; each of its steps has a turn. Call it when the first bytes of the client are there.
     pub async fn run<F: Future>(&self, source: &ConnectionOwner, handshake: F) -> F::Output {
-        let mut handshake = pin!(handshake);
+        let (mut handshake, mut is_first) = (pin!(handshake), true);
         loop {
-            let turn = self.turn(source).await;
+            let turn = self.turn(source, is_first).await;
+            is_first = false;
             let step = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
             drop(turn);
             if let Poll::Ready(done) = step {
@@ -143,7 +171,7 @@ impl HandshakeTurns {
 #[derive(Debug)]
 struct HandshakeTurn {
     turns: HandshakeTurns,
-    waiting: Option<(ConnectionOwner, u64)>,
+    waiting: Option<(ConnectionOwner, StepId)>,
 }
 
 impl Drop for HandshakeTurn {
@@ -179,7 +207,7 @@ mod tests {
     impl Busy {
         async fn new() -> Self {
             let turns = HandshakeTurns::new(1);
-            let held = turns.turn(&source(0)).await;
+            let held = turns.turn(&source(0), true).await;
             Self { turns, held, done: Arc::default() }
         }
 
@@ -206,14 +234,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sources_take_turns_and_the_newest_of_each_is_first() {
+    async fn sources_take_turns_and_so_do_the_newest_and_the_oldest_of_each() {
         let (busy, mut tasks) = (Busy::new().await, Vec::new());
         for (name, last) in
             [("a1", 1), ("a2", 1), ("a3", 1), ("b1", 2), ("a4", 1), ("b2", 2), ("c1", 3), ("a5", 1)]
         {
             tasks.push(busy.waits(name, last).await);
         }
-        assert_eq!(busy.order(tasks).await, "a5 b2 c1 a4 b1 a3 a2 a1");
+        assert_eq!(busy.order(tasks).await, "a5 b2 c1 a1 b1 a4 a2 a3");
     }
 
     #[tokio::test]
@@ -235,6 +263,31 @@ mod tests {
         }
         tasks.push(busy.waits("client", 9).await);
         assert!(busy.order(tasks).await.starts_with("client"));
+    }
+
+    /// Each handshake that is done makes room for a new one of the flood, before the next is chosen.
+    #[test]
+    fn flood_behind_the_same_address_delays_a_client_twofold_at_most() {
+        let turns = HandshakeTurns::new(1);
+        let (mut queue, flood) = (turns.queue(), Arc::new(Notify::new()));
+        for _ in 0..257 {
+            queue.enter(&source(9), true, &flood);
+        }
+        let client = Arc::new(Notify::new());
+        queue.enter(&source(9), true, &client);
+        let mut served = 0;
+        loop {
+            queue.enter(&source(9), true, &flood);
+            served += 1;
+            if Arc::ptr_eq(&queue.next().unwrap(), &client) {
+                break;
+            }
+        }
+        assert!(served <= 2 * 257, "{served}");
+        // Its later steps do not wait for first ones.
+        queue.enter(&source(9), false, &client);
+        queue.enter(&source(9), true, &flood);
+        assert!(Arc::ptr_eq(&queue.next().unwrap(), &client));
     }
 
     #[tokio::test]
@@ -275,7 +328,7 @@ mod tests {
         for task in tasks {
             task.await.unwrap();
         }
-        assert_eq!(busy.done.lock().unwrap().join(" "), "a3 a1");
+        assert_eq!(busy.done.lock().unwrap().join(" "), "a1 a3");
         assert_eq!((turns.waiting(), turns.queue().free), (0, 1));
     }
 

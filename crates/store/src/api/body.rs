@@ -42,7 +42,7 @@ pub(super) const FRAME: usize = (16 << 10) - 9;
 
 /// Bytes of a body after which other connections have a turn: a client that sends or takes megabytes at once must not
 /// delay small requests of others.
-pub(super) const BYTES_PER_TURN: usize = 64 << 10;
+pub(super) const BYTES_PER_TURN: usize = 16 << 10;
 
 /// A body in frames: the connection buffers few of them, and the bytes that the client has not taken are charged, those
 /// in the buffers of the connection included.
