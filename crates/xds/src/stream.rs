@@ -75,6 +75,8 @@ pub struct TooManyNames(ResourceType);
 
 /// Subscribed names of one type.
 const MAX_NAMES: usize = 200_000;
+/// Memory of a name beside its text.
+const NAME_OVERHEAD: usize = 128;
 /// The size of a response, unless one resource alone is larger. Some 45,000 clusters fit: Envoy loads its first
 /// configuration fastest in one response.
 const RESPONSE_BYTES: usize = 16 << 20;

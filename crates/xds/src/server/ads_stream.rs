@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -17,8 +17,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::peer::{HeldBytes, RequestMemory, StreamSlot, StreamSlots, XdsPeer};
-use super::{ResourceSource, StreamRegistry, XdsServerSettings};
+use ::listener::ConnectionPlace;
+
+use super::memory::StreamMemory;
+use super::peer::{StreamSlot, StreamSlots, XdsPeer};
+use super::{ResourceSource, StreamRegistry, XdsConnection, XdsServerSettings};
 use crate::identity::EnvoyIdentity;
 use crate::resource::ResourceType;
 use crate::stream::{DeltaStream, PublishedResources, Reply, SotwStream, TooManyNames};
@@ -36,8 +39,7 @@ pub(super) struct AdsService {
     slots: Arc<StreamSlots>,
     stop: watch::Receiver<bool>,
     peer: XdsPeer,
-    /// Open streams of the connection.
-    active: Arc<AtomicUsize>,
+    connection: XdsConnection,
 }
 
 type ResponseStream<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
@@ -50,17 +52,26 @@ impl AdsService {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let slots = StreamSlots::new(settings.max_streams);
-        let (peer, active) = (XdsPeer::anonymous(Ipv4Addr::UNSPECIFIED.into()), Arc::default());
-        Self { settings: Arc::new(settings), source, streams, slots, stop, peer, active }
+        let peer = XdsPeer::anonymous(Ipv4Addr::UNSPECIFIED.into());
+        let connection = XdsConnection::new(0, None);
+        Self { settings: Arc::new(settings), source, streams, slots, stop, peer, connection }
     }
 
     /// The service of one connection.
-    pub(super) fn of(&self, peer: XdsPeer) -> Self {
-        Self { peer, active: Arc::default(), ..self.clone() }
+    pub(super) fn of(&self, peer: XdsPeer, connection: XdsConnection) -> Self {
+        Self { peer, connection, ..self.clone() }
     }
 
-    pub(super) fn active(&self) -> Arc<AtomicUsize> {
-        self.active.clone()
+    pub(super) fn connection(&self) -> &XdsConnection {
+        &self.connection
+    }
+
+    pub(super) fn peer_key(&self) -> Arc<str> {
+        self.peer.key.clone()
+    }
+
+    pub(super) fn stall_timeout(&self) -> Duration {
+        self.settings.stall_timeout
     }
 
     fn admit<R>(&self, request: &Request<R>) -> Result<StreamSlot, Status> {
@@ -73,7 +84,7 @@ impl AdsService {
                 return Err(Status::unauthenticated(format!("missing or wrong token; {advice}")));
             }
         }
-        self.slots.acquire(&self.peer.key).ok_or_else(|| {
+        self.slots.acquire(&self.peer.key, self.connection.number).ok_or_else(|| {
             self.streams.stream_rejected();
             let max = self.settings.max_streams;
             Status::resource_exhausted(format!(
@@ -87,39 +98,23 @@ impl AdsService {
         request: Request<Streaming<M::Request>>,
     ) -> Result<ResponseStream<M::Response>, Status> {
         let slot = self.admit(&request)?;
-        let held = request.extensions().get::<HeldBytes>().cloned();
-        let held = held.unwrap_or_else(|| HeldBytes::new(&RequestMemory::default()));
+        let memory = request.extensions().get::<Arc<StreamMemory>>().cloned();
         // At most one response waits, so none are built for a slow client.
         let (sender, receiver) = mpsc::channel(1);
         let (service, incoming) = (self.clone(), request.into_inner());
-        tokio::spawn(async move {
-            service.active.fetch_add(1, Ordering::Relaxed);
-            let mut ads = AdsStream::<M> {
-                service,
-                incoming,
-                sender,
-                machine: M::default(),
-                stream: None,
-                retry: RetryBackoff::default(),
-                wait_ends: None,
-                rate: RequestRate::new(Instant::now()),
-                held,
-            };
-            let ended = tokio::select! {
-                biased;
-                () = slot.taken.notified() => Err(Status::resource_exhausted(TAKEN)),
-                ended = ads.run() => ended,
-            };
-            drop(slot);
-            ads.service.active.fetch_sub(1, Ordering::Relaxed);
-            if let Err(status) = ended {
-                // A client that does not read would keep this task.
-                let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, ads.sender.send(Err(status))).await;
-            }
-            if let Some(stream) = ads.stream {
-                ads.service.streams.stream_closed(stream);
-            }
-        });
+        let ads = AdsStream::<M> {
+            service,
+            incoming,
+            sender,
+            machine: M::default(),
+            stream: None,
+            retry: RetryBackoff::default(),
+            wait_ends: None,
+            rate: RequestRate::new(Instant::now()),
+            memory,
+            slot,
+        };
+        tokio::spawn(ads.run_to_end());
         let stream = futures_util::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|item| (item, receiver))
         });
@@ -167,6 +162,8 @@ trait XdsProtocol: Default + Send + 'static {
     fn awaits_endpoints(&self) -> bool;
     fn stop_waiting(&mut self);
     fn has_retryable(&self) -> bool;
+    /// Memory of subscribed names that no resource has.
+    fn unknown_name_bytes(&self) -> usize;
     fn retry_rejected(&mut self);
     /// Whether the current version is rejected.
     fn is_rejected(&self, kind: ResourceType, name: &str) -> bool;
@@ -205,6 +202,10 @@ impl XdsProtocol for DeltaStream {
 
     fn has_retryable(&self) -> bool {
         DeltaStream::has_retryable(self)
+    }
+
+    fn unknown_name_bytes(&self) -> usize {
+        DeltaStream::unknown_name_bytes(self)
     }
 
     fn retry_rejected(&mut self) {
@@ -252,6 +253,10 @@ impl XdsProtocol for SotwStream {
         SotwStream::has_retryable(self)
     }
 
+    fn unknown_name_bytes(&self) -> usize {
+        SotwStream::unknown_name_bytes(self)
+    }
+
     fn retry_rejected(&mut self) {
         SotwStream::retry_rejected(self);
     }
@@ -282,7 +287,8 @@ struct AdsStream<M: XdsProtocol> {
     /// When routes stop waiting for endpoints.
     wait_ends: Option<Instant>,
     rate: RequestRate,
-    held: HeldBytes,
+    memory: Option<Arc<StreamMemory>>,
+    slot: StreamSlot,
 }
 
 /// A token bucket of requests.
@@ -337,6 +343,14 @@ async fn next_request<R>(ready_at: Instant, incoming: &mut Streaming<R>) -> Resu
     incoming.message().await
 }
 
+/// Returns when a client does not read its response.
+async fn stalled(memory: Option<Arc<StreamMemory>>, period: Duration) {
+    match memory {
+        Some(memory) => memory.stalled(period).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Never returns if nothing is scheduled.
 async fn wait_until(due: Option<Instant>) {
     match due {
@@ -346,6 +360,54 @@ async fn wait_until(due: Option<Instant>) {
 }
 
 impl<M: XdsProtocol> AdsStream<M> {
+    /// Runs until the response is read, or the client does not read it: the slot is held as long as the memory.
+    async fn run_to_end(mut self) {
+        let connection = self.service.connection.clone();
+        let _request = connection.place.as_ref().map(ConnectionPlace::begin_request);
+        connection.active.fetch_add(1, Ordering::Relaxed);
+        let (memory, taken) = (self.memory.clone(), self.slot.taken.clone());
+        let stall_timeout = self.service.settings.stall_timeout;
+        let ended = tokio::select! {
+            biased;
+            () = taken.notified() => Err(Status::resource_exhausted(TAKEN)),
+            () = stalled(memory.clone(), stall_timeout) => {
+                connection.close.notify_one();
+                Ok(())
+            }
+            ended = self.run() => ended,
+        };
+        connection.active.fetch_sub(1, Ordering::Relaxed);
+        if let Some(stream) = self.stream {
+            self.service.streams.stream_closed(stream);
+        }
+        let AdsStream { sender, slot, incoming: _incoming, .. } = self;
+        if let Err(status) = ended {
+            // A client that does not read would keep this task.
+            let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, sender.send(Err(status))).await;
+        }
+        drop(sender);
+        if let Some(memory) = memory {
+            tokio::select! {
+                biased;
+                () = memory.response_ended.notified() => {}
+                () = slot.taken.notified() => connection.close.notify_one(),
+                () = memory.stalled(stall_timeout) => connection.close.notify_one(),
+            }
+        }
+    }
+
+    /// The next response, once there is memory for it.
+    async fn next_response(&mut self) -> Option<M::Response> {
+        if let Some(memory) = &self.memory {
+            tokio::select! {
+                biased;
+                () = self.sender.closed() => return None,
+                () = memory.wait_for_room() => {}
+            }
+        }
+        self.machine.next_response()
+    }
+
     async fn run(&mut self) -> Result<(), Status> {
         let Some((first, mut published)) = self.first_request().await? else { return Ok(()) };
         if !self.wait_for_resources(&mut published).await? {
@@ -355,7 +417,7 @@ impl<M: XdsProtocol> AdsStream<M> {
         self.handle_request(&first)?;
         let mut stop = self.service.stop.clone();
         loop {
-            while let Some(response) = self.machine.next_response() {
+            while let Some(response) = self.next_response().await {
                 if self.send(response).await.is_none() {
                     return Ok(());
                 }
@@ -383,7 +445,6 @@ impl<M: XdsProtocol> AdsStream<M> {
                 message = next_request(self.rate.ready_at(), &mut self.incoming) => match message {
                     Ok(Some(request)) => {
                         self.rate.take(Instant::now());
-                        self.held.release();
                         self.handle_request(&request)?;
                     }
                     // On reconnection the client lists the versions that it has.
@@ -435,7 +496,6 @@ impl<M: XdsProtocol> AdsStream<M> {
             Status::invalid_argument(error)
         };
         let identity = EnvoyIdentity::parse(node).map_err(|error| reject(error.to_string()))?;
-        self.held.release();
         if let Err(refusal) = self.service.peer.check(&identity) {
             self.service.streams.stream_rejected();
             tracing::warn!(envoy = %node.id, role = %identity.title(), peer = %self.service.peer.key, "Envoy declares a role that its certificate does not have");
@@ -464,7 +524,14 @@ impl<M: XdsProtocol> AdsStream<M> {
             .machine
             .handle_request(request)
             .map_err(|error| Status::resource_exhausted(error.to_string()))?;
+        if let Some(memory) = &self.memory {
+            memory.request_completed();
+            memory.set_names(self.machine.unknown_name_bytes());
+        }
         for reply in &replies {
+            if matches!(reply, Reply::Ack { .. }) {
+                self.slot.acknowledged();
+            }
             if let Reply::Nack(nack) = reply {
                 let resource = nack.resource.as_deref().unwrap_or("one of several");
                 tracing::warn!(kind = %nack.kind, resource, message = nack.message, "Envoy rejected a resource and keeps the previous version");
@@ -480,6 +547,9 @@ impl<M: XdsProtocol> AdsStream<M> {
     async fn send(&mut self, response: M::Response) -> Option<()> {
         if let (Some(kind), resources, removed) = M::size(&response) {
             self.service.streams.response_sent(kind, resources, removed, response.encoded_len());
+        }
+        if let Some(memory) = &self.memory {
+            memory.response_sent(response.encoded_len());
         }
         self.sender.send(Ok(response)).await.ok()
     }

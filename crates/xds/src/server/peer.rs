@@ -1,13 +1,8 @@
-//! Peers of the server: what a client certificate says about an Envoy, and each peer's share of streams and memory.
+//! Peers of the server: what a client certificate says about an Envoy, and each peer's share of the streams.
 
-use std::collections::BTreeMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use listener::{AtShare, FairShares, HolderId};
 use tokio::sync::Notify;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tonic::Status;
@@ -84,145 +79,51 @@ fn role_path(uri: &str) -> Option<String> {
 }
 
 /// The streams of a server. A peer may use all of them; when they run out, a peer with fewer streams takes one from the
-/// peer with the most.
+/// peer with the most, and so does a connection among those of one peer.
 #[derive(Debug)]
 pub(super) struct StreamSlots {
-    max: usize,
-    state: Mutex<SlotState>,
-}
-
-#[derive(Debug, Default)]
-struct SlotState {
-    next: u64,
-    open: usize,
-    by_peer: BTreeMap<Arc<str>, Vec<(u64, Arc<Notify>)>>,
+    shares: Mutex<FairShares<Arc<str>, Arc<Notify>>>,
 }
 
 /// Held while a stream is open.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     slots: Arc<StreamSlots>,
-    peer: Arc<str>,
-    number: u64,
+    id: HolderId,
     /// Notified when another peer takes the slot.
     pub(super) taken: Arc<Notify>,
 }
 
 impl StreamSlots {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, state: Mutex::default() })
+        Arc::new(Self { shares: Mutex::new(FairShares::new(max as u64)) })
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, peer: &Arc<str>) -> Option<StreamSlot> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.open >= self.max {
-            let own = state.by_peer.get(peer).map_or(0, Vec::len);
-            let most = state.by_peer.values_mut().max_by_key(|streams| streams.len())?;
-            // Equal shares are never traded back and forth.
-            if most.len() <= own + 1 {
-                return None;
-            }
-            let (_, taken) = most.pop()?;
-            taken.notify_one();
-            state.open -= 1;
+    fn shares(&self) -> MutexGuard<'_, FairShares<Arc<str>, Arc<Notify>>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn acquire(self: &Arc<Self>, peer: &Arc<str>, connection: u64) -> Option<StreamSlot> {
+        let taken = Arc::new(Notify::new());
+        let holder = (peer.clone(), connection);
+        let (id, evicted) = self.shares().take(holder, taken.clone(), AtShare::Refuse)?;
+        if let Some(evicted) = evicted {
+            evicted.notify_one();
         }
-        state.next += 1;
-        state.open += 1;
-        let (number, taken) = (state.next, Arc::new(Notify::new()));
-        state.by_peer.entry(peer.clone()).or_default().push((number, taken.clone()));
-        Some(StreamSlot { slots: self.clone(), peer: peer.clone(), number, taken })
+        Some(StreamSlot { slots: self.clone(), id, taken })
+    }
+}
+
+impl StreamSlot {
+    /// The client acknowledged a response: those that did not lose their slots first.
+    pub(super) fn acknowledged(&self) {
+        self.slots.shares().touch(self.id, true);
     }
 }
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        let mut state = self.slots.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(streams) = state.by_peer.get_mut(&self.peer) else { return };
-        let before = streams.len();
-        streams.retain(|(number, _)| *number != self.number);
-        let (after, closed) = (streams.len(), before - streams.len());
-        state.open -= closed;
-        if after == 0 {
-            state.by_peer.remove(&self.peer);
-        }
-    }
-}
-
-/// Bytes of requests that are not complete yet, over all streams.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RequestMemory(Arc<AtomicUsize>);
-
-/// Larger requests share [`MAX_HELD_BYTES`]; smaller ones are bounded by the number of streams.
-const SMALL_REQUEST_BYTES: usize = 64 << 10;
-const MAX_HELD_BYTES: usize = 256 << 20;
-
-/// What one stream holds of it.
-#[derive(Clone, Debug)]
-pub(super) struct HeldBytes {
-    total: RequestMemory,
-    own: Arc<AtomicUsize>,
-}
-
-impl HeldBytes {
-    pub(super) fn new(total: &RequestMemory) -> Self {
-        Self { total: total.clone(), own: Arc::default() }
-    }
-
-    fn add(&self, bytes: usize) -> Result<(), Status> {
-        let own = self.own.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let total = self.total.0.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if own > SMALL_REQUEST_BYTES && total > MAX_HELD_BYTES {
-            return Err(Status::resource_exhausted("too many large requests at a time; reconnect"));
-        }
-        Ok(())
-    }
-
-    /// A request is complete.
-    pub(super) fn release(&self) {
-        self.total.0.fetch_sub(self.own.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-/// The body of a stream, whose unread bytes are counted.
-pub(super) struct CountedBody {
-    body: Incoming,
-    held: HeldBytes,
-}
-
-impl CountedBody {
-    pub(super) fn new(body: Incoming, held: HeldBytes) -> Self {
-        Self { body, held }
-    }
-}
-
-impl Drop for CountedBody {
-    fn drop(&mut self) {
-        self.held.release();
-    }
-}
-
-impl Body for CountedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(frame.map(|frame| {
-            let frame = frame.map_err(|error| Status::unavailable(error.to_string()))?;
-            self.held.add(frame.data_ref().map_or(0, Bytes::len))?;
-            Ok(frame)
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.slots.shares().release(self.id);
     }
 }
 
@@ -253,33 +154,29 @@ mod tests {
     fn peer_with_the_most_streams_gives_one_up_and_equal_peers_keep_theirs() {
         let slots = StreamSlots::new(4);
         let (hostile, honest): (Arc<str>, Arc<str>) = ("hostile".into(), "honest".into());
-        let mut held: Vec<StreamSlot> = (0..4).map(|_| slots.acquire(&hostile).unwrap()).collect();
-        assert!(slots.acquire(&hostile).is_none(), "it cannot take its own");
-        let first = slots.acquire(&honest).expect("one of four");
-        let second = slots.acquire(&honest).expect("two of four");
-        assert!(slots.acquire(&honest).is_none(), "both have two");
-        assert!(slots.acquire(&hostile).is_none());
+        let mut held: Vec<StreamSlot> = (0..4).map(|_| slots.acquire(&hostile, 1).unwrap()).collect();
+        assert!(slots.acquire(&hostile, 1).is_none(), "it cannot take its own");
+        let first = slots.acquire(&honest, 2).expect("one of four");
+        let second = slots.acquire(&honest, 2).expect("two of four");
+        assert!(slots.acquire(&honest, 2).is_none(), "both have two");
+        assert!(slots.acquire(&hostile, 1).is_none());
         // The evicted streams end later: their slots are not freed twice.
-        held.drain(2..).for_each(drop);
-        assert!(slots.acquire(&hostile).is_none());
+        held.drain(..2).for_each(drop);
+        assert!(slots.acquire(&hostile, 1).is_none());
         drop(first);
-        assert!(slots.acquire(&hostile).is_some());
+        assert!(slots.acquire(&hostile, 1).is_some());
         drop((second, held));
-        assert_eq!(slots.state.lock().unwrap().open, 0);
+        assert_eq!(slots.shares().used(), 0);
     }
 
     #[test]
-    fn large_unfinished_requests_share_a_budget_and_small_ones_pass() {
-        let total = RequestMemory::default();
-        let hostile = HeldBytes::new(&total);
-        hostile.add(MAX_HELD_BYTES).unwrap();
-        hostile.add(1).unwrap_err();
-        let honest = HeldBytes::new(&total);
-        honest.add(SMALL_REQUEST_BYTES).unwrap();
-        honest.add(1).unwrap_err();
-        hostile.release();
-        honest.add(1).unwrap();
-        honest.release();
-        assert_eq!(total.0.load(Ordering::Relaxed), 0);
+    fn connections_of_one_peer_share_its_streams_and_those_that_acknowledge_stay() {
+        let slots = StreamSlots::new(4);
+        let peer: Arc<str> = "192.0.2.1".into();
+        let held: Vec<StreamSlot> = (0..4).map(|_| slots.acquire(&peer, 1).unwrap()).collect();
+        held[0].acknowledged();
+        let _other = slots.acquire(&peer, 2).expect("another connection behind the same address");
+        let is_taken = |slot: &StreamSlot| Arc::strong_count(&slot.taken) == 1;
+        assert_eq!(held.iter().map(is_taken).collect::<Vec<_>>(), [false, true, false, false]);
     }
 }

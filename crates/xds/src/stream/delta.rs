@@ -8,7 +8,8 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 
 use super::{
-    MAX_NAMES, Nack, PublishedResources, RESPONSE_BYTES, Reply, TooManyNames, is_retryable, truncate,
+    MAX_NAMES, NAME_OVERHEAD, Nack, PublishedResources, RESPONSE_BYTES, Reply, TooManyNames, is_retryable,
+    truncate,
 };
 use crate::resource::{ContentVersion, ResourceSet, ResourceType};
 
@@ -27,6 +28,9 @@ pub struct DeltaStream {
 struct DeltaSubscription {
     wildcard: bool,
     names: BTreeSet<Arc<str>>,
+    /// Those of the client that no resource had when they came, and their memory.
+    unknown: BTreeSet<Arc<str>>,
+    unknown_bytes: usize,
     /// What the client has; `None` for a version that is not ours.
     acknowledged: BTreeMap<Arc<str>, Option<ContentVersion>>,
     /// To be sent again although the client has it.
@@ -70,6 +74,11 @@ impl DeltaStream {
                 .rejected
                 .retain(|name, version| wanted.get(name).is_some_and(|r| r.version == *version));
         }
+    }
+
+    /// Memory of names of the client that no resource has.
+    pub fn unknown_name_bytes(&self) -> usize {
+        self.subscriptions.values().map(|subscription| subscription.unknown_bytes).sum()
     }
 
     /// Current versions that the client rejected.
@@ -276,12 +285,28 @@ impl DeltaStream {
     }
 }
 
-/// The set's own `Arc` of a name, so that streams share the text.
-fn shared(set: &ResourceSet, kind: ResourceType, name: &str) -> Arc<str> {
-    set.find(kind, name).map_or_else(|| name.into(), |resource| resource.name.clone())
-}
-
 impl DeltaSubscription {
+    /// The set's own `Arc` of a name, so that streams share the text.
+    fn shared(&mut self, set: &ResourceSet, kind: ResourceType, name: &str) -> Arc<str> {
+        if let Some(resource) = set.find(kind, name) {
+            return resource.name.clone();
+        }
+        if let Some(known) = self.unknown.get(name) {
+            return known.clone();
+        }
+        let name: Arc<str> = name.into();
+        self.unknown_bytes += name.len() + NAME_OVERHEAD;
+        self.unknown.insert(name.clone());
+        name
+    }
+
+    /// The client no longer has the name.
+    fn drop_unknown(&mut self, name: &str) {
+        if !self.names.contains(name) && self.unknown.remove(name) {
+            self.unknown_bytes -= name.len() + NAME_OVERHEAD;
+        }
+    }
+
     fn includes(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
     }
@@ -291,7 +316,8 @@ impl DeltaSubscription {
     fn open(&mut self, kind: ResourceType, request: &DeltaDiscoveryRequest, target: &ResourceSet) {
         self.wildcard = kind.is_root() && request.resource_names_subscribe.is_empty();
         for (name, version) in request.initial_resource_versions.iter().take(MAX_NAMES) {
-            self.acknowledged.insert(shared(target, kind, name), ContentVersion::parse(version));
+            let name = self.shared(target, kind, name);
+            self.acknowledged.insert(name, ContentVersion::parse(version));
         }
         if self.wildcard {
             self.mark_all_dirty(kind, target);
@@ -316,7 +342,7 @@ impl DeltaSubscription {
                 self.mark_all_dirty(kind, target);
                 continue;
             }
-            let name = shared(target, kind, name);
+            let name = self.shared(target, kind, name);
             // A repeated subscription requests the resource again.
             if !is_first {
                 self.resend.insert(name.clone());
@@ -341,6 +367,7 @@ impl DeltaSubscription {
     }
 
     fn forget(&mut self, name: &str) {
+        self.drop_unknown(name);
         self.acknowledged.remove(name);
         self.resend.remove(name);
         self.dirty.remove(name);
@@ -355,6 +382,7 @@ impl DeltaSubscription {
             }
         }
         for name in pending.removed {
+            self.drop_unknown(&name);
             self.acknowledged.remove(&name);
             self.rejected.remove(&name);
         }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
-use super::{MAX_NAMES, Nack, PublishedResources, Reply, TooManyNames, is_retryable, truncate};
+use super::{
+    MAX_NAMES, NAME_OVERHEAD, Nack, PublishedResources, Reply, TooManyNames, is_retryable, truncate,
+};
 use crate::resource::{ContentVersion, ResourceSet, ResourceType, XdsResource};
 
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub struct SotwStream {
 struct SotwSubscription {
     /// Empty: all.
     names: BTreeSet<String>,
+    /// Memory of those that no resource had when they came.
+    unknown_bytes: usize,
     /// The last version sent, accepted or not.
     sent: Option<ContentVersion>,
     /// The names changed since, so a response is due.
@@ -50,6 +54,8 @@ impl SotwStream {
         }
         let names: BTreeSet<String> = request.resource_names.iter().filter(|n| *n != "*").cloned().collect();
         subscription.is_due |= is_first || names != subscription.names;
+        let unknown = names.iter().filter(|name| target.find(kind, name).is_none());
+        subscription.unknown_bytes = unknown.map(|name| name.len() + NAME_OVERHEAD).sum();
         subscription.names = names;
         if is_first && !request.version_info.is_empty() {
             // A client that reconnects may have the current version.
@@ -68,6 +74,11 @@ impl SotwStream {
             message: truncate(&error.message),
             is_retryable: subscription.is_retryable,
         })])
+    }
+
+    /// Memory of subscribed names that no resource has.
+    pub fn unknown_name_bytes(&self) -> usize {
+        self.subscriptions.values().map(|subscription| subscription.unknown_bytes).sum()
     }
 
     pub fn has_retryable(&self) -> bool {

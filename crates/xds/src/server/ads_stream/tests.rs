@@ -77,13 +77,15 @@ async fn flood_of_streams_by_one_peer_leaves_room_for_others() {
     let (_stop, stopped) = watch::channel(false);
     let settings = XdsServerSettings { max_streams: 8, ..XdsServerSettings::default() };
     let service = AdsService::new(settings, source, Arc::default(), stopped);
-    let peer = |address: &str| service.of(XdsPeer::anonymous(address.parse().unwrap()));
-    let (hostile, honest) = (peer("192.0.2.1"), peer("192.0.2.2"));
+    let peer = |address: &str, number| {
+        service.of(XdsPeer::anonymous(address.parse().unwrap()), XdsConnection::new(number, None))
+    };
+    let (hostile, honest) = (peer("192.0.2.1", 1), peer("192.0.2.2", 2));
     let mut flood: Vec<_> =
         (0..8).map(|_| hostile.open::<DeltaStream>(endless_requests()).unwrap()).collect();
     assert!(hostile.open::<DeltaStream>(endless_requests()).is_err(), "the limit");
     let _own = honest.open::<DeltaStream>(endless_requests()).unwrap();
-    let mut evicted = flood.pop().unwrap();
+    let mut evicted = flood.remove(0);
     let end = async {
         loop {
             match futures_util::StreamExt::next(&mut evicted).await {
