@@ -58,7 +58,7 @@ impl Subscriptions {
     /// Removes an identity, unless an Envoy has just reconnected.
     pub(super) fn release(&self, identity: &EnvoyIdentity) -> bool {
         let mut state = self.state();
-        let is_unused = state.known.get(identity).is_some_and(|sender| sender.receiver_count() == 0);
+        let is_unused = state.known.get(identity).is_none_or(|sender| sender.receiver_count() == 0);
         if is_unused {
             state.known.remove(identity);
         }
@@ -95,6 +95,12 @@ impl ResourceSource for Subscriptions {
             return Ok(sender.subscribe());
         }
         if state.known.len() >= self.max {
+            // Identities of Envoys that left are kept for a while, but not at the cost of one that comes.
+            let SubscriptionState { known, new, .. } = &mut *state;
+            known.retain(|_, sender| sender.receiver_count() > 0);
+            new.retain(|identity| known.contains_key(identity));
+        }
+        if state.known.len() >= self.max {
             let max = self.max;
             return Err(format!("{max} different identities are in use; raise --max-streams"));
         }
@@ -103,5 +109,41 @@ impl ResourceSource for Subscriptions {
         state.new.push(identity.clone());
         self.added.notify_one();
         Ok(receiver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds::identity::EnvoyRole;
+
+    use super::*;
+
+    fn identity(namespace: usize) -> EnvoyIdentity {
+        let role = EnvoyRole::Gateway {
+            name: "edge".to_owned(),
+            bind: std::net::Ipv4Addr::LOCALHOST.into(),
+            port_overrides: BTreeMap::new(),
+        };
+        EnvoyIdentity { namespace: format!("ns-{namespace}"), role, node: String::new(), zone: None }
+    }
+
+    #[test]
+    fn storm_of_identities_keeps_no_envoy_out_and_is_forgotten() {
+        let subscriptions = Subscriptions::new(2);
+        let honest = subscriptions.watch(&identity(0)).unwrap();
+        for number in 1..1000 {
+            drop(subscriptions.watch(&identity(number)).unwrap());
+            let state = subscriptions.state();
+            assert!(state.known.len() <= 4 && state.new.len() <= 4);
+        }
+        assert!(honest.has_changed().is_ok(), "it is still served");
+        let taken: Vec<EnvoyIdentity> = subscriptions.take_new().into_iter().map(|(new, _)| new).collect();
+        assert!(taken.len() <= 4 && taken.contains(&identity(0)), "{taken:?}");
+        // What was forgotten is released by the server, too.
+        assert!(subscriptions.release(&identity(1)) && !subscriptions.release(&identity(0)));
+        let in_use: Vec<_> = (1..4).map(|number| subscriptions.watch(&identity(number)).unwrap()).collect();
+        subscriptions.watch(&identity(4)).unwrap_err();
+        drop(in_use);
+        subscriptions.watch(&identity(4)).unwrap();
     }
 }
