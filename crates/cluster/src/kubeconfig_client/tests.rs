@@ -1,3 +1,5 @@
+//! Renewal of credentials against the embedded API over TLS, as a daemon meets it.
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::SystemTime;
