@@ -18,6 +18,7 @@
 //! | tokens of service accounts | [`service_account`] |
 //! | what the audit log records | [`audit_policy`] |
 //! | feature gates | [`feature_gates`] |
+//! | traffic by Service and zone, and what it costs | [`ledger`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -28,6 +29,7 @@ mod condition_status;
 pub mod feature_gates;
 pub mod forward;
 pub mod hints;
+pub mod ledger;
 pub mod node_port_allocator;
 pub mod planner;
 pub mod rbac;

@@ -1,0 +1,77 @@
+//! The traffic ledger: connections and bytes per Service and pair of zones, summed over all nodes and proxies.
+
+use model::ServiceKey;
+use serde::{Deserialize, Serialize};
+
+/// Whose traffic a row counts. Sorted: Services by name, then the rows that are no Service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum TrafficOwner {
+    Service {
+        namespace: String,
+        name: String,
+    },
+    /// All Services beyond the bound of the ledger.
+    OtherServices,
+    /// Connections from pod to pod, headless Services included.
+    NotThroughService,
+}
+
+impl From<&ServiceKey> for TrafficOwner {
+    fn from(key: &ServiceKey) -> Self {
+        Self::Service { namespace: key.namespace.to_string(), name: key.name.to_string() }
+    }
+}
+
+/// Traffic between two zones. The zone of an address that no Node or endpoint has is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ZonePairTraffic {
+    /// Zone of the client.
+    pub from_zone: String,
+    /// Zone of the endpoint.
+    pub to_zone: String,
+    /// New connections.
+    pub connections: u64,
+    /// Bytes of both directions, IP headers included.
+    pub bytes: u64,
+}
+
+/// The traffic of one owner, sorted by zones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficRow {
+    #[serde(flatten)]
+    pub owner: TrafficOwner,
+    pub zone_pairs: Vec<ZonePairTraffic>,
+}
+
+/// Traffic that could not be counted, or not by zone or Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrafficGaps {
+    /// Receive buffers of conntrack events that overflowed; the bytes of ended connections are then too low.
+    pub lost_events: u64,
+    /// Counts that found no place in a bounded table.
+    pub dropped_counts: u64,
+    /// Open connections that started before `nf_conntrack_acct` was on: their bytes are never counted.
+    pub unaccounted_flows: u64,
+}
+
+/// Sums over a window of time, for all reporters together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficSums {
+    /// When the ledger started, as RFC 3339: a new leader starts a new one.
+    pub since: String,
+    /// Seconds that the sums cover; less than requested if the ledger is younger.
+    pub window_seconds: u64,
+    /// Sorted by owner.
+    pub rows: Vec<TrafficRow>,
+    /// Since the ledger started.
+    pub gaps: TrafficGaps,
+    /// Nodes and proxies that report.
+    pub reporters: usize,
+    /// Those of them without a report for 90 seconds, by name.
+    pub silent: Vec<String>,
+}
