@@ -13,6 +13,8 @@
 //! | NodePorts | [`node_port_allocator`] |
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
 //! | L7 routes and backends | [`routes`], [`backends`] |
+//! | what each mechanism would do for a Service, and which to use | [`what_if`] |
+//! | what is measured beside what is planned, and what to change | [`status`] |
 //! | whether an object is valid | [`validate`] |
 //! | whether a user may do something, and may grant it | [`rbac`] |
 //! | tokens of service accounts | [`service_account`] |
@@ -39,7 +41,9 @@ pub mod select;
 pub mod service_account;
 pub mod slices;
 pub mod spill;
+pub mod status;
 pub mod validate;
+pub mod what_if;
 pub mod work_queue;
 
 pub use condition_status::ConditionStatus;

@@ -18,7 +18,7 @@ pub mod replay;
 pub mod scoring;
 mod slice_group;
 mod synthetic;
-pub mod what_if;
+pub use plan::what_if;
 
 pub use algorithm::{Algorithm, AlgorithmSettings};
 pub use dataset::Dataset;

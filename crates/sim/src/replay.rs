@@ -26,8 +26,6 @@ pub use controller::{Churn, ChurnSample};
 pub use generated::{ClusterSize, generated_cluster};
 pub use random_events::random_events;
 
-pub(crate) use workload::{surge, unavailable};
-
 use controller::SimulatedController;
 use simulated_cluster::SimulatedCluster;
 

@@ -19,6 +19,7 @@ pub const NODES_BEHIND_INTERVAL: Duration = Duration::from_secs(60);
 pub const ACCEPTED: &str = "zoneward.dev/TrafficDistributionAccepted";
 pub const PROGRAMMED: &str = "zoneward.dev/TrafficDistributionProgrammed";
 pub const HONORED: &str = "zoneward.dev/TrafficDistributionHonored";
+pub const OBSERVED: &str = "zoneward.dev/TrafficDistributionObserved";
 /// The reason of Programmed when the API refused the slices.
 pub const WRITE_REFUSED: &str = "WriteRefused";
 /// The reason of Honored while nodes have not programmed the slices.

@@ -13,7 +13,7 @@ use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
 
 use super::simulated_cluster::{SimulatedCluster, Tick};
 use super::{InitialCluster, Millis};
-use crate::what_if::with_mechanism;
+use plan::what_if::with_mechanism;
 
 /// Writes at one point in time, or their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

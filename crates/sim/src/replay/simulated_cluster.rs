@@ -7,7 +7,7 @@ use model::{Addresses, Family, Name, Node, Pod, Service, ServiceKey, Timestamp, 
 
 use super::workload::{Replica, Workload, workloads};
 use super::{ClusterChange, InitialCluster, Millis, PodTimings, ReplayEvent};
-use crate::what_if::spare_address;
+use plan::what_if::spare_address;
 
 /// A queued transition.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use model::{Labels, Name, Pod};
+use plan::what_if::{surge, unavailable};
 
 /// Labels that Kubernetes sets per generation or pod.
 const PER_GENERATION: [&str; 5] = [
@@ -14,16 +15,6 @@ const PER_GENERATION: [&str; 5] = [
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
 ];
-
-/// Default `maxSurge` of a Deployment: a quarter, rounded up.
-pub(crate) fn surge(replicas: usize) -> usize {
-    replicas.div_ceil(4)
-}
-
-/// Default `maxUnavailable` of a Deployment: a quarter, rounded down.
-pub(crate) fn unavailable(replicas: usize) -> usize {
-    replicas / 4
-}
 
 #[derive(Clone, Debug)]
 pub(super) struct Workload {

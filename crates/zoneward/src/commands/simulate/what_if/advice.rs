@@ -4,11 +4,13 @@
 
 use model::{Name, Service, annotation};
 use plan::hints::Mechanism;
-use serde_json::json;
-use sim::what_if::{MechanismOutcome, NotRecommended, WhatIfResult, recommend};
+use sim::what_if::{
+    MechanismOutcome, NotRecommended, WhatIfResult, is_set_by_field, recommend, setting_command,
+    setting_value,
+};
 
 use super::placement::Placement;
-use super::workload::{Workload, quoted};
+use super::workload::Workload;
 
 /// Minimum gain of in-zone traffic for another placement of pods.
 const MIN_PLACEMENT_GAIN: f64 = 0.05;
@@ -63,7 +65,7 @@ pub(super) fn advise(
         yaml: String::new(),
     };
     if !stays {
-        advice.commands.push(command(service, chosen.mechanism));
+        advice.commands.push(setting_command(service, chosen.mechanism).join(" \\\n  "));
         advice.yaml = setting(service, chosen.mechanism);
     }
     if chosen.figures.in_zone < MISPLACED_BELOW && result.shares.len() > 1 && service.selector.is_some() {
@@ -142,48 +144,18 @@ fn misplaced(result: &WhatIfResult) -> String {
     })
 }
 
-/// Value of the annotation for a mechanism.
-fn value(mechanism: Mechanism) -> &'static str {
-    match mechanism {
-        Mechanism::None => "Balanced",
-        other => other.as_str(),
-    }
-}
-
-/// Whether the field trafficDistribution can select it; annotations override the field.
-fn by_field(service: &Service, mechanism: Mechanism) -> bool {
-    matches!(mechanism, Mechanism::PreferSameZone | Mechanism::PreferSameNode)
-        && service.annotations.is_empty()
-}
-
-/// The command that sets a mechanism: by field if possible, else by annotation.
-fn command(service: &Service, mechanism: Mechanism) -> String {
-    let [name, namespace] = [&service.key.name, &service.key.namespace].map(|name| quoted(name));
-    match by_field(service, mechanism) {
-        true => {
-            let patch = json!({"spec": {"trafficDistribution": mechanism.as_str()}});
-            format!("kubectl patch service {name} -n {namespace} --type merge \\\n  -p '{patch}'")
-        }
-        false => format!(
-            "kubectl annotate service {name} -n {namespace} --overwrite \\\n  {}={}",
-            annotation::TRAFFIC_DISTRIBUTION,
-            value(mechanism)
-        ),
-    }
-}
-
 fn setting(service: &Service, mechanism: Mechanism) -> String {
     let head = format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: {}\n  namespace: {}\n",
         service.key.name, service.key.namespace
     );
-    match by_field(service, mechanism) {
+    match is_set_by_field(service, mechanism) {
         true => head + &format!("spec:\n  trafficDistribution: {}\n", mechanism.as_str()),
         false => {
             head + &format!(
                 "  annotations:\n    {}: {}\n",
                 annotation::TRAFFIC_DISTRIBUTION,
-                value(mechanism)
+                setting_value(mechanism)
             )
         }
     }

@@ -7,6 +7,7 @@ use model::{Name, Pod, Service, annotation};
 use serde_json::{Map, Value, json};
 
 use cluster::input::LoadedObjects;
+use sim::what_if::quoted;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Workload {
@@ -59,15 +60,6 @@ fn spread_spec(service: &Service) -> Value {
         "labelSelector": {"matchLabels": selector(service)},
     });
     json!({"template": {"spec": {"topologySpreadConstraints": [constraint]}}})
-}
-
-/// Quotes a word for a shell: names may come from untrusted files.
-pub(super) fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._/=:".contains(letter);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 /// The command that spreads the pods of a workload.

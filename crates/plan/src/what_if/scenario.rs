@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, MechanismChoice, assign_chosen};
+use crate::slices::Packing;
 use model::{Endpoint, EndpointConditions, Family, Labels, Name, Service, Slice, SliceContent};
-use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, MechanismChoice, assign_chosen};
-use plan::slices::Packing;
 
 use super::traffic::{TrafficSources, figures};
 use super::{TrafficFigures, WhatIfEvaluator, new_endpoint};
-use crate::replay::{surge, unavailable};
 
 /// Addresses of added endpoints start here, above those of `--scale`.
 const FIRST_ADDED: u64 = 1 << 20;
@@ -20,6 +19,16 @@ pub(super) struct Scenario<'t> {
     pub family: Family,
     pub config: &'t HintConfig,
     pub choice: &'t MechanismChoice,
+}
+
+/// Default `maxSurge` of a Deployment: a quarter, rounded up.
+pub fn surge(replicas: usize) -> usize {
+    replicas.div_ceil(4)
+}
+
+/// Default `maxUnavailable` of a Deployment: a quarter, rounded down.
+pub fn unavailable(replicas: usize) -> usize {
+    replicas / 4
 }
 
 /// Slices with hints, and the decision.

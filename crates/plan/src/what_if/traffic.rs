@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::FeatureGates;
+use crate::select::{ClusterPolicySelector, NodeView, SelectedEndpoint};
 use model::{Endpoint, Family, Name, Node, Service, Slice, annotation};
-use plan::FeatureGates;
-use plan::select::{ClusterPolicySelector, NodeView, SelectedEndpoint};
 
 use super::DemandBasis;
 

@@ -7,25 +7,28 @@
 
 mod recommend;
 mod scenario;
+mod setting_command;
 mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::hints::{
+    ClusterTopology, HintConfig, Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults,
+    ZoneWeight, choose,
+};
 use model::{
     AddressType, Addresses, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Node, ObjectKey,
     Service, Slice, SliceContent, annotation,
 };
-use plan::hints::{
-    ClusterTopology, HintConfig, Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults,
-    ZoneWeight, choose,
-};
 
 pub use recommend::{NotRecommended, RULE, Recommendation, recommend};
 use scenario::Scenario;
+pub use scenario::{surge, unavailable};
+pub use setting_command::{is_set_by_field, quoted, setting_command, setting_value};
 pub use traffic::TrafficFigures;
-use traffic::TrafficSources;
+use traffic::{TrafficSources, figures};
 
 /// The compared mechanisms, by the values of `zoneward.dev/traffic-distribution`.
 pub const MECHANISMS: &[Mechanism] = &[
@@ -133,12 +136,22 @@ impl WhatIfEvaluator {
         self.sources.shares()
     }
 
+    /// Where the nodes send the traffic with the slices as they are: the plan that measurements are compared with.
+    pub fn planned(
+        &self,
+        service: &Service,
+        slices: &[Slice],
+        measured: Option<&BTreeMap<Name, f64>>,
+    ) -> TrafficFigures {
+        let family = family_of(slices);
+        let of_family = |slice: &&Slice| slice.content.address_type == AddressType::Ip(family);
+        let stored: Vec<Slice> = slices.iter().filter(of_family).map(|s| self.reduced_slice(s)).collect();
+        let sources = measured.map_or_else(|| self.sources.clone(), |zones| self.sources.measured(zones));
+        figures(service, &stored, family, &sources)
+    }
+
     pub fn evaluate(&self, query: &WhatIfQuery<'_>) -> WhatIfResult {
-        let family = query.slices.iter().find_map(|slice| match slice.content.address_type {
-            AddressType::Ip(family) => Some(family),
-            AddressType::Fqdn => None,
-        });
-        let family = family.unwrap_or(Family::V4);
+        let family = family_of(query.slices);
         let of_family =
             |slice: &&Slice| slice.content.address_type == AddressType::Ip(family) && !slice.deleting;
         let stored: Vec<Slice> =
@@ -147,7 +160,7 @@ impl WhatIfEvaluator {
         query.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
         let defaults =
             TrafficDistributionDefaults { namespace: query.namespace_default.cloned(), cluster: None };
-        let current = choose(query.service, &defaults, &plan::FeatureGates::default()).mechanism;
+        let current = choose(query.service, &defaults, &crate::FeatureGates::default()).mechanism;
         let sources = measured(&self.sources, query);
         // Only the first port is evaluated.
         let one_port =
@@ -247,6 +260,15 @@ impl WhatIfEvaluator {
     }
 }
 
+/// The family of the first slice with addresses; one family is evaluated.
+fn family_of(slices: &[Slice]) -> Family {
+    let family = slices.iter().find_map(|slice| match slice.content.address_type {
+        AddressType::Ip(family) => Some(family),
+        AddressType::Fqdn => None,
+    });
+    family.unwrap_or(Family::V4)
+}
+
 /// Copies of the nodes with names that no other thread uses.
 fn with_own_names(nodes: &BTreeMap<Name, Node>) -> BTreeMap<Name, Node> {
     let mut names = Interner::default();
@@ -268,7 +290,7 @@ fn is_ready_in(endpoint: &Endpoint, zone: &Name) -> bool {
 }
 
 /// A reserved address, which no other endpoint has.
-pub(crate) fn spare_address(family: Family, number: u64) -> IpAddr {
+pub fn spare_address(family: Family, number: u64) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(0xf000_0000 | (number & 0x0fff_ffff) as u32)),
         Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(0x0100_u128 << 112 | u128::from(number))),
@@ -289,7 +311,7 @@ fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) ->
 }
 
 /// The Service with the annotation of a mechanism.
-pub(crate) fn with_mechanism(service: &Service, mechanism: Mechanism) -> Service {
+pub fn with_mechanism(service: &Service, mechanism: Mechanism) -> Service {
     let value = if mechanism == Mechanism::None { "Balanced" } else { mechanism.as_str() };
     let others = service.annotations.iter().filter(|(key, _)| key != annotation::TRAFFIC_DISTRIBUTION);
     let own = (Name::new(annotation::TRAFFIC_DISTRIBUTION), Name::new(value));

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use plan::hints::Mechanism;
+use crate::hints::Mechanism;
 
 use super::{MechanismOutcome, TrafficFigures, WhatIfResult};
 
