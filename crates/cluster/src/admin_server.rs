@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -83,11 +84,13 @@ impl AdminPage {
 }
 
 type Handler = Arc<dyn Fn(&Parts) -> AdminPage + Send + Sync>;
+type WaitingHandler = Arc<dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = AdminPage> + Send>> + Send + Sync>;
 
 /// The handlers by path.
 #[derive(Clone, Default)]
 pub struct AdminRoutes {
     handlers: BTreeMap<&'static str, Handler>,
+    waiting: BTreeMap<&'static str, WaitingHandler>,
     fallback: Option<Handler>,
     /// Paths that need no token.
     open: BTreeSet<&'static str>,
@@ -102,6 +105,16 @@ impl AdminRoutes {
         handler: impl Fn(&Parts) -> AdminPage + Send + Sync + 'static,
     ) -> Self {
         self.handlers.insert(path, Arc::new(handler));
+        self
+    }
+
+    /// Adds a handler that may wait.
+    pub fn waiting_page<F: Future<Output = AdminPage> + Send + 'static>(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(&Parts) -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.waiting.insert(path, Arc::new(move |head| Box::pin(handler(head))));
         self
     }
 
@@ -146,10 +159,13 @@ impl AdminRoutes {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return AdminPage::text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
         }
+        if let Some(handler) = self.waiting.get(head.uri.path()) {
+            return handler(head).await;
+        }
         match self.handlers.get(head.uri.path()).or(self.fallback.as_ref()) {
             Some(handler) => handler(head),
             None => {
-                let paths: Vec<&str> = self.handlers.keys().copied().collect();
+                let paths: Vec<&str> = self.handlers.keys().chain(self.waiting.keys()).copied().collect();
                 AdminPage::text(StatusCode::NOT_FOUND, format!("not found; paths: {}\n", paths.join(", ")))
             }
         }

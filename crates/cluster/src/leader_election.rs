@@ -12,6 +12,7 @@ mod elector;
 mod flags;
 mod lease;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ pub struct LeaderElectionConfig {
     pub name: String,
     /// Unique among the candidates.
     pub identity: String,
+    /// Annotations that the leader sets on the Lease.
+    pub annotations: BTreeMap<String, String>,
     pub timing: ElectionTiming,
     pub clock: Clock,
     /// Jitters the backoff of the Lease's watch.
@@ -214,6 +217,7 @@ impl Candidate {
             None => self.create(record, wall).await,
             Some(mut lease) => {
                 lease::render(record, wall, &mut lease.data);
+                self.annotate(&mut lease);
                 self.api().replace(&self.config.name, &PostParams::default(), &lease).await
             }
         };
@@ -238,10 +242,16 @@ impl Candidate {
         }
     }
 
+    fn annotate(&self, lease: &mut DynamicObject) {
+        let annotations = self.config.annotations.iter().map(|(key, value)| (key.clone(), value.clone()));
+        lease.metadata.annotations.get_or_insert_default().extend(annotations);
+    }
+
     async fn create(&self, record: &LeaseRecord, wall: Timestamp) -> kube::Result<DynamicObject> {
         let mut lease = DynamicObject::new(&self.config.name, &self.resource);
         lease.data = json!({});
         lease::render(record, wall, &mut lease.data);
+        self.annotate(&mut lease);
         let created = self.api().create(&PostParams::default(), &lease).await;
         if created.is_ok() {
             api_outage::request_succeeded(CREATE);

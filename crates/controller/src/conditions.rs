@@ -50,12 +50,16 @@ pub struct ConditionUpdate {
 pub fn update(
     outcomes: &[HintOutcome],
     acks: &AckState,
+    observed: Option<Condition>,
     stored: &Labels,
     sent: Option<&Labels>,
     age: Option<Duration>,
     now: Timestamp,
 ) -> ConditionUpdate {
-    let desired = desired(outcomes, acks);
+    let mut desired = desired(outcomes, acks);
+    if !desired.is_empty() {
+        desired.extend(observed);
+    }
     let text = sent.and_then(|sent| sent.value(HONORED)).or_else(|| stored.value(HONORED));
     let previous = text.zip(age).map(|(text, age)| PreviousHonored { text, age });
     let damped = |c: &Condition| if c.kind == HONORED { c.clone().or_previous(previous) } else { c.clone() };

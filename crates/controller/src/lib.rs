@@ -18,9 +18,11 @@ pub mod hand_back;
 mod last_sync;
 pub mod metrics;
 pub mod node_leases;
+mod observations;
 mod plan_counts;
 pub mod slice_reconciler;
 pub mod slice_writes;
+pub mod status_board;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -31,7 +33,7 @@ use model::random::Random;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
 use plan::work_queue::MonotonicTime;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 use tracing::{debug, info};
 
@@ -41,6 +43,8 @@ pub use metrics::ControllerMetrics;
 pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
+use status_board::StatusRequest;
+pub use status_board::{StatusBoard, StatusQuery, StatusUnavailable, TrafficSource};
 
 /// Most watch events applied between two plans.
 const EVENT_BATCH: usize = 1_024;
@@ -59,6 +63,10 @@ pub struct ControllerConfig {
     pub concurrent_syncs: usize,
     /// Namespace of the node proxies' Leases.
     pub lease_namespace: String,
+    /// Answers requests for reports.
+    pub status: StatusBoard,
+    /// Measured traffic and prices.
+    pub traffic: TrafficSource,
     pub clock: Clock,
     /// Jitters the backoff of the watches.
     pub random: Random,
@@ -71,6 +79,8 @@ impl Default for ControllerConfig {
             settings,
             concurrent_syncs: 5,
             lease_namespace: "kube-system".to_owned(),
+            status: StatusBoard::default(),
+            traffic: TrafficSource::default(),
             clock: Clock::system(),
             random: Random::seeded(clock::os_seed()),
         }
@@ -130,9 +140,12 @@ pub async fn run(
             },
             Some(done) = running.writers.join_next_with_id() => running.write_finished(done),
             event = running.watches.next() => running.apply_events(event),
+            Some(request) = running.requests.recv() => running.report(request),
             _ = tick.tick() => {
                 let now = running.now();
                 running.reconciler.tick(now);
+                running.reconciler.evaluate_more(&running.traffic, now);
+                running.reconciler.compare_with_plan(&running.traffic, now);
             }
             () = tokio::time::sleep_until(due.into()) => {}
         }
@@ -165,6 +178,8 @@ struct ControllerLoop {
     free: usize,
     start: Instant,
     clock: Clock,
+    requests: mpsc::Receiver<StatusRequest>,
+    traffic: TrafficSource,
 }
 
 impl ControllerLoop {
@@ -184,7 +199,14 @@ impl ControllerLoop {
             free: concurrent_syncs,
             start: config.clock.now(),
             clock: config.clock.clone(),
+            requests: config.status.receiver(),
+            traffic: config.traffic.clone(),
         }
+    }
+
+    fn report(&mut self, request: StatusRequest) {
+        let now = self.now();
+        request.answer(&mut self.reconciler, &self.traffic, self.leads, now);
     }
 
     fn lead(&mut self) {

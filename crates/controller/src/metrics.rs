@@ -1,7 +1,10 @@
 //! Metrics of the EndpointSlice controller: the upstream names where the meaning is the same, so that dashboards keep
 //! working, those of seed 003, and ours per mechanism and safeguard.
 
+use std::sync::atomic::AtomicU64;
+
 use plan::hints::{Mechanism, SAFEGUARDS};
+use plan::status::ConvergenceFigures;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -53,6 +56,12 @@ struct SafeguardLabel {
     safeguard: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ConvergenceLabels {
+    stage: &'static str,
+    quantile: &'static str,
+}
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Upstream buckets for endpoints: 2, 4, ... 32768.
@@ -89,6 +98,7 @@ pub struct ControllerMetrics {
     services_held_back: Family<SafeguardLabel, Gauge>,
     events: Family<ResultLabel, Counter>,
     queue_depth: Gauge,
+    convergence: Family<ConvergenceLabels, Gauge<f64, AtomicU64>>,
 }
 
 impl Default for ControllerMetrics {
@@ -110,6 +120,7 @@ impl Default for ControllerMetrics {
             services_held_back: Family::default(),
             events: Family::default(),
             queue_depth: Gauge::default(),
+            convergence: Family::default(),
         };
         metrics.prepare();
         metrics
@@ -225,6 +236,11 @@ impl ControllerMetrics {
         );
         ours.register("events", "Events written, by result", self.events.clone());
         ours.register("queue_depth", "Services in the work queue", self.queue_depth.clone());
+        registry.register(
+            "zoneward_convergence_seconds",
+            "Time from a Pod's readiness to its EndpointSlice and to the kernels of the nodes",
+            self.convergence.clone(),
+        );
     }
 
     /// Replaces the contribution of a Service to the gauges.
@@ -285,6 +301,17 @@ impl ControllerMetrics {
     /// Counts an Event.
     pub fn event(&self, result: &'static str) {
         self.events.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Stages without a change yet have no series.
+    pub fn set_convergence(&self, figures: &ConvergenceFigures) {
+        for (stage, times) in [("slice", figures.slices), ("kernel", figures.kernels)] {
+            for (quantile, seconds) in [("0.5", times.p50), ("0.99", times.p99)] {
+                if let Some(seconds) = seconds {
+                    self.convergence.get_or_create(&ConvergenceLabels { stage, quantile }).set(seconds);
+                }
+            }
+        }
     }
 
     pub fn set_queue_depth(&self, services: usize) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
+use plan::status::NodeReportState;
+use plan::status::convergence::DurationCounts;
 use plan::work_queue::MonotonicTime;
 
 use super::conditions::AckState;
@@ -18,6 +20,13 @@ pub const GRACE: Duration = Duration::from_secs(30);
 struct NodeReport {
     revision: u64,
     failed: BTreeSet<ServiceKey>,
+    /// Times from changes to the kernel.
+    delays: DurationCounts,
+    repairs: Option<u64>,
+    lost_events: Option<u64>,
+    /// `spec.renewTime`, and when it was first seen: clocks of nodes may differ.
+    renew_time: Option<jiff::Timestamp>,
+    renewed: MonotonicTime,
 }
 
 /// The Leases of all node proxies.
@@ -36,13 +45,21 @@ pub struct NodeLeaseChange {
 }
 
 impl NodeLeases {
-    pub fn applied(&mut self, lease: &Lease) -> NodeLeaseChange {
+    pub fn applied(&mut self, lease: &Lease, now: MonotonicTime) -> NodeLeaseChange {
         let Some(node) = node_of(lease) else { return NodeLeaseChange::default() };
         let annotations = lease.metadata.annotations.as_ref();
         let value = |key: &str| annotations.and_then(|all| all.get(key)).map(String::as_str);
+        let number = |key: &str| value(key).and_then(|v| v.trim().parse::<u64>().ok());
+        let renew_time = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+        let known = self.reports.get(&node).filter(|known| known.renew_time == renew_time);
         let report = NodeReport {
-            revision: value(annotation::PROGRAMMED_REVISION).and_then(|v| v.trim().parse().ok()).unwrap_or(0),
+            revision: number(annotation::PROGRAMMED_REVISION).unwrap_or(0),
             failed: value(annotation::FAILED_SERVICES).map(failed_services).unwrap_or_default(),
+            delays: value(annotation::CONVERGENCE).and_then(|text| text.parse().ok()).unwrap_or_default(),
+            repairs: number(annotation::REPAIRS),
+            lost_events: number(annotation::LOST_EVENTS),
+            renew_time,
+            renewed: known.map_or(now, |known| known.renewed),
         };
         let before = self.reports.insert(node, report.clone());
         let old = before.as_ref().map(|before| before.failed.clone()).unwrap_or_default();
@@ -61,6 +78,41 @@ impl NodeLeases {
     /// Called when the Leases are listed again.
     pub fn clear(&mut self) {
         self.reports.clear();
+    }
+
+    /// Times from changes to the kernels of all nodes.
+    pub fn kernel_delays(&self) -> DurationCounts {
+        let mut all = DurationCounts::default();
+        self.reports.values().for_each(|report| all.merge(&report.delays));
+        all
+    }
+
+    /// The state of each node. `revisions` of the Services' slices are sorted, each with the time since which it or a
+    /// newer one has been there.
+    pub fn states(
+        &self,
+        snapshot: &Snapshot,
+        revisions: &[(u64, MonotonicTime)],
+        now: MonotonicTime,
+    ) -> Vec<NodeReportState> {
+        let since = |time: MonotonicTime| now.0.saturating_sub(time.0).as_secs();
+        let state = |(name, report): (&Name, &NodeReport)| {
+            let node = snapshot.node(name)?;
+            let newer = revisions.partition_point(|(revision, _)| *revision <= report.revision);
+            Some(NodeReportState {
+                name: name.to_string(),
+                zone: node.zone.as_ref().map(ToString::to_string),
+                ready: node.ready,
+                revision: report.revision,
+                services_behind: revisions.len() - newer,
+                behind_seconds: revisions.get(newer).map_or(0, |(_, time)| since(*time)),
+                report_age_seconds: since(report.renewed),
+                failed: report.failed.iter().map(ToString::to_string).collect(),
+                repairs: report.repairs,
+                lost_events: report.lost_events,
+            })
+        };
+        self.reports.iter().filter_map(state).collect()
     }
 
     /// The acknowledgements of the ready nodes for a Service, whose slices have this version since that time.
@@ -132,15 +184,15 @@ mod tests {
         let mut leases = NodeLeases::default();
         let acks = |leases: &NodeLeases, now| leases.acks(&snapshot, &service, (10, at(0)), at(now));
         assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks::default()));
-        assert!(leases.applied(&lease("n1", "10", "")).restarted);
-        leases.applied(&lease("n2", "9", ""));
-        leases.applied(&lease("gone", "1", ""));
+        assert!(leases.applied(&lease("n1", "10", ""), at(0)).restarted);
+        leases.applied(&lease("n2", "9", ""), at(0));
+        leases.applied(&lease("gone", "1", ""), at(0));
         assert_eq!(acks(&leases, 29), AckState::Open, "n2 is in its grace period");
         let n2_behind = AckState::Settled(NodeAcks { reached: 1, waiting: 1, behind: vec!["n2".into()] });
         assert_eq!(acks(&leases, 30), n2_behind);
-        assert_eq!(leases.applied(&lease("n2", "11", "")), NodeLeaseChange::default());
+        assert_eq!(leases.applied(&lease("n2", "11", ""), at(0)), NodeLeaseChange::default());
         assert_eq!(acks(&leases, 0), AckState::Settled(NodeAcks { reached: 2, ..NodeAcks::default() }));
-        let change = leases.applied(&lease("n2", "11", "shop/web, shop/api"));
+        let change = leases.applied(&lease("n2", "11", "shop/web, shop/api"), at(0));
         assert_eq!(change.services.len(), 2);
         assert_eq!(acks(&leases, 0), n2_behind);
     }

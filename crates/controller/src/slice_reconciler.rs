@@ -12,6 +12,8 @@ use plan::hints::conditions::NODES_BEHIND_INTERVAL;
 use plan::hints::{self, ClusterTopology, HintOutcome, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
+use plan::status::ConvergenceFigures;
+use plan::status::convergence::DurationCounts;
 use plan::work_queue::{
     Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceVersion, SyncOutcome,
     WorkQueue, node_changed, services_on_node,
@@ -23,8 +25,10 @@ use super::conditions::{self, AckState};
 use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
 use super::metrics::{ControllerMetrics, SyncCounts};
 use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
+use super::observations::Observations;
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
+use super::status_board::Evaluations;
 use cluster::events;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};
 
@@ -49,23 +53,27 @@ pub struct ReconcilerSettings {
 
 #[derive(Debug)]
 pub struct SliceReconciler {
-    cache: WatchCache,
+    pub(crate) cache: WatchCache,
     selectors: SelectorIndex,
     queue: WorkQueue,
     expectations: Expectations,
-    last_syncs: LastSyncs,
+    pub(crate) last_syncs: LastSyncs,
     planner: Planner,
     facts_changed: bool,
-    leases: NodeLeases,
+    pub(crate) leases: NodeLeases,
     /// Services that some nodes have not acknowledged.
     unacknowledged: BTreeMap<ServiceKey, AckState>,
     /// When to check all acknowledgements again after a node restarted.
     recheck: Option<MonotonicTime>,
     in_flight: BTreeMap<ServiceKey, InFlight>,
-    synced: bool,
-    leading: bool,
+    pub(crate) synced: bool,
+    pub(crate) leading: bool,
     competing_slice: Option<ObjectKey>,
     metrics: ControllerMetrics,
+    pub(crate) evaluations: Evaluations,
+    pub(crate) observations: Observations,
+    /// Times from changes of Pods to the written slices.
+    pub(crate) slice_delays: DurationCounts,
 }
 
 /// The Services that a change affects.
@@ -82,6 +90,8 @@ enum Affected {
 struct InFlight {
     next: LastSync,
     changes: SyncCounts,
+    /// When the written change happened.
+    trigger: Option<model::Timestamp>,
 }
 
 impl SliceReconciler {
@@ -103,6 +113,9 @@ impl SliceReconciler {
             synced: false,
             leading: false,
             competing_slice: None,
+            evaluations: Evaluations::default(),
+            observations: Observations::default(),
+            slice_delays: DurationCounts::default(),
         }
     }
 
@@ -160,7 +173,7 @@ impl SliceReconciler {
             }
             ObjectChange::Other(ObjectKind::Lease, lease) => match serde_json::from_str(lease.text()) {
                 Ok(lease) => {
-                    let change = self.leases.applied(&lease);
+                    let change = self.leases.applied(&lease, now);
                     self.lease_changed(change, now);
                 }
                 Err(error) => debug!(lease = lease.name(), %error, "failed to parse a Lease"),
@@ -175,6 +188,7 @@ impl SliceReconciler {
         let affected = match &object {
             Object::Service(service) => {
                 self.selectors.set(service);
+                self.evaluations.forget(&service.key);
                 Affected::Now(service.key.clone())
             }
             Object::Pod(pod) if self.plans() => {
@@ -218,7 +232,9 @@ impl SliceReconciler {
             self.competing_slice = Some(slice.key.clone());
         }
         self.cache.apply(ObjectChange::Applied(Object::Slice(slice), notices));
+        service.iter().for_each(|service| self.evaluations.forget(service));
         if let Some(old) = old_service.filter(|old| service.as_ref() != Some(old)) {
+            self.evaluations.forget(&old);
             self.enqueue(&old, now);
         }
         // Our own write does not requeue the Service, unless its last sync failed.
@@ -243,11 +259,14 @@ impl SliceReconciler {
             ObjectKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.selectors.remove(&key);
+                self.evaluations.forget(&key);
+                self.observations.forget(&key);
                 Affected::Now(key)
             }
             ObjectKind::Slice => {
                 match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
                     Some((service, slice)) => {
+                        self.evaluations.forget(&service);
                         let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
                         let waits = self.queue.failures(&service) > 0;
                         if unexpected || waits { Affected::Now(service) } else { Affected::Nothing }
@@ -290,7 +309,12 @@ impl SliceReconciler {
         }
     }
 
-    fn enqueue(&mut self, key: &ServiceKey, due: MonotonicTime) {
+    /// Whether some nodes have not acknowledged its slices.
+    pub(crate) fn is_unacknowledged(&self, key: &ServiceKey) -> bool {
+        self.unacknowledged.contains_key(key)
+    }
+
+    pub(crate) fn enqueue(&mut self, key: &ServiceKey, due: MonotonicTime) {
         if self.plans() {
             self.queue.add(key, due);
         }
@@ -302,6 +326,8 @@ impl SliceReconciler {
     }
 
     fn enqueue_namespace(&mut self, namespace: &Name, now: MonotonicTime) {
+        // Its default may be another.
+        self.evaluations.clear();
         let services = self.selectors.services().filter(|key| key.namespace == *namespace);
         for key in services.cloned().collect::<Vec<_>>() {
             self.enqueue(&key, now);
@@ -354,6 +380,10 @@ impl SliceReconciler {
             self.enqueue(&key, now);
         }
         self.metrics.set_queue_depth(self.queue.waiting());
+        if self.leading {
+            let delays = ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays());
+            self.metrics.set_convergence(&delays);
+        }
     }
 
     /// The writes of the next due Service. Services without changes are done on the way.
@@ -401,7 +431,10 @@ impl SliceReconciler {
             None => self.leases.acks(snapshot, key, since, now),
         };
         let age = last.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
-        let update = conditions::update(&outcomes, &acks, &service.conditions, last.sent.as_ref(), age, wall);
+        let observed = self.observations.condition(service);
+        let stored_conditions = &service.conditions;
+        let update =
+            conditions::update(&outcomes, &acks, observed, stored_conditions, last.sent.as_ref(), age, wall);
         let writes = !plan.is_noop();
         let on_rejection =
             writes.then(|| conditions::RejectedWrite::of(&outcomes, &service.conditions)).flatten();
@@ -418,6 +451,7 @@ impl SliceReconciler {
             missing_nodes = plan.missing_nodes.len(), "planned");
         let requested = next.requested;
         let changes = count_changes(&plan, stored);
+        let trigger = new_trigger(&plan, stored);
         let work = SliceWrites {
             service: key.clone(),
             uid: service.uid.clone(),
@@ -435,7 +469,7 @@ impl SliceReconciler {
             self.metrics.synced("success");
             return Err(SyncOutcome::Done);
         }
-        self.in_flight.insert(key.clone(), InFlight { next, changes });
+        self.in_flight.insert(key.clone(), InFlight { next, changes, trigger });
         Ok(work)
     }
 
@@ -485,9 +519,12 @@ impl SliceReconciler {
         self.metrics.wrote(&done.slices);
         let in_flight = self.in_flight.remove(key);
         let Some(failure) = done.failure else {
-            if let Some(InFlight { mut next, changes }) = in_flight {
+            if let Some(InFlight { mut next, changes, trigger }) = in_flight {
                 if changes.slices() > 0 {
                     self.metrics.changed(&changes, &next.counts);
+                    if let Some(trigger) = trigger {
+                        self.slice_delays.add(model::Timestamp::from(wall).seconds_since(trigger).max(0.0));
+                    }
                 }
                 if let Some(newest) = newest.filter(|_| next.requested) {
                     // The grace period of the nodes starts.
@@ -528,6 +565,19 @@ impl SliceReconciler {
         let uid = service.uid.as_ref().map(ToString::to_string);
         Some(events::event(events::SLICE_CONTROLLER, &notice, uid.as_deref(), wall))
     }
+}
+
+/// The trigger time that the plan writes, if it is new.
+fn new_trigger(plan: &SlicePlan, stored: &[Slice]) -> Option<model::Timestamp> {
+    let known =
+        |key: &ObjectKey| find(stored, key).and_then(|s| s.content.annotation(annotation::TRIGGER_TIME));
+    let created = plan.creates.iter().map(|content| (content, None));
+    let updated = plan.updates.iter().map(|(key, content)| (content, known(key)));
+    let written = created.chain(updated).filter_map(|(content, before)| {
+        let text = content.annotation(annotation::TRIGGER_TIME)?;
+        (before != Some(text)).then(|| model::Timestamp::parse(text)).flatten()
+    });
+    written.max()
 }
 
 /// Events for Notices that were not recorded before.

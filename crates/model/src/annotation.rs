@@ -58,6 +58,14 @@ pub const NODE_LEASE_PREFIX: &str = "zoneward-node-";
 pub const PROGRAMMED_REVISION: &str = "zoneward.dev/programmed-revision";
 /// On a node proxy's Lease: the Services that failed to be programmed, as comma-separated `namespace/name`.
 pub const FAILED_SERVICES: &str = "zoneward.dev/failed-services";
+/// On a node's Lease: how long changes took from a pod to the kernel, as counts by bucket.
+pub const CONVERGENCE: &str = "zoneward.dev/convergence";
+/// On a node's Lease: how often tables were restored that others had modified.
+pub const REPAIRS: &str = "zoneward.dev/repairs";
+/// On a node's Lease: overflows of conntrack events.
+pub const LOST_EVENTS: &str = "zoneward.dev/lost-events";
+/// On the leader's Lease: the address of its status listener.
+pub const STATUS_ADDRESS: &str = "zoneward.dev/status-address";
 
 /// Prefix of the condition types that we write on Services.
 pub const CONDITION_PREFIX: &str = "zoneward.dev/";

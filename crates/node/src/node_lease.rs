@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use model::annotation;
+use plan::status::convergence::DurationCounts;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -30,6 +31,10 @@ pub struct ProgrammedState {
     pub revision: Option<u64>,
     /// Services whose last change the kernel refused.
     pub failed: Vec<String>,
+    /// Times from changes to the kernel, since this process started.
+    pub delays: DurationCounts,
+    /// How often tables were restored that others had modified.
+    pub repairs: u64,
 }
 
 /// Keeps the Lease up to date until the sender is dropped.
@@ -95,7 +100,8 @@ fn lease(name: &str, node: &str, state: &ProgrammedState, now: jiff::Timestamp) 
         "metadata": {
             "name": name,
             "labels": {annotation::COMPONENT: annotation::NODE_PROXY},
-            "annotations": {annotation::PROGRAMMED_REVISION: programmed, annotation::FAILED_SERVICES: state.failed.join(",")},
+            "annotations": {annotation::PROGRAMMED_REVISION: programmed, annotation::FAILED_SERVICES: state.failed.join(","),
+                annotation::CONVERGENCE: state.delays.to_string(), annotation::REPAIRS: state.repairs.to_string()},
         },
         "spec": {
             "holderIdentity": node, "leaseDurationSeconds": DURATION_SECONDS,

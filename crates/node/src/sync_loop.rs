@@ -26,6 +26,7 @@ use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
+use plan::status::convergence::DurationCounts;
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
@@ -115,6 +116,8 @@ pub struct SyncLoop {
     refused: RefusedServices,
     cleanup_at: Option<Instant>,
     has_warned_of_mode: bool,
+    /// Times from changes to the kernel.
+    delays: DurationCounts,
 }
 
 impl SyncLoop {
@@ -144,6 +147,7 @@ impl SyncLoop {
             pending: Pending { node: true, ..Pending::default() },
             cleanup_at: None,
             has_warned_of_mode: false,
+            delays: DurationCounts::default(),
         }
     }
 
@@ -284,12 +288,15 @@ impl SyncLoop {
         metrics.failed_services.set(i64::try_from(self.refused.len()).unwrap_or(i64::MAX));
         let wall = Timestamp::from(wall);
         for (at, trigger) in self.pending.triggers.drain(..) {
-            metrics.programming.get_or_create(&family(at)).observe(wall.seconds_since(trigger).max(0.0));
+            let seconds = wall.seconds_since(trigger).max(0.0);
+            metrics.programming.get_or_create(&family(at)).observe(seconds);
+            self.delays.add(seconds);
         }
         self.count_dropped();
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
         self.programmed.send_if_modified(|state| {
-            let new = ProgrammedState { revision: Some(revision), failed };
+            let (delays, repairs) = (self.delays.clone(), metrics.repairs.get());
+            let new = ProgrammedState { revision: Some(revision), failed, delays, repairs };
             let changed = *state != new;
             *state = new;
             changed

@@ -91,6 +91,26 @@ Examples:
     /// Score routing algorithms and evaluate changes to a cluster offline
     #[command(subcommand, arg_required_else_help = true)]
     Simulate(crate::commands::simulate::SimulateCommand),
+    /// Show what crosses zones and what it costs, beside the plan, with reasons, fixes and the state of nodes
+    ///
+    /// Asks the controller that leads: by port-forward to the pod that holds its Lease, or directly on a machine with
+    /// `zoneward up` or `zoneward demo`. Services are sorted by the cost that a change of their traffic distribution
+    /// would avoid; the fix is one command, with its effect predicted for the measured traffic. With SERVICE, shows
+    /// its weights per zone with reasons, conditions, canary routes and Events. The exit code is 1 if a Service or a
+    /// node does not honor what is requested.
+    #[command(after_help = "\
+Examples:
+  zoneward status -A
+  zoneward status cart -n shop
+  zoneward status -A --watch --interval 10s
+  zoneward status -A -o json --kubeconfig ./zoneward-data/kubeconfig")]
+    Status(Box<crate::commands::status::StatusArgs>),
+    /// Show live rates of Services: `status --watch` over the last minute
+    #[command(after_help = "\
+Examples:
+  zoneward top -A
+  zoneward top cart -n shop --count 1")]
+    Top(Box<crate::commands::status::TopArgs>),
     /// Back up, restore, check and migrate the store of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),
@@ -439,6 +459,8 @@ pub struct Up {
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh", value_parser = listen_address)]
     pub mesh_metrics_bind_address: SocketAddr,
     #[command(flatten)]
+    pub status: crate::commands::status::server::StatusListenerArgs,
+    #[command(flatten)]
     pub access: cluster::admin_server::access::AdminAccessArgs,
     #[command(flatten)]
     pub edge: GatewayEdgeArgs,
@@ -541,6 +563,8 @@ pub struct Controller {
     /// or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = listen_address)]
     pub bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    pub status: crate::commands::status::server::StatusListenerArgs,
     #[command(flatten)]
     pub access: cluster::admin_server::access::AdminAccessArgs,
     /// Remove everything specific to Zoneward from EndpointSlices and Services, for a hand-over to

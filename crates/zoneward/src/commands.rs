@@ -10,6 +10,7 @@ pub mod mesh;
 mod node;
 mod plan;
 pub mod simulate;
+pub mod status;
 mod store;
 mod trace;
 mod up;
@@ -37,6 +38,8 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Trace(TraceCommand::Http(args)) => trace::http::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Simulate(command) => simulate::run(&command),
+        Command::Status(args) => status::status(&args),
+        Command::Top(args) => status::top(&args),
         Command::Store(command) => store::run(&command),
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),

@@ -45,6 +45,7 @@ impl Candidate {
             namespace: "kube-system".to_owned(),
             name: "zoneward-controller".to_owned(),
             identity: identity.to_owned(),
+            annotations: Default::default(),
             timing,
             clock: Clock::system(),
             random: Random::seeded(1),

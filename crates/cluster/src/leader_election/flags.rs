@@ -59,6 +59,7 @@ impl LeaderArgs {
             namespace: self.leader_elect_resource_namespace.clone(),
             name: self.leader_elect_resource_name.clone(),
             identity: super::identity(random),
+            annotations: Default::default(),
             timing,
             clock: clock.clone(),
             random: random.split(),

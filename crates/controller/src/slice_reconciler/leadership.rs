@@ -29,7 +29,7 @@ impl SliceReconciler {
     }
 
     /// Whether this process leads and all kinds have synced.
-    pub(super) fn plans(&self) -> bool {
+    pub(crate) fn plans(&self) -> bool {
         self.leading && self.synced
     }
 

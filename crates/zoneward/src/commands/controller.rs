@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use clock::Clock;
 use tokio::sync::watch;
 
+use super::status::server::StatusListener;
 use crate::cli;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, HealthChecks};
@@ -14,6 +15,7 @@ use cluster::signals::Signals;
 use cluster::systemd;
 use controller::ControllerMetrics;
 use mesh::route_status;
+use model::annotation;
 use output::print_text;
 
 /// Runs until SIGINT or SIGTERM.
@@ -54,7 +56,7 @@ async fn hand_back(args: &cli::Controller) -> Result<String> {
 
 async fn control(args: &cli::Controller) -> Result<()> {
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
-    let election = args.leader.config(&clock, &mut random)?;
+    let mut election = args.leader.config(&clock, &mut random)?;
     let mut signals = Signals::listen()?;
     let client = cluster::connect(&args.connection, &clock).await?;
     let listener = admin_server::listen_or_fallback_port(
@@ -65,6 +67,10 @@ async fn control(args: &cli::Controller) -> Result<()> {
     .await?;
     let access = args.access.access(listener.local_addr()?, Some(client.clone()), &clock)?;
     let (stop, stopped) = watch::channel(false);
+    let status = StatusListener::bind(&args.status).await?;
+    if let Some(election) = &mut election {
+        election.annotations.insert(annotation::STATUS_ADDRESS.to_owned(), status.address().to_string());
+    }
 
     let mut registry = admin_server::registry("controller");
     let metrics = ControllerMetrics::default();
@@ -72,7 +78,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let elector = LeaderElector::start(client.clone(), election);
     elector.register_metrics(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
-    let health = ApiHealth::poll(client.clone(), clock, finished.clone());
+    let health = ApiHealth::poll(client.clone(), clock.clone(), finished.clone());
     let answering = health.clone();
     tokio::spawn(async move {
         answering.answered().await;
@@ -80,9 +86,10 @@ async fn control(args: &cli::Controller) -> Result<()> {
     });
     let ready = HealthChecks::default().check("api", move || health.check());
     let routes = controller_health::routes(registry, ready).with_access(access);
-    let server = tokio::spawn(admin_server::serve(listener, routes, finished));
+    let server = tokio::spawn(admin_server::serve(listener, routes, finished.clone()));
 
     let config = args.slice_controller();
+    status.serve(config.status.clone(), &args.access, client.clone(), &clock, finished).await?;
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
     tokio::pin!(slices);
     let (accepting, begun) = (elector.leading(), (client.clone(), stopped.clone()));

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail};
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
+use model::annotation;
 use model::random::Random;
 use plan::audit_policy::AuditPolicy;
 use prometheus_client::registry::Registry;
@@ -36,6 +37,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
+use super::status::server::StatusListener;
 use crate::cli;
 use ::mesh::route_status;
 use cluster::admin_server::controller_health::{self, ApiHealth};
@@ -47,8 +49,8 @@ use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
-use controller::ControllerMetrics;
 use controller::addresses;
+use controller::{ControllerConfig, ControllerMetrics};
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.
@@ -151,8 +153,16 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     admin_server::store_metrics::register(api.clone(), &mut registry);
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
     let client = cluster::in_process(api.clone(), &clock);
-    let controllers = (!args.no_controllers)
-        .then(|| Controllers::start(client.clone(), args, &clock, random.split(), &mut registry));
+    let mut controllers = None;
+    if !args.no_controllers {
+        let status = StatusListener::bind(&args.status).await?;
+        let (config, address) = (args.slice_controller(), status.address());
+        status.serve(config.status.clone(), &args.access, client.clone(), &clock, stopped.clone()).await?;
+        let random = random.split();
+        let started =
+            Controllers::start(client.clone(), args, config, address, &clock, random, &mut registry);
+        controllers = Some(started);
+    }
     let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
     let mut ready = HealthChecks::default().check("api", move || health.check());
     if let Some(controllers) = &controllers {
@@ -302,6 +312,8 @@ impl Controllers {
     fn start(
         client: Client,
         args: &cli::Up,
+        config: ControllerConfig,
+        status_address: SocketAddr,
         clock: &Clock,
         mut random: Random,
         registry: &mut Registry,
@@ -312,6 +324,7 @@ impl Controllers {
             namespace: "kube-system".to_owned(),
             name: "zoneward-controller".to_owned(),
             identity: IDENTITY.to_owned(),
+            annotations: [(annotation::STATUS_ADDRESS.to_owned(), status_address.to_string())].into(),
             timing: ElectionTiming::default(),
             clock: clock.clone(),
             random: random.split(),
@@ -319,7 +332,6 @@ impl Controllers {
         let name = election.name.clone();
         let elector = LeaderElector::start(client.clone(), Some(election));
         elector.register_metrics(&name, registry);
-        let config = args.slice_controller();
         let ranges = args.service_cluster_ip_range.clone();
         let keeping = addresses::run(client.clone(), ranges, clock.clone(), random.split(), stopped.clone());
         let (leading, accepting) = (elector.leading(), elector.leading());

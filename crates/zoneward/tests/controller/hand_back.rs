@@ -180,6 +180,7 @@ async fn hand_back_is_refused_while_another_controller_leads() {
         namespace: "kube-system".to_owned(),
         name: "zoneward-controller".to_owned(),
         identity: "another".to_owned(),
+        annotations: Default::default(),
         timing: cluster::leader_election::election::ElectionTiming::default(),
         clock: clock::Clock::system(),
         random: model::random::Random::seeded(1),

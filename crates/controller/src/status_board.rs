@@ -1,0 +1,334 @@
+//! The report of `zoneward status` and of the dashboard, made by the controller that leads.
+//!
+//! ```text
+//! HTTP request -> StatusBoard::ask -> channel -> the controller's loop: evaluations (kept) + ledger + Leases -> report
+//! ```
+//!
+//! The loop owns the snapshot, so it makes the report. What-if of a Service is kept until the Service, its slices, the
+//! nodes or its demand change, and only a bounded number is evaluated at a time; a report says how many are missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::{Name, Node, Service, ServiceKey, Slice, Snapshot};
+use plan::ledger::{TrafficOwner, TrafficSums, ZonePairTraffic};
+use plan::status::{self, ServiceEvaluation, StatusInput, StatusReport};
+use plan::what_if::{DemandBasis, WhatIfEvaluator};
+use plan::work_queue::MonotonicTime;
+use tokio::sync::{mpsc, oneshot};
+
+use super::slice_reconciler::SliceReconciler;
+
+/// Requests that wait.
+const MAX_REQUESTS: usize = 64;
+/// Time for the loop to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Services evaluated for one request, and per tick while reports are requested: about 1 ms each.
+const EVALUATED_PER_REQUEST: usize = 100;
+const EVALUATED_PER_TICK: usize = 50;
+/// Evaluation goes on for this time after a request.
+const INTEREST: Duration = Duration::from_secs(60);
+/// The window of rates and shares.
+pub const WINDOW: Duration = Duration::from_secs(3_600);
+/// Demand is compared in these parts of the Service's traffic.
+const DEMAND_PARTS: f64 = 32.0;
+
+type TrafficOf = Arc<dyn Fn(Duration) -> Option<TrafficSums> + Send + Sync>;
+type PriceOf = Arc<dyn Fn(&Snapshot, &str, &str) -> Option<f64> + Send + Sync>;
+
+/// Where measured traffic and prices come from; by default nothing is measured.
+#[derive(Clone, Default)]
+pub struct TrafficSource {
+    sums: Option<TrafficOf>,
+    price: Option<PriceOf>,
+}
+
+impl TrafficSource {
+    /// `sums` of the last window; `price` of 10^9 bytes between two zones, in USD.
+    pub fn new(
+        sums: impl Fn(Duration) -> Option<TrafficSums> + Send + Sync + 'static,
+        price: impl Fn(&Snapshot, &str, &str) -> Option<f64> + Send + Sync + 'static,
+    ) -> Self {
+        Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)) }
+    }
+
+    pub fn sums(&self, window: Duration) -> Option<TrafficSums> {
+        self.sums.as_ref().and_then(|sums| sums(window))
+    }
+}
+
+impl fmt::Debug for TrafficSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TrafficSource").field("is_measured", &self.sums.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// What a report is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct StatusQuery {
+    pub namespace: Option<String>,
+    /// Of one Service, in full.
+    pub name: Option<String>,
+    /// The window of rates; by default [`WINDOW`].
+    pub window: Option<Duration>,
+}
+
+/// Why there is no report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusUnavailable {
+    /// Another controller leads, or none does yet.
+    NotLeading,
+    /// The watches have not synced.
+    NotSynced,
+    /// The controller has stopped, or is too busy.
+    NoAnswer,
+}
+
+impl fmt::Display for StatusUnavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotLeading => "this controller does not lead: ask the holder of the Lease",
+            Self::NotSynced => "this controller has not read all objects yet: try again in a few seconds",
+            Self::NoAnswer => "this controller does not answer: it stops, or is busy",
+        })
+    }
+}
+
+pub struct StatusRequest {
+    query: StatusQuery,
+    reply: oneshot::Sender<Result<StatusReport, StatusUnavailable>>,
+}
+
+/// Handle of the report; clones share it.
+#[derive(Clone)]
+pub struct StatusBoard {
+    requests: mpsc::Sender<StatusRequest>,
+    received: Arc<Mutex<Option<mpsc::Receiver<StatusRequest>>>>,
+}
+
+impl Default for StatusBoard {
+    fn default() -> Self {
+        let (requests, received) = mpsc::channel(MAX_REQUESTS);
+        Self { requests, received: Arc::new(Mutex::new(Some(received))) }
+    }
+}
+
+impl fmt::Debug for StatusBoard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatusBoard")
+    }
+}
+
+impl StatusBoard {
+    /// Asks the controller.
+    pub async fn ask(&self, query: StatusQuery) -> Result<StatusReport, StatusUnavailable> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.requests.try_send(StatusRequest { query, reply });
+        sent.map_err(|_| StatusUnavailable::NoAnswer)?;
+        match tokio::time::timeout(TIMEOUT, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(StatusUnavailable::NoAnswer),
+        }
+    }
+
+    /// The receiver, for the one loop that answers.
+    pub(crate) fn receiver(&self) -> mpsc::Receiver<StatusRequest> {
+        let taken = self.received.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken.unwrap_or_else(|| mpsc::channel(1).1)
+    }
+}
+
+impl StatusRequest {
+    /// Answers from the reconciler's state.
+    pub(crate) fn answer(
+        self,
+        reconciler: &mut SliceReconciler,
+        traffic: &TrafficSource,
+        leads: bool,
+        now: MonotonicTime,
+    ) {
+        let answer = if !leads {
+            Err(StatusUnavailable::NotLeading)
+        } else if !reconciler.is_synced() {
+            Err(StatusUnavailable::NotSynced)
+        } else {
+            Ok(reconciler.status(&self.query, traffic, now))
+        };
+        // The client may have gone.
+        let _ = self.reply.send(answer);
+    }
+}
+
+/// The kept evaluations.
+#[derive(Debug, Default)]
+pub(crate) struct Evaluations {
+    kept: BTreeMap<ServiceKey, ServiceEvaluation>,
+    /// The demand that they were made with.
+    demands: BTreeMap<ServiceKey, Vec<(Name, u8)>>,
+    evaluator: Option<(Vec<NodeFacts>, WhatIfEvaluator)>,
+    asked: Option<MonotonicTime>,
+}
+
+/// The facts of a node that an evaluation depends on.
+type NodeFacts = (Name, Option<Name>, Option<Name>, bool, Option<u64>);
+
+impl Evaluations {
+    /// A Service or its slices have changed.
+    pub fn forget(&mut self, key: &ServiceKey) {
+        self.kept.remove(key);
+        self.demands.remove(key);
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self { asked: self.asked, ..Self::default() };
+    }
+
+    pub fn get(&self, key: &ServiceKey) -> Option<&ServiceEvaluation> {
+        self.kept.get(key)
+    }
+
+    /// Whether a report was requested recently.
+    pub fn is_wanted(&self, now: MonotonicTime) -> bool {
+        self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < INTEREST)
+    }
+
+    /// The evaluator for the present nodes.
+    pub fn evaluator(&mut self, snapshot: &Snapshot) -> Option<&WhatIfEvaluator> {
+        let facts: Vec<NodeFacts> = snapshot.nodes().values().map(node_facts).collect();
+        if self.evaluator.as_ref().is_none_or(|(known, _)| *known != facts) {
+            let evaluator = WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu);
+            *self = Self { evaluator: Some((facts, evaluator)), asked: self.asked, ..Self::default() };
+        }
+        self.evaluator.as_ref().map(|(_, evaluator)| evaluator)
+    }
+
+    /// Evaluates up to `budget` Services that have no valid evaluation, those with most traffic first.
+    pub fn refresh(
+        &mut self,
+        snapshot: &Snapshot,
+        rows: &BTreeMap<ServiceKey, &[ZonePairTraffic]>,
+        first: Option<&ServiceKey>,
+        budget: usize,
+    ) {
+        self.evaluator(snapshot);
+        let Some((_, evaluator)) = &self.evaluator else { return };
+        let mut due: Vec<(u64, &Service, &[Slice])> = Vec::new();
+        for (service, slices) in snapshot.services() {
+            let traffic = rows.get(&service.key).copied().unwrap_or_default();
+            let is_valid = self.kept.contains_key(&service.key)
+                && self.demands.get(&service.key).is_some_and(|known| *known == parts(traffic));
+            if is_valid {
+                continue;
+            }
+            let bytes = traffic.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair.bytes));
+            let rank = if first == Some(&service.key) { u64::MAX } else { bytes };
+            due.push((rank, service, slices));
+        }
+        due.sort_by_key(|(rank, _, _)| std::cmp::Reverse(*rank));
+        for (_, service, slices) in due.into_iter().take(budget) {
+            let traffic = rows.get(&service.key).copied().unwrap_or_default();
+            let namespace = snapshot.namespace(&service.key.namespace);
+            let default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+            let demand = status::demand_of(traffic);
+            let evaluation = status::evaluate(evaluator, service, slices, default, demand.as_ref());
+            self.demands.insert(service.key.clone(), parts(traffic));
+            match evaluation {
+                Some(evaluation) => drop(self.kept.insert(service.key.clone(), evaluation)),
+                None => drop(self.kept.remove(&service.key)),
+            }
+        }
+        let there: BTreeSet<&ServiceKey> = snapshot.services().map(|(service, _)| &service.key).collect();
+        self.kept.retain(|key, _| there.contains(key));
+        self.demands.retain(|key, _| there.contains(key));
+    }
+}
+
+fn node_facts(node: &Node) -> NodeFacts {
+    (node.name.clone(), node.zone.clone(), node.region.clone(), node.ready, node.cpu_millis)
+}
+
+/// The demand by zone in whole parts.
+fn parts(traffic: &[ZonePairTraffic]) -> Vec<(Name, u8)> {
+    let demand = status::demand_of(traffic).unwrap_or_default();
+    let all: f64 = demand.values().sum();
+    demand.into_iter().map(|(zone, volume)| (zone, (volume / all * DEMAND_PARTS).round() as u8)).collect()
+}
+
+/// The rows of the ledger by Service.
+pub(crate) fn rows_by_service(sums: &TrafficSums) -> BTreeMap<ServiceKey, &[ZonePairTraffic]> {
+    let row = |row: &'_ plan::ledger::TrafficRow| match &row.owner {
+        TrafficOwner::Service { namespace, name } => {
+            Some(ServiceKey::new(&namespace.as_str().into(), &name.as_str().into()))
+        }
+        TrafficOwner::OtherServices | TrafficOwner::NotThroughService => None,
+    };
+    sums.rows.iter().filter_map(|r| Some((row(r)?, r.zone_pairs.as_slice()))).collect()
+}
+
+impl SliceReconciler {
+    /// The report of the present state.
+    pub(crate) fn status(
+        &mut self,
+        query: &StatusQuery,
+        traffic: &TrafficSource,
+        now: MonotonicTime,
+    ) -> StatusReport {
+        let sums = traffic.sums(query.window.unwrap_or(WINDOW));
+        let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
+        let named = query.namespace.as_deref().zip(query.name.as_deref());
+        let named = named.map(|(namespace, name)| ServiceKey::new(&namespace.into(), &name.into()));
+        self.evaluations.asked = Some(now);
+        let snapshot = self.cache.snapshot();
+        self.evaluations.refresh(snapshot, &rows, named.as_ref(), EVALUATED_PER_REQUEST);
+        let price = |from: &str, to: &str| traffic.price.as_ref().and_then(|price| price(snapshot, from, to));
+        let (nodes, nodes_without_proxy) = self.node_states(now);
+        let mut report = status::report(StatusInput {
+            services: snapshot.services().collect(),
+            evaluations: &self.evaluations.kept,
+            traffic: sums.as_ref(),
+            price: &price,
+            currency: "USD",
+            nodes,
+            nodes_without_proxy,
+            convergence: status::ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays()),
+            namespace: query.namespace.as_deref(),
+            name: query.name.as_deref(),
+        });
+        report.detail = named.and_then(|key| {
+            let service = snapshot.service(&key)?;
+            let evaluation = self.evaluations.get(&key);
+            let traffic = rows.get(&key).copied();
+            Some(status::detail(service, snapshot.slices(&key), snapshot.nodes(), evaluation, traffic))
+        });
+        report
+    }
+
+    /// Goes on with evaluations while reports are requested.
+    pub(crate) fn evaluate_more(&mut self, traffic: &TrafficSource, now: MonotonicTime) {
+        if self.synced && self.leading && self.evaluations.is_wanted(now) {
+            let sums = traffic.sums(WINDOW);
+            let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
+            self.evaluations.refresh(self.cache.snapshot(), &rows, None, EVALUATED_PER_TICK);
+        }
+    }
+
+    /// The nodes with a node proxy, and how many ready ones have none.
+    fn node_states(&self, now: MonotonicTime) -> (Vec<status::NodeReportState>, usize) {
+        // By revision, with the time of the oldest among those that are as new or newer.
+        let mut revisions: Vec<(u64, MonotonicTime)> = self.last_syncs.values().map(|l| l.revision).collect();
+        revisions.sort_by_key(|(revision, _)| *revision);
+        let mut oldest = now;
+        for (_, since) in revisions.iter_mut().rev() {
+            oldest = oldest.min(*since);
+            *since = oldest;
+        }
+        let snapshot = self.cache.snapshot();
+        let states = self.leases.states(snapshot, &revisions, now);
+        let has_proxy: BTreeSet<&str> = states.iter().map(|state| state.name.as_str()).collect();
+        let ready = snapshot.nodes().values().filter(|node| node.ready);
+        let without = ready.filter(|node| !has_proxy.contains(node.name.as_str())).count();
+        (states, without)
+    }
+}

@@ -1,0 +1,190 @@
+//! The controller that leads, found by its Lease, and its status listener: by port-forward to its pod, or directly where
+//! it is no pod (`zoneward up`, `zoneward demo`).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use model::annotation;
+use plan::status::StatusReport;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::StatusTarget;
+
+const LEASE_NAME: &str = "zoneward-controller";
+const LEASE_NAMESPACE: &str = "kube-system";
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// About 60,000 Services.
+const MAX_BODY: usize = 64 << 20;
+const START_ONE: &str = "start `zoneward controller` or `zoneward up`, or name its Lease with --lease";
+
+/// Where reports come from.
+pub(super) struct StatusServer {
+    client: Client,
+    lease: Option<(String, String)>,
+    server: Option<SocketAddr>,
+}
+
+impl StatusServer {
+    pub fn new(client: Client, target: &StatusTarget) -> Result<Self> {
+        let lease = match &target.lease {
+            None => None,
+            Some(text) => match text.split_once('/') {
+                Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                    Some((namespace.to_owned(), name.to_owned()))
+                }
+                _ => {
+                    bail!("--lease {text}: expected NAMESPACE/NAME, such as kube-system/zoneward-controller")
+                }
+            },
+        };
+        Ok(Self { client, lease, server: target.server })
+    }
+
+    /// The report of the leader.
+    pub async fn report(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        window: Duration,
+    ) -> Result<StatusReport> {
+        let mut path = format!("/api/status?window={}", window.as_secs().max(1));
+        for (key, value) in [("namespace", namespace), ("name", name)] {
+            if let Some(value) = value {
+                path += &format!("&{key}={}", encoded(value));
+            }
+        }
+        let body = tokio::time::timeout(TIMEOUT, self.get(&path));
+        let body = body.await.context("the leading controller did not answer within 20 s")??;
+        serde_json::from_slice(&body)
+            .context("reading the report of the leading controller: is it another version?")
+    }
+
+    async fn get(&self, path: &str) -> Result<Bytes> {
+        if let Some(address) = self.server {
+            return get(connect(address).await?, path).await;
+        }
+        let lease = self.lease().await?;
+        let name = format!("{}/{}", lease.namespace().unwrap_or_default(), lease.name_any());
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+        if holder.is_empty() {
+            bail!("no Zoneward controller leads: Lease {name} has no holder; {START_ONE}");
+        }
+        let Some(address) = lease.annotations().get(annotation::STATUS_ADDRESS) else {
+            bail!(
+                "the leader {holder} of Lease {name} has no status listener: upgrade it, or start it with \
+                 --status-bind-address"
+            );
+        };
+        let address: SocketAddr = address
+            .parse()
+            .with_context(|| format!("annotation {} of Lease {name}", annotation::STATUS_ADDRESS))?;
+        if let Some(stream) = self.forwarded(&lease, holder, address.port()).await? {
+            return get(stream, path).await;
+        }
+        let stream = connect(address).await;
+        get(
+            stream.with_context(|| {
+                format!(
+                    "the leader {holder} of Lease {name} does not answer: it has stopped, or runs elsewhere"
+                )
+            })?,
+            path,
+        )
+        .await
+    }
+
+    /// The Lease: the named one, or the one of that name in any namespace.
+    async fn lease(&self) -> Result<Lease> {
+        let get = async |namespace: &str, name: &str| {
+            let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+            let found = api.get_opt(name).await;
+            found.with_context(|| format!("reading Lease {namespace}/{name}"))
+        };
+        if let Some((namespace, name)) = &self.lease {
+            return get(namespace, name)
+                .await?
+                .with_context(|| format!("there is no Lease {namespace}/{name}: {START_ONE}"));
+        }
+        let fields = format!("metadata.name={LEASE_NAME}");
+        let all: Api<Lease> = Api::all(self.client.clone());
+        match all.list(&ListParams::default().fields(&fields)).await {
+            Ok(found) => {
+                let held =
+                    |lease: &&Lease| lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.is_some());
+                let first = found.items.iter().find(held).or(found.items.first());
+                first.cloned().with_context(|| {
+                    format!("no Zoneward controller leads: there is no Lease {LEASE_NAME}; {START_ONE}")
+                })
+            }
+            // A user may read one namespace only.
+            Err(kube::Error::Api(status)) if status.code == 403 => get(LEASE_NAMESPACE, LEASE_NAME)
+                .await?
+                .with_context(|| format!("there is no Lease {LEASE_NAMESPACE}/{LEASE_NAME}: {START_ONE}")),
+            Err(error) => Err(error).context("listing the controllers' Leases"),
+        }
+    }
+
+    /// A connection to the pod that holds the Lease: its name is the holder's without the random suffix.
+    async fn forwarded(
+        &self,
+        lease: &Lease,
+        holder: &str,
+        port: u16,
+    ) -> Result<Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>>> {
+        let Some((pod, _)) = holder.rsplit_once('_') else { return Ok(None) };
+        let namespace = lease.namespace().unwrap_or_default();
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let found = pods.get_opt(pod).await.with_context(|| format!("reading Pod {namespace}/{pod}"))?;
+        if found.is_none() {
+            return Ok(None);
+        }
+        let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| {
+            format!("port-forward to Pod {namespace}/{pod}: it needs the right to create pods/portforward")
+        })?;
+        let stream = forwarder.take_stream(port).context("port-forward has no stream")?;
+        // Ends with the stream.
+        tokio::spawn(async move { forwarder.join().await });
+        Ok(Some(stream))
+    }
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream> {
+    TcpStream::connect(address)
+        .await
+        .with_context(|| format!("connecting to the status listener at {address}"))
+}
+
+async fn get(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, path: &str) -> Result<Bytes> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("speaking HTTP")?;
+    tokio::spawn(connection);
+    let request = Request::get(path).header("host", "zoneward").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await.context("asking the status listener")?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("reading the report: {error}"))?.to_bytes();
+    if status != StatusCode::OK {
+        bail!("the leading controller answers {status}: {}", String::from_utf8_lossy(&body).trim());
+    }
+    Ok(body)
+}
+
+/// Percent-encoding of a query value.
+fn encoded(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
