@@ -17,7 +17,7 @@ mod reason;
 
 use std::collections::BTreeMap;
 
-use model::{Labels, Name, Service, ServiceKey, Slice};
+use model::{Labels, Name, Service, ServiceKey, Slice, annotation};
 use serde::{Deserialize, Serialize};
 
 use crate::hints::Mechanism;
@@ -208,9 +208,13 @@ pub fn evaluate(
     let best = recommendation.chosen.map_or(planned.in_zone, |c| c.figures.in_zone.max(planned.in_zone));
     let gains = |in_zone: f64| in_zone - planned.in_zone > NEGLIGIBLE;
     let local = service.internal_policy == model::TrafficPolicy::Local;
+    // Of slices that others write, the controller sets hints only on those of `zoneward expose`.
+    let exposed =
+        |slice: &Slice| slice.managed_by().is_some_and(|by| by == annotation::EXPOSE_CONTROLLER_NAME);
+    let can_change = !local && (service.selector.is_some() || slices.iter().any(exposed));
     let change = recommendation
         .chosen
-        .filter(|chosen| !recommendation.stays && !local && gains(chosen.figures.in_zone))
+        .filter(|chosen| !recommendation.stays && can_change && gains(chosen.figures.in_zone))
         .map(|chosen| RecommendedChange {
             mechanism: chosen.mechanism,
             in_zone: chosen.figures.in_zone,
@@ -263,11 +267,18 @@ pub fn report(input: StatusInput<'_>) -> StatusReport {
         let kept = |s: &ServiceStatus| s.avoidable_bytes_per_day.unwrap_or(0.0);
         let bytes = |s: &ServiceStatus| s.cross_zone_bytes_per_day.unwrap_or(0.0);
         let honored = a.honored.cmp(&b.honored);
+        // Without measurements, what a fix would gain by the plan.
+        let gain = |s: &ServiceStatus| {
+            s.effect.as_ref().map_or(0.0, |effect| effect.in_zone - s.in_zone.planned.unwrap_or(0.0))
+        };
         let by_money = money(b)
             .total_cmp(&money(a))
             .then(kept(b).total_cmp(&kept(a)))
             .then(bytes(b).total_cmp(&bytes(a)));
-        by_money.then(honored).then_with(|| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)))
+        by_money
+            .then(honored)
+            .then(gain(b).total_cmp(&gain(a)))
+            .then_with(|| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)))
     });
     let nodes = nodes::statuses(input.nodes);
     let summary = StatusSummary {
@@ -409,8 +420,16 @@ fn mechanism_name(evaluation: Option<&ServiceEvaluation>) -> String {
 
 /// Whether no condition says that the requested distribution is not in effect.
 fn is_honored(conditions: &Labels) -> bool {
-    let is_false = |kind| conditions.value(kind).is_some_and(|text| text.starts_with("False "));
-    ![ACCEPTED, PROGRAMMED, HONORED].into_iter().any(is_false)
+    ![ACCEPTED, PROGRAMMED, HONORED].into_iter().any(|kind| denied(conditions, kind).is_some())
+}
+
+/// Reason and message of a condition that is False because something is wrong: an explicit "off" is not, a Service that
+/// nodes do not proxy is shown as such, and Honored repeats Programmed.
+fn denied<'c>(conditions: &'c Labels, kind: &str) -> Option<(&'c str, &'c str)> {
+    let text = conditions.value(kind)?.strip_prefix("False ")?;
+    let (reason, message) = text.split_once(' ').unwrap_or((text, ""));
+    (!["NoMechanism", "NotRequested", "NotProgrammed", "NotProxied"].contains(&reason))
+        .then_some((reason, message))
 }
 
 fn summary(

@@ -56,6 +56,7 @@ const GUIDES: &[&str] = &[
     "routes.md",
     "simulate.md",
     "single-machine.md",
+    "status.md",
 ];
 
 #[test]
@@ -110,4 +111,9 @@ fn simulate_does_what_it_says() {
 #[test]
 fn single_machine_does_what_it_says() {
     assert!(run("docs/guide/single-machine.md") >= 8);
+}
+
+#[test]
+fn status_does_what_it_says() {
+    assert!(run("docs/guide/status.md") >= 8);
 }

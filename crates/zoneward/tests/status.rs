@@ -145,7 +145,7 @@ fn nodes_are_listed_by_name_and_decide_the_exit_code() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let table = text(&output);
     widths(&table);
-    for expected in ["2 current, 4 without a Zoneward node proxy", "shop/cart", "zone-a-0", "p50 150 ms"] {
+    for expected in ["2 current, 4 without a Zoneward node proxy", "shop/cart", "zone-a-0", "p50 156 ms"] {
         assert!(table.contains(expected), "{expected}:\n{table}");
     }
     lease(&up, "zone-b-0", "999999999", "shop/cart");

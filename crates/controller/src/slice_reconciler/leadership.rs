@@ -21,6 +21,8 @@ impl SliceReconciler {
         self.queue = WorkQueue::new(*self.queue.timing());
         self.in_flight.clear();
         self.unacknowledged.clear();
+        // The conditions hold them.
+        self.observations.clear();
         self.recheck = None;
         for (_, last) in std::mem::take(&mut self.last_syncs) {
             self.metrics.recount(&last.counts, &ServiceCounts::default());

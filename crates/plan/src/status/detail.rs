@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ServiceEvaluation, rounded, volumes};
 use crate::FeatureGates;
+use crate::hints::conditions::{ACCEPTED, HONORED, OBSERVED, PROGRAMMED};
 use crate::ledger::ZonePairTraffic;
 use crate::select::{NodeView, explain, not_proxied, select};
 
@@ -104,10 +105,20 @@ pub fn detail(
         namespace: service.key.namespace.to_string(),
         name: service.key.name.to_string(),
         zones: zones(service, slices, nodes, evaluation, traffic.unwrap_or_default()),
-        conditions: service.conditions.iter().map(|(kind, text)| condition(kind, text)).collect(),
+        conditions: conditions(service),
         events: Vec::new(),
         canary: Vec::new(),
     }
+}
+
+/// In the order in which they depend on each other.
+fn conditions(service: &Service) -> Vec<StatusCondition> {
+    let known = [ACCEPTED, PROGRAMMED, HONORED, OBSERVED];
+    let place = |kind: &str| known.iter().position(|known| *known == kind).unwrap_or(known.len());
+    let mut all: Vec<StatusCondition> =
+        service.conditions.iter().map(|(kind, text)| condition(kind, text)).collect();
+    all.sort_by_key(|condition| place(&condition.kind));
+    all
 }
 
 fn condition(kind: &str, text: &str) -> StatusCondition {

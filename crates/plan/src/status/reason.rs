@@ -3,7 +3,7 @@
 
 use model::{Service, TrafficPolicy};
 
-use super::{InZoneShares, NEGLIGIBLE, ServiceEvaluation, ServiceStatus};
+use super::{InZoneShares, NEGLIGIBLE, ServiceEvaluation, ServiceStatus, denied};
 use crate::hints::Mechanism;
 use crate::hints::conditions::{ACCEPTED, HONORED, PROGRAMMED};
 use crate::ledger::{TrafficOwner, TrafficSums};
@@ -49,13 +49,9 @@ pub(super) fn reason(
 
 /// What the conditions of the Service say, if the distribution is not in effect.
 fn refused_by_condition(service: &Service) -> Option<String> {
-    let message = |kind| {
-        let text = service.conditions.value(kind)?.strip_prefix("False ")?;
-        let (reason, message) = text.split_once(' ').unwrap_or((text, ""));
-        // Honored only repeats Programmed.
-        (reason != "NotProgrammed").then(|| format!("{reason}: {message}"))
-    };
-    [ACCEPTED, PROGRAMMED, HONORED].into_iter().find_map(message)
+    let message = |kind| denied(&service.conditions, kind);
+    let found = [ACCEPTED, PROGRAMMED, HONORED].into_iter().find_map(message);
+    found.map(|(reason, message)| format!("{reason}: {message}"))
 }
 
 fn planned_to_cross(evaluation: &ServiceEvaluation) -> String {

@@ -206,6 +206,20 @@ fn a_false_condition_means_not_honored_and_is_the_reason() {
 }
 
 #[test]
+fn an_explicit_off_is_honored() {
+    let conditions: Labels = [
+        (PROGRAMMED, "False NoMechanism Traffic is spread evenly over all endpoints."),
+        (HONORED, "False NotProgrammed The EndpointSlices do not express it."),
+    ]
+    .into_iter()
+    .collect();
+    assert!(is_honored(&conditions));
+    let refused: Labels =
+        [(PROGRAMMED, "False WriteRefused The API server refused EndpointSlices.")].into_iter().collect();
+    assert!(!is_honored(&refused));
+}
+
+#[test]
 fn headless_services_and_those_without_endpoints_say_so() {
     let headless = cart(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
     let report = Cluster::new(headless, [1, 1, 1]).report(None, Vec::new());
