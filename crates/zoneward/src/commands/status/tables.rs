@@ -1,9 +1,12 @@
 //! The report as text: a summary, Services by avoidable cost with reason and fix, and nodes, within 80 columns.
 
-use output::{align_right, count, render, table_within, wrapped};
+use std::collections::BTreeMap;
+
+use output::count;
 use plan::status::convergence::DurationQuantiles;
 use plan::status::{
-    NodeState, NodeStatus, ServiceDetail, ServiceStatus, StatusReport, StatusSummary, ZonePairStatus,
+    CanaryShare, NodeState, NodeStatus, ServiceDetail, ServiceStatus, StatusReport, StatusSummary,
+    ZonePairStatus,
 };
 
 /// Rows without `-o wide`.
@@ -11,7 +14,8 @@ const MAX_SERVICES: usize = 20;
 const MAX_NODES: usize = 12;
 /// Names that a line lists.
 const MAX_NAMES: usize = 4;
-const INDENT: &str = "               ";
+/// Width of a terminal.
+const COLUMNS: usize = 80;
 
 pub(super) fn text(report: &StatusReport, wide: bool) -> String {
     let mut text = summary(report);
@@ -26,15 +30,64 @@ pub(super) fn text(report: &StatusReport, wide: bool) -> String {
             text += &nodes(&report.nodes, wide);
         }
     }
-    let limits = report.limits.iter().map(|limit| wrapped(&format!("Note: {limit}."), "  "));
+    let limits = report.limits.iter().map(|limit| paragraph("Note: ", &format!("{limit}.")));
     match report.limits.is_empty() {
         true => text,
         false => text + "\n" + &limits.collect::<String>(),
     }
 }
 
+/// Text after a head, wrapped to 80 columns under itself.
+fn paragraph(head: &str, text: &str) -> String {
+    let indent = head.chars().count();
+    let (mut lines, mut line) = (String::new(), head.to_owned());
+    let mut is_empty = true;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines += &(std::mem::replace(&mut line, " ".repeat(indent)) + "\n");
+            is_empty = true;
+        }
+        line += if is_empty { "" } else { " " };
+        line += word;
+        is_empty = false;
+    }
+    lines + &line + "\n"
+}
+
 fn line(head: &str, text: &str) -> String {
-    wrapped(&format!("{head:<15}{text}"), INDENT)
+    paragraph(&format!("{head:<15}"), text)
+}
+
+/// Columns two blanks apart, some aligned to the right. A first cell that would make a line longer than 80 columns gets
+/// a line of its own.
+fn columns(heads: &[&str], rows: &[Vec<String>], right: std::ops::Range<usize>, wide: bool) -> String {
+    let length = |text: &str| text.chars().count();
+    let mut widths: Vec<usize> = heads.iter().map(|head| length(head)).collect();
+    for row in rows {
+        row.iter().zip(&mut widths).for_each(|(cell, width)| *width = length(cell).max(*width));
+    }
+    let others: usize = widths.iter().skip(1).map(|width| width + 2).sum();
+    if !wide && widths[0] + others > COLUMNS {
+        widths[0] = COLUMNS.saturating_sub(others).max(length(heads[0]));
+    }
+    let padded = |at: usize, cell: &str| {
+        let blanks = " ".repeat(widths[at].saturating_sub(length(cell)));
+        if right.contains(&at) { format!("{blanks}{cell}") } else { format!("{cell}{blanks}") }
+    };
+    let joined = |cells: &[&str]| {
+        let cells: Vec<String> = cells.iter().enumerate().map(|(at, cell)| padded(at, cell)).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = joined(heads);
+    for row in rows {
+        let mut cells: Vec<&str> = row.iter().map(String::as_str).collect();
+        if length(cells[0]) > widths[0] {
+            text += &format!("{}\n", cells[0]);
+            cells[0] = "";
+        }
+        text += &joined(&cells);
+    }
+    text
 }
 
 fn summary(report: &StatusReport) -> String {
@@ -165,9 +218,8 @@ fn zones(pairs: &[ZonePairStatus], wide: bool) -> String {
     if names.len() < 2 || (names.len() > 6 && !wide) {
         return String::new();
     }
-    let heads: Vec<String> =
-        std::iter::once("FROM \\ TO".to_owned()).chain(names.iter().map(|name| (*name).to_owned())).collect();
-    let mut table = table_within(&heads, wide);
+    let heads: Vec<&str> = std::iter::once("FROM \\ TO").chain(names.iter().copied()).collect();
+    let mut rows = Vec::new();
     for from in &names {
         let cell = |to: &&str| match pairs.iter().find(|pair| pair.from == *from && pair.to == **to) {
             Some(pair) => match pair.planned {
@@ -176,10 +228,10 @@ fn zones(pairs: &[ZonePairStatus], wide: bool) -> String {
             },
             None => "-".to_owned(),
         };
-        table.add_row(std::iter::once((*from).to_owned()).chain(names.iter().map(cell)).collect::<Vec<_>>());
+        rows.push(std::iter::once((*from).to_owned()).chain(names.iter().map(cell)).collect());
     }
-    align_right(&mut table, &(1..=names.len()).collect::<Vec<_>>());
-    format!("\nTraffic by zone, measured (planned):\n{}", render(&table))
+    let right = 1..heads.len();
+    format!("\nTraffic by zone, measured (planned):\n{}", columns(&heads, &rows, right, wide))
 }
 
 fn services(report: &StatusReport, wide: bool) -> String {
@@ -187,25 +239,24 @@ fn services(report: &StatusReport, wide: bool) -> String {
         return "\nNo Services here; -A shows those of all namespaces.\n".to_owned();
     }
     let shown = if wide { report.services.len() } else { report.services.len().min(MAX_SERVICES) };
-    let mut text = format!("\n{}", service_table(&report.services[..shown], wide));
+    let services = &report.services[..shown];
+    let mut text = format!("\n{}", service_table(services, &report.summary.currency, wide));
     let hidden = report.services.len() - shown;
     if hidden > 0 {
         text += &format!("... and {}: -o wide shows all\n", count(hidden, "more Service"));
     }
-    for service in report.services[..shown].iter().filter(|s| s.reason.is_some() || s.fix.is_some()) {
+    for service in services.iter().filter(|s| s.fix.is_some() || !s.honored) {
         text += &remark(service, &report.summary.currency);
     }
-    text
+    text + &other_reasons(services)
 }
 
-fn service_table(services: &[ServiceStatus], wide: bool) -> String {
-    let mut heads =
-        vec!["SERVICE", "MECHANISM", "MEASURED", "PLANNED", "BEST", "OVERLOAD", "COST", "AVOIDABLE"];
+fn service_table(services: &[ServiceStatus], currency: &str, wide: bool) -> String {
+    let mut heads = vec!["SERVICE", "MECHANISM", "MEAS", "PLAN", "BEST", "LOAD", "COST", "SAVE"];
     if wide {
         heads.extend(["BYTES/DAY", "ACROSS/DAY", "CONN/S", "HONORED"]);
     }
-    let mut table = table_within(&heads, wide);
-    for service in services {
+    let row = |service: &ServiceStatus| {
         let mut row = vec![
             service.key(),
             if service.mechanism.is_empty() { "-".to_owned() } else { service.mechanism.clone() },
@@ -224,17 +275,20 @@ fn service_table(services: &[ServiceStatus], wide: bool) -> String {
                 if service.honored { "yes" } else { "no" }.to_owned(),
             ]);
         }
-        table.add_row(row);
-    }
-    align_right(&mut table, &(2..heads.len()).collect::<Vec<_>>());
-    render(&table)
+        row
+    };
+    let rows: Vec<Vec<String>> = services.iter().map(row).collect();
+    format!(
+        "Share in zone: measured, planned, best possible; planned overload; {currency} a month.\n{}",
+        columns(&heads, &rows, 2..heads.len(), wide)
+    )
 }
 
 /// Why, the fix, and what it would do.
 fn remark(service: &ServiceStatus, currency: &str) -> String {
     let mut text = format!("\n{}{}\n", service.key(), if service.honored { "" } else { " (not honored)" });
     if let Some(reason) = &service.reason {
-        text += &wrapped(&format!("  why     {reason}"), "          ");
+        text += &paragraph("  why     ", reason);
     }
     let Some(fix) = &service.fix else { return text };
     // Two lines that a shell joins again.
@@ -247,17 +301,33 @@ fn remark(service: &ServiceStatus, currency: &str) -> String {
         let before = service.in_zone.measured.or(service.in_zone.planned);
         let load = effect.worst_overload - service.worst_overload.unwrap_or(0.0);
         let money = effect.cost_per_month.map(|m| format!(", {} {currency}/month", amount(m)));
-        text += &wrapped(
+        text += &paragraph(
+            "  effect  ",
             &format!(
-                "  effect  {} to {} in zone{}, overload {}{}",
+                "{} to {} in zone{}, overload {}{}",
                 maybe_percent(before),
                 percent(effect.in_zone),
                 money.unwrap_or_default(),
                 if load < 0.0 { "-" } else { "+" },
                 percent(load.abs())
             ),
-            "          ",
         );
+    }
+    text
+}
+
+/// Reasons without a command, each with its Services.
+fn other_reasons(services: &[ServiceStatus]) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for service in services.iter().filter(|s| s.fix.is_none() && s.honored) {
+        if let Some(reason) = &service.reason {
+            by_reason.entry(reason).or_default().push(service.key());
+        }
+    }
+    let mut text = String::new();
+    for (reason, names) in by_reason {
+        text += &format!("\n{}", paragraph("", &listed(&names)));
+        text += &paragraph("  why     ", reason);
     }
     text
 }
@@ -267,20 +337,25 @@ fn nodes(nodes: &[NodeStatus], wide: bool) -> String {
         return "\nNo node runs a Zoneward node proxy.\n".to_owned();
     }
     let shown = if wide { nodes.len() } else { nodes.len().min(MAX_NODES) };
-    let heads = ["NODE", "ZONE", "STATE", "BEHIND", "FAILED", "REPAIRS", "LOST", "REPORT"];
-    let mut table = table_within(&heads, wide);
-    for node in &nodes[..shown] {
+    let heads = ["NODE", "ZONE", "STATE", "BEHIND", "FAILED", "REPAIRS", "LOST", "REPORTED"];
+    let row = |node: &NodeStatus| {
         let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-        table.add_row(vec![
+        let services = |number: usize| if number == 0 { "-".to_owned() } else { count(number, "Service") };
+        vec![
             node.name.clone(),
             node.zone.clone().unwrap_or_else(|| "-".to_owned()),
             node.state.as_str().to_owned(),
-            if node.services_behind == 0 { "-".to_owned() } else { count(node.services_behind, "Service") },
-            if node.failed_services.is_empty() { "-".to_owned() } else { listed(&node.failed_services) },
+            services(node.services_behind),
+            services(node.failed_services.len()),
             number(node.repairs),
             number(node.lost_events),
             format!("{} s ago", node.report_age_seconds),
-        ]);
+        ]
+    };
+    let rows: Vec<Vec<String>> = nodes[..shown].iter().map(row).collect();
+    let mut text = format!("\n{}", columns(&heads, &rows, 5..8, wide));
+    for node in nodes.iter().filter(|node| !node.failed_services.is_empty()) {
+        text += &paragraph(&format!("{} failed: ", node.name), &listed(&node.failed_services));
     }
     let hidden = nodes.len() - shown;
     let current = nodes[shown..].iter().all(|node| node.state == NodeState::Current);
@@ -289,18 +364,18 @@ fn nodes(nodes: &[NodeStatus], wide: bool) -> String {
         (hidden, true) => format!("... and {}, all current: -o wide shows all\n", count(hidden, "more node")),
         (hidden, false) => format!("... and {}: -o wide shows all\n", count(hidden, "more node")),
     };
-    format!("\n{}{rest}", render(&table))
+    text + &rest
 }
 
 fn one(detail: &ServiceDetail) -> String {
     let mut text = String::new();
     if !detail.zones.is_empty() {
-        let mut table =
-            table_within(&["FROM", "DEMAND", "ENDPOINTS", "MODE", "TO", "PLANNED", "MEASURED"], false);
+        let heads = ["FROM", "DEMAND", "ENDPOINTS", "MODE", "TO", "PLANNED", "MEASURED"];
+        let mut rows = Vec::new();
         for row in &detail.zones {
             for (at, flow) in row.flows.iter().enumerate() {
                 let first = |text: String| if at == 0 { text } else { String::new() };
-                table.add_row(vec![
+                rows.push(vec![
                     first(row.from.clone()),
                     first(percent(row.demand)),
                     first(row.endpoints.to_string()),
@@ -311,13 +386,12 @@ fn one(detail: &ServiceDetail) -> String {
                 ]);
             }
         }
-        align_right(&mut table, &[1, 2, 5, 6]);
-        text += &format!("\n{}", render(&table));
+        text += &format!("\n{}", columns(&heads, &rows, 5..7, false));
         text += "\nWhy, as `zoneward trace select` says it:\n";
         for row in &detail.zones {
             text += &format!("  from {}\n", row.from);
             for why in &row.why {
-                text += &wrapped(&format!("    {}: {}", why.rule, why.detail), "      ");
+                text += &paragraph("    ", &format!("{}: {}", why.rule, why.detail));
             }
         }
     }
@@ -325,30 +399,24 @@ fn one(detail: &ServiceDetail) -> String {
         text += "\nConditions:\n";
         for condition in &detail.conditions {
             let kind = condition.kind.trim_start_matches("zoneward.dev/TrafficDistribution");
-            let head =
-                format!("  {kind:<11}{:<8}{}: {}", condition.status, condition.reason, condition.message);
-            text += &wrapped(&head, "                     ");
+            let head = format!("  {kind:<11}{:<8}", condition.status);
+            text += &paragraph(&head, &format!("{}: {}", condition.reason, condition.message));
         }
     }
     if !detail.canary.is_empty() {
-        let mut table = table_within(&["ROUTE", "BACKEND", "PLANNED", "MEASURED"], false);
-        for share in &detail.canary {
-            table.add_row(vec![
-                share.route.clone(),
-                share.backend.clone(),
-                percent(share.planned),
-                maybe_percent(share.measured),
-            ]);
-        }
-        align_right(&mut table, &[2, 3]);
-        text += &format!("\n{}", render(&table));
+        let row = |share: &CanaryShare| {
+            let shares = [percent(share.planned), maybe_percent(share.measured)];
+            [share.route.clone(), share.backend.clone()].into_iter().chain(shares).collect()
+        };
+        let rows: Vec<Vec<String>> = detail.canary.iter().map(row).collect();
+        text += &format!("\n{}", columns(&["ROUTE", "BACKEND", "PLANNED", "MEASURED"], &rows, 2..4, false));
     }
     if !detail.events.is_empty() {
         text += "\nEvents:\n";
         for event in &detail.events {
             let times = if event.count > 1 { format!(" (x{})", event.count) } else { String::new() };
-            let line = format!("  {} {} {}{times}: {}", event.time, event.kind, event.reason, event.message);
-            text += &wrapped(&line, "    ");
+            text += &format!("  {} {} {}{times}\n", event.time, event.kind, event.reason);
+            text += &paragraph("    ", &event.message);
         }
     }
     text
@@ -366,19 +434,40 @@ pub(super) fn rates(report: &StatusReport) -> String {
     if busy.is_empty() {
         return text + "\nNo traffic in the last minute.\n";
     }
-    let mut table = table_within(&["SERVICE", "CONN/S", "BYTES/S", "ACROSS/S", "IN ZONE", "PLANNED"], false);
-    for service in busy.iter().take(MAX_SERVICES) {
+    let row = |service: &&ServiceStatus| {
         let rate = |bytes: Option<f64>| bytes.map_or_else(|| "-".to_owned(), |bytes| size(bytes / 86_400.0));
-        table.add_row(vec![
+        vec![
             service.key(),
             service.connections_per_second.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
             rate(service.bytes_per_day),
             rate(service.cross_zone_bytes_per_day),
             maybe_percent(service.in_zone.measured),
             maybe_percent(service.in_zone.planned),
-        ]);
-    }
-    align_right(&mut table, &[1, 2, 3, 4, 5]);
-    text += &format!("\n{}", render(&table));
+        ]
+    };
+    let rows: Vec<Vec<String>> = busy.iter().take(MAX_SERVICES).map(row).collect();
+    let heads = ["SERVICE", "CONN/S", "BYTES/S", "ACROSS/S", "IN ZONE", "PLANNED"];
+    text += &format!("\n{}", columns(&heads, &rows, 1..6, false));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_gets_a_line_of_its_own() {
+        let row = |name: &str| vec![name.to_owned(), "x".repeat(50), "1".to_owned()];
+        let text = columns(&["NAME", "B", "C"], &[row("short"), row(&"n".repeat(40))], 2..3, false);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert_eq!(text.lines().count(), 4);
+        assert_eq!(text.lines().nth(2), Some("n".repeat(40).as_str()));
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped_under_their_head() {
+        let text = paragraph("  why     ", &"word ".repeat(40));
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("          word")), "{text}");
+    }
 }
