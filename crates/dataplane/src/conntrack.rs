@@ -3,6 +3,7 @@
 mod accounting;
 mod ctnetlink;
 mod fake;
+mod new_connections;
 mod stale_udp;
 
 pub(crate) use accounting::destroyed;
@@ -10,6 +11,7 @@ pub use accounting::{AccountedEntry, ConntrackEvents};
 pub use ctnetlink::ConntrackSocket;
 pub(crate) use ctnetlink::recoded;
 pub use fake::{DumpFault, FakeConntrack};
+pub use new_connections::NewConnections;
 pub use stale_udp::{StaleCleanup, delete_stale_udp, is_stale};
 
 use std::net::{IpAddr, SocketAddr};

@@ -64,7 +64,7 @@ pub const CONVERGENCE: &str = "zoneward.dev/convergence";
 pub const REPAIRS: &str = "zoneward.dev/repairs";
 /// On a node's Lease: overflows of conntrack events.
 pub const LOST_EVENTS: &str = "zoneward.dev/lost-events";
-/// On the leader's Lease: the address of its status listener.
+/// On the leader's Lease: the address of its status listener; on a node's Lease, of its metrics server.
 pub const STATUS_ADDRESS: &str = "zoneward.dev/status-address";
 
 /// Prefix of the condition types that we write on Services.

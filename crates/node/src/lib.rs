@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod config;
+mod connections;
 pub mod health;
 pub mod health_check_ports;
 pub mod kernel;

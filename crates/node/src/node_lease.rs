@@ -2,6 +2,7 @@
 //!
 //! A task of its own writes it: an API that is unreachable or slow never delays a sync.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clock::Clock;
@@ -42,6 +43,7 @@ pub async fn keep_lease(
     client: Client,
     namespace: String,
     node: String,
+    status_address: Option<SocketAddr>,
     mut programmed: watch::Receiver<ProgrammedState>,
     clock: Clock,
 ) {
@@ -49,7 +51,7 @@ pub async fn keep_lease(
     loop {
         let now = programmed.borrow_and_update().clone();
         if now.revision.is_some() {
-            match write_lease(&api, &node, &now, clock.timestamp()).await {
+            match write_lease(&api, &node, status_address, &now, clock.timestamp()).await {
                 Ok(()) => api_outage::request_succeeded(WRITE_LEASE),
                 Err(error) => {
                     log_refusal(&error);
@@ -77,11 +79,15 @@ fn log_refusal(error: &Error) {
 async fn write_lease(
     api: &Api<Lease>,
     node: &str,
+    status_address: Option<SocketAddr>,
     state: &ProgrammedState,
     now: jiff::Timestamp,
 ) -> kube::Result<()> {
     let name = format!("{}{node}", annotation::NODE_LEASE_PREFIX);
-    let lease = lease(&name, node, state, now);
+    let mut lease = lease(&name, node, state, now);
+    if let Some(address) = status_address {
+        lease["metadata"]["annotations"][annotation::STATUS_ADDRESS] = json!(address.to_string());
+    }
     match api.patch(&name, &PatchParams::default(), &Patch::Merge(&lease)).await {
         Ok(_) => Ok(()),
         Err(Error::Api(status)) if status.code == 404 => {

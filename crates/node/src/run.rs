@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::config::NodeSettings;
+use super::connections::ConnectionLog;
 use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
@@ -113,6 +114,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             options.client.clone(),
             options.lease_namespace,
             options.node.clone(),
+            settings.metrics,
             lease_state,
             options.clock.clone(),
         ));
@@ -203,7 +205,7 @@ fn serve_all(
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
-        ("metrics", settings.metrics, metrics_pages(shared, configz.clone()).with_access(access)),
+        ("metrics", settings.metrics, metrics_pages(shared, configz.clone(), clock).with_access(access)),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -243,11 +245,13 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
         .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<SharedState>, configz: Value) -> AdminRoutes {
+fn metrics_pages(shared: &Arc<SharedState>, configz: Value, clock: &Clock) -> AdminRoutes {
     let shared = shared.clone();
+    let connections = ConnectionLog::new(clock.clone());
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
         .open_page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
         .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
         .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
+        .page("/connections", move |head| connections.page(head.uri.query().unwrap_or_default()))
 }

@@ -111,6 +111,17 @@ Examples:
   zoneward top -A
   zoneward top cart -n shop --count 1")]
     Top(Box<crate::commands::status::TopArgs>),
+    /// Show new connections through Services as nodes see them, with zones and the reason
+    ///
+    /// Nodes read conntrack events only while they are asked, and log at most 1,000 connections a second. The log is a
+    /// page of the metrics server of each node proxy, reached by port-forward to its pod, or directly on a machine
+    /// with `zoneward up`.
+    #[command(after_help = "\
+Examples:
+  zoneward observe -A --cross-zone
+  zoneward observe cart -n shop --node node-a1 --limit 100 -o json
+  zoneward observe -A --node node-a1 --server 127.0.0.1:10249")]
+    Observe(Box<crate::commands::observe::ObserveArgs>),
     /// Back up, restore, check and migrate the store of the embedded API
     #[command(subcommand, arg_required_else_help = true)]
     Store(StoreCommand),

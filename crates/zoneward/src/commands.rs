@@ -5,9 +5,11 @@ mod complete;
 mod completion;
 mod controller;
 pub mod expose;
+mod loopback;
 mod man;
 pub mod mesh;
 mod node;
+pub mod observe;
 mod plan;
 pub mod simulate;
 pub mod status;
@@ -40,6 +42,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Simulate(command) => simulate::run(&command),
         Command::Status(args) => status::status(&args),
         Command::Top(args) => status::top(&args),
+        Command::Observe(args) => observe::run(&args),
         Command::Store(command) => store::run(&command),
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),

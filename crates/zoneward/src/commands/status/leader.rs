@@ -6,25 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use model::annotation;
 use plan::status::StatusReport;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 use super::StatusTarget;
+use crate::commands::loopback::{HttpSession, forward};
 
 const LEASE_NAME: &str = "zoneward-controller";
 const LEASE_NAMESPACE: &str = "kube-system";
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// About 60,000 Services.
-const MAX_BODY: usize = 64 << 20;
+const LISTENER: &str = "the status listener";
 const START_ONE: &str = "start `zoneward controller` or `zoneward up`, or name its Lease with --lease";
 
 /// Where reports come from.
@@ -71,7 +66,7 @@ impl StatusServer {
 
     async fn get(&self, path: &str) -> Result<Bytes> {
         if let Some(address) = self.server {
-            return get(connect(address).await?, path).await;
+            return HttpSession::direct(address, LISTENER).await?.get(path).await;
         }
         let lease = self.lease().await?;
         let name = format!("{}/{}", lease.namespace().unwrap_or_default(), lease.name_any());
@@ -89,19 +84,14 @@ impl StatusServer {
         let address: SocketAddr = address
             .parse()
             .with_context(|| format!("annotation {} of Lease {name}", annotation::STATUS_ADDRESS))?;
-        if let Some(stream) = self.forwarded(&lease, holder, address.port()).await? {
-            return get(stream, path).await;
-        }
-        let stream = connect(address).await;
-        get(
-            stream.with_context(|| {
-                format!(
-                    "the leader {holder} of Lease {name} does not answer: it has stopped, or runs elsewhere"
-                )
-            })?,
-            path,
-        )
-        .await
+        let session = match self.forwarded(&lease, holder, address.port()).await? {
+            Some(session) => Ok(session),
+            None => HttpSession::direct(address, LISTENER).await,
+        };
+        let mut session = session.with_context(|| {
+            format!("the leader {holder} of Lease {name} does not answer: it has stopped, or runs elsewhere")
+        })?;
+        session.get(path).await.with_context(|| format!("asking the leader {holder}"))
     }
 
     /// The Lease: the named one, or the one of that name in any namespace.
@@ -136,12 +126,7 @@ impl StatusServer {
     }
 
     /// A connection to the pod that holds the Lease: its name is the holder's without the random suffix.
-    async fn forwarded(
-        &self,
-        lease: &Lease,
-        holder: &str,
-        port: u16,
-    ) -> Result<Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>>> {
+    async fn forwarded(&self, lease: &Lease, holder: &str, port: u16) -> Result<Option<HttpSession>> {
         let Some((pod, _)) = holder.rsplit_once('_') else { return Ok(None) };
         let namespace = lease.namespace().unwrap_or_default();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
@@ -149,35 +134,9 @@ impl StatusServer {
         if found.is_none() {
             return Ok(None);
         }
-        let mut forwarder = pods.portforward(pod, &[port]).await.with_context(|| {
-            format!("port-forward to Pod {namespace}/{pod}: it needs the right to create pods/portforward")
-        })?;
-        let stream = forwarder.take_stream(port).context("port-forward has no stream")?;
-        // Ends with the stream.
-        tokio::spawn(async move { forwarder.join().await });
-        Ok(Some(stream))
+        let stream = forward(&self.client, &namespace, pod, port).await?;
+        HttpSession::new(stream).await.map(Some)
     }
-}
-
-async fn connect(address: SocketAddr) -> Result<TcpStream> {
-    TcpStream::connect(address)
-        .await
-        .with_context(|| format!("connecting to the status listener at {address}"))
-}
-
-async fn get(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, path: &str) -> Result<Bytes> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.context("speaking HTTP")?;
-    tokio::spawn(connection);
-    let request = Request::get(path).header("host", "zoneward").body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await.context("asking the status listener")?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| anyhow::anyhow!("reading the report: {error}"))?.to_bytes();
-    if status != StatusCode::OK {
-        bail!("the leading controller answers {status}: {}", String::from_utf8_lossy(&body).trim());
-    }
-    Ok(body)
 }
 
 /// Percent-encoding of a query value.
