@@ -66,6 +66,9 @@ pub const REPAIRS: &str = "zoneward.dev/repairs";
 pub const LOST_EVENTS: &str = "zoneward.dev/lost-events";
 /// On the leader's Lease: the address of its status listener; on a node's Lease, of its metrics server.
 pub const STATUS_ADDRESS: &str = "zoneward.dev/status-address";
+/// On the leader's Lease: where nodes report their traffic, `https://HOST:PORT#sha256:HEX` with the digest of the
+/// certificate, or `unix:PATH`.
+pub const LEDGER_ADDRESS: &str = "zoneward.dev/ledger-address";
 
 /// Prefix of the condition types that we write on Services.
 pub const CONDITION_PREFIX: &str = "zoneward.dev/";

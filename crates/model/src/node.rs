@@ -25,6 +25,8 @@ pub struct Node {
     /// Internal addresses first, then external ones.
     pub addresses: Box<[IpAddr]>,
     pub pod_cidrs: Box<[IpNet]>,
+    /// The part of spec.providerID before `://`, e.g. aws.
+    pub provider: Option<Name>,
 }
 
 impl Node {
@@ -41,6 +43,7 @@ impl Node {
             to_be_deleted: false,
             addresses: Box::default(),
             pod_cidrs: Box::default(),
+            provider: None,
         }
     }
 }

@@ -1,7 +1,23 @@
 //! The traffic ledger: connections and bytes per Service and pair of zones, summed over all nodes and proxies.
+//!
+//! ```text
+//! node, proxy: sums since their start -> TrafficReport -> TrafficLedger (24 h by the minute) -> TrafficSums, prices
+//!                      ^                                        |
+//!                      +------- TrafficReply: PodZones ---------+
+//! ```
+
+mod history;
+mod pod_zones;
+mod prices;
+mod report_schedule;
 
 use model::ServiceKey;
 use serde::{Deserialize, Serialize};
+
+pub use history::{MAX_REPORT_PAIRS, ReportRefused, TrafficLedger, TrafficMinute};
+pub use pod_zones::{PodZones, ZoneLookup};
+pub use prices::{PriceTable, TrafficCost};
+pub use report_schedule::ReportSchedule;
 
 /// Whose traffic a row counts. Sorted: Services by name, then the rows that are no Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,4 +90,33 @@ pub struct TrafficSums {
     pub reporters: usize,
     /// Those of them without a report for 90 seconds, by name.
     pub silent: Vec<String>,
+}
+
+/// Sums of one node or proxy since it started to count. A report repeats all that was counted, so that a lost one loses
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficReport {
+    /// `node/NAME`, or `proxy/NAME`.
+    pub reporter: String,
+    /// Random; another one means that the sums started from zero.
+    pub start: String,
+    /// Grows with each report of a start; an older report that arrives late is ignored.
+    pub sequence: u64,
+    /// Seconds since the sums started from zero.
+    pub counted_seconds: u64,
+    pub rows: Vec<TrafficRow>,
+    pub gaps: TrafficGaps,
+    /// Version of the reporter's [`PodZones`]; 0 if it has none.
+    #[serde(default)]
+    pub pod_zones_version: u64,
+}
+
+/// Response to a report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficReply {
+    /// If the reporter has another version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_zones: Option<PodZones>,
 }

@@ -13,6 +13,8 @@ pub fn node(object: &core::Node, interner: &mut Interner) -> ParseResult<Node> {
     let label = |key: &str| meta.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str);
     let status = object.status.as_ref();
     let ready = status.and_then(|s| s.conditions.iter().flatten().find(|c| c.type_ == "Ready"));
+    let provider_id = object.spec.as_ref().and_then(|s| s.provider_id.as_deref());
+    let provider = provider_id.and_then(|id| id.split_once("://")).map(|(provider, _)| provider);
     let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
     Ok(Node {
         name: name(meta, interner),
@@ -25,6 +27,7 @@ pub fn node(object: &core::Node, interner: &mut Interner) -> ParseResult<Node> {
         to_be_deleted: taints.into_iter().any(|t| t.key == annotation::TO_BE_DELETED),
         addresses: addresses(status)?,
         pod_cidrs: pod_cidrs(object)?,
+        provider: interner.name_if_set(provider),
     })
 }
 
