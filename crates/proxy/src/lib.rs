@@ -29,6 +29,7 @@ mod settings;
 mod stats;
 mod tcp;
 mod upstream;
+mod zone_traffic;
 
 pub use access_log::AccessLog;
 pub use downstream::listener::ListenerKind;
@@ -39,3 +40,4 @@ pub use settings::{
     CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions,
     ProxyTimeouts,
 };
+pub use zone_traffic::ServiceZoneTraffic;

@@ -27,6 +27,7 @@ use crate::registry::Registry;
 use crate::settings::ProxyOptions;
 use crate::stats::ProxyStats;
 use crate::upstream::endpoint::ProxyTime;
+use crate::zone_traffic::{ServiceZoneTraffic, ZoneTraffic};
 
 /// The configuration of a proxy; always replaced as a whole.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +67,7 @@ pub(crate) struct ProxyShared {
     socket_relief: PressureRelief,
     pub(crate) sockets: Arc<UpstreamSockets>,
     pub(crate) requests: RequestSlots,
+    pub(crate) traffic: ZoneTraffic,
     active: RwLock<Arc<ActiveTables>>,
     registry: Mutex<Registry>,
     started: Instant,
@@ -96,6 +98,7 @@ impl Proxy {
             socket_relief: PressureRelief::new(settings.clock.clone(), Duration::from_millis(5)),
             sockets: Arc::new(UpstreamSockets::new(descriptors.upstream)),
             requests: RequestSlots::default(),
+            traffic: ZoneTraffic::default(),
             active: RwLock::default(),
             registry: Mutex::default(),
             started: settings.clock.now(),
@@ -108,9 +111,15 @@ impl Proxy {
         proxy
     }
 
+    /// Connections and bytes to endpoints since the start, by Service and zones.
+    pub fn traffic(&self) -> Vec<ServiceZoneTraffic> {
+        self.shared.traffic.read()
+    }
+
     /// Activates other tables for requests from now on; requests in flight keep theirs. Returns Notices about
     /// configuration that cannot be applied.
     pub fn swap(&self, tables: ProxyTables) -> Vec<Notice> {
+        self.shared.traffic.set_zone(tables.backends.consumer.zone.as_ref());
         let shared = &self.shared;
         let mut registry = shared.registry();
         let before = shared.active_tables();

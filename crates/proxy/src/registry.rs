@@ -162,7 +162,9 @@ fn find_or_create(
         return known;
     }
     let (address, proxy_protocol) = (endpoint.address, backend.proxy_protocol);
-    let new = Arc::new(UpstreamEndpoint::new(address, protocol, proxy_protocol, added_at, clock.clone()));
+    let zone = endpoint.zone.clone();
+    let new =
+        Arc::new(UpstreamEndpoint::new(address, protocol, proxy_protocol, zone, added_at, clock.clone()));
     endpoints.insert(key, Arc::downgrade(&new));
     new
 }

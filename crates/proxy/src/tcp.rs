@@ -23,6 +23,7 @@ use crate::upstream::connection_pool::{Connector, connect, overload_reason};
 use crate::upstream::endpoint::{EndpointProtocol, UpstreamEndpoint};
 use crate::upstream::outlier_detection::note_failure;
 use crate::upstream::weighted_backends::PickedBackend;
+use crate::zone_traffic::MeteredStream;
 
 /// Forwards a connection to one of several backends.
 pub(crate) async fn forward(
@@ -111,7 +112,7 @@ async fn connect_to_endpoint(
     backend: &UpstreamBackend,
     from: &ConnectionAddresses,
     activity: &Arc<ConnectionActivity>,
-) -> io::Result<(TcpStream, LoadGuard, Locality)> {
+) -> io::Result<(MeteredStream, LoadGuard, Locality)> {
     let settings = &proxy.settings;
     let connector = Connector { proxy, backend, claimant: Some(activity), from };
     let mut retrying = None;

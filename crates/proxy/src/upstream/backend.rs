@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use model::ServiceKey;
 use model::backend::{Backend, BackendEndpoint};
 use model::route::{AppProtocol, BackendId};
 
@@ -13,6 +14,7 @@ use crate::stats::BackendStats;
 
 #[derive(Debug)]
 pub(crate) struct UpstreamBackend {
+    pub(crate) service: ServiceKey,
     /// For logs and metrics.
     pub(crate) label: Arc<str>,
     pub(crate) stats: BackendStats,
@@ -30,6 +32,7 @@ struct CurrentEndpoints {
 impl UpstreamBackend {
     pub(crate) fn new(id: &BackendId) -> Self {
         Self {
+            service: id.service.clone(),
             label: id.to_string().into(),
             stats: BackendStats::default(),
             breaker: CircuitBreaker::default(),

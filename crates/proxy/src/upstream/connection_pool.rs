@@ -25,6 +25,7 @@ use crate::http::http2_limits::{self, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STR
 use crate::overload::descriptors::{OutOfDescriptors, UpstreamSocket};
 use crate::proxy::ProxyShared;
 use crate::proxy_protocol::{self, ConnectionAddresses};
+use crate::zone_traffic::MeteredStream;
 
 #[derive(Debug)]
 pub(crate) struct ConnectionPool {
@@ -325,15 +326,16 @@ impl<'s> Connector<'s> {
     pub(crate) async fn connect(
         &self,
         endpoint: &UpstreamEndpoint,
-    ) -> io::Result<(TcpStream, UpstreamSocket)> {
+    ) -> io::Result<(MeteredStream, UpstreamSocket)> {
         let _pending = self.pending()?;
         self.open(endpoint).await
     }
 
     /// Connects, and writes the PROXY protocol header if the endpoint expects one.
-    async fn open(&self, endpoint: &UpstreamEndpoint) -> io::Result<(TcpStream, UpstreamSocket)> {
+    async fn open(&self, endpoint: &UpstreamEndpoint) -> io::Result<(MeteredStream, UpstreamSocket)> {
         let claimant = self.claimant.map(|claimant| &**claimant);
-        let (mut stream, descriptor) = connect(endpoint.address, self.proxy, claimant).await?;
+        let (stream, descriptor) = connect(endpoint.address, self.proxy, claimant).await?;
+        let mut stream = self.proxy.traffic.connected(&self.backend.service, endpoint.zone.as_ref(), stream);
         if let Some(version) = endpoint.proxy_protocol {
             // Fits into the empty buffer of a new socket.
             stream.write_all(&proxy_protocol::write(version, self.from)).await?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clock::Clock;
+use model::Name;
 use model::backend::ProxyProtocol;
 
 use super::connection_pool::ConnectionPool;
@@ -34,6 +35,7 @@ pub(crate) struct UpstreamEndpoint {
     pub(crate) protocol: EndpointProtocol,
     /// The header that each of its connections begins with. Connections are not shared then: it names one client.
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
+    pub(crate) zone: Option<Name>,
     /// The start of slow start; `None` for endpoints that a backend started with.
     pub(crate) added_at: Option<ProxyTime>,
     pub(crate) pool: ConnectionPool,
@@ -46,6 +48,7 @@ impl UpstreamEndpoint {
         address: SocketAddr,
         protocol: EndpointProtocol,
         proxy_protocol: Option<ProxyProtocol>,
+        zone: Option<Name>,
         added_at: Option<ProxyTime>,
         clock: Clock,
     ) -> Self {
@@ -53,6 +56,7 @@ impl UpstreamEndpoint {
             address,
             protocol,
             proxy_protocol,
+            zone,
             added_at,
             pool: ConnectionPool::new(clock),
             outlier: OutlierState::default(),

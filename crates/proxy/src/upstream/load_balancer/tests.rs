@@ -10,7 +10,8 @@ use crate::upstream::endpoint::EndpointProtocol;
 
 fn weighted(port: u16, weight: f32, added_at: Option<ProxyTime>) -> WeightedEndpoint {
     let address = ([127, 0, 0, 1], port).into();
-    let endpoint = UpstreamEndpoint::new(address, EndpointProtocol::Http1, None, added_at, Clock::system());
+    let endpoint =
+        UpstreamEndpoint::new(address, EndpointProtocol::Http1, None, None, added_at, Clock::system());
     WeightedEndpoint { endpoint: Arc::new(endpoint), weight, locality: Locality::SameZone }
 }
 
